@@ -1,0 +1,165 @@
+"""One tree of errors. ``Local…`` is our caller's fault, ``Remote…`` the peer's.
+
+Foreign exceptions are mapped to these once, at the edge where they occur. Messages say what
+happened, where, and what to do next; they never carry secrets. The CLI maps the tree to exit
+codes in one place (``garlicfarm.cli``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "AuthError",
+    "Compacted",
+    "ConfigError",
+    "EntryRefused",
+    "FellBehind",
+    "GarlicFarmError",
+    "LocalProtocolError",
+    "NoQuorum",
+    "NotLeader",
+    "NotSupported",
+    "OutcomeUnknown",
+    "PluginError",
+    "ProposalDropped",
+    "RemoteProtocolError",
+    "RouterError",
+    "StorageDamaged",
+    "StorageError",
+    "StorageInUse",
+    "StorageMissing",
+    "StorageVersion",
+    "TransportError",
+    "UnreachableError",
+]
+
+
+class GarlicFarmError(Exception):
+    """The root of all errors that this package raises on purpose."""
+
+
+class ConfigError(GarlicFarmError):
+    """The configuration is not usable; ``problems`` holds every problem found, one sentence each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(self.problems))
+
+
+class LocalProtocolError(GarlicFarmError):
+    """Our own caller asked for something that the protocol does not allow."""
+
+
+class RemoteProtocolError(GarlicFarmError):
+    """The peer broke the protocol.
+
+    ``what`` says which rule, ``where`` in which part of which message; ``status_hint`` is the HTTP
+    status to answer with while the handshake is not over, else 0.
+    """
+
+    def __init__(self, what: str, where: str = "", status_hint: int = 0) -> None:
+        self.what = what
+        self.where = where
+        self.status_hint = status_hint
+        super().__init__(f"{what} ({where})" if where else what)
+
+
+class AuthError(GarlicFarmError):
+    """Wrong credentials, a missing role, or a peer that could not prove that it knows the secret."""
+
+
+class TransportError(GarlicFarmError):
+    """A transport could not carry bytes. ``hint`` says what to do next."""
+
+    def __init__(self, cause: str, hint: str = "") -> None:
+        self.cause = cause
+        self.hint = hint
+        super().__init__(f"{cause}; {hint}" if hint else cause)
+
+
+class UnreachableError(TransportError):
+    """Nobody answers at the endpoint."""
+
+
+class RouterError(GarlicFarmError):
+    """The I2P router could not be asked, or its answer was unusable."""
+
+
+class NotSupported(RouterError):
+    """This router plugin cannot do what was asked, now or ever."""
+
+
+class StorageError(GarlicFarmError):
+    """A durable store failed. A write or fsync that failed is never tried again."""
+
+
+class StorageMissing(StorageError):
+    """There is no store here. ``node start`` never makes one."""
+
+
+class StorageInUse(StorageError):
+    """Another process holds the store."""
+
+
+class StorageVersion(StorageError):
+    """The store was written by a format version that this program does not know."""
+
+
+class StorageDamaged(StorageError):
+    """The store's contents fail their checks. Nothing was overwritten."""
+
+
+class NotLeader(GarlicFarmError):
+    """This member is not the leader; ``leader_id`` and ``endpoint`` name it where known."""
+
+    def __init__(self, leader_id: int | None = None, endpoint: str | None = None) -> None:
+        self.leader_id = leader_id
+        self.endpoint = endpoint
+        where = f"member {leader_id}" + (f" at {endpoint}" if endpoint else "")
+        super().__init__(f"the leader is {where}" if leader_id else "no leader is known")
+
+
+class NoQuorum(GarlicFarmError):
+    """No leader, or a leader that cannot reach a majority. Nothing was appended."""
+
+
+class ProposalDropped(GarlicFarmError):
+    """The leader refused a proposal; it was certainly not appended. ``reason`` is a fixed word."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"proposal refused: {reason}")
+
+
+class OutcomeUnknown(GarlicFarmError):
+    """A request was sent and not answered: it may or may not take effect."""
+
+
+class EntryRefused(GarlicFarmError):
+    """The application refuses this entry: ``field`` (a JSON path, "" = the whole) for ``reason``."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        self.field = field
+        self.reason = reason
+        super().__init__(f"{field}: {reason}" if field else reason)
+
+
+class Compacted(GarlicFarmError):
+    """The entries asked for are gone; the log now starts at ``first_index``."""
+
+    def __init__(self, first_index: int) -> None:
+        self.first_index = first_index
+        super().__init__(f"the log starts at index {first_index}")
+
+
+class FellBehind(GarlicFarmError):
+    """A reader was slower than the retention of the log."""
+
+
+class PluginError(GarlicFarmError):
+    """A plugin cannot be used. ``distribution`` names the package it came from, "" if unknown."""
+
+    def __init__(self, message: str, distribution: str = "") -> None:
+        self.distribution = distribution
+        super().__init__(message)

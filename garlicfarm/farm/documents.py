@@ -1,0 +1,140 @@
+"""The status documents that members post (protocol page, section 6, D9): types and spellings only.
+
+``None`` means "not reported" and is left out of the JSON
+(D13: never invented). Times are ms, bandwidths bytes/s, everything else a count. All integers are
+0 … 2**63−1. Unknown keys of a document are ignored here; the entry's bytes keep them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+__all__ = [
+    "Bandwidth",
+    "ConnectTest",
+    "DestinationStatus",
+    "Floodfills",
+    "MetaStatus",
+    "NodeReport",
+    "RemoteStatus",
+    "RouterStatus",
+    "StatusDocument",
+    "Tunnels",
+]
+
+U63 = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+PublishConfig = Literal["off", "on", "auto"]
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    pass
+
+
+class Bandwidth(_Document, frozen=True):
+    """Bytes per second, each way."""
+
+    in_: U63 = msgspec.field(name="in")
+    out: U63
+
+
+class Tunnels(_Document, frozen=True):
+    """Tunnel counts, each way."""
+
+    in_: U63 = msgspec.field(name="in")
+    out: U63
+
+
+class RouterStatus(_Document, frozen=True):
+    """The key ``router``: what the local I2P router says of itself."""
+
+    last_published_ri: str | None = msgspec.field(name="lastPublishedRI", default=None)
+    uptime: U63 | None = None
+    job_lag: U63 | None = None
+    exploratory_tunnels: U63 | None = None
+    participating_tunnels: U63 | None = None
+    configured_bandwidth: Bandwidth | None = None
+    current_bandwidth: Bandwidth | None = None
+
+
+class DestinationStatus(_Document, frozen=True):
+    """One element of ``destinations``: a leaf destination that this router serves (I2P base64)."""
+
+    destination: str
+    uptime: U63 | None = None
+    configured_tunnels: Tunnels | None = None
+    current_tunnels: Tunnels | None = None
+    configured_bandwidth: Bandwidth | None = None
+    current_bandwidth: Bandwidth | None = None
+    configured_connections: U63 | None = None
+    current_connections: U63 | None = None
+    lease_set_expires: U63 | None = None
+    blacklist: tuple[str, ...] | None = None
+
+
+class ConnectTest(_Document, frozen=True):
+    """How long a connection to a remote party took, and whether it came about."""
+
+    ms: U63
+    ok: bool
+
+
+class Floodfills(_Document, frozen=True):
+    """Of the floodfills asked, how many held the entry, by routing key of the day."""
+
+    yesterday: U63 | None = None
+    today: U63 | None = None
+    tomorrow: U63 | None = None
+
+
+class RemoteStatus(_Document, frozen=True):
+    """An element of ``remoteRouters`` / ``remoteDestinations``, or ``remoteMeta``: what this server
+    measured of others. ``hash`` is I2P base64 of the SHA-256."""
+
+    hash: str
+    last_seen_version: str | None = None
+    fetch_time_ms: U63 | None = None
+    connect_test: ConnectTest | None = None
+    floodfills: Floodfills | None = None
+
+
+class MetaStatus(_Document, frozen=True):
+    """The key ``meta``. ``publishing`` is absent where this server cannot publish (section 6, point 3)."""
+
+    destination: str | None = None
+    last_published_ls: str | None = msgspec.field(name="lastPublishedLS", default=None)
+    last_published_time: U63 | None = None
+    publish_config: PublishConfig | None = None
+    publishing: bool | None = None
+
+
+class NodeReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The key ``config.node`` (D15): what a server says of itself, and the interval (ms) and R under
+    which the status was begun. Keys as written here."""
+
+    version: str | None = None
+    term: U63 | None = None
+    role: str | None = None
+    commit: U63 | None = None
+    applied: U63 | None = None
+    interval_ms: U63 | None = None
+    R: U63 | None = None
+    admin_url: str | None = None
+
+
+class StatusDocument(_Document, frozen=True):
+    """One status, as posted by member ``id``. ``sequence`` rises strictly per poster (D17);
+    ``config`` is free, its key ``node`` is a `NodeReport`."""
+
+    cluster: str
+    date: U63
+    id: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+    sequence: U63 | None = None
+    config: dict[str, object] | None = None
+    meta: MetaStatus | None = None
+    router: RouterStatus | None = None
+    destinations: tuple[DestinationStatus, ...] | None = None
+    remote_routers: tuple[RemoteStatus, ...] | None = None
+    remote_destinations: tuple[RemoteStatus, ...] | None = None
+    remote_meta: RemoteStatus | None = None

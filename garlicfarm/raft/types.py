@@ -1,0 +1,93 @@
+"""The values that cross the door of the consensus core, and the read side of its storage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from garlicfarm.wire.messages import Configuration, Request, Response, ValueType
+
+__all__ = ["Entry", "HardState", "Persist", "Ready", "SnapshotMeta", "Storage"]
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A log entry at its place. ``index`` ≥ 1; the value is never looked into on its way."""
+
+    index: int
+    term: int
+    value_type: ValueType
+    value: bytes
+
+
+class HardState(msgspec.Struct, frozen=True, gc=False):
+    """What must be durable before it is acted on: current term, the id voted for in it (0 = none),
+    and a commit index (only ever a lower bound of what is committed)."""
+
+    term: int = 0
+    vote: int = 0
+    commit: int = 0
+
+
+class SnapshotMeta(msgspec.Struct, frozen=True):
+    """Up to where the log is replaced by a snapshot; index 0 and term 0 where there is none."""
+
+    index: int
+    term: int
+    configuration: Configuration
+
+
+class Persist(msgspec.Struct, frozen=True):
+    """One durable step, to be written as a whole, in order of ``token``, then reported by
+    ``RawNode.persisted(token)``: first delete all entries with index ≥ ``truncate_from`` (if not
+    None), then append ``entries`` (contiguous), and set ``hard_state`` (if not None)."""
+
+    token: int
+    hard_state: HardState | None = None
+    truncate_from: int | None = None
+    entries: tuple[Entry, ...] = ()
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """What the core wants done. Requests, responses, committed entries and outcomes may be acted on
+    at once: what depends on durability is held back until `RawNode.persisted`.
+
+    * ``requests``: (peer id, seq, request); answer with ``answered(seq, response)`` or
+      ``report_unreachable(peer, seq)``.
+    * ``responses``: (token of ``step``, response).
+    * ``committed``: entries in index order, each handed out once.
+    * ``outcomes``: (token of ``propose``, index of its last entry or None where it was lost: the
+      leader stepped down and the outcome is unknown).
+    """
+
+    persist: Persist | None = None
+    requests: tuple[tuple[int, int, Request], ...] = ()
+    responses: tuple[tuple[int, Response], ...] = ()
+    committed: tuple[Entry, ...] = ()
+    outcomes: tuple[tuple[int, int | None], ...] = ()
+
+
+class Storage(Protocol):
+    """The read side that the core uses: synchronous, bounded by ``max_bytes``, reading back only what
+    was reported durable. The core keeps what is not yet durable itself."""
+
+    def initial_state(self) -> tuple[HardState, Configuration]:
+        """The hard state, and the Configuration in force at its commit index (the genesis one, with
+        ``log_index`` 0, if the log holds none up to there)."""
+
+    def entries(self, lo: int, hi: int, max_bytes: int) -> Sequence[Entry]:
+        """Entries lo ≤ index < hi, at least one, then as many as fit into ``max_bytes`` of values.
+        `Compacted` if lo < first_index."""
+
+    def term(self, index: int) -> int:
+        """The term of an entry, first_index−1 ≤ index ≤ last_index; `Compacted` below."""
+
+    def first_index(self) -> int:
+        """Index of the first entry held, last_index + 1 if the log is empty; 1 in a new store."""
+
+    def last_index(self) -> int:
+        """Index of the last entry held, 0 in a new store."""
+
+    def snapshot(self) -> SnapshotMeta:
+        """The boundary below ``first_index``."""

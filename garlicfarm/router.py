@@ -1,0 +1,73 @@
+"""The router interface (protocol page, section 7): what a node asks of its I2P router.
+
+A router plugin is a class found through the entry point group ``garlicfarm.routers``; its name is the
+value of ``plugin =`` in ``[farm.router]``, the remaining keys of that table are checked by its
+``Config``. Check your plugin with `garlicfarm.testing.RouterSuite`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import msgspec
+
+from garlicfarm.farm.documents import (
+    Bandwidth,
+    DestinationStatus,
+    RemoteStatus,
+    RouterStatus,
+    Tunnels,
+)
+
+__all__ = ["Bandwidth", "DestinationStatus", "RemoteStatus", "Router", "RouterStatus", "Tunnels"]
+
+
+class Router(ABC):
+    """One I2P router. An async context manager: entered once by the node, left when it ends.
+
+    Every method may raise `RouterError` (the router cannot be asked or answers nonsense) and
+    `NotSupported` (it never will). All are cancellation-safe: cancelled, a question has no effect; a
+    publication may or may not have reached the router. Deadlines are the caller's.
+    """
+
+    api_version: ClassVar[int] = 1
+    Config: ClassVar[type[msgspec.Struct]]
+
+    def __init__(self, config: Any, base_dir: Path) -> None:
+        """``config`` is an instance of ``Config``; relative paths in it are relative to ``base_dir``."""
+        self.config = config
+        self.base_dir = base_dir
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        return None
+
+    @abstractmethod
+    async def get_local_router_status(self) -> RouterStatus:
+        """What the router reports of itself; what it does not offer is ``None``, never invented (D13)."""
+
+    @abstractmethod
+    async def get_local_leaf_hash(self, master_hash: bytes) -> bytes | None:
+        """The 32-byte hash of the leaf destination that serves ``master_hash`` (32 bytes) on this
+        router; ``None`` where it serves none. `NotSupported` where the router cannot be asked."""
+
+    @abstractmethod
+    async def get_local_leaf_status(self, leaf: bytes) -> DestinationStatus:
+        """Statistics of a leaf; ``leaf`` is the binary destination (387 bytes and more)."""
+
+    @abstractmethod
+    async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:
+        """What this router measured of a remote destination (32-byte hash), ``None`` if nothing."""
+
+    @abstractmethod
+    async def publish_meta_ls(self, master_hash: bytes, contents: bytes) -> None:
+        """Publish the Meta LeaseSet of ``master_hash`` with ``contents`` = ``num u8`` and ``num``
+        MetaLease entries of 40 bytes."""
+
+    @abstractmethod
+    async def stop_publishing_meta_ls(self, master_hash: bytes) -> None:
+        """Publish it no longer. What floodfills hold stays until it expires."""

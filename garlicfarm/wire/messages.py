@@ -1,0 +1,127 @@
+"""The 17 messages and 5 log values of the Garlic Farm protocol, as plain values.
+
+Nothing here touches bytes: `garlicfarm.wire.codec` does. Names are the proposal's (proposal 150,
+"Messages"); ids are u32, terms and indexes u64, all non-negative. JRaft prints ids as signed, so its
+−1 is `NO_LEADER` here.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+__all__ = [
+    "NO_LEADER",
+    "ClusterServer",
+    "Configuration",
+    "LogEntry",
+    "LogPack",
+    "MessageType",
+    "Request",
+    "Response",
+    "SnapshotSyncRequest",
+    "ValueType",
+]
+
+NO_LEADER = 0xFFFF_FFFF
+"""The destination of a response that knows no leader (JRaft's −1)."""
+
+
+class MessageType(IntEnum):
+    """Message numbers. 18 and above are extensions (D5), sent only to a peer that offered them."""
+
+    REQUEST_VOTE_REQUEST = 1
+    REQUEST_VOTE_RESPONSE = 2
+    APPEND_ENTRIES_REQUEST = 3
+    APPEND_ENTRIES_RESPONSE = 4
+    CLIENT_REQUEST = 5
+    ADD_SERVER_REQUEST = 6
+    ADD_SERVER_RESPONSE = 7
+    REMOVE_SERVER_REQUEST = 8
+    REMOVE_SERVER_RESPONSE = 9
+    SYNC_LOG_REQUEST = 10
+    SYNC_LOG_RESPONSE = 11
+    JOIN_CLUSTER_REQUEST = 12
+    JOIN_CLUSTER_RESPONSE = 13
+    LEAVE_CLUSTER_REQUEST = 14
+    LEAVE_CLUSTER_RESPONSE = 15
+    INSTALL_SNAPSHOT_REQUEST = 16
+    INSTALL_SNAPSHOT_RESPONSE = 17
+
+
+class ValueType(IntEnum):
+    """Kinds of log values."""
+
+    APPLICATION = 1
+    CONFIGURATION = 2
+    CLUSTER_SERVER = 3
+    LOG_PACK = 4
+    SNAPSHOT_SYNC_REQUEST = 5
+
+
+class LogEntry(msgspec.Struct, frozen=True, gc=False):
+    """A log entry as it travels: ``term | value_type | size | value``. The value stays bytes."""
+
+    term: int
+    value_type: ValueType
+    value: bytes
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A request: a 45-byte header and the log entries. Source: proposal 150, "Request header"."""
+
+    type: MessageType
+    source: int
+    destination: int
+    term: int = 0
+    last_log_term: int = 0
+    last_log_index: int = 0
+    commit_index: int = 0
+    entries: tuple[LogEntry, ...] = ()
+
+
+class Response(msgspec.Struct, frozen=True, gc=False):
+    """A response, 26 bytes. Source: proposal 150, "Responses"."""
+
+    type: MessageType
+    source: int
+    destination: int
+    term: int
+    next_index: int
+    accepted: bool
+
+
+class ClusterServer(msgspec.Struct, frozen=True, gc=False):
+    """One server of a Configuration. The endpoint is UTF-8; it is "" in a RemoveServerRequest."""
+
+    id: int
+    endpoint: str = ""
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """Who the members are. ``log_index`` is its own index in the log (0 for a genesis, which is no
+    log entry), ``last_log_index`` that of the Configuration before it."""
+
+    log_index: int
+    last_log_index: int
+    servers: tuple[ClusterServer, ...] = ()
+
+
+class LogPack(msgspec.Struct, frozen=True):
+    """Entries for a joining server. ``offsets`` are cumulative byte offsets of the entries, counted
+    from the receiver's first stored index; a receiver trusts only their differences."""
+
+    offsets: tuple[int, ...]
+    entries: tuple[LogEntry, ...]
+
+
+class SnapshotSyncRequest(msgspec.Struct, frozen=True):
+    """One chunk of a snapshot: ``data`` at byte ``offset``; ``done`` on the last one."""
+
+    last_log_index: int
+    last_log_term: int
+    configuration: Configuration
+    offset: int
+    data: bytes
+    done: bool
