@@ -1,1 +1,71 @@
+"""The command line. One module per noun; this one imports click and nothing heavier.
 
+Every command imports what it needs inside its own function, so that ``--version``, ``--help`` and
+completion stay fast. Errors become exit codes here and nowhere else (`garlicfarm.cli.exits`). Data
+goes to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from garlicfarm._version import __version__
+from garlicfarm.cli.exits import explain
+from garlicfarm.cli.lazy import LazyGroup
+
+__all__ = ["main", "run"]
+
+COMMANDS = {
+    "config": "garlicfarm.cli.config:config",
+    "farm": "garlicfarm.cli.farm:farm",
+    "lab": "garlicfarm.cli.lab:lab",
+    "log": "garlicfarm.cli.log:log",
+    "node": "garlicfarm.cli.node:node",
+    "status": "garlicfarm.cli.remote:status",
+    "transports": "garlicfarm.cli.transports:transports",
+    "user": "garlicfarm.cli.user:user",
+}
+
+
+@click.group(cls=LazyGroup, targets=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="garlicfarm")
+def cli() -> None:
+    """A cluster node for the Garlic Farm protocol: Raft decides who publishes a Meta LeaseSet.
+
+    Start with `garlicfarm lab`, which runs a farm of three nodes on this machine.
+    """
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code (interfaces: 0, 1 … 8, 124, 130).
+
+    ``arguments`` are without the program's name; None: those of this process. Messages go to
+    stderr. An error that is none of ours is a defect and is raised, traceback and all.
+    """
+    try:
+        result = cli.main(args=arguments, prog_name="garlicfarm", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output left (`garlicfarm log tail | head`); Python would complain again
+        # when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except BaseException as error:
+        explained = explain(error)
+        if explained is None:
+            raise
+        code, lines = explained
+        for line in lines:
+            click.echo(line, err=True)
+        return code
+    return result if isinstance(result, int) else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The entry point of the console script: `run`, then exit with its code."""
+    sys.exit(run(arguments))

@@ -1,0 +1,103 @@
+"""Which error ends a command with which exit code: the one place."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from enum import IntEnum
+
+import click
+
+from garlicfarm.errors import (
+    AuthError,
+    ConfigError,
+    GarlicFarmError,
+    NoQuorum,
+    NotLeader,
+    PluginError,
+    StorageError,
+    UnreachableError,
+)
+
+__all__ = ["Exit", "explain"]
+
+
+class Exit(IntEnum):
+    """Exit codes; kept stable. systemd restarts neither 7 nor 8."""
+
+    OK = 0
+    ERROR = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    AUTH = 4
+    NO_QUORUM = 5
+    DEGRADED = 6
+    STORAGE = 7
+    REMOVED = 8
+    DEADLINE = 124
+    INTERRUPTED = 130
+
+
+_CODES: tuple[tuple[type[BaseException], Exit], ...] = (
+    (ConfigError, Exit.USAGE),
+    (PluginError, Exit.USAGE),
+    (UnreachableError, Exit.UNREACHABLE),
+    (AuthError, Exit.AUTH),
+    (NotLeader, Exit.NO_QUORUM),
+    (NoQuorum, Exit.NO_QUORUM),
+    (StorageError, Exit.STORAGE),
+    (GarlicFarmError, Exit.ERROR),
+    (TimeoutError, Exit.DEADLINE),
+    (click.exceptions.Abort, Exit.INTERRUPTED),
+    (KeyboardInterrupt, Exit.INTERRUPTED),
+)
+
+
+def explain(error: BaseException) -> tuple[Exit, list[str]] | None:
+    """The exit code of ``error`` and what to write on stderr; None for a defect of the program.
+
+    Of an exception group the first error of ours that it holds counts, else the interrupt.
+    """
+    if isinstance(error, click.ClickException):
+        return Exit(error.exit_code), _usage(error)
+    leaves = list(_leaves(error))
+    # An interrupt cancels everything else, and what is cancelled may complain in its own way.
+    for leaf in sorted(leaves, key=lambda leaf: not isinstance(leaf, KeyboardInterrupt)):
+        code = _code(leaf)
+        if code is not None:
+            return code, _message(leaf, code)
+    return None
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for child in error.exceptions:
+            yield from _leaves(child)
+    else:
+        yield error
+
+
+def _code(error: BaseException) -> Exit | None:
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    trio = sys.modules.get("trio")  # whoever raises its error has imported it; we need not
+    if trio is not None and isinstance(error, trio.TooSlowError):
+        return Exit.DEADLINE
+    return None
+
+
+def _usage(error: click.ClickException) -> list[str]:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return [error.format_message()]
+    context = getattr(error, "ctx", None)
+    lines = [] if context is None else [context.get_usage()]
+    return [*lines, f"error: {error.format_message()}"]
+
+
+def _message(error: BaseException, code: Exit) -> list[str]:
+    if code is Exit.INTERRUPTED:
+        return ["interrupted"]
+    if isinstance(error, ConfigError):
+        return [f"error: {problem}" for problem in error.problems]
+    return [f"error: {str(error) or ('deadline passed' if code is Exit.DEADLINE else type(error).__name__)}"]

@@ -1,0 +1,122 @@
+"""The options that mean the same everywhere, and the output formats."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+__all__ = ["Options", "print_json", "print_rows", "shared_options"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The shared options as given; what a command does not offer keeps its default."""
+
+    config: Path | None = None
+    node: tuple[str, ...] = ()
+    farm: str | None = None
+    user: str | None = None
+    password_file: Path | None = None
+    ca: Path | None = None
+    pin: str | None = None
+    output: str = "table"
+    timeout_s: float | None = None
+    verbosity: int = 0
+    """How often ``-v`` was given, less how often ``-q`` was."""
+
+
+_FILE = click.Path(path_type=Path)
+_DECORATORS: Mapping[str, Sequence[Callable[[Any], Any]]] = {
+    "config": [click.option("--config", type=_FILE, help="Configuration file of the node.")],
+    "node": [
+        click.option("--node", multiple=True, metavar="URL", help="Admin URL; repeatable, tried in turn.")
+    ],
+    "farm": [click.option("--farm", metavar="NAME", help="Which farm, where there are several.")],
+    "user": [
+        click.option("--user", metavar="NAME", help="Log in as this user."),
+        click.option("--password-file", type=_FILE, help="File (mode 0600) that holds the user's password."),
+    ],
+    "tls": [
+        click.option("--ca", type=_FILE, help="Certificate authority of the admin listener."),
+        click.option("--pin", metavar="sha256:HEX", help="Fingerprint of the admin listener's certificate."),
+    ],
+    "output": [
+        click.option(
+            "-o",
+            "--output",
+            type=click.Choice(["table", "json", "jsonl"]),
+            default="table",
+            show_default=True,
+        )
+    ],
+    "timeout": [
+        click.option(
+            "--timeout",
+            "timeout_s",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="S",
+            help="Give up after so many seconds, with exit code 124.",
+        )
+    ],
+    "verbosity": [
+        click.option("-v", "verbose", count=True, help="Say more on stderr; repeatable."),
+        click.option("-q", "quiet", count=True, help="Say less on stderr; repeatable."),
+    ],
+}
+
+
+def shared_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add shared options to a command, which gets them as its keyword argument ``options``.
+
+    ``names`` out of config, node, farm, user (with ``--password-file``), tls (``--ca``, ``--pin``),
+    output, timeout, verbosity; none: all of them.
+    """
+    chosen = names or tuple(_DECORATORS)
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_options(**arguments: Any) -> Any:
+            verbosity = arguments.pop("verbose", 0) - arguments.pop("quiet", 0)
+            given = {name: arguments.pop(name) for name in Options.__slots__ if name in arguments}
+            return command(options=Options(**given, verbosity=verbosity), **arguments)
+
+        wrapped: Callable[..., Any] = with_options
+        for name in reversed(chosen):
+            for decorator in reversed(_DECORATORS[name]):
+                wrapped = decorator(wrapped)
+        return wrapped
+
+    return decorate
+
+
+def print_json(schema: str, body: Mapping[str, Any]) -> None:
+    """One JSON object on stdout, led by its schema, as ``garlicfarm.status/1``."""
+    click.echo(json.dumps({"schema": schema, **body}, indent=2))
+
+
+def print_rows(output: str, schema: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Rows of equal keys on stdout: an aligned table, ``{"schema", "rows"}``, or a JSON line each."""
+    rows = list(rows)
+    if output == "json":
+        print_json(schema, {"rows": rows})
+    elif output == "jsonl":
+        for row in rows:
+            click.echo(json.dumps(row))
+    elif rows:
+        header = [key.replace("_", " ").upper() for key in rows[0]]
+        lines = [header, *([_cell(value) for value in row.values()] for row in rows)]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+        for line in lines:
+            click.echo(
+                "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            )
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None or value == "" else str(value)
