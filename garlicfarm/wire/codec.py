@@ -1,0 +1,347 @@
+"""Messages to bytes and back: `encode_request`, `encode_response`, `RequestDecoder`, `ResponseDecoder`.
+
+All integers are unsigned and big-endian (proposal 150, "Messages")::
+
+    request    type u8 | source u32 | destination u32 | term u64 | last_log_term u64
+               | last_log_index u64 | commit_index u64 | log_entries_size u32 | log entries
+    log entry  term u64 | value_type u8 | entry_size u32 | entry
+    response   type u8 | source u32 | destination u32 | term u64 | next_index u64 | accepted u8
+
+There is no count of entries: they are read until ``log_entries_size`` is used up.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import ClassVar, NamedTuple
+
+import msgspec
+
+from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
+from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
+
+__all__ = ["Limits", "RequestDecoder", "ResponseDecoder", "encode_request", "encode_response"]
+
+_REQUEST = struct.Struct(">BIIQQQQI")
+_RESPONSE = struct.Struct(">BIIQQB")
+_ENTRY = struct.Struct(">QBI")
+_ENTRY_SIZE = _ENTRY.size
+
+
+class _Rule(NamedTuple):
+    """Which entries a request carries: of these kinds, any number of them or exactly one."""
+
+    type: MessageType
+    kinds: dict[int, ValueType]
+    single: bool
+
+
+def _rule(message_type: MessageType, *kinds: ValueType, single: bool = False) -> _Rule:
+    return _Rule(message_type, {kind.value: kind for kind in kinds}, single)
+
+
+# AppendEntries carries "any" entries, but only these two kinds are ever in a log.
+_RULES: dict[int, _Rule] = {
+    rule.type.value: rule
+    for rule in (
+        _rule(MessageType.REQUEST_VOTE_REQUEST),
+        _rule(MessageType.APPEND_ENTRIES_REQUEST, ValueType.APPLICATION, ValueType.CONFIGURATION),
+        _rule(MessageType.CLIENT_REQUEST, ValueType.APPLICATION),
+        _rule(MessageType.ADD_SERVER_REQUEST, ValueType.CLUSTER_SERVER, single=True),
+        _rule(MessageType.REMOVE_SERVER_REQUEST, ValueType.CLUSTER_SERVER, single=True),
+        _rule(MessageType.SYNC_LOG_REQUEST, ValueType.LOG_PACK, single=True),
+        _rule(MessageType.JOIN_CLUSTER_REQUEST, ValueType.CONFIGURATION, single=True),
+        _rule(MessageType.LEAVE_CLUSTER_REQUEST),
+        _rule(MessageType.INSTALL_SNAPSHOT_REQUEST, ValueType.SNAPSHOT_SYNC_REQUEST, single=True),
+    )
+}
+_RESPONSES: dict[int, MessageType] = {kind.value: kind for kind in MessageType if kind.value not in _RULES}
+
+
+def _name(number: int) -> str:
+    """The proposal's name of a message type, "type 99" where it has none."""
+    try:
+        return MessageType(number).name.title().replace("_", "")
+    except ValueError:
+        return f"type {number}"
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a decoder accepts: ``max_message_bytes`` bounds a whole request, header included, and with
+    it every value; ``max_entry_bytes`` bounds the value of one Application entry."""
+
+    max_message_bytes: int = 64 * 1024 * 1024
+    max_entry_bytes: int = 1024 * 1024
+
+
+def encode_request(request: Request) -> bytes:
+    """The bytes of a request.
+
+    Values are joined as they are, never looked into. Raises `LocalProtocolError` if the type is not
+    a request's, a number does not fit its field, or the type does not carry these entries.
+    Source: proposal 150, "Request header", "Log entry".
+    """
+    rule = _RULES.get(request.type)
+    if rule is None:
+        raise LocalProtocolError(f"{_name(request.type)} is not a request")
+    entries, kinds, pack = request.entries, rule.kinds, _ENTRY.pack
+    if rule.single and len(entries) != 1:
+        raise LocalProtocolError(f"{_name(rule.type)} carries exactly one entry, not {len(entries)}")
+    parts = [b""]
+    size = _ENTRY_SIZE * len(entries)
+    try:
+        for entry in entries:
+            value, value_type = entry.value, entry.value_type
+            if value_type not in kinds:
+                raise LocalProtocolError(f"{_name(rule.type)} does not carry entries of kind {value_type}")
+            length = len(value)
+            size += length
+            parts += (pack(entry.term, value_type, length), value)
+        parts[0] = _REQUEST.pack(
+            request.type,
+            request.source,
+            request.destination,
+            request.term,
+            request.last_log_term,
+            request.last_log_index,
+            request.commit_index,
+            size,
+        )
+    except struct.error as error:
+        raise LocalProtocolError(f"{_name(rule.type)}: a number does not fit its field: {error}") from error
+    return b"".join(parts)
+
+
+def encode_response(response: Response) -> bytes:
+    """The 26 bytes of a response.
+
+    Raises `LocalProtocolError` if the type is not a response's or a number does not fit its field.
+    Source: proposal 150, "Responses".
+    """
+    if response.type not in _RESPONSES:
+        raise LocalProtocolError(f"{_name(response.type)} is not a response")
+    try:
+        return _RESPONSE.pack(
+            response.type,
+            response.source,
+            response.destination,
+            response.term,
+            response.next_index,
+            1 if response.accepted else 0,
+        )
+    except struct.error as error:
+        raise LocalProtocolError(
+            f"{_name(response.type)}: a number does not fit its field: {error}"
+        ) from error
+
+
+class _Decoder:
+    """What both decoders share: the bytes not used yet, and being broken for good after an error.
+
+    Between calls the next ``_need`` bytes are not all here, or nobody asked. They are joined only
+    once they are, so that a value that comes in many pieces is copied twice and not once per piece;
+    and nothing is allocated on the strength of a promise.
+    """
+
+    _HEADER: ClassVar[struct.Struct]
+    _KIND: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._pos = 0
+        self._pending = bytearray()
+        self._need = self._HEADER.size
+        self._error: RemoteProtocolError | None = None
+
+    def receive_data(self, data: bytes | bytearray) -> None:
+        """Add bytes from the peer, any number, then call ``next_message`` until it returns None: that
+        keeps what is held below one entry. Raises `RemoteProtocolError` if the stream is broken."""
+        self._raise_if_broken()
+        if self._pos == len(self._data) and not self._pending:
+            self._data, self._pos = bytes(data), 0
+        else:
+            self._pending += data
+
+    def receive_eof(self) -> None:
+        """The peer ended its stream; call it after ``next_message`` returned None.
+
+        Raises `RemoteProtocolError` if that cut a message, `LocalProtocolError` if messages are left.
+        """
+        self._raise_if_broken()
+        held = self._held()
+        if held >= self._need:
+            raise LocalProtocolError("messages are left: call next_message until it returns None")
+        if held or self._inside():
+            raise self._broken("the stream ended inside a message", self._where())
+
+    def _held(self) -> int:
+        return len(self._data) - self._pos + len(self._pending)
+
+    def _inside(self) -> bool:
+        """Was a header taken whose message is not complete?"""
+        return False
+
+    def _where(self) -> str:
+        return f"{self._KIND} header"
+
+    def _gather(self) -> bool:
+        """Make the next ``_need`` bytes contiguous in ``_data``; False: they are not all here yet."""
+        if len(self._data) - self._pos < self._need:
+            if self._held() < self._need:
+                return False
+            self._data = self._data[self._pos :] + self._pending
+            self._pos = 0
+            self._pending.clear()
+        return True
+
+    def _broken(self, what: str, where: str) -> RemoteProtocolError:
+        self._error = RemoteProtocolError(what, where)
+        self._data, self._pos = b"", 0
+        self._pending.clear()
+        return self._error
+
+    def _raise_if_broken(self) -> None:
+        if self._error is not None:
+            raise RemoteProtocolError(self._error.what, self._error.where)
+
+
+class RequestDecoder(_Decoder):
+    """Bytes of one connection to requests.
+
+    Every header and entry header is judged as soon as it is there, before the bytes that it promises.
+    A message is handed out whole, its entries as bytes.
+    """
+
+    _HEADER = _REQUEST
+    _KIND = "request"
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
+        self._limits = limits
+        self._rule: _Rule | None = None  # None: between messages
+        self._fields = (0, 0, 0, 0, 0, 0)  # source, destination, term and the three log fields
+        self._entries: list[LogEntry] = []
+        self._size = 0  # log_entries_size, and how much of it is not yet in _entries
+        self._left = 0
+
+    def next_message(self) -> Request | None:
+        """The next request, None if more data is needed.
+
+        Raises `RemoteProtocolError`, and from then on always, for a type that is unknown or not a
+        request's, entries of a kind or number that the type does not carry, sizes that do not add
+        up, and what is over the limits.
+        """
+        self._raise_if_broken()
+        if self._rule is None:
+            if not self._gather():
+                return None
+            self._read_header()
+        if not self._read_entries():
+            return None
+        assert self._rule is not None
+        request = Request(self._rule.type, *self._fields, tuple(self._entries))
+        self._rule = None
+        self._entries = []
+        self._need = _REQUEST.size
+        return request
+
+    def _inside(self) -> bool:
+        return self._rule is not None
+
+    def _where(self) -> str:
+        if self._rule is None:
+            return super()._where()
+        at = _REQUEST.size + self._size - self._left
+        return f"{_name(self._rule.type)}, entry {len(self._entries) + 1} at byte {at}"
+
+    def _read_header(self) -> None:
+        number, source, destination, term, log_term, log_index, commit, size = _REQUEST.unpack_from(
+            self._data, self._pos
+        )
+        rule = _RULES.get(number)
+        if rule is None:
+            fault = "is not a request" if number in _RESPONSES else "is unknown"
+            raise self._broken(f"{_name(number)} {fault}", self._where())
+        where = f"{_name(number)}, header"
+        limit = self._limits.max_message_bytes
+        if _REQUEST.size + size > limit:
+            raise self._broken(f"log_entries_size {size} is over the limit of {limit} bytes a message", where)
+        if not rule.kinds and size:
+            raise self._broken(f"log_entries_size is {size} where no entries are allowed", where)
+        if size < _ENTRY_SIZE and (size or rule.single):
+            raise self._broken(f"log_entries_size {size} is too small for an entry", where)
+        self._pos += _REQUEST.size
+        self._fields = (source, destination, term, log_term, log_index, commit)
+        self._rule, self._size, self._left, self._need = rule, size, size, _ENTRY_SIZE
+
+    def _read_entries(self) -> bool:
+        """Take all entries that are here; True: the message is complete."""
+        assert self._rule is not None
+        kinds, single = self._rule.kinds, self._rule.single
+        max_entry, application = self._limits.max_entry_bytes, ValueType.APPLICATION
+        unpack, append = _ENTRY.unpack_from, self._entries.append
+        while self._left:
+            if not self._gather():
+                return False
+            data, pos, left = self._data, self._pos, self._left
+            have = len(data)
+            while left:
+                start = pos + _ENTRY_SIZE
+                if start > have:
+                    self._need = _ENTRY_SIZE
+                    break
+                term, kind, size = unpack(data, pos)
+                value_type = kinds.get(kind)
+                rest = left - _ENTRY_SIZE - size
+                if (
+                    value_type is None
+                    or (rest < _ENTRY_SIZE and rest)
+                    or (size > max_entry and value_type is application)
+                    or (single and rest)
+                ):
+                    self._left = left
+                    raise self._broken(self._entry_fault(kind, size, rest), self._where())
+                end = start + size
+                if end > have:
+                    self._need = end - pos
+                    break
+                append(LogEntry(term, value_type, data[start:end]))
+                pos, left = end, rest
+            self._pos, self._left = pos, left
+        return True
+
+    def _entry_fault(self, kind: int, size: int, rest: int) -> str:
+        assert self._rule is not None
+        if kind not in self._rule.kinds:
+            return f"an entry of kind {kind} is not allowed here"
+        if rest < 0:
+            return f"entry_size {size} is {-rest} bytes more than log_entries_size leaves"
+        if kind == ValueType.APPLICATION and size > self._limits.max_entry_bytes:
+            return f"entry_size {size} is over the limit of {self._limits.max_entry_bytes} bytes an entry"
+        return f"{rest} bytes follow the {'only' if self._rule.single else 'last'} entry"
+
+
+class ResponseDecoder(_Decoder):
+    """Bytes of one connection to responses."""
+
+    _HEADER = _RESPONSE
+    _KIND = "response"
+
+    def next_message(self) -> Response | None:
+        """The next response, None if more data is needed.
+
+        Raises `RemoteProtocolError`, and from then on always, for a type that is unknown or not a
+        response's, and for an ``accepted`` other than 0 and 1.
+        """
+        self._raise_if_broken()
+        if not self._gather():
+            return None
+        number, source, destination, term, next_index, accepted = _RESPONSE.unpack_from(self._data, self._pos)
+        message_type = _RESPONSES.get(number)
+        if message_type is None:
+            fault = "is not a response" if number in _RULES else "is unknown"
+            raise self._broken(f"{_name(number)} {fault}", self._where())
+        if accepted > 1:
+            raise self._broken(f"accepted is {accepted}, not 0 or 1", _name(number))
+        self._pos += _RESPONSE.size
+        return Response(message_type, source, destination, term, next_index, accepted == 1)
