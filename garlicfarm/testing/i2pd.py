@@ -1,0 +1,291 @@
+"""Real i2pd routers on a network of their own, for tests and for the lab.
+
+The routers run in the network namespace of the calling process, which must have no interface but
+``lo``: no packet can leave, whatever a router tries. Without such a namespace everything here refuses
+to start; `reexec_in_private_network` makes one (no root needed).
+
+Addresses are 198.18.0.11 and up, from the range for benchmarks (RFC 2544): i2pd before 2.51.0 drops
+peers at 127.0.0.0/8 and at private addresses whatever its configuration says. Each router has its own
+address and data directory, knows the others from files (no reseeding), and answers I2PControl.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import trio
+
+from garlicfarm.certificates import pin_of
+from garlicfarm.errors import ConfigError, RouterError
+
+__all__ = [
+    "I2pdRouter",
+    "check_programs",
+    "i2pd_network",
+    "in_private_network",
+    "reexec_in_private_network",
+]
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 5.0
+CONTROL_PORT = 7650
+PACKAGES = {"i2pd": "i2pd", "ip": "iproute2", "unshare": "util-linux", "setpriv": "util-linux"}
+
+# reservedrange works in the file only; no reseed URLs, no address book, no UPnP, no NTP: silence.
+CONFIGURATION = """\
+log = file
+logfile = {data_dir}/i2pd.log
+loglevel = warn
+daemon = false
+host = {address}
+address4 = {address}
+port = 12345
+ipv4 = true
+ipv6 = false
+nat = false
+netid = 99
+reservedrange = false
+floodfill = true
+bandwidth = {bandwidth_kb}
+share = 100
+[ntcp2]
+enabled = true
+published = true
+[ssu2]
+enabled = true
+published = true
+[i2pcontrol]
+enabled = true
+address = {address}
+port = {control_port}
+password = {password}
+[http]
+enabled = false
+[httpproxy]
+enabled = false
+[socksproxy]
+enabled = false
+[sam]
+enabled = false
+[upnp]
+enabled = false
+[nettime]
+enabled = false
+[addressbook]
+enabled = false
+[reseed]
+threshold = 0
+urls =
+yggurls =
+[exploratory]
+inbound.length = 1
+outbound.length = 1
+inbound.quantity = 2
+outbound.quantity = 2
+[persist]
+profiles = false
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class I2pdRouter:
+    """One running i2pd: where its I2PControl answers, and what its configuration file says."""
+
+    address: str
+    url: str
+    password_file: Path
+    pin: str
+    pid: int
+    data_dir: Path
+    bandwidth_kb: int
+    """Configured bandwidth, KiB/s, the same each way."""
+
+
+def check_programs() -> None:
+    """Raises `ConfigError`, naming the Debian packages, if a program is missing here."""
+    missing = [name for name in PACKAGES if shutil.which(name) is None]
+    if missing:
+        packages = " ".join(sorted({PACKAGES[name] for name in missing}))
+        raise ConfigError(
+            [f"{', '.join(missing)} not found: as root, make debs, or apt-get install {packages}"]
+        )
+
+
+def in_private_network() -> bool:
+    """Whether ``lo`` is the only network interface of this process."""
+    return [name for _, name in socket.if_nameindex()] == ["lo"]
+
+
+def reexec_in_private_network(argv: Sequence[str]) -> NoReturn:
+    """Replace this process by ``argv``, run in a user and network namespace of its own.
+
+    Raises `ConfigError` if programs are missing. Where the system forbids user namespaces, ``unshare``
+    says so on stderr and exits with 1.
+    """
+    check_programs()
+    os.execvp("unshare", ["unshare", "--map-root-user", "--net", *argv])
+
+
+@asynccontextmanager
+async def i2pd_network(base_dir: Path, count: int) -> AsyncIterator[list[I2pdRouter]]:
+    """Run ``count`` (1 … 200) i2pd routers that know each other, below ``base_dir``.
+
+    Yields them once every I2PControl accepts connections; tunnels come about in the seconds after.
+    On the way out, and when cancelled, every router is ended; they also end if this process is killed.
+
+    Raises `ConfigError` outside a private network or where programs are missing; `RouterError` if a
+    router ends or does not answer within 30 s.
+    """
+    check_programs()
+    if not in_private_network():
+        raise ConfigError(
+            ["i2pd would reach the public network from here: use reexec_in_private_network, or unshare -rn"]
+        )
+    _ip("link", "set", "lo", "up")
+    data_dirs = [_configure(base_dir / f"i2pd{i + 1}", i) for i in range(count)]
+
+    # The first start makes the keys; only then can each be told of the others.
+    async with _running(data_dirs) as processes:
+        await _wait_for(processes, lambda i: (data_dirs[i] / "router.info").exists())
+    for data_dir in data_dirs:
+        for other in data_dirs:
+            if other is not data_dir:
+                _introduce(data_dir, (other / "router.info").read_bytes())
+
+    async with _running(data_dirs) as processes:
+        await _wait_for(processes, lambda i: _accepts(_address(i)))
+        yield [
+            I2pdRouter(
+                address=_address(i),
+                url=f"https://{_address(i)}:{CONTROL_PORT}",
+                password_file=data_dir / "i2pcontrol.password",
+                pin=pin_of(ssl.PEM_cert_to_DER_cert((data_dir / "i2pcontrol.crt.pem").read_text())),
+                pid=processes[i].pid,
+                data_dir=data_dir,
+                bandwidth_kb=_bandwidth_kb(i),
+            )
+            for i, data_dir in enumerate(data_dirs)
+        ]
+
+
+@asynccontextmanager
+async def _running(data_dirs: Sequence[Path]) -> AsyncIterator[list[subprocess.Popen[bytes]]]:
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for data_dir in data_dirs:
+            processes.append(_start(data_dir))
+        yield processes
+    finally:
+        with trio.CancelScope(shield=True):
+            await _end(processes)
+
+
+def _start(data_dir: Path) -> subprocess.Popen[bytes]:
+    # Not trio's open_process: its worker thread would be the parent whose death counts.
+    with (data_dir / "output").open("ab") as output:
+        return subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "i2pd", *_arguments(data_dir)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+
+
+async def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.send_signal(signal.SIGTERM)  # SIGINT would be a graceful shutdown of minutes
+    for process in processes:
+        try:
+            await trio.to_thread.run_sync(process.wait, STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+async def _wait_for(processes: Sequence[subprocess.Popen[bytes]], ready: Callable[[int], bool]) -> None:
+    with trio.move_on_after(START_TIMEOUT_S):
+        for i, process in enumerate(processes):
+            while not ready(i):
+                if process.poll() is not None:
+                    raise RouterError(
+                        f"i2pd {i + 1} ended with status {process.returncode}; "
+                        "the reason is in the files output and i2pd.log of its data directory"
+                    )
+                await trio.sleep(0.05)
+        return
+    raise RouterError(f"i2pd was not ready within {START_TIMEOUT_S:.0f} s")
+
+
+def _address(i: int) -> str:
+    return f"198.18.0.{11 + i}"
+
+
+def _bandwidth_kb(i: int) -> int:
+    return 4096 + 512 * i
+
+
+def _configure(data_dir: Path, i: int) -> Path:
+    data_dir.mkdir(mode=0o700, parents=True)
+    _ip("address", "replace", f"{_address(i)}/32", "dev", "lo")
+    password = secrets.token_hex(16)
+    _write_secret(data_dir / "i2pcontrol.password", password + "\n")
+    _write_secret(
+        data_dir / "i2pd.conf",
+        CONFIGURATION.format(
+            data_dir=data_dir,
+            address=_address(i),
+            bandwidth_kb=_bandwidth_kb(i),
+            control_port=CONTROL_PORT,
+            password=password,
+        ),
+    )
+    (data_dir / "tunnels.conf").touch()
+    for folder in ("tunnels.d", "certs"):
+        (data_dir / folder).mkdir()
+    return data_dir
+
+
+def _arguments(data_dir: Path) -> list[str]:
+    return [
+        f"--datadir={data_dir}",
+        f"--conf={data_dir / 'i2pd.conf'}",
+        f"--tunconf={data_dir / 'tunnels.conf'}",
+        f"--tunnelsdir={data_dir / 'tunnels.d'}",
+        f"--certsdir={data_dir / 'certs'}",
+    ]
+
+
+def _write_secret(path: Path, text: str) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def _introduce(data_dir: Path, router_info: bytes) -> None:
+    """Put a RouterInfo where i2pd looks for it: named by the hash of the identity it begins with."""
+    identity = router_info[: 387 + int.from_bytes(router_info[385:387], "big")]
+    name = b64encode(hashlib.sha256(identity).digest(), altchars=b"-~").decode()
+    folder = data_dir / "netDb" / f"r{name[0]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"routerInfo-{name}.dat").write_bytes(router_info)
+
+
+def _accepts(address: str) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((address, CONTROL_PORT)) == 0
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
