@@ -24,7 +24,7 @@ __all__ = [
     "Tunnels",
 ]
 
-U63 = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+U63 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 PublishConfig = Literal["off", "on", "auto"]
 
 
