@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Protocol
 
 import msgspec
 
 from garlicfarm.wire.messages import Configuration, Request, Response, ValueType
 
-__all__ = ["Entry", "HardState", "Persist", "Ready", "SnapshotMeta", "Storage"]
+__all__ = [
+    "Entry",
+    "HardState",
+    "PeerStatus",
+    "Persist",
+    "RaftConfig",
+    "Ready",
+    "Refusal",
+    "Role",
+    "SnapshotMeta",
+    "Status",
+    "Storage",
+]
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -55,17 +68,78 @@ class Ready(msgspec.Struct, frozen=True):
 
     * ``requests``: (peer id, seq, request); answer with ``answered(seq, response)`` or
       ``report_unreachable(peer, seq)``.
-    * ``responses``: (token of ``step``, response).
-    * ``committed``: entries in index order, each handed out once.
-    * ``outcomes``: (token of ``propose``, index of its last entry or None where it was lost: the
-      leader stepped down and the outcome is unknown).
+    * ``responses``: (token of ``step``, response); None instead of a response: close the connection
+      unanswered, the outcome is unknown (D8).
+    * ``committed``: entries in index order, durable here, each handed out once.
+    * ``outcomes``: (token of ``propose``, (index, term) of its last entry, or None where the outcome
+      is unknown: the leader stepped down).
     """
 
     persist: Persist | None = None
     requests: tuple[tuple[int, int, Request], ...] = ()
-    responses: tuple[tuple[int, Response], ...] = ()
+    responses: tuple[tuple[int, Response | None], ...] = ()
     committed: tuple[Entry, ...] = ()
-    outcomes: tuple[tuple[int, int | None], ...] = ()
+    outcomes: tuple[tuple[int, tuple[int, int] | None], ...] = ()
+
+
+class Role(Enum):
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class Refusal:
+    """Reasons in ``next_index`` of a refused, not redirected ClientRequest (D8)."""
+
+    TOO_LARGE = 1
+    APPLICATION = 2
+    UNCOMMITTED = 3
+    TRANSFER = 4
+    ROLE = 5
+
+
+class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Every knob of the core. Times in ms of `tick`'s clock, sizes in bytes of entry values.
+
+    ``priority`` ≥ 1 narrows the range that election timeouts are drawn from: a member with a higher
+    one tends to stand first. ``batch_bytes`` bounds one AppendEntries (one entry always fits).
+    """
+
+    id: int
+    election_timeout_min_ms: int = 3000
+    election_timeout_max_ms: int = 5000
+    heartbeat_ms: int = 1500
+    priority: int = 1
+    batch_bytes: int = 1 << 20
+    max_inflight_messages: int = 64
+    max_inflight_bytes: int = 8 << 20
+    max_uncommitted_bytes: int = 64 << 20
+
+
+class PeerStatus(msgspec.Struct, frozen=True):
+    """A leader's view of one member."""
+
+    match_index: int
+    next_index: int
+    state: str
+    inflight: int
+
+
+class Status(msgspec.Struct, frozen=True):
+    """A picture of the core; ``leader`` 0 = none known; ``peers`` is empty unless this is the leader."""
+
+    id: int
+    role: Role
+    term: int
+    vote: int
+    leader: int
+    commit: int
+    applied: int
+    stable: int
+    first_index: int
+    last_index: int
+    configuration: Configuration
+    peers: dict[int, PeerStatus]
 
 
 class Storage(Protocol):

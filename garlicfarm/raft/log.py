@@ -1,0 +1,97 @@
+"""The log as the core sees it: what is durable lies in `Storage`, what is not yet in memory here."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from garlicfarm.raft.types import Entry, Storage
+
+__all__ = ["RaftLog"]
+
+
+class RaftLog:
+    """Storage plus the entries that are not durable yet.
+
+    Invariants: ``stable`` ≤ ``last_index``; entries ≤ ``stable`` are read from the storage, all later
+    ones lie in memory; a truncation lowers ``stable`` at once, so nothing that a pending write still
+    reports can bring a deleted entry back (etcd's A-B-A race).
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.last_index = storage.last_index()
+        self.last_term = storage.term(self.last_index)
+        self.stable = self.last_index
+        self._memory: list[Entry] = []
+        self._issued = self.last_index
+        self._writes: deque[list[int]] = deque()  # [token, last index that it makes durable]
+        self._truncate_from: int | None = None
+
+    @property
+    def first_index(self) -> int:
+        return self._storage.first_index()
+
+    def term(self, index: int) -> int:
+        """The term at ``index`` ≤ last_index; `Compacted` below the storage's boundary."""
+        if index == self.last_index:
+            return self.last_term
+        if index > self.stable:
+            return self._memory[index - self._memory[0].index].term
+        return self._storage.term(index)
+
+    def entries(self, lo: int, hi: int, max_bytes: int) -> Sequence[Entry]:
+        """Entries lo ≤ index < hi: at least one, then as many as ``max_bytes`` allow; fewer where
+        durable and volatile entries meet."""
+        if lo <= self.stable:
+            return self._storage.entries(lo, min(hi, self.stable + 1), max_bytes)
+        start = lo - self._memory[0].index
+        stop, size = start, 0
+        for entry in self._memory[start : start + hi - lo]:
+            size += len(entry.value)
+            if size > max_bytes and stop > start:
+                break
+            stop += 1
+        return self._memory[start:stop]
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Append entries that follow last_index without a gap."""
+        self._memory.extend(entries)
+        self.last_index = entries[-1].index
+        self.last_term = entries[-1].term
+
+    def truncate(self, index: int) -> None:
+        """Delete all entries from ``index`` on."""
+        if self._memory and self._memory[0].index < index:
+            del self._memory[index - self._memory[0].index :]
+        else:
+            self._memory.clear()
+        if index <= self._issued:
+            self._truncate_from = min(index, self._truncate_from or index)
+            self._issued = index - 1
+        self.stable = min(self.stable, index - 1)
+        for write in self._writes:
+            write[1] = min(write[1], index - 1)
+        self.last_index = index - 1
+        self.last_term = self._memory[-1].term if self._memory else self._storage.term(self.last_index)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something was appended or deleted that no write covers yet."""
+        return self._truncate_from is not None or self._issued < self.last_index
+
+    def take(self, token: int) -> tuple[int | None, tuple[Entry, ...]]:
+        """What the write ``token`` is to delete and append: (truncate_from, entries)."""
+        truncate_from, self._truncate_from = self._truncate_from, None
+        count = self.last_index - self._issued
+        entries = tuple(self._memory[-count:]) if count else ()
+        self._issued = self.last_index
+        self._writes.append([token, self.last_index])
+        return truncate_from, entries
+
+    def persisted(self, token: int) -> None:
+        """Everything up to ``token`` is durable and can be read from the storage."""
+        while self._writes and self._writes[0][0] <= token:
+            self.stable = max(self.stable, self._writes.popleft()[1])
+        if self._memory and self._memory[0].index <= self.stable:
+            del self._memory[: self.stable + 1 - self._memory[0].index]
