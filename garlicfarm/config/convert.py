@@ -1,0 +1,146 @@
+"""Raw TOML to typed sections, every field by itself, so that all problems are found in one pass."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin
+
+import msgspec
+
+from garlicfarm.config.model import OptionalPath, Origin
+from garlicfarm.errors import ConfigError
+
+__all__ = ["Converter", "Sources", "is_list", "join", "section_type", "unknown_key"]
+
+Sources = dict[str, str]
+"""Key path (``farm[0].raft.heartbeat_s``) to where the value came from; what is not in it and has a
+value comes from the file."""
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class Converter:
+    """Converts one document and collects ``problems`` and ``origins`` on its way."""
+
+    def __init__(self, base_dir: Path, sources: Sources) -> None:
+        self._base_dir = base_dir
+        self._sources = sources
+        self.problems: list[str] = []
+        self.origins: list[Origin] = []
+
+    def table(self, kind: type[S], raw: Any, key: str) -> S | None:
+        """An instance of ``kind``, or None if a problem was found in it (and noted)."""
+        if not isinstance(raw, dict):
+            self._problem(key, f"{_shown(raw)} is not allowed; it must be a table")
+            return None
+        fields = msgspec.structs.fields(kind)
+        known = [field.name for field in fields]
+        found = len(self.problems)
+        for name in raw:
+            if name not in known:
+                self._problem(join(key, name), unknown_key(name, known))
+        values = {field.name: self._field(field, raw, join(key, field.name)) for field in fields}
+        if len(self.problems) > found:
+            return None
+        try:
+            return kind(**values)
+        except ConfigError as error:  # a rule between the fields of one table
+            self.problems += [join(key, problem) for problem in error.problems]
+            return None
+
+    def _field(self, field: msgspec.structs.FieldInfo, raw: dict[str, Any], key: str) -> Any:
+        section = section_type(field.type)
+        if section is not None:
+            if is_list(field.type):
+                return self._tables(section, raw.get(field.name, []), key)
+            return self.table(section, raw.get(field.name, {}), key)
+        if field.name in raw:
+            value = self._value(field.type, raw[field.name], key)
+            self._origin(key, value, "file")
+        elif field.required:
+            self._problem(key, f"missing; it must be {_meta(field.type).description}")
+            value = None
+        else:
+            value = {} if field.default is msgspec.NODEFAULT else field.default
+            if isinstance(value, Path):  # a default path is relative to the file, too
+                value = self._base_dir / value
+            self._origin(key, value, "default")
+        return value
+
+    def _tables(self, kind: type[S], raw: Any, key: str) -> tuple[S | None, ...]:
+        if not isinstance(raw, list):
+            self._problem(key, f"{_shown(raw)} is not allowed; it must be a list of tables, as [[{key}]]")
+            return ()
+        return tuple(self.table(kind, item, f"{key}[{index}]") for index, item in enumerate(raw))
+
+    def _value(self, kind: Any, value: Any, key: str) -> Any:
+        if value == "" and kind == OptionalPath:
+            return None
+        meta = _meta(kind)
+        form = (meta.extra or {}).get("form", lambda converted: True)
+        try:
+            converted = msgspec.convert(value, kind, dec_hook=self._path)
+        except msgspec.ValidationError:
+            valid = False
+        else:
+            # TOML has nan, and nan passes every range.
+            valid = form(converted) and converted == converted
+        if not valid:
+            self._problem(key, f"{_shown(value)} is not allowed; it must be {meta.description}")
+            return None
+        return converted
+
+    def _path(self, kind: type, value: Any) -> Path:
+        if kind is Path and isinstance(value, str) and value and "\0" not in value:
+            return self._base_dir / value
+        raise ValueError("not a path")
+
+    def _origin(self, key: str, value: Any, otherwise: str) -> None:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                self._origin(join(key, name), inner, otherwise)
+        else:
+            self.origins.append(Origin(key, value, self._sources.get(key, otherwise)))
+
+    def _problem(self, key: str, sentence: str) -> None:
+        source = self._sources.get(key, "")
+        self.problems.append(f"{key} (from the {source}): {sentence}" if source else f"{key}: {sentence}")
+
+
+def section_type(kind: Any) -> type[msgspec.Struct] | None:
+    """The struct that a field of type ``X`` or ``tuple[X, ...]`` holds, None where it holds a value."""
+    item = get_args(kind)[0] if is_list(kind) else kind
+    return item if isinstance(item, type) and issubclass(item, msgspec.Struct) else None
+
+
+def is_list(kind: Any) -> bool:
+    """Whether a field holds a list of tables."""
+    return get_origin(kind) is tuple
+
+
+def unknown_key(name: str, known: Iterable[str]) -> str:
+    """What to say of a key that does not exist."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, 1)
+    if close:
+        return f"no such key; did you mean {close[0]}?"
+    return f"no such key; allowed here: {', '.join(known)}"
+
+
+def join(key: str, name: str) -> str:
+    """The path of the key ``name`` in the table ``key`` ("": the whole file)."""
+    return f"{key}.{name}" if key else name
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _meta(kind: Any) -> msgspec.Meta:
+    (meta,) = kind.__metadata__
+    assert isinstance(meta, msgspec.Meta)
+    return meta

@@ -1,0 +1,118 @@
+"""Configuration files: where they are looked for, reading one, and the mode of secret files."""
+
+from __future__ import annotations
+
+import stat
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from garlicfarm.config.convert import Converter, Sources
+from garlicfarm.config.environment import override
+from garlicfarm.config.forms import problems_between_tables
+from garlicfarm.config.model import PRESETS, Config, Document
+from garlicfarm.errors import ConfigError
+
+__all__ = ["find_config", "load", "secret_file_problem"]
+
+FILE_NAME = "garlicfarm.toml"
+
+
+def find_config(explicit: Path | None, environ: Mapping[str, str], cwd: Path) -> Path:
+    """The configuration file of this machine's node.
+
+    ``explicit`` (an option), else ``$GARLICFARM_CONFIG``: that file or none. Else the first that
+    exists of ``./garlicfarm.toml``, ``~/.config/garlicfarm/garlicfarm.toml`` and
+    ``/etc/garlicfarm/garlicfarm.toml``. `ConfigError` names the places looked at.
+    """
+    chosen = explicit or (Path(environ["GARLICFARM_CONFIG"]) if environ.get("GARLICFARM_CONFIG") else None)
+    if chosen is not None:
+        if (cwd / chosen).is_file():
+            return cwd / chosen
+        origin = "--config" if explicit else "$GARLICFARM_CONFIG"
+        raise ConfigError([f"there is no configuration file {cwd / chosen} (given by {origin})"])
+    places = [cwd / FILE_NAME]
+    if environ.get("HOME"):
+        places.append(Path(environ["HOME"]) / ".config" / "garlicfarm" / FILE_NAME)
+    places.append(Path("/etc/garlicfarm") / FILE_NAME)
+    for place in places:
+        if place.is_file():
+            return place
+    looked = ", ".join(str(place) for place in places)
+    raise ConfigError(
+        [f"no configuration found (looked for {looked}); name one with --config or $GARLICFARM_CONFIG"]
+    )
+
+
+def load(path: Path, environ: Mapping[str, str]) -> Config:
+    """Read and check a configuration.
+
+    ``environ`` holds the overrides (``GARLICFARM_NODE__ID=3``); {} for none. Raises `ConfigError`
+    with every problem of file and environment at once. No file that it names is opened.
+    """
+    path = path.absolute()
+    raw = _read(path)
+    sources: Sources = {}
+    problems = override(raw, environ, sources)
+    _fill_defaults(raw, sources)
+    converter = Converter(path.parent, sources)
+    document = converter.table(Document, raw, "")
+    problems += [*converter.problems, *problems_between_tables(raw)]
+    if document is None or problems:
+        raise ConfigError([f"{path.name}: {problem}" for problem in problems])
+    return Config(
+        **msgspec.structs.asdict(document),
+        path=path,
+        base_dir=path.parent,
+        origins=tuple(converter.origins),
+    )
+
+
+def secret_file_problem(path: Path) -> str | None:
+    """What is wrong with a file that holds a secret, in one sentence, or None: it must be a regular
+    file that nobody but its owner may read or write (mode 0600)."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if not stat.S_ISREG(status.st_mode):
+        return f"{path}: not a regular file"
+    if status.st_mode & 0o077:
+        return f"{path}: mode {stat.S_IMODE(status.st_mode):04o} lets others read it; run chmod 600 {path}"
+    return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError([f"cannot read {path}: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path}: not UTF-8 at byte {error.start}"]) from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"{path}: not TOML: {error}"]) from error
+
+
+def _fill_defaults(raw: dict[str, Any], sources: Sources) -> None:
+    """The defaults that depend on other values. What has the wrong type is left for the converter."""
+    node = raw.get("node")
+    node = node if isinstance(node, dict) else {}
+    preset = node.get("preset", "clearnet")
+    # An unknown preset is one problem, not five.
+    defaults = PRESETS.get(preset if isinstance(preset, str) else "", PRESETS["clearnet"])
+    farms = raw.get("farm")
+    for index, farm in enumerate(farms if isinstance(farms, list) else ()):
+        if not isinstance(farm, dict):
+            continue
+        if "secret_file" not in farm:
+            farm["secret_file"] = f"{node.get('data_dir', 'data')}/secrets/{farm.get('name')}.secret"
+            sources[f"farm[{index}].secret_file"] = "default"
+        raft = farm.setdefault("raft", {})
+        if isinstance(raft, dict):
+            for key, value in defaults.items():
+                if key not in raft:
+                    raft[key] = value
+                    sources[f"farm[{index}].raft.{key}"] = f"preset {preset}"

@@ -1,0 +1,84 @@
+"""The forms of values that types and ranges cannot describe, and the rules between tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from garlicfarm.errors import ConfigError
+from garlicfarm.transport import Endpoint
+
+__all__ = [
+    "is_admin_url",
+    "is_destination",
+    "is_dial_url",
+    "is_listen_url",
+    "is_plugin_table",
+    "problems_between_tables",
+]
+
+
+def is_listen_url(text: str) -> bool:
+    """Whether a listener can be told to bind to it; port 0 lets the system choose."""
+    return _endpoint(text) is not None
+
+
+def is_dial_url(text: str) -> bool:
+    """Whether others could dial it: no wildcard address, a port."""
+    endpoint = _endpoint(text)
+    return endpoint is not None and endpoint.port > 0 and endpoint.host not in ("", "0.0.0.0", "::")
+
+
+def is_admin_url(text: str) -> bool:
+    """Whether it is an HTTPS URL of host and port alone."""
+    try:
+        url = urlsplit(text)
+        host_and_port = bool(url.hostname) and url.port is not None
+    except ValueError:
+        return False
+    bare = url.path in ("", "/") and not (url.query or url.fragment or url.username)
+    return url.scheme == "https" and host_and_port and bare
+
+
+def is_destination(text: str) -> bool:
+    """Whether it can be a destination in I2P base64: 387 bytes, or more with a certificate."""
+    return re.fullmatch(r"[A-Za-z0-9~-]{514,}={0,2}", text) is not None and len(text) % 4 == 0
+
+
+def is_plugin_table(table: dict[str, Any]) -> bool:
+    """Whether a router table names its plugin; a table that is not there does not have to."""
+    return not table or (isinstance(table.get("plugin"), str) and table["plugin"] != "")
+
+
+def problems_between_tables(raw: dict[str, Any]) -> Iterator[str]:
+    """What is wrong between tables of the raw document, a sentence each. What has the wrong type is
+    passed over here: it was reported already."""
+    names = [farm.get("name") for farm in _tables(raw, "farm")]
+    for key in ("listener", "farm"):
+        if raw.get(key, []) == []:
+            yield f"{key}: missing; at least one table [[{key}]] is needed"
+    for index, name in enumerate(names):
+        if name is not None and name in names[:index]:
+            yield f"farm[{index}].name: {name!r} is taken by farm[{names.index(name)}]"
+    for index, listener in enumerate(_tables(raw, "listener")):
+        farms = listener.get("farms")
+        for name in farms if isinstance(farms, list) else ():
+            if isinstance(name, str) and name not in names:
+                known = ", ".join(str(known) for known in names)
+                yield f"listener[{index}].farms: there is no farm {name!r}; it must be one of {known}"
+
+
+def _endpoint(text: str) -> Endpoint | None:
+    try:
+        return Endpoint.parse(text)
+    except ConfigError:
+        return None
+
+
+def _tables(raw: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    tables = raw.get(key)
+    return [
+        table if isinstance(table, dict) else {} for table in (tables if isinstance(tables, list) else ())
+    ]

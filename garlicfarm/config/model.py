@@ -1,0 +1,225 @@
+"""What a configuration holds: one struct per TOML table, each field with its range and its default.
+
+A field's description is what an error message says of allowed values. Defaults of ``[farm.raft]``
+depend on ``node.preset``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from garlicfarm.config import forms
+from garlicfarm.errors import ConfigError
+
+__all__ = [
+    "PRESETS",
+    "AdminSection",
+    "Config",
+    "Document",
+    "FarmSection",
+    "LeafSection",
+    "ListenerSection",
+    "LogSection",
+    "MetaSection",
+    "NodeSection",
+    "OptionalPath",
+    "Origin",
+    "RaftSection",
+    "RetentionSection",
+]
+
+
+def _allowed(words: str, form: Callable[[Any], bool] | None = None, **limits: Any) -> msgspec.Meta:
+    """``words`` finish the sentence "it must be …"; ``form`` looks at what types cannot say."""
+    return msgspec.Meta(description=words, extra={"form": form} if form else None, **limits)
+
+
+_DESTINATION = "a destination in I2P base64 (516 characters or more of A-Z a-z 0-9 - ~ =)"
+
+Version = Annotated[Literal[1], _allowed("1")]
+NodeId = Annotated[int, _allowed("a whole number from 1 to 2147483647", ge=1, le=2**31 - 1)]
+Name = Annotated[str, _allowed("1 to 64 of A-Z a-z 0-9 . _ -", pattern=r"^[A-Za-z0-9._-]{1,64}\Z")]
+Names = Annotated[tuple[str, ...], _allowed("a list of farm names")]
+Scheme = Annotated[str, _allowed("a transport's name, of a-z 0-9 + . -", pattern=r"^[a-z][a-z0-9+.-]*\Z")]
+ListenUrl = Annotated[str, _allowed("SCHEME://HOST:PORT, as ssl://0.0.0.0:27150", forms.is_listen_url)]
+DialUrl = Annotated[
+    str, _allowed("what others dial, SCHEME://HOST:PORT, as ssl://a.example:27150", forms.is_dial_url)
+]
+AdminUrl = Annotated[str, _allowed("https://HOST:PORT", forms.is_admin_url)]
+FilePath = Annotated[Path, _allowed("a path")]
+OptionalPath = Annotated[Path | None, _allowed('the path of a file, or "" for none')]
+Seconds = Annotated[float, _allowed("seconds, from 0.01 to 3600", ge=0.01, le=3600)]
+Count = Annotated[int, _allowed("a whole number from 1 to 1000000000", ge=1, le=10**9)]
+Bytes = Annotated[int, _allowed("bytes, from 1024 to 1099511627776", ge=1024, le=2**40)]
+MessageBytes = Annotated[int, _allowed("bytes, from 65536 to 2147483647", ge=65536, le=2**31 - 1)]
+EntryBytes = Annotated[int, _allowed("bytes, from 1 to 1048576", ge=1, le=1 << 20)]
+Priority = Annotated[int, _allowed("a whole number from 1 to 100", ge=1, le=100)]
+Window = Annotated[int, _allowed("a whole number from 1 to 4096", ge=1, le=4096)]
+Preset = Annotated[Literal["clearnet", "i2p"], _allowed("clearnet or i2p")]
+Level = Annotated[Literal["debug", "info", "warning", "error"], _allowed("debug, info, warning or error")]
+Format = Annotated[Literal["text", "json"], _allowed("text or json")]
+ApplicationName = Annotated[Literal["farm", "log"], _allowed("farm or log")]
+Algorithms = Annotated[
+    tuple[Literal["MD5", "SHA-256"], ...],
+    _allowed('a list that holds "MD5", "SHA-256" or both', min_length=1, max_length=2),
+]
+Publish = Annotated[Literal["off", "on", "auto"], _allowed("off, on or auto")]
+Destination = Annotated[str, _allowed(_DESTINATION, forms.is_destination)]
+OptionalDestination = Annotated[
+    str, _allowed(f'{_DESTINATION}, or "" for none', lambda text: not text or forms.is_destination(text))
+]
+PluginTable = Annotated[
+    dict[str, Any], _allowed("a table whose key plugin names a router plugin", forms.is_plugin_table)
+]
+PluginTables = Annotated[dict[str, dict[str, Any]], _allowed("a table of tables, as [transport.ssl]")]
+
+
+class NodeSection(msgspec.Struct, frozen=True, kw_only=True):
+    """``[node]``."""
+
+    id: NodeId
+    data_dir: FilePath = Path("data")
+    preset: Preset = "clearnet"
+    shutdown_timeout_s: Seconds = 10.0
+
+
+class LogSection(msgspec.Struct, frozen=True, kw_only=True):
+    """``[log]``: the program's own log, on stderr."""
+
+    level: Level = "info"
+    format: Format = "text"
+
+
+class AdminSection(msgspec.Struct, frozen=True, kw_only=True):
+    """``[admin]``: the HTTPS listener for operators and readers."""
+
+    url: AdminUrl = "https://127.0.0.1:27151"
+    metrics_token_file: OptionalPath = None
+
+
+class ListenerSection(msgspec.Struct, frozen=True, kw_only=True):
+    """One ``[[listener]]``; ``farms`` empty means all."""
+
+    url: ListenUrl
+    farms: Names = ()
+
+
+class RaftSection(msgspec.Struct, frozen=True, kw_only=True):
+    """``[farm.raft]``; the first four defaults come from the preset."""
+
+    election_timeout_min_s: Seconds
+    election_timeout_max_s: Seconds
+    heartbeat_s: Seconds
+    rpc_timeout_s: Seconds
+    priority: Priority = 1
+    max_message_bytes: MessageBytes = 67108864
+    max_entry_bytes: EntryBytes = 1048576
+    max_inflight_messages: Window = 64
+    max_inflight_bytes: Bytes = 8388608
+    max_uncommitted_bytes: Bytes = 67108864
+
+    def __post_init__(self) -> None:
+        limits = (
+            ("election_timeout_min_s", "election_timeout_max_s"),
+            ("heartbeat_s", "election_timeout_min_s"),
+            ("max_entry_bytes", "max_message_bytes"),
+        )
+        problems = [
+            f"{low}: {getattr(self, low)} is not allowed; it must be less than {high} ({getattr(self, high)})"
+            for low, high in limits
+            if getattr(self, low) >= getattr(self, high)
+        ]
+        if problems:
+            raise ConfigError(problems)
+
+
+class RetentionSection(msgspec.Struct, frozen=True, kw_only=True):
+    """``[farm.retention]``: how much of the log stays for readers."""
+
+    snapshot_every_entries: Count = 10000
+    keep_entries: Count = 100000
+    keep_bytes: Bytes = 1073741824
+
+
+class MetaSection(msgspec.Struct, frozen=True, kw_only=True):
+    """``[farm.meta]``: the Meta LeaseSet of this farm."""
+
+    destination: OptionalDestination = ""
+    key_file: OptionalPath = None
+    publish: Publish = "auto"
+
+
+class LeafSection(msgspec.Struct, frozen=True, kw_only=True):
+    """One ``[[farm.leaf]]``: a destination that this node's router serves."""
+
+    destination: Destination
+
+
+class FarmSection(msgspec.Struct, frozen=True, kw_only=True):
+    """One ``[[farm]]``. ``router`` is the raw table, ``plugin`` included; {} where there is none."""
+
+    name: Name
+    endpoint: DialUrl
+    application: ApplicationName = "farm"
+    default_transport: Scheme = "ssl"
+    secret_file: FilePath  # default: secrets/<name>.secret in the data directory
+    algorithms: Algorithms = ("MD5", "SHA-256")
+    raft: RaftSection
+    retention: RetentionSection
+    router: PluginTable = {}
+    meta: MetaSection
+    leaf: tuple[LeafSection, ...] = ()
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """One value of the effective configuration and where it came from: ``file``, ``default``,
+    ``preset clearnet``, or ``environment GARLICFARM_…``."""
+
+    key: str
+    value: Any
+    source: str
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole file. ``transport`` holds one raw table per scheme."""
+
+    version: Version
+    node: NodeSection
+    log: LogSection
+    admin: AdminSection
+    listener: tuple[ListenerSection, ...]
+    transport: PluginTables = {}
+    farm: tuple[FarmSection, ...]
+
+
+class Config(Document, frozen=True, kw_only=True):
+    """A checked configuration. ``path`` is its file, ``base_dir`` the directory that relative paths
+    are relative to; all paths in it are absolute already, except those in raw plugin tables."""
+
+    path: Path
+    base_dir: Path
+    origins: tuple[Origin, ...]
+
+    def effective(self) -> tuple[Origin, ...]:
+        """Every value, in the order of the tables, and where it came from."""
+        return self.origins
+
+
+PRESETS: dict[str, dict[str, float]] = {
+    "clearnet": {
+        "election_timeout_min_s": 3.0,
+        "election_timeout_max_s": 5.0,
+        "heartbeat_s": 1.5,
+        "rpc_timeout_s": 3.0,
+    },
+    "i2p": {
+        "election_timeout_min_s": 20.0,
+        "election_timeout_max_s": 40.0,
+        "heartbeat_s": 5.0,
+        "rpc_timeout_s": 12.0,
+    },
+}
