@@ -1,0 +1,217 @@
+"""The transport ``ssl``: TLS 1.3 on clearnet. There is no plain-text path.
+
+Peers are known by the pin in their endpoint (D11), or by a CA; an endpoint with neither is never
+dialled. A pinned certificate's dates and names are not looked at: the pin is the identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import trio
+
+from garlicfarm.certificates import pin_of, pin_of_file
+from garlicfarm.errors import ConfigError, TransportError, UnreachableError
+from garlicfarm.transport import Endpoint, Peer, Transport
+
+__all__ = ["SslConfig", "SslTransport"]
+
+HANDSHAKE_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 2.0
+# Incoming connections whose TLS handshake is not over, in all and per address. One address that opens
+# sockets and says nothing cannot keep others out.
+MAX_PENDING = 512
+MAX_PENDING_PER_ADDRESS = 64
+
+_Handler = Callable[[trio.abc.Stream, Peer], Awaitable[None]]
+_logger = logging.getLogger("garlicfarm.transport.ssl")
+
+
+class SslConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The table ``[transport.ssl]``. Without ``certificate`` the transport only dials."""
+
+    certificate: str = ""
+    private_key: str = ""
+    ca: str = ""
+    require_client_certificate: bool = False
+
+
+class SslTransport(Transport):
+    """TLS 1.3 over TCP. `serve` drops connections with reason ``tls``, ``timeout`` or ``full``."""
+
+    scheme = "ssl"
+    Config = SslConfig
+    config: SslConfig
+
+    def __init__(self, config: SslConfig, base_dir: Path) -> None:
+        super().__init__(config, base_dir)
+        self._pin = ""
+        self._pending: Counter[str] = Counter()
+        self._client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        for context in (self._client, self._server):
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+        # No resumption: tickets that a client never reads would turn its close into a reset.
+        self._server.num_tickets = 0
+        if bool(config.certificate) != bool(config.private_key):
+            raise ConfigError(["transport ssl: certificate and private_key come together"])
+        if config.certificate:
+            self._load_certificate(base_dir / config.certificate, base_dir / config.private_key)
+        if config.ca:
+            self._load_ca(base_dir / config.ca)
+        else:
+            self._client.check_hostname = False
+            self._client.verify_mode = ssl.CERT_NONE  # open_stream checks the pin instead
+        if config.require_client_certificate:
+            if not config.ca:
+                raise ConfigError(["transport ssl: require_client_certificate needs a ca to check them by"])
+            self._server.verify_mode = ssl.CERT_REQUIRED
+
+    def _load_certificate(self, certificate: Path, private_key: Path) -> None:
+        self._pin = pin_of_file(certificate)
+        try:
+            if private_key.stat().st_mode & 0o077:
+                raise ConfigError([f"{private_key} can be read by others; chmod 600 {private_key}"])
+            for context in (self._client, self._server):
+                # An empty password: an encrypted key is refused instead of asked for at a terminal.
+                context.load_cert_chain(certificate, private_key, password="")
+        except ssl.SSLError as exc:
+            what = f"{private_key} is not the unencrypted key of {certificate}"
+            raise ConfigError([f"transport ssl: {what} ({_text(exc)})"]) from exc
+        except OSError as exc:
+            raise ConfigError([f"{private_key}: {exc.strerror}"]) from exc
+
+    def _load_ca(self, ca: Path) -> None:
+        try:
+            for context in (self._client, self._server):
+                context.load_verify_locations(ca)
+        except ssl.SSLError as exc:
+            raise ConfigError([f"{ca}: no certificate in PEM form in it"]) from exc
+        except OSError as exc:
+            raise ConfigError([f"{ca}: {exc.strerror}"]) from exc
+
+    async def open_stream(self, endpoint: Endpoint) -> trio.SSLStream[trio.SocketStream]:
+        """See `Transport.open_stream`. In TLS 1.3 a server that refuses *our* certificate says so only
+        after this returned: the first receive then raises `trio.BrokenResourceError`."""
+        pin = endpoint.params.get("pin", "")
+        if not pin and not self.config.ca:
+            hint = "add ?pin=sha256-… to the endpoint, or set ca in [transport.ssl]"
+            raise TransportError(f"nothing to know {endpoint} by", hint)
+        try:
+            tcp = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+        except (OSError, UnicodeError) as exc:
+            raise UnreachableError(f"{endpoint}: {_text(exc)}", "is the node up, and the port open?") from exc
+        # A pinned peer needs no name, so none is sent in the clear.
+        name = endpoint.host if self.config.ca else None
+        stream = trio.SSLStream(tcp, self._client, server_hostname=name, https_compatible=True)
+        try:
+            await stream.do_handshake()
+            self._check_pin(stream, endpoint, pin)
+        except trio.BrokenResourceError as exc:
+            await trio.aclose_forcefully(stream)
+            raise TransportError(f"{endpoint}: TLS failed: {_text(exc)}", _hint(exc)) from exc
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+        return stream
+
+    def _check_pin(self, stream: trio.SSLStream[trio.SocketStream], endpoint: Endpoint, pin: str) -> None:
+        shown = pin_of(stream.getpeercert(binary_form=True) or b"")
+        if pin and shown != pin:
+            hint = "nothing was sent; if that node has a new certificate, change its endpoint"
+            raise TransportError(f"{endpoint} shows another certificate, {shown}", hint)
+
+    async def serve(
+        self, url: Endpoint, handler: _Handler, *, task_status: trio.TaskStatus[Endpoint]
+    ) -> NoReturn:
+        """See `Transport.serve`. With port 0 a name of several addresses is bound at its first only."""
+        if not self._pin:
+            raise TransportError(f"cannot listen on {url} without a certificate", "set it in [transport.ssl]")
+        try:
+            listeners = await trio.open_tcp_listeners(url.port, host=url.host)
+        except (OSError, UnicodeError) as exc:
+            raise TransportError(f"cannot listen on {url}: {_text(exc)}", "is it in use?") from exc
+        if url.port == 0:
+            for other in listeners[1:]:
+                other.socket.close()
+            del listeners[1:]
+        host, port = listeners[0].socket.getsockname()[:2]
+        task_status.started(Endpoint(self.scheme, host, port, {"pin": self._pin}))
+
+        async def connection(tcp: trio.SocketStream) -> None:
+            accepted = await self._accept(tcp)
+            if accepted is not None:
+                await handler(*accepted)
+                await _close(tcp, accepted[0])
+
+        # It closes each socket when its task ends, and survives accept() running out of descriptors.
+        await trio.serve_listeners(connection, listeners)
+
+    async def _accept(self, tcp: trio.SocketStream) -> tuple[trio.SSLStream[trio.SocketStream], Peer] | None:
+        """The TLS handshake of one incoming connection; ``None`` if that was its end."""
+        try:
+            address = tcp.socket.getpeername()[0]
+        except OSError as exc:  # it left while it was queued
+            self._drop(Peer("", False, None), "tls", _text(exc))
+            return None
+        peer = Peer(address, True, None)
+        if self._pending.total() >= MAX_PENDING or self._pending[address] >= MAX_PENDING_PER_ADDRESS:
+            self._drop(peer, "full", "too many unfinished handshakes")
+            return None
+        stream = trio.SSLStream(tcp, self._server, server_side=True, https_compatible=True)
+        self._pending[address] += 1
+        try:
+            with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+                await stream.do_handshake()
+        except trio.TooSlowError:
+            self._drop(peer, "timeout", "the handshake took too long")
+            return None
+        except trio.BrokenResourceError as exc:
+            self._drop(peer, "tls", _text(exc))
+            return None
+        finally:
+            self._pending[address] -= 1
+            self._pending += Counter()  # forgets the addresses that are at zero
+        certificate = stream.getpeercert(binary_form=True)
+        return stream, Peer(address, True, certificate and hashlib.sha256(certificate).digest())
+
+    def _drop(self, peer: Peer, reason: str, detail: str) -> None:
+        _logger.debug("event=dropped peer=%s reason=%s detail=%r", peer.address, reason, detail)
+        self.on_drop(peer, reason)
+
+
+async def _close(tcp: trio.SocketStream, stream: trio.SSLStream[trio.SocketStream]) -> None:
+    """Send close_notify and FIN, then wait for the peer's end, so that no reset overtakes our last bytes."""
+    with trio.move_on_after(CLOSE_TIMEOUT_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        with suppress(trio.BrokenResourceError):  # it went on talking, or just hung up
+            await stream.unwrap()
+        await tcp.send_eof()
+        while await tcp.receive_some():
+            pass
+
+
+def _text(exc: BaseException) -> str:
+    """What happened, in few words, from the innermost cause."""
+    while exc.__cause__ is not None or isinstance(exc, BaseExceptionGroup):
+        exc = exc.exceptions[0] if isinstance(exc, BaseExceptionGroup) else exc.__cause__ or exc
+    if isinstance(exc, ssl.SSLEOFError):
+        return "the connection was closed"
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return exc.verify_message
+    if isinstance(exc, ssl.SSLError):
+        return (exc.reason or str(exc)).lower().replace("_", " ")
+    return (exc.strerror if isinstance(exc, OSError) else "") or str(exc) or type(exc).__name__
+
+
+def _hint(exc: trio.BrokenResourceError) -> str:
+    if isinstance(exc.__cause__, ssl.SSLCertVerificationError):
+        return "its certificate must come from the ca in [transport.ssl] and name its host"
+    return "is that the farm port of a node, and TLS 1.3?"

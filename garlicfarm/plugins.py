@@ -1,0 +1,154 @@
+"""The registry of transports, routers and feeds: entry points of installed distributions.
+
+Listing reads metadata only; loading imports the one plugin chosen.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from garlicfarm.errors import ConfigError, PluginError
+from garlicfarm.router import Router
+from garlicfarm.transport import Transport
+
+__all__ = [
+    "API_VERSION",
+    "FEEDS",
+    "ROUTERS",
+    "TRANSPORTS",
+    "PluginInfo",
+    "list_plugins",
+    "load_plugin",
+    "make",
+    "make_router",
+    "make_transport",
+]
+
+TRANSPORTS = "garlicfarm.transports"
+ROUTERS = "garlicfarm.routers"
+FEEDS = "garlicfarm.feeds"
+API_VERSION = 1
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """One installed plugin: where its class is and which distribution brought it."""
+
+    group: str
+    name: str
+    value: str
+    distribution: str
+    version: str
+
+
+def list_plugins(group: str) -> tuple[PluginInfo, ...]:
+    """Every installed plugin of ``group``, by name. Imports none of them."""
+    return tuple(sorted((_info(found) for found in entry_points(group=group)), key=lambda info: info.name))
+
+
+def load_plugin(group: str, name: str, base_class: type[T]) -> type[T]:
+    """Import the plugin ``name`` of ``group`` and check that it keeps ``base_class``'s contract.
+
+    Raises `PluginError`: unknown, brought by two distributions, not importable (says what to install),
+    made for another ``api_version``, or not a complete subclass of ``base_class`` with a ``Config``.
+    """
+    found = tuple(entry_points(group=group, name=name))
+    if not found:
+        installed = sorted({info.name for info in list_plugins(group)})
+        known = f"installed: {', '.join(installed) or 'none'}"
+        raise PluginError(f"no plugin {name!r} in {group}{_did_you_mean(name, installed)}; {known}")
+    info = _info(found[0])
+    label = f"plugin {name!r} of {info.distribution} {info.version}"
+    if len(found) > 1:
+        origins = " and ".join(sorted(_info(each).distribution for each in found))
+        raise PluginError(f"{group} {name!r} is brought by {origins}; uninstall all but one", origins)
+    try:
+        plugin = found[0].load()
+    except (ImportError, AttributeError) as exc:
+        needed = _what_to_install(found[0])
+        raise PluginError(f"{label} cannot be imported: {exc}; {needed}", info.distribution) from exc
+    version = getattr(plugin, "api_version", None)
+    if isinstance(plugin, type) and version != API_VERSION:
+        wanted = f"{label} has api_version {version}, this garlicfarm needs {API_VERSION}"
+        raise PluginError(f"{wanted}; install a matching {info.distribution}", info.distribution)
+    if not (isinstance(plugin, type) and issubclass(plugin, base_class)):
+        raise PluginError(f"{label}: {info.value} is not a {base_class.__name__}", info.distribution)
+    if inspect.isabstract(plugin):
+        missing = ", ".join(sorted(getattr(plugin, "__abstractmethods__", ())))
+        raise PluginError(f"{label}: {info.value} does not implement {missing}", info.distribution)
+    config_class = getattr(plugin, "Config", None)
+    if not (isinstance(config_class, type) and issubclass(config_class, msgspec.Struct)):
+        raise PluginError(f"{label}: {info.value}.Config is not a msgspec.Struct", info.distribution)
+    return plugin
+
+
+def make(group: str, base_class: type[T], name: str, table: Mapping[str, Any], base_dir: Path) -> T:
+    """Load a plugin and construct it from its configuration ``table``.
+
+    Relative paths in ``table`` are relative to ``base_dir``. Raises what `load_plugin` raises, and
+    `ConfigError` with every problem of ``table``.
+    """
+    plugin: Any = load_plugin(group, name, base_class)
+    made: T = plugin(_convert(table, plugin.Config, f"{group.removeprefix('garlicfarm.')} {name}"), base_dir)
+    return made
+
+
+def make_transport(scheme: str, table: Mapping[str, Any], base_dir: Path) -> Transport:
+    """The transport for ``scheme`` from its table ``[transport.<scheme>]``; raises as `make` does."""
+    return make(TRANSPORTS, Transport, scheme, table, base_dir)  # type: ignore[type-abstract]
+
+
+def make_router(name: str, table: Mapping[str, Any], base_dir: Path) -> Router:
+    """The router plugin ``name`` from ``[farm.router]`` without ``plugin``; raises as `make` does."""
+    return make(ROUTERS, Router, name, table, base_dir)  # type: ignore[type-abstract]
+
+
+def _info(found: EntryPoint) -> PluginInfo:
+    name, version = (found.dist.name, found.dist.version) if found.dist else ("", "")
+    return PluginInfo(found.group, found.name, found.value, name, version)
+
+
+def _what_to_install(found: EntryPoint) -> str:
+    if found.dist is None:
+        return "install what it needs"
+    # By convention an extra that a plugin needs has the plugin's name.
+    extras = found.dist.metadata.get_all("Provides-Extra") or []
+    extra = f"[{found.name}]" if found.name in extras else ""
+    return f"install what it needs: pip install '{found.dist.name}{extra}'"
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _convert(table: Mapping[str, Any], config_class: type[msgspec.Struct], where: str) -> msgspec.Struct:
+    """``table`` as ``config_class``, strictly; each field by itself, so that all problems are found."""
+    fields = {each.encode_name: each for each in msgspec.structs.fields(config_class)}
+    problems = [
+        f"{where}: unknown key {key!r}{_did_you_mean(key, fields)}" for key in table if key not in fields
+    ]
+    for name, each in fields.items():
+        if name in table:
+            try:
+                msgspec.convert(table[name], each.type)
+            except msgspec.ValidationError as exc:
+                problems.append(f"{where}: {name}: {exc}")
+        elif each.required:
+            problems.append(f"{where}: {name} is missing")
+    if not problems:
+        try:
+            return msgspec.convert(dict(table), config_class)
+        except msgspec.ValidationError as exc:  # a rule over several fields, in __post_init__
+            problems.append(f"{where}: {exc}")
+    raise ConfigError(problems)

@@ -1,0 +1,154 @@
+"""The transport contract: bytes and addresses, nothing else.
+
+A transport plugin is a class found through the entry point group ``garlicfarm.transports``; its name is
+the scheme of the endpoints that it serves (D1), the table ``[transport.<scheme>]`` is checked by its
+``Config``. Handshake, Digest and framing stay in the core, once. Check your plugin with
+`garlicfarm.testing.transport_suite.TransportSuite`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from garlicfarm.errors import ConfigError
+
+if TYPE_CHECKING:  # listing plugins must not cost the import of Trio
+    import trio
+
+__all__ = ["Endpoint", "Peer", "Transport"]
+
+_ENDPOINT = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
+    r"(?:\[(?P<six>[^\]]*)\]|(?P<name>[^\s/?#@\[\]:%\\]+))"
+    r":(?P<port>[0-9]{1,5})"
+    r"(?:\?(?P<query>[^#]*))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a member is dialled, or a listener bound: ``scheme://host:port?name=value&…``.
+
+    ``host`` is a name or an address, IPv6 without its brackets; ``port`` is 0 … 65535, 0 only for a
+    listener that takes any free port. ``params`` belong to the transport (``pin``: D11).
+    ``Endpoint.parse(str(endpoint)) == endpoint``.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    params: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def parse(cls, text: str, default_scheme: str = "ssl") -> Endpoint:
+        """Read an endpoint; ``tcp://`` means ``default_scheme`` (D1).
+
+        Raises `ConfigError`, naming ``text``: it is no endpoint.
+        """
+        match = _ENDPOINT.fullmatch(text)
+        if match is None or not text.isprintable():
+            raise _nonsense(text, "not of the form scheme://host:port?name=value")
+        scheme, host, port = match["scheme"].lower(), match["name"], int(match["port"])
+        if host is None:
+            host = match["six"]
+            try:
+                ipaddress.IPv6Address(host)
+            except ValueError as exc:
+                raise _nonsense(text, f"[{host}] is no IPv6 address") from exc
+        if port > 65535:
+            raise _nonsense(text, f"the port {port} is larger than 65535")
+        params: dict[str, str] = {}
+        for part in match["query"].split("&") if match["query"] is not None else ():
+            name, equals, value = part.partition("=")
+            try:
+                name, value = unquote(name, errors="strict"), unquote(value, errors="strict")
+            except UnicodeDecodeError as exc:
+                raise _nonsense(text, "an escaped parameter is not UTF-8") from exc
+            if not name or not equals or name in params:
+                raise _nonsense(text, f"parameter {part!r} is not name=value, or comes twice")
+            params[name] = value
+        return cls(default_scheme if scheme == "tcp" else scheme, host, port, params)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        query = "&".join(
+            f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in self.params.items()
+        )
+        return f"{self.scheme}://{host}:{self.port}" + (f"?{query}" if query else "")
+
+
+def _nonsense(text: str, why: str) -> ConfigError:
+    return ConfigError([f"endpoint {text!r}: {why}; an example: ssl://a.example:27150"])
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who opened a stream, as far as the transport can tell.
+
+    ``address`` is without a port. ``address_is_peer`` False (i2p: everybody comes from the tunnel)
+    switches limits per address off. ``certificate_sha256`` is the digest of the DER of the certificate
+    that the peer proved to own, ``None`` if it showed none.
+    """
+
+    address: str
+    address_is_peer: bool
+    certificate_sha256: bytes | None
+
+
+class Transport(ABC):
+    """Opens and accepts byte streams for one scheme.
+
+    ``on_drop(peer, reason)`` is called for every incoming connection that ended before it reached a
+    handler, with a fixed word as reason; the default does nothing, the node counts. It must not raise.
+    """
+
+    scheme: ClassVar[str]
+    api_version: ClassVar[int] = 1
+    Config: ClassVar[type[msgspec.Struct]]
+    handshake: ClassVar[bool] = True
+    """False: a raw stream without a handshake; the core then allows loopback and one farm per listener."""
+
+    def __init__(self, config: Any, base_dir: Path) -> None:
+        """``config`` is an instance of ``Config``; relative paths in it are relative to ``base_dir``.
+
+        Raises `ConfigError`: files that it names are missing or unusable.
+        """
+        self.config = config
+        self.base_dir = base_dir
+        self.on_drop: Callable[[Peer, str], None] = lambda peer, reason: None
+
+    @abstractmethod
+    async def open_stream(self, endpoint: Endpoint) -> trio.abc.Stream:
+        """Open a stream to ``endpoint``, ready to use and with its peer checked.
+
+        Raises `UnreachableError`: nobody answers there; `TransportError`: somebody did, and it is not
+        the peer wanted, or ``endpoint`` says too little. The deadline is the caller's. Cancelled, it
+        leaves nothing open.
+        """
+
+    @abstractmethod
+    async def serve(
+        self,
+        url: Endpoint,
+        handler: Callable[[trio.abc.Stream, Peer], Awaitable[None]],
+        *,
+        task_status: trio.TaskStatus[Endpoint],
+    ) -> NoReturn:
+        """Listen at ``url`` until cancelled, and call ``handler`` once per stream, each in its own task.
+
+        ``started()`` reports the bound address; what a peer must know to dial it (a pin) is in its
+        params. A connection that fails before there is a stream costs itself alone. ``handler`` has its
+        own error boundary: whatever escapes it ends ``serve``. When it returns, its stream is closed,
+        gracefully under a deadline. Cancelled, ``serve`` closes everything.
+
+        Raises `TransportError`: ``url`` cannot be listened on.
+        """
