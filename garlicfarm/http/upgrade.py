@@ -1,0 +1,405 @@
+"""The upgrade in front of a Raft stream, both sides, sans I/O (protocol page §3).
+
+Theory of operation. A handshake takes one or two connections::
+
+    initiator                                  responder
+    request 1: GET target, Connection: close → 404 (any wrong path) or 401 with a challenge, close
+    request 2: GET target, Upgrade, Digest   → 101 and then raw Raft bytes, or 401, close
+
+An `Initiator` that has a cached challenge starts with request 2. Each side is fed what its stream
+received; it returns None until it can tell, then one verdict, and is not fed again (an `Initiator`
+starts over with `Initiator.request` on a new stream). What follows the header block is Raft's and
+comes out as ``leftover``.
+
+What a stranger may learn (D3): the whole request line must name a farm of ours exactly, the method
+must be GET and there must be no body; whatever of these is wrong, the answer is the same 404. Errors
+of syntax and size are judged before the path.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import h11
+
+from garlicfarm.errors import AuthError, LocalProtocolError, RemoteProtocolError
+from garlicfarm.http.digest import (
+    Authorization,
+    ChallengeCache,
+    DigestVerifier,
+    Refused,
+    parse_header,
+)
+
+__all__ = [
+    "HEADER_LIMIT",
+    "Accepted",
+    "Gate",
+    "Initiator",
+    "NewStream",
+    "Rejected",
+    "Responder",
+    "farm_target",
+]
+
+HEADER_LIMIT = 16384
+"""The most that request line or status line and headers may take, in bytes (D3)."""
+
+_FARM = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_FARM_ID = re.compile(r"[0-9a-fA-F]{32}")
+_LEADER = re.compile(r"([1-9][0-9]{0,9}) ([!-~]{1,1024})")
+_WEBSOCKET_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+
+def farm_target(farm: str) -> str:
+    """The path of a farm's Raft stream.
+
+    :raises LocalProtocolError: the name is not 1 to 64 of ``A-Za-z0-9._-`` (the caller's fault).
+
+    Source: proposal 150, HTTP request 1.
+    """
+    if _FARM.fullmatch(farm) is None:
+        raise LocalProtocolError(f"a farm's name is 1 to 64 of A-Z a-z 0-9 . _ -, not {farm!r}")
+    return f"/GarlicFarm/{farm}/1/websocket"
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What a responder needs to let peers into one farm.
+
+    ``offered`` maps names of extensions to versions (D5); ``leader`` returns the current leader's id
+    and endpoint, or None, and is asked only for a peer that speaks ``leader-hint``.
+    """
+
+    farm: str
+    farm_id: bytes
+    verifier: DigestVerifier
+    offered: Mapping[str, str] = field(default_factory=dict)
+    leader: Callable[[], tuple[int, str] | None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The handshake is done and the stream carries Raft.
+
+    ``reply`` is what the responder sends first (empty on the initiator). ``user`` logged in.
+    ``extensions`` are in force (D5), ``farm_id`` is what the peer sent, ``leader`` the hint that the
+    initiator got. ``leftover`` are Raft bytes that came with the header block.
+    """
+
+    reply: bytes
+    farm: str
+    user: str
+    extensions: frozenset[str]
+    farm_id: bytes | None
+    leader: tuple[int, str] | None
+    leftover: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The responder sends ``reply`` (maybe nothing) and closes.
+
+    ``reason`` is a fixed word: challenge, stale, password, not-found, bad-request, too-large,
+    no-upgrade, other-farm, closed. ``pending``: the peer may still be sending.
+    """
+
+    reason: str
+    reply: bytes = b""
+    pending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewStream:
+    """The initiator closes this stream and sends its next request on a new one."""
+
+
+def _header(event: h11.Request | h11.Response | h11.InformationalResponse, name: bytes) -> str | None:
+    """All values of a header, joined as a list; None if it was not sent."""
+    values = [value.decode("latin-1") for key, value in event.headers if key == name]
+    return ", ".join(values) if values else None
+
+
+def _upgrades(event: h11.Request | h11.InformationalResponse) -> bool:
+    upgrade = _header(event, b"upgrade") or ""
+    return "websocket" in [word.strip().lower() for word in upgrade.split(",")]
+
+
+def _agreed(ours: Mapping[str, str], theirs: str | None) -> dict[str, str]:
+    """The extensions that both sides named in the same version (D5)."""
+    pairs = (item.partition("=") for item in (theirs or "").split(","))
+    named = {name.strip(): version.strip() for name, _, version in pairs}
+    return {name: version for name, version in ours.items() if named.get(name) == version}
+
+
+def _extensions_header(extensions: Mapping[str, str]) -> list[tuple[str, str]]:
+    listed = ", ".join(f"{name}={version}" for name, version in extensions.items())
+    return [("Garlic-Farm-Extensions", listed)] if listed else []
+
+
+class Responder:
+    """One incoming connection, from its first byte to a verdict.
+
+    :param gates: the farms behind this listener, by name.
+    """
+
+    def __init__(self, gates: Mapping[str, Gate]) -> None:
+        self._gates = {farm_target(gate.farm).encode(): gate for gate in gates.values()}
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_LIMIT)
+        self._received = 0
+
+    def receive(self, data: bytes, now_s: float, random: bytes) -> Accepted | Rejected | None:
+        """Take bytes from the peer (b"" = it sends no more); None asks for more of them.
+
+        :param now_s: the clock of the gates' verifiers.
+        :param random: 16 fresh random bytes, for a nonce.
+        :returns: a verdict whatever the peer sent; nothing is raised for it.
+
+        Source: protocol page §3, D2 to D5.
+        """
+        self._received += len(data)
+        self._http.receive_data(data)
+        try:
+            request = self._http.next_event()
+            if request is h11.NEED_DATA:
+                return None
+            if not isinstance(request, h11.Request):
+                return Rejected("closed")
+            bodiless = isinstance(self._http.next_event(), h11.EndOfMessage)
+        except h11.RemoteProtocolError as error:
+            return self._broken(error.error_status_hint)
+        # h11 measures only blocks that are not complete yet.
+        if self._received - len(self._http.trailing_data[0]) > HEADER_LIMIT:
+            return self._broken(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        gate = self._gates.get(request.target)
+        if gate is None or request.method != b"GET" or not bodiless:
+            reply = self._answer(HTTPStatus.NOT_FOUND, head=request.method == b"HEAD")
+            return Rejected("not-found", reply, pending=not bodiless or bool(self._http.trailing_data[0]))
+        return self._enter(gate, request, now_s, random)
+
+    def _enter(self, gate: Gate, request: h11.Request, now_s: float, random: bytes) -> Accepted | Rejected:
+        credentials = _header(request, b"authorization")
+        verdict = gate.verifier.verify("GET", request.target.decode(), credentials, now_s)
+        if isinstance(verdict, Refused):
+            challenges = gate.verifier.challenges(now_s, random, stale=verdict.stale)
+            reason = "stale" if verdict.stale else "password" if verdict.failed else "challenge"
+            headers = [("WWW-Authenticate", challenge) for challenge in challenges]
+            return Rejected(reason, self._answer(HTTPStatus.UNAUTHORIZED, headers))
+        # From here on the peer has shown that it belongs here, and may be told what is wrong.
+        if not _upgrades(request):
+            return Rejected(
+                "no-upgrade", self._answer(HTTPStatus.UPGRADE_REQUIRED, [("Upgrade", "websocket")])
+            )
+        identity = [("Garlic-Farm-Id", gate.farm_id.hex())]
+        theirs = _header(request, b"garlic-farm-id")
+        if theirs is not None and theirs.lower() != gate.farm_id.hex():
+            return Rejected("other-farm", self._answer(HTTPStatus.CONFLICT, identity))
+        agreed = _agreed(gate.offered, _header(request, b"garlic-farm-extensions"))
+        headers = [("Connection", "Upgrade"), ("Upgrade", "websocket")]
+        key = _header(request, b"sec-websocket-key")
+        if key:
+            accept = hashlib.sha1((key + _WEBSOCKET_GUID).encode(), usedforsecurity=False).digest()
+            headers.append(("Sec-WebSocket-Accept", base64.b64encode(accept).decode()))
+        headers += [
+            ("Authentication-Info", verdict.authentication_info),
+            *identity,
+            *_extensions_header(agreed),
+        ]
+        leader = gate.leader() if "leader-hint" in agreed else None
+        hint = f"{leader[0]} {leader[1]}" if leader else ""
+        if _LEADER.fullmatch(hint):
+            headers.append(("Garlic-Farm-Leader", hint))
+        reply = self._http.send(
+            h11.InformationalResponse(
+                status_code=101, reason=b"Switching Protocols", headers=_encoded(headers)
+            )
+        )
+        return Accepted(
+            reply=reply,
+            farm=gate.farm,
+            user=verdict.user,
+            extensions=frozenset(agreed),
+            farm_id=None if theirs is None else gate.farm_id,
+            leader=None,
+            leftover=self._http.trailing_data[0],
+        )
+
+    def _broken(self, status: int) -> Rejected:
+        too_large = status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        return Rejected("too-large" if too_large else "bad-request", self._answer(status), pending=True)
+
+    def _answer(self, status: int, headers: Sequence[tuple[str, str]] = (), *, head: bool = False) -> bytes:
+        phrase = HTTPStatus(status).phrase.encode()
+        body = phrase + b"\n"
+        block = [
+            ("Content-Type", "text/plain"),
+            ("Content-Length", str(len(body))),
+            *headers,
+            ("Connection", "close"),
+        ]
+        reply = self._http.send(h11.Response(status_code=status, reason=phrase, headers=_encoded(block)))
+        return reply if head else reply + self._http.send(h11.Data(data=body))
+
+
+def _encoded(headers: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode("latin-1")) for name, value in headers]
+
+
+class Initiator:
+    """One login into a farm, over one or two outgoing connections.
+
+    :param host: ``host:port`` as dialled; goes into the Host header and keys the cached challenge.
+    :param farm: the CLUSTER of the path.
+    :param user: who logs in: a member's decimal id, or a client's name.
+    :param password: never leaves this object.
+    :param cache: challenges of earlier logins; shared by all of them.
+    :param farm_id: 16 bytes, sent and compared with the peer's; None while we do not know it.
+    :param extensions: what we offer, name -> version (D5).
+    :param require_proof: refuse a server that does not prove that it knows the password too (D2).
+    :raises LocalProtocolError: ``farm`` cannot be a farm's name.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        farm: str,
+        user: str,
+        password: str,
+        cache: ChallengeCache,
+        farm_id: bytes | None = None,
+        extensions: Mapping[str, str] | None = None,
+        require_proof: bool = False,
+    ) -> None:
+        self._host = host
+        self._farm = farm
+        self._target = farm_target(farm)
+        self._user = user
+        self._password = password
+        self._cache = cache
+        self._key = (host, farm, user)
+        self._farm_id = farm_id
+        self._extensions = dict(extensions or {})
+        self._require_proof = require_proof
+        self._streams = 0
+        self._sent: Authorization | None = None
+        self._http = h11.Connection(h11.CLIENT)
+
+    def request(self, cnonce: str) -> bytes:
+        """The bytes to send on a new stream: request 2 if there is a challenge to answer, else request 1.
+
+        :param cnonce: fresh random text, for instance 32 hex digits.
+        :raises LocalProtocolError: the user name cannot be sent in a header.
+
+        Source: proposal 150, HTTP request 1 and 2.
+        """
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEADER_LIMIT)
+        self._streams += 1
+        self._sent = self._cache.authorization(
+            self._key, method="GET", target=self._target, password=self._password, cnonce=cnonce
+        )
+        headers = [("Host", self._host), ("Cache-Control", "no-cache")]
+        if self._sent is None:
+            headers.append(("Connection", "close"))
+        else:
+            headers += [("Connection", "keep-alive, Upgrade"), ("Upgrade", "websocket")]
+            headers.append(("Authorization", self._sent.header))
+            headers += _extensions_header(self._extensions)
+            if self._farm_id is not None:
+                headers.append(("Garlic-Farm-Id", self._farm_id.hex()))
+        request = h11.Request(method="GET", target=self._target, headers=_encoded(headers))
+        return self._http.send(request) + self._http.send(h11.EndOfMessage())
+
+    def receive(self, data: bytes) -> Accepted | NewStream | None:
+        """Take bytes from the server (b"" = it sends no more); None asks for more of them.
+
+        :raises AuthError: wrong password, or the server could not prove that it knows it.
+        :raises RemoteProtocolError: no such path there, another farm, or not this protocol.
+
+        Source: protocol page §3, D2, D5, D10.
+        """
+        self._http.receive_data(data)
+        try:
+            event = self._http.next_event()
+            while isinstance(event, h11.InformationalResponse) and event.status_code != 101:
+                event = self._http.next_event()
+        except h11.RemoteProtocolError as error:
+            # The text may quote the peer's bytes at length.
+            raise RemoteProtocolError(f"the answer is not HTTP: {str(error)[:120]}", self._where) from error
+        if event is h11.NEED_DATA:
+            return None
+        if isinstance(event, h11.InformationalResponse):
+            return self._switched(event)
+        if not isinstance(event, h11.Response):
+            raise RemoteProtocolError("closed before it answered", self._where)
+        if event.status_code == HTTPStatus.UNAUTHORIZED:
+            return self._challenged(event)
+        if event.status_code == HTTPStatus.NOT_FOUND:
+            raise RemoteProtocolError(f"no farm at {self._target}: check its name", self._where, 404)
+        self._check_farm_id(event)
+        raise RemoteProtocolError(
+            f"answered {event.status_code} instead of 101", self._where, event.status_code
+        )
+
+    @property
+    def _where(self) -> str:
+        return f"handshake with {self._host}"
+
+    def _challenged(self, event: h11.Response) -> NewStream:
+        values = [value.decode("latin-1") for name, value in event.headers if name == b"www-authenticate"]
+        new = self._cache.learn(self._key, values)
+        used = None if self._sent is None else self._sent.challenge
+        if self._streams == 1 and (
+            used is None or new.stale or (new.realm, new.algorithm) != (used.realm, used.algorithm)
+        ):
+            return NewStream()
+        if new.stale:
+            raise RemoteProtocolError("the server calls its own new nonce stale", self._where, 401)
+        raise AuthError(f"{self._host} refused user {self._user!r}: unknown there, or the password is wrong")
+
+    def _switched(self, event: h11.InformationalResponse) -> Accepted:
+        if not _upgrades(event) or self._sent is None:
+            raise RemoteProtocolError("101 for something else than websocket", self._where)
+        info = parse_header(_header(event, b"authentication-info") or "")
+        proof = info[0][1].get("rspauth") if info else None
+        if proof is None and self._require_proof:
+            raise AuthError(f"{self._host} did not prove that it knows the password (no rspauth)")
+        if proof is not None and not hmac.compare_digest(proof.encode(), self._sent.rspauth.encode()):
+            raise AuthError(f"{self._host} does not know the password (wrong rspauth): this is not our peer")
+        agreed = _agreed(self._extensions, _header(event, b"garlic-farm-extensions"))
+        return Accepted(
+            reply=b"",
+            farm=self._farm,
+            user=self._user,
+            extensions=frozenset(agreed),
+            farm_id=self._check_farm_id(event),
+            leader=self._leader(event) if "leader-hint" in agreed else None,
+            leftover=self._http.trailing_data[0],
+        )
+
+    def _check_farm_id(self, event: h11.InformationalResponse | h11.Response) -> bytes | None:
+        theirs = _header(event, b"garlic-farm-id")
+        if theirs is None:
+            return None
+        if _FARM_ID.fullmatch(theirs) is None:
+            raise RemoteProtocolError("a farm id is 32 hex digits", "Garlic-Farm-Id")
+        if self._farm_id is not None and bytes.fromhex(theirs) != self._farm_id:
+            raise RemoteProtocolError(
+                f"it belongs to farm {theirs}, we to {self._farm_id.hex()}; two farms never talk", self._where
+            )
+        return bytes.fromhex(theirs)
+
+    def _leader(self, event: h11.InformationalResponse) -> tuple[int, str] | None:
+        hint = _header(event, b"garlic-farm-leader")
+        if hint is None:
+            return None
+        match = _LEADER.fullmatch(hint)
+        if match is None:
+            raise RemoteProtocolError("the hint is not an id and an endpoint", "Garlic-Farm-Leader")
+        return int(match[1]), match[2]
