@@ -1,0 +1,86 @@
+"""Who may ask what: Digest users with roles, and a Bearer token for the scraper.
+
+The order of roles is reader < poster < admin: each may do what those below it may.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+
+import trio
+from starlette.requests import Request
+
+from garlicfarm.admin.contract import NodeView
+from garlicfarm.admin.problems import Problem
+from garlicfarm.errors import ConfigError
+from garlicfarm.http.digest import ALGORITHMS, REALM, DigestVerifier, Verified
+
+__all__ = ["ROLES", "Gatekeeper"]
+
+ROLES = ("reader", "poster", "admin")
+
+
+class Gatekeeper:
+    """Judges requests. ``metrics_token`` is asked for where a scraper does not come over loopback;
+    "" lets nobody in there."""
+
+    def __init__(self, node: NodeView, metrics_token: str) -> None:
+        self._users = node.users
+        self._failures = node.metrics.auth_failures.labels("")
+        self._token = metrics_token.encode()
+        # A key of this process: after a restart clients are told `stale` and come back at once.
+        self._digest = DigestVerifier(REALM, ALGORITHMS, os.urandom(32), node.users.lookup)
+
+    def user(self, request: Request, role: str) -> str:
+        """The name of the user, who has at least ``role``. `Problem` 401 or 403."""
+        query = request.scope["query_string"]
+        target = (request.scope["raw_path"] + (b"?" + query if query else b"")).decode("ascii", "replace")
+        now_s = trio.current_time()
+        try:
+            answer = self._digest.verify(request.method, target, request.headers.get("authorization"), now_s)
+            has = self._users.role(answer.user) if isinstance(answer, Verified) else None
+        except ConfigError as error:
+            raise Problem(
+                503,
+                "users-unusable",
+                "the users of this node cannot be read, so nobody is let in",
+                "See `garlicfarm user list` on the node's machine for what is wrong with the file.",
+            ) from error
+        if not isinstance(answer, Verified):
+            if answer.failed:
+                self._failures.inc()
+            challenges = self._digest.challenges(now_s, os.urandom(16), stale=answer.stale)
+            raise Problem(
+                401,
+                "unauthorized",
+                "the user or the password is wrong" if answer.failed else "a user of this node must log in",
+                "Log in with Digest, as a user from `garlicfarm user list`.",
+                headers=[("WWW-Authenticate", challenge) for challenge in challenges],
+            )
+        if has not in ROLES or ROLES.index(has) < ROLES.index(role):
+            raise Problem(
+                403,
+                "forbidden",
+                f"this needs the role {role}; {answer.user} has {has or 'none'}",
+                "Log in as another user, or have the role changed with `garlicfarm user add`.",
+            )
+        return answer.user
+
+    def scraper(self, request: Request) -> None:
+        """Let in who connects over loopback or brings the token. `Problem` 401."""
+        server = request.scope.get("server")
+        if server is not None and ipaddress.ip_address(server[0]).is_loopback:
+            return
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        given = token.strip().encode()
+        if scheme.lower() == "bearer" and self._token and hmac.compare_digest(given, self._token):
+            return
+        raise Problem(
+            401,
+            "unauthorized",
+            "not over loopback: this needs the Bearer token of metrics_token_file",
+            "Send `Authorization: Bearer …` with the contents of that file.",
+            headers=[("WWW-Authenticate", "Bearer")],
+        )

@@ -1,0 +1,320 @@
+"""The admin API's endpoints. Plain ASGI (Starlette): nothing here knows which server runs it.
+
+Everything is bounded: a page of the log by 1,000 entries and by what one `FarmView.read` returns, a
+write to a client by 256 KiB, a posted entry by 1 MiB, a long poll by 30 s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import trio
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from garlicfarm.admin.access import Gatekeeper
+from garlicfarm.admin.contract import FarmView, NodeView, Page
+from garlicfarm.admin.problems import Problem, problem_of
+from garlicfarm.errors import Compacted, GarlicFarmError, OutcomeUnknown
+from garlicfarm.feed.lines import encode_lines
+
+__all__ = ["create_app"]
+
+MAX_LIMIT = 1000
+DEFAULT_LIMIT = 100
+MAX_WAIT_S = 30.0
+MAX_ENTRY_BYTES = 1 << 20
+MAX_WRITE_BYTES = 256 << 10
+BODY_DEADLINE_S = 30.0
+COMMIT_DEADLINE_S = 30.0
+
+_JSONL = "application/jsonl"
+_ACCEPTED = ("*/*", "application/*", _JSONL)
+
+
+def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "") -> Starlette:
+    """The ASGI application that speaks for ``node``.
+
+    :param shutdown: set when the node is to end; long polls are then answered at once.
+    :param metrics_token: what ``/metrics`` and its like ask for where not reached over loopback.
+    """
+    api = _Api(node, Gatekeeper(node, metrics_token), shutdown)
+    return Starlette(
+        routes=[
+            Route("/v1/node", api.guarded("reader", api.node)),
+            Route("/v1/farms", api.guarded("reader", api.farms)),
+            Route("/v1/farms/{farm}/status", api.guarded("reader", api.status)),
+            Route("/v1/farms/{farm}/log", api.guarded("reader", api.log), methods=["GET"]),
+            Route("/v1/farms/{farm}/log", api.guarded("poster", api.post), methods=["POST"]),
+            Route("/v1/farms/{farm}/state", api.guarded("reader", api.state)),
+            Route("/v1/farms/{farm}/ranking", api.guarded("reader", api.ranking)),
+            Route("/metrics", api.metrics),
+            Route("/healthz", api.healthz),
+            Route("/readyz", api.readyz),
+        ],
+        exception_handlers={
+            Problem: _answer_problem,
+            GarlicFarmError: _answer_error,
+            HTTPException: _answer_http,
+            Exception: _answer_defect,
+        },
+    )
+
+
+class _Api:
+    def __init__(self, node: NodeView, gate: Gatekeeper, shutdown: trio.Event) -> None:
+        self._node = node
+        self._gate = gate
+        self._shutdown = shutdown
+
+    def guarded(
+        self, role: str, endpoint: Callable[[Request, str], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            try:
+                user = self._gate.user(request, role)
+            except Problem:
+                await _drain(request)
+                raise
+            return await endpoint(request, user)
+
+        return handle
+
+    async def node(self, request: Request, user: str) -> Response:
+        node = self._node
+        return _json(
+            {
+                "schema": "garlicfarm.node/1",
+                "id": node.node_id,
+                "version": node.version,
+                "uptime_s": round(trio.current_time() - node.started_monotonic, 3),
+                "transports": list(node.transports),
+                "farms": list(node.farms),
+            }
+        )
+
+    async def farms(self, request: Request, user: str) -> Response:
+        rows = [
+            {
+                "name": farm.name,
+                "application": farm.application,
+                "farm_id": farm.farm_id.hex(),
+                "first_index": farm.first_index,
+                "commit_index": farm.commit_index,
+                "leader": None if (leader := farm.leader()) is None else leader[0],
+            }
+            for farm in self._node.farms.values()
+        ]
+        return _json({"schema": "garlicfarm.farms/1", "farms": rows})
+
+    async def status(self, request: Request, user: str) -> Response:
+        farm = self._farm(request)
+        return _json(farm.status(), farm)
+
+    async def ranking(self, request: Request, user: str) -> Response:
+        farm = self._farm(request)
+        return _json(farm.ranking(), farm)
+
+    async def state(self, request: Request, user: str) -> Response:
+        farm = self._farm(request)
+        index, snapshot = farm.state()
+        return _Pieces(
+            snapshot, headers=_farm_headers(farm, next_after=index), media_type="application/octet-stream"
+        )
+
+    async def log(self, request: Request, user: str) -> Response:
+        farm = self._farm(request)
+        accept = request.headers.get("accept", "*/*")
+        if not any(part.partition(";")[0].strip() in _ACCEPTED for part in accept.split(",")):
+            raise Problem(406, "not-acceptable", f"entries come as {_JSONL}", f"Send `Accept: {_JSONL}`.")
+        after = int(_number(request, "after", 0, 2**63 - 1))
+        limit = int(_number(request, "limit", DEFAULT_LIMIT, MAX_LIMIT, least=1))
+        wait_s = _number(request, "wait_s", 0, MAX_WAIT_S)
+        types = request.query_params.get("types", "application")
+        if types not in ("application", "all"):
+            raise Problem(400, "bad-query", "types is neither application nor all", "Correct the query.")
+        try:
+            with self._node.metrics.feed_readers.labels(farm.name).track_inprogress():
+                page = await self._page(request, farm, after, limit, wait_s, types == "all")
+        except Compacted as error:
+            problem = problem_of(error)
+            assert problem is not None
+            problem.headers = list(_farm_headers(farm, next_after=error.first_index - 1).items())
+            raise problem from error
+        self._node.metrics.feed_entries.labels(farm.name).inc(len(page.entries))
+        return _Pieces(
+            encode_lines(page.entries),
+            headers=_farm_headers(farm, next_after=page.next_after),
+            media_type=_JSONL,
+        )
+
+    async def post(self, request: Request, user: str) -> Response:
+        entry = await _body(request)
+        farm = self._farm(request)
+        with trio.move_on_after(COMMIT_DEADLINE_S):
+            index, term = await farm.post(entry, user)
+            return _json({"index": index, "term": term}, farm, status=201)
+        raise OutcomeUnknown(f"not known to be committed after {COMMIT_DEADLINE_S:.0f} s")
+
+    async def metrics(self, request: Request) -> Response:
+        self._gate.scraper(request)
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._node.metrics.registry), headers={"Content-Type": content_type})
+
+    async def healthz(self, request: Request) -> Response:
+        self._gate.scraper(request)
+        return PlainTextResponse("ok\n")
+
+    async def readyz(self, request: Request) -> Response:
+        self._gate.scraper(request)
+        if self._node.ready():
+            return PlainTextResponse("ready\n")
+        raise Problem(503, "not-ready", "not every farm knows a leader", "See `garlicfarm status`.")
+
+    def _farm(self, request: Request) -> FarmView:
+        name = request.path_params["farm"]
+        farm = self._node.farms.get(name)
+        if farm is None:
+            raise Problem(
+                404, "no-such-farm", "this node has no farm of that name", "`GET /v1/farms` lists them."
+            )
+        return farm
+
+    async def _page(
+        self, request: Request, farm: FarmView, after: int, limit: int, wait_s: float, all_types: bool
+    ) -> Page:
+        """A page, waited for until there is an entry, or the time is up, or nobody waits any more."""
+        page = await farm.read(after, limit, all_types=all_types)
+        deadline = trio.current_time() + wait_s
+        while not page.entries and await self._news(request, farm, page.next_after, deadline):
+            page = await farm.read(page.next_after, limit, all_types=all_types)
+        return page
+
+    async def _news(self, request: Request, farm: FarmView, beyond: int, deadline: float) -> bool:
+        """Whether something was committed before the deadline, the client's leaving and the shutdown."""
+        committed = False
+
+        async def commit() -> None:
+            nonlocal committed
+            await farm.wait_commit(beyond)
+            committed = True
+            nursery.cancel_scope.cancel()
+
+        async def end(of: Callable[[], Awaitable[object]]) -> None:
+            await of()
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.cancel_scope.deadline = deadline
+            nursery.start_soon(commit)
+            nursery.start_soon(end, self._shutdown.wait)
+            nursery.start_soon(end, lambda: _left(request))
+        return committed
+
+
+class _Pieces(Response):
+    """A body that is handed to the server piece by piece, as the client takes it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for start in range(0, len(self.body), MAX_WRITE_BYTES):
+            piece = bytes(self.body[start : start + MAX_WRITE_BYTES])
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def _json(body: object, farm: FarmView | None = None, *, status: int = 200) -> Response:
+    headers = None if farm is None else _farm_headers(farm)
+    return _Pieces(msgspec.json.encode(body), status, headers=headers, media_type="application/json")
+
+
+def _farm_headers(farm: FarmView, *, next_after: int | None = None) -> dict[str, str]:
+    headers = {
+        "Garlic-Farm-Id": farm.farm_id.hex(),
+        "Garlic-Farm-First-Index": str(farm.first_index),
+        "Garlic-Farm-Commit-Index": str(farm.commit_index),
+    }
+    if next_after is not None:
+        headers["Garlic-Farm-Next-After"] = str(next_after)
+    return headers
+
+
+def _number(request: Request, name: str, default: float, most: float, *, least: float = 0) -> float:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text) if isinstance(most, float) else int(text)
+    except ValueError:
+        value = -1
+    if not least <= value <= most:
+        raise Problem(
+            400, "bad-query", f"{name} is not a number from {least} to {most:.0f}", "Correct the query."
+        )
+    return value
+
+
+async def _body(request: Request) -> bytes:
+    """The request's body, at most `MAX_ENTRY_BYTES`, of which no more is ever held."""
+    body = bytearray()
+    with trio.move_on_after(BODY_DEADLINE_S):
+        try:
+            async for piece in request.stream():
+                body += piece
+                if len(body) > MAX_ENTRY_BYTES:
+                    await _drain(request)
+                    raise Problem(
+                        413, "too-large", f"an entry has at most {MAX_ENTRY_BYTES} bytes", "Split it."
+                    )
+        except ClientDisconnect as error:
+            raise Problem(400, "incomplete", "the body broke off", "Send it again.") from error
+        return bytes(body)
+    raise Problem(408, "too-slow", f"no whole body within {BODY_DEADLINE_S:.0f} s", "Send it again.")
+
+
+async def _drain(request: Request) -> None:
+    """Throw away what is left of a body, within reason: a client in the middle of sending one would
+    not see the answer if we closed on it."""
+    dropped = 0
+    with trio.move_on_after(2):
+        while dropped <= 2 * MAX_ENTRY_BYTES:
+            message = await request.receive()
+            dropped += len(message.get("body", b""))
+            if not message.get("more_body", False):
+                return
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _answer_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return error.response()
+
+
+def _answer_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, GarlicFarmError)
+    problem = problem_of(error)
+    if problem is None:
+        raise error
+    return problem.response()
+
+
+def _answer_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    headers = list((error.headers or {}).items())
+    return Problem(
+        error.status_code, "no-such-endpoint", error.detail, "See the list of endpoints.", headers=headers
+    ).response()
+
+
+def _answer_defect(request: Request, error: Exception) -> Response:
+    return Problem(500, "defect", "a defect of this program", "See the node's log.").response()

@@ -1,0 +1,86 @@
+"""What the admin listener sees of the node that it speaks for. The node implements these.
+
+The doors of the house: this room may not import the node, and needs no more than this of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from garlicfarm.feed.lines import Page
+
+if TYPE_CHECKING:
+    from garlicfarm.metrics import NodeMetrics
+    from garlicfarm.users import UserStore
+
+__all__ = ["FarmView", "NodeView", "Page"]
+
+
+class FarmView(Protocol):
+    """One farm of this node. Deadlines of all waits are the caller's."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def application(self) -> str: ...
+    @property
+    def farm_id(self) -> bytes: ...
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def first_index(self) -> int: ...
+    @property
+    def commit_index(self) -> int: ...
+
+    def status(self) -> dict[str, Any]:
+        """The body of ``GET …/status``, ``"schema": "garlicfarm.status/1"`` included."""
+
+    async def read(self, after: int, limit: int, *, all_types: bool) -> Page:
+        """Committed entries with index > ``after``: at most ``limit``, and a bounded number of bytes.
+
+        `Compacted` if ``after`` < first_index − 1.
+        """
+
+    async def wait_commit(self, beyond: int) -> None:
+        """Return once the commit index is > ``beyond``."""
+
+    async def post(self, entry: bytes, user: str) -> tuple[int, int]:
+        """Append an entry on behalf of ``user`` and return (index, term) once it is committed.
+
+        `EntryRefused`, `NotLeader`, `NoQuorum`, `ProposalDropped`: certainly not appended.
+        `OutcomeUnknown`, or cancelled: it may or may not be.
+        """
+
+    def state(self) -> tuple[int, bytes]:
+        """The application's snapshot, and the index up to which entries are in it."""
+
+    def ranking(self) -> dict[str, Any]:
+        """The body of ``GET …/ranking``."""
+
+    def leader(self) -> tuple[int, str] | None:
+        """Id and endpoint of the leader, where one is known."""
+
+
+class NodeView(Protocol):
+    """This node."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def started_monotonic(self) -> float:
+        """When the node started, on Trio's clock."""
+
+    @property
+    def transports(self) -> Sequence[str]: ...
+    @property
+    def farms(self) -> Mapping[str, FarmView]: ...
+    @property
+    def users(self) -> UserStore: ...
+    @property
+    def metrics(self) -> NodeMetrics: ...
+
+    def ready(self) -> bool:
+        """Whether every farm knows a leader."""

@@ -1,0 +1,120 @@
+"""Answers that say what is wrong and what to do next: ``application/problem+json`` (RFC 9457).
+
+``type`` is ``garlicfarm:`` and a fixed word that programs may rely on; ``title``, ``detail`` and
+``next`` are for people. No answer carries a secret or a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from garlicfarm.errors import (
+    Compacted,
+    EntryRefused,
+    GarlicFarmError,
+    NoQuorum,
+    NotLeader,
+    OutcomeUnknown,
+    ProposalDropped,
+)
+
+__all__ = ["Problem", "problem_of"]
+
+
+class Problem(Exception):
+    """A request that is answered with an error; raised by endpoints, turned into an answer by the app.
+
+    :param kind: the fixed word after ``garlicfarm:``.
+    :param next_step: what the caller should do now.
+    :param members: further members of the JSON object.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        detail: str,
+        next_step: str,
+        *,
+        headers: Sequence[tuple[str, str]] = (),
+        **members: Any,
+    ) -> None:
+        self.status = status
+        self.kind = kind
+        self.detail = detail
+        self.next_step = next_step
+        self.headers = headers
+        self.members = members
+        super().__init__(detail)
+
+    def response(self) -> Response:
+        """The answer to send."""
+        body = {
+            "type": f"garlicfarm:{self.kind}",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+            "next": self.next_step,
+            **self.members,
+        }
+        response = Response(msgspec.json.encode(body), self.status, media_type="application/problem+json")
+        for name, value in self.headers:
+            response.headers.append(name, value)
+        return response
+
+
+def problem_of(error: GarlicFarmError) -> Problem | None:
+    """How an error of the node is answered; None for one that no request may cause."""
+    text = str(error)
+    match error:
+        case NotLeader(leader_id=int(leader), endpoint=endpoint):
+            hint = f"{leader} {endpoint}" if endpoint else str(leader)
+            return Problem(
+                421, "not-leader", text, "Send it to the leader.", headers=[("Garlic-Farm-Leader", hint)]
+            )
+        case NoQuorum() | NotLeader():
+            return Problem(
+                503,
+                "no-quorum",
+                text,
+                "Nothing was appended. See `garlicfarm status`, and try again when a leader is elected.",
+            )
+        case ProposalDropped():
+            return Problem(
+                503,
+                "proposal-dropped",
+                text,
+                "Nothing was appended. Try again in a moment.",
+                headers=[("Retry-After", "1")],
+                reason=error.reason,
+            )
+        case EntryRefused():
+            return Problem(
+                422,
+                "entry-refused",
+                text,
+                "Correct the entry; nothing was appended.",
+                field=error.field,
+                reason=error.reason,
+            )
+        case OutcomeUnknown():
+            return Problem(
+                504,
+                "outcome-unknown",
+                text,
+                "Read the log to see whether the entry is there before sending it again.",
+            )
+        case Compacted():
+            return Problem(
+                410,
+                "compacted",
+                text,
+                "Start from the farm's `state`, then ask for what came after its index.",
+                first_index=error.first_index,
+            )
+    return None

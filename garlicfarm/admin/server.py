@@ -1,0 +1,212 @@
+"""The admin listener: an ASGI application on hypercorn's Trio connections, inside our own nursery.
+
+Theory of operation. hypercorn speaks HTTP (one `TCPServer` per connection); accepting, TLS and the
+limits are ours, because hypercorn's own accept loop lets an error of one connection end them all, and
+shields its writes, so that a client that does not read would hold up a shutdown for ever.
+
+* Every connection has a boundary: whatever is wrong with a client costs that connection.
+* Every connection has a watchdog: no byte either way for `IDLE_S`, or a write not taken within
+  `SEND_S`, ends it. A request's header must be complete within `HEADER_S` (hypercorn's keep-alive).
+* At the shutdown nothing more is accepted, what runs has `GRACE_S` to end, then sockets are closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
+
+from garlicfarm.errors import ConfigError, TransportError
+
+__all__ = ["serve"]
+
+MAX_CONNECTIONS = 128
+MAX_HEADER_BYTES = 16 << 10
+HANDSHAKE_S = 10.0
+HEADER_S = 10.0
+IDLE_S = 75.0
+SEND_S = 30.0
+GRACE_S = 3.0
+
+logger = logging.getLogger("garlicfarm.admin")
+
+
+async def serve(
+    app: Callable[..., Any],
+    *,
+    bind: str,
+    certificate: Path,
+    private_key: Path,
+    shutdown: trio.Event,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve ``app`` over TLS 1.3 until ``shutdown`` is set; then end what runs, within `GRACE_S`.
+
+    :param bind: ``https://host:port``; port 0 takes a free one.
+    :param task_status: told the bound URL once connections are accepted.
+    :raises ConfigError: not such a URL, or no usable certificate (the configuration's fault).
+    :raises TransportError: the address cannot be bound.
+
+    Cancelled, it closes every connection at once: whether a posted entry was taken is then unknown.
+    """
+    url = urlsplit(bind)
+    if url.scheme != "https" or not url.hostname or url.port is None:
+        raise ConfigError([f"admin.url {bind!r} is not https://host:port"])
+    context = _tls(certificate, private_key)
+    try:
+        listeners = await trio.open_tcp_listeners(url.port, host=url.hostname)
+    except OSError as error:
+        raise TransportError(
+            f"cannot listen on {bind}: {error.strerror or error}", "set admin.url to a free address"
+        ) from error
+    if url.port == 0:
+        # A name with several addresses would get a port for each.
+        for surplus in listeners[1:]:
+            await surplus.aclose()
+        del listeners[1:]
+    host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
+    bound = f"https://{host}:{listeners[0].socket.getsockname()[1]}"
+
+    connections = _Connections(app, context)
+    async with trio.open_nursery() as outer:
+        outer.start_soon(connections.cut)
+        async with trio.open_nursery() as open_connections:
+            async with trio.open_nursery() as accepting:
+                await accepting.start(
+                    partial(
+                        trio.serve_listeners,
+                        connections.handle,
+                        listeners,
+                        handler_nursery=open_connections,
+                    )
+                )
+                task_status.started(bound)
+                await shutdown.wait()
+                accepting.cancel_scope.cancel()
+            await connections.finish()
+            outer.cancel_scope.deadline = trio.current_time() + GRACE_S
+        outer.cancel_scope.cancel()
+
+
+def _tls(certificate: Path, private_key: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, private_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError([f"cannot use {certificate} with {private_key}: {error}"]) from error
+    return context
+
+
+def _config() -> Config:
+    config = Config()
+    config.accesslog = None
+    config.errorlog = logger
+    config.include_server_header = False
+    config.h11_max_incomplete_size = MAX_HEADER_BYTES
+    config.keep_alive_timeout = HEADER_S
+    config.ssl_handshake_timeout = HANDSHAKE_S
+    return config
+
+
+class _Connections:
+    """All open connections, and what they share."""
+
+    def __init__(self, app: Callable[..., Any], tls: ssl.SSLContext) -> None:
+        self._app = ASGIWrapper(app)
+        self._tls = tls
+        self._config = _config()
+        self._context = WorkerContext(None)
+        self._open: set[_Watched] = set()
+        self._quiet_until = -1.0
+        self._suppressed = 0
+
+    async def handle(self, stream: trio.SocketStream) -> None:
+        """Serve one client to its end; never raises what is the client's fault or a defect."""
+        if len(self._open) >= MAX_CONNECTIONS:
+            return
+        with self._watched(stream) as watched:
+            secured = trio.SSLStream(watched, self._tls, server_side=True, https_compatible=True)
+            try:
+                # hypercorn wants trio.SSLStream[SocketStream]; of the socket it asks the addresses only.
+                await TCPServer(
+                    self._app,
+                    self._config,
+                    self._context,
+                    ConnectionState({}),
+                    secured,  # type: ignore[arg-type]
+                )
+            except Exception:
+                # A stranger may be able to cause it at will: at most one line a second.
+                now = trio.current_time()
+                if now < self._quiet_until:
+                    self._suppressed += 1
+                    return
+                logger.exception("event=connection-failed suppressed=%d", self._suppressed)
+                self._quiet_until, self._suppressed = now + 1.0, 0
+
+    async def finish(self) -> None:
+        """Let connections end with the request that they are at."""
+        await self._context.terminated.set()
+
+    async def cut(self) -> None:
+        """Cancelled, close all sockets: hypercorn shields its writes from being cancelled."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            for watched in self._open:
+                watched.socket.close()
+
+    @contextmanager
+    def _watched(self, stream: trio.SocketStream) -> Iterator[_Watched]:
+        with trio.CancelScope() as scope:
+            watched = _Watched(stream, scope)
+            self._open.add(watched)
+            try:
+                yield watched
+            finally:
+                self._open.discard(watched)
+
+
+class _Watched(trio.abc.Stream):
+    """A socket that ends its connection where nothing moves: ``scope`` is the whole connection's."""
+
+    def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+        self._stream = stream
+        self._scope = scope
+        self.socket = stream.socket
+        self._moved()
+
+    def _moved(self) -> None:
+        self._scope.deadline = trio.current_time() + IDLE_S
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        with trio.move_on_after(SEND_S):
+            await self._stream.send_all(data)
+            self._moved()
+            return
+        raise trio.BrokenResourceError("the client does not read")
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        data = await self._stream.receive_some(max_bytes)
+        self._moved()
+        return data
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

@@ -1,0 +1,70 @@
+"""`garlicfarm log post` and `log tail`: the replicated log, written to and read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
+from garlicfarm.cli.remote import ask
+
+if TYPE_CHECKING:
+    from garlicfarm.client.admin import AdminClient
+
+__all__ = ["log"]
+
+FOLLOW_WAIT_S = 25.0
+
+
+@click.group()
+def log() -> None:
+    """Append entries to a farm's log, and read what is committed."""
+
+
+@log.command()
+@click.argument("file", type=click.File("rb"), default="-")
+@shared_options()
+def post(options: Options, file: BinaryIO) -> None:
+    """Append FILE (or stdin, -) as one entry; print its index once it is committed."""
+    entry = file.read()
+
+    async def send(client: AdminClient, farm: str) -> tuple[int, int]:
+        return await client.post(farm, entry)
+
+    index, term = ask(options, send)
+    if options.output == "table":
+        click.echo(index)
+    elif options.output == "jsonl":
+        print_rows("jsonl", "", [{"index": index, "term": term}])
+    else:
+        print_json("garlicfarm.log-post/1", {"index": index, "term": term})
+
+
+@log.command()
+@click.option("-f", "--follow", is_flag=True, help="Wait for further entries, until Ctrl-C.")
+@click.option(
+    "--after",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Only entries with a larger index. Default: all that the node still holds.",
+)
+@shared_options("config", "node", "farm", "user", "tls", "timeout", "verbosity")
+def tail(options: Options, follow: bool, after: int | None) -> None:
+    """Print committed entries as JSON lines: index, term, type, value (or value_base64)."""
+    from garlicfarm.errors import Compacted
+    from garlicfarm.feed.lines import encode_lines
+
+    async def read(client: AdminClient, farm: str, start: int) -> None:
+        async for entry in client.log(farm, start, wait_s=FOLLOW_WAIT_S if follow else 0):
+            click.echo(encode_lines([entry]), nl=False)
+
+    async def read_all(client: AdminClient, farm: str) -> None:
+        try:
+            await read(client, farm, after or 0)
+        except Compacted as gone:
+            if after is not None:
+                raise
+            await read(client, farm, gone.first_index - 1)
+
+    ask(options, read_all)

@@ -1,0 +1,208 @@
+"""Commands that ask a running node, and how they find it; `status`."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from garlicfarm.cli.options import Options, print_rows, shared_options
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from garlicfarm.client.admin import AdminClient
+
+__all__ = ["ask", "connect", "farm_name", "status"]
+
+T = TypeVar("T")
+
+LOCAL_USER = "local"
+WATCH_INTERVAL_S = 1.0
+
+
+def connect(options: Options) -> AdminClient:
+    """A client for the node that the options name, else for the node of this machine.
+
+    The latter is found through its configuration; its data directory holds the address (``admin.url``,
+    written while it runs), the credential of the user ``local``, and the certificate, which is pinned.
+
+    :raises ConfigError: no such configuration, or a file in it cannot be used.
+    """
+    from garlicfarm.client.admin import AdminClient
+    from garlicfarm.identity import read_private_file
+
+    if options.node:
+        if options.user is None or options.password_file is None:
+            raise click.UsageError("--node needs --user and --password-file")
+        password = read_private_file(options.password_file).strip()
+        return AdminClient(options.node, user=options.user, password=password, pin=options.pin, ca=options.ca)
+
+    from garlicfarm.certificates import pin_of_file
+    from garlicfarm.config import find_config, load
+
+    config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
+    data_dir = config.node.data_dir
+    if options.user is not None and options.password_file is None:
+        raise click.UsageError("--user needs --password-file")
+    password = read_private_file(options.password_file or data_dir / "local.password").strip()
+    pin = options.pin
+    if pin is None and options.ca is None:
+        pin = pin_of_file(data_dir / "tls" / "node.crt")
+    return AdminClient(
+        [_local_url(data_dir, config.admin.url)],
+        user=options.user or LOCAL_USER,
+        password=password,
+        pin=pin,
+        ca=options.ca,
+    )
+
+
+def _local_url(data_dir: Path, configured: str) -> str:
+    try:
+        url = (data_dir / "admin.url").read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        url = configured
+    # Bound to all addresses, it is reached at the loopback one.
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+async def farm_name(client: AdminClient, options: Options) -> str:
+    """The farm that the options name, else the only one of the node."""
+    if options.farm is not None:
+        return options.farm
+    names = [str(row["name"]) for row in await client.farms()]
+    if len(names) != 1:
+        raise click.UsageError(f"--farm is needed: this node has {', '.join(names) or 'no farm'}")
+    return names[0]
+
+
+def ask(options: Options, question: Callable[[AdminClient, str], Awaitable[T]]) -> T:
+    """Run ``question(client, farm)`` under Trio, within ``--timeout``, and return what it returns."""
+    import trio
+
+    async def main() -> T:
+        with trio.fail_after(math.inf if options.timeout_s is None else options.timeout_s):
+            async with connect(options) as client:
+                return await question(client, await farm_name(client, options))
+
+    return trio.run(main)
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Show it anew every second, until Ctrl-C.")
+@shared_options()
+def status(options: Options, watch: bool) -> None:
+    """All members of a farm, dead ones too: who leads, who publishes, who lags."""
+    ask(
+        options,
+        _watch if watch and options.output == "table" and sys.stdout.isatty() else _print(options, watch),
+    )
+
+
+def _print(options: Options, watch: bool) -> Callable[[AdminClient, str], Awaitable[None]]:
+    async def show(client: AdminClient, farm: str) -> None:
+        import json
+
+        import trio
+
+        while True:
+            body = await client.status(farm)
+            if options.output == "table":
+                _print_table(body)
+            else:
+                compact = watch or options.output == "jsonl"
+                click.echo(json.dumps(body, indent=None if compact else 2))
+            if not watch:
+                return
+            await trio.sleep(WATCH_INTERVAL_S)
+
+    return show
+
+
+def _print_table(body: dict[str, Any]) -> None:
+    if not sys.stdout.isatty():
+        click.echo(_headline(body))
+        print_rows("table", "", _rows(body))
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(_table(body))
+
+
+async def _watch(client: AdminClient, farm: str) -> None:
+    import trio
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from garlicfarm.errors import UnreachableError
+
+    with Live(console=Console(highlight=False), auto_refresh=False) as live:
+        while True:
+            try:
+                live.update(_table(await client.status(farm)), refresh=True)
+            except UnreachableError as error:
+                # The node may come back; what was shown last is still worth reading.
+                live.console.print(Text(str(error), "red"))
+            await trio.sleep(WATCH_INTERVAL_S)
+
+
+def _headline(body: dict[str, Any]) -> str:
+    leader, publisher, spare = body["leader"], body["publisher"], body["fault_tolerance"]
+    return (
+        f"farm {body['farm']}: leader {leader or 'none'}, publisher {publisher or 'none'}, "
+        f"term {body['term']}, commit {body['commit']}, "
+        f"{'quorum' if body['quorum'] else 'NO QUORUM'}, can lose {spare} more"
+    )
+
+
+def _rows(body: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": member["id"],
+            "endpoint": member["endpoint"].partition("?")[0],
+            "role": member["role"],
+            "publisher": "*" if member["publisher"] else None,
+            "term": member["term"],
+            "commit": member["commit"],
+            "applied": member["applied"],
+            "lag": member["lag"],
+            "last contact": _seconds(member["last_contact_s"]),
+            "rtt": _seconds(member["rtt_s"]),
+            "transport": member["transport"],
+            "version": member["version"],
+            "age": _seconds(member["age_s"]),
+            "error": member["error"],
+        }
+        for member in body["members"]
+    ]
+
+
+def _seconds(value: float | None) -> str | None:
+    if value is None:
+        return None
+    return f"{value * 1000:.1f} ms" if value < 1 else f"{value:.1f} s"
+
+
+_COLOURS = {"leader": "bold green", "candidate": "yellow", "unreachable": "red"}
+
+
+def _table(body: dict[str, Any]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = _rows(body)
+    table = Table(title=_headline(body), title_justify="left", box=None, pad_edge=False)
+    for name in rows[0] if rows else ():
+        table.add_column(name.upper(), overflow="fold")
+    for row in rows:
+        # Text, not markup: what other members say of themselves is shown as it is.
+        cells = ["-" if value is None else str(value) for value in row.values()]
+        table.add_row(*(Text(cell) for cell in cells), style=_COLOURS.get(str(row["role"]), ""))
+    return table

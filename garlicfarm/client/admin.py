@@ -1,0 +1,255 @@
+"""A client of the admin API (httpx on Trio): several nodes tried in turn, errors of `garlicfarm.errors`.
+
+A request that changes something is tried at the next node only where the last one certainly took
+nothing: it could not be reached, or it said so. Anything else is `OutcomeUnknown`.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
+
+import httpx
+import msgspec
+
+from garlicfarm.client.trust import client_tls
+from garlicfarm.errors import (
+    AuthError,
+    Compacted,
+    ConfigError,
+    EntryRefused,
+    GarlicFarmError,
+    LocalProtocolError,
+    NoQuorum,
+    NotLeader,
+    OutcomeUnknown,
+    ProposalDropped,
+    RemoteProtocolError,
+    UnreachableError,
+)
+from garlicfarm.feed.lines import Page, decode_line
+from garlicfarm.raft.types import Entry
+
+__all__ = ["AdminClient"]
+
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 45.0  # longer than a long poll, and than a node waits for a commit
+KEEPALIVE_S = 5.0  # shorter than the listener's, so that a request never meets a closing connection
+
+
+class AdminClient:
+    """Asks nodes over their admin API. An async context manager.
+
+    :param urls: admin URLs, ``https://host:port``, tried in turn; the one that answered last is first.
+    :param pin: ``sha256:HEX`` or ``sha256-BASE64URL`` of the nodes' certificate. Nothing is sent to
+        anybody else. Without it ``ca`` (a file) or the system's authorities vouch for the nodes.
+    :raises ConfigError: a URL that is not https, an unusable pin or authority (the caller's fault).
+
+    Methods raise `UnreachableError` (no node answers), `AuthError` (password, role, or the wrong
+    certificate), `NotLeader` and `NoQuorum`, `RemoteProtocolError` (an answer that is none).
+    Cancelled, a question has no effect, and a post may or may not have been taken.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], *, user: str, password: str, pin: str | None = None, ca: Path | None = None
+    ) -> None:
+        wrong = [url for url in urls if urlsplit(url).scheme != "https" or not urlsplit(url).hostname]
+        if wrong or not urls:
+            raise ConfigError(
+                [f"{url!r} is not https://host:port" for url in wrong] or ["no admin URL given"]
+            )
+        # Digest counts its requests per server, so each URL has its own.
+        self._nodes = {url.rstrip("/"): httpx.DigestAuth(user, password) for url in urls}
+        self._client = httpx.AsyncClient(
+            verify=client_tls(pin=pin, ca=ca),
+            timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            limits=httpx.Limits(max_connections=8, keepalive_expiry=KEEPALIVE_S),
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._client.aclose()
+
+    async def node(self) -> dict[str, Any]:
+        """Id, version, uptime, transports and farms of the node that answers."""
+        return _object(await self._ask("GET", "/v1/node"))
+
+    async def farms(self) -> list[dict[str, Any]]:
+        """One row per farm: name, application, farm_id, first_index, commit_index, leader."""
+        rows = _object(await self._ask("GET", "/v1/farms")).get("farms")
+        if not isinstance(rows, list):
+            raise RemoteProtocolError("no list of farms", "GET /v1/farms")
+        return rows
+
+    async def status(self, farm: str) -> dict[str, Any]:
+        """Leader, publisher and all members of a farm, as the node that answers sees them."""
+        return _object(await self._ask("GET", _path(farm, "status")))
+
+    async def ranking(self, farm: str) -> dict[str, Any]:
+        """The members with their scores, and the publisher."""
+        return _object(await self._ask("GET", _path(farm, "ranking")))
+
+    async def state(self, farm: str) -> tuple[int, bytes]:
+        """(index, snapshot) of the application: where to start after `Compacted`."""
+        response = await self._ask("GET", _path(farm, "state"))
+        return _header(response, "Garlic-Farm-Next-After"), response.content
+
+    async def post(self, farm: str, entry: bytes) -> tuple[int, int]:
+        """Append one entry and return its (index, term) once it is committed.
+
+        :param entry: at most 1 MiB.
+        :raises EntryRefused: by the application, with the field and the reason (the caller's fault).
+        :raises ProposalDropped: not appended, try again.
+        :raises OutcomeUnknown: it may or may not be in the log.
+        """
+        body = _object(await self._ask("POST", _path(farm, "log"), content=entry))
+        try:
+            return int(body["index"]), int(body["term"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise OutcomeUnknown("the node answered without an index") from error
+
+    async def page(
+        self, farm: str, after: int, *, limit: int = 1000, wait_s: float = 0, all_types: bool = False
+    ) -> tuple[Page, int]:
+        """One page of entries with index > ``after``, and the commit index when it was read.
+
+        :param limit: 1 … 1000.
+        :param wait_s: how long the node waits for an entry where there is none, 0 … 30.
+        :raises Compacted: they are gone; `state` is where to start.
+        """
+        params = {
+            "after": str(after),
+            "limit": str(limit),
+            "wait_s": str(wait_s),
+            "types": "all" if all_types else "application",
+        }
+        headers = {"Accept": "application/jsonl"}
+        response = await self._ask("GET", _path(farm, "log"), params=params, headers=headers)
+        # Lines end in "\n" alone; str.splitlines would also split at characters inside of a value.
+        entries = [decode_line(line) for line in response.content.split(b"\n") if line]
+        page = Page(entries, _header(response, "Garlic-Farm-Next-After"))
+        return page, _header(response, "Garlic-Farm-Commit-Index")
+
+    async def log(
+        self,
+        farm: str,
+        after: int = 0,
+        *,
+        limit: int = 1000,
+        wait_s: float = 0,
+        all_types: bool = False,
+    ) -> AsyncIterator[Entry]:
+        """Committed entries with index > ``after``, in order.
+
+        Ends at the commit index; with ``wait_s`` > 0 (the length of a long poll, at most 30) it never
+        ends. Raises what `page` raises.
+        """
+        while True:
+            page, commit_index = await self.page(farm, after, limit=limit, wait_s=wait_s, all_types=all_types)
+            for entry in page.entries:
+                yield entry
+            if not wait_s and (page.next_after >= commit_index or page.next_after <= after):
+                return
+            after = page.next_after
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+    ) -> httpx.Response:
+        unreachable: list[str] = []
+        declined: GarlicFarmError | None = None
+        for url, auth in list(self._nodes.items()):
+            try:
+                response = await self._client.request(
+                    method, url + path, params=params, headers=headers, content=content, auth=auth
+                )
+            except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+                distrust = _distrust(error)
+                if distrust is not None:
+                    raise AuthError(f"{url} is not the node that it should be: {distrust}") from error
+                unreachable.append(f"{url}: {error or 'no connection in time'}")
+            except httpx.TransportError as error:
+                if method != "GET":
+                    raise OutcomeUnknown(
+                        f"{url} took the request and did not answer; read the log before sending it again"
+                    ) from error
+                unreachable.append(f"{url}: {error or 'no answer in time'}")
+            else:
+                failure = _failure(response, url)
+                if failure is None:
+                    self._nodes = {url: auth, **self._nodes}
+                    return response
+                if not isinstance(failure, NotLeader | NoQuorum):
+                    raise failure
+                declined = failure
+        if declined is not None:
+            raise declined
+        raise UnreachableError("; ".join(unreachable), "is the node running, and the URL right?")
+
+
+def _distrust(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _path(farm: str, what: str) -> str:
+    return f"/v1/farms/{quote(farm, safe='')}/{what}"
+
+
+def _object(response: httpx.Response) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(response.content, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError("not a JSON object", f"answer of {response.url.path}") from error
+
+
+def _header(response: httpx.Response, name: str) -> int:
+    try:
+        return int(response.headers[name])
+    except (KeyError, ValueError) as error:
+        raise RemoteProtocolError(f"no number in {name}", f"answer of {response.url.path}") from error
+
+
+def _failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
+    """What the answer says went wrong; None where nothing did."""
+    if response.is_success:
+        return None
+    try:
+        problem = msgspec.json.decode(response.content, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        problem = {}
+    text = ". ".join(str(problem[key]).rstrip(".") for key in ("detail", "next") if key in problem)
+    text = f"{url}: {text or f'status {response.status_code}'}"
+    match response.status_code, problem.get("type"):
+        case ((401 | 403), _):
+            return AuthError(text)
+        case 410, "garlicfarm:compacted":
+            return Compacted(int(problem.get("first_index", 0)))
+        case 421, _:
+            leader, _, endpoint = response.headers.get("Garlic-Farm-Leader", "").partition(" ")
+            return NotLeader(int(leader) if leader.isdecimal() else None, endpoint or None)
+        case 422, "garlicfarm:entry-refused":
+            return EntryRefused(str(problem.get("field", "")), str(problem.get("reason", "")))
+        case 413, _:
+            return EntryRefused("", text)
+        case 503, "garlicfarm:proposal-dropped":
+            return ProposalDropped(str(problem.get("reason", "")))
+        case 503, _:
+            return NoQuorum(text)
+        case 504, _:
+            return OutcomeUnknown(text)
+        case status, _ if status < 500:
+            return LocalProtocolError(text)
+    return RemoteProtocolError(text)

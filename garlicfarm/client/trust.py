@@ -1,0 +1,60 @@
+"""How a client knows that it talks to the right node: by an authority, or by the certificate's pin."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import ssl
+from pathlib import Path
+
+from garlicfarm.errors import ConfigError
+
+__all__ = ["client_tls", "pin_digest"]
+
+_PIN = re.compile(r"sha256(?::([0-9A-Fa-f]{64})|-([A-Za-z0-9_-]{43}))")
+
+
+def pin_digest(pin: str) -> bytes:
+    """The SHA-256 that a pin names: ``sha256:HEX``, or ``sha256-BASE64URL`` as in endpoints (D11)."""
+    match = _PIN.fullmatch(pin)
+    if match is None:
+        raise ConfigError([f"the pin {pin!r} is neither sha256:HEX nor sha256-BASE64URL"])
+    try:
+        return bytes.fromhex(match[1]) if match[1] else base64.urlsafe_b64decode(match[2] + "=")
+    except (ValueError, binascii.Error) as error:
+        raise ConfigError([f"the pin {pin!r} is damaged"]) from error
+
+
+def client_tls(*, pin: str | None, ca: Path | None) -> ssl.SSLContext:
+    """TLS 1.3 that trusts the one certificate that ``pin`` names, else the authorities in ``ca``, else
+    those of the system.
+
+    A pinned certificate is checked inside the handshake, before a byte of any request is sent; its
+    name, issuer and dates do not matter then (D11).
+    """
+    if pin is None:
+        try:
+            context = ssl.create_default_context(cafile=ca)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError([f"cannot read certificates from {ca}: {error}"]) from error
+    else:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.sslobject_class = _pinned(pin_digest(pin))
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+def _pinned(digest: bytes) -> type[ssl.SSLObject]:
+    class Pinned(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            certificate = self.getpeercert(binary_form=True) or b""
+            if not hmac.compare_digest(hashlib.sha256(certificate).digest(), digest):
+                raise ssl.SSLCertVerificationError("the certificate is not the pinned one")
+
+    return Pinned

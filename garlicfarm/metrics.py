@@ -1,0 +1,173 @@
+"""The figures that a node shows at ``/metrics``, by the names that dashboards and alerts rely on.
+
+Everything lives in a registry of its own, so that a program may run several nodes. A node has one
+`NodeMetrics`, and from it one `FarmMetrics` per farm, whose attributes are already bound to the label
+``farm``: node code says ``metrics.raft_leader_changes.inc()``. Listeners know no farm, so theirs have
+no such label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from garlicfarm._version import __version__
+
+__all__ = ["FarmMetrics", "NodeMetrics"]
+
+_ROLES = ("leader", "follower", "candidate")
+_PEER_STATES = ("probe", "replicate", "snapshot", "unreachable")
+_COMMIT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_FSYNC_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+_BATCH = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class NodeMetrics:
+    """All metrics of one process's node, in ``registry``."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        build = self._gauge("build_info", "1, with the version as a label.", "version")
+        build.labels(__version__).set(1)
+
+        self.listener_connections = self._gauge(
+            "listener_connections", "Open connections.", "transport", "state"
+        )
+        self.listener_rejected = self._counter(
+            "listener_rejected_total", "Connections refused or cut.", "transport", "reason"
+        )
+        self.router_requests = self._counter(
+            "router_requests_total", "Questions to the I2P router.", "farm", "plugin", "outcome"
+        )
+        self.auth_failures = self._counter(
+            "auth_failures_total", "Wrong credentials; farm is empty for the admin listener.", "farm"
+        )
+        self.raft_role = self._gauge("raft_role", "1 for the role this member has.", "farm", "role")
+        self.raft_proposals = self._counter("raft_proposals_total", "Proposals.", "farm", "outcome")
+        self.raft_messages = self._counter(
+            "raft_messages_total", "Raft messages.", "farm", "type", "direction"
+        )
+        self.raft_refused = self._counter("raft_refused_total", "Messages refused.", "farm", "reason")
+        self.peer_match_index = self._gauge("peer_match_index", "Last index known to match.", "farm", "peer")
+        self.peer_state = self._gauge("peer_state", "1 for the state of the peer.", "farm", "peer", "state")
+        self.peer_rtt_seconds = self._gauge("peer_rtt_seconds", "Last round trip.", "farm", "peer")
+        self.peer_last_contact_seconds = self._gauge(
+            "peer_last_contact_seconds", "Since the peer's last answer.", "farm", "peer"
+        )
+        self.farm_entries_skipped = self._counter(
+            "farm_entries_skipped_total", "Committed entries that the application skipped.", "farm", "reason"
+        )
+        self.farm_score = self._gauge("farm_score", "Score of a member, 0 to 1,000,000.", "farm", "member")
+
+        # One value per farm; FarmMetrics holds the children.
+        self.raft_term = self._gauge("raft_term", "Current term.", "farm")
+        self.raft_leader_id = self._gauge("raft_leader_id", "Id of the leader, 0 for none.", "farm")
+        self.raft_commit_index = self._gauge("raft_commit_index", "Last committed index.", "farm")
+        self.raft_applied_index = self._gauge("raft_applied_index", "Last applied index.", "farm")
+        self.raft_last_index = self._gauge("raft_last_index", "Last index of the log.", "farm")
+        self.raft_first_index = self._gauge("raft_first_index", "First index of the log.", "farm")
+        self.raft_leader_changes = self._counter("raft_leader_changes_total", "New leaders seen.", "farm")
+        self.raft_commit_seconds = self._histogram(
+            "raft_commit_seconds", "From proposal to commit, on the leader.", _COMMIT_S
+        )
+        self.storage_fsync_seconds = self._histogram(
+            "storage_fsync_seconds", "One transaction, fsync included.", _FSYNC_S
+        )
+        self.storage_batch_entries = self._histogram(
+            "storage_batch_entries", "Entries per transaction.", _BATCH
+        )
+        self.storage_bytes = self._gauge("storage_bytes", "Size of the store's files.", "farm")
+        self.farm_publisher_id = self._gauge("farm_publisher_id", "Id of the publisher, 0 for none.", "farm")
+        self.farm_publisher_changes = self._counter(
+            "farm_publisher_changes_total", "New publishers named.", "farm"
+        )
+        self.feed_readers = self._gauge("feed_readers", "Requests that read or await entries now.", "farm")
+        self.feed_entries = self._counter("feed_entries_total", "Entries handed to readers.", "farm")
+
+    def farm(self, name: str) -> FarmMetrics:
+        """The metrics of the farm ``name``, all present from the start, with value 0."""
+        return FarmMetrics(self, name)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"garlicfarm_{name}", text, labels, registry=self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"garlicfarm_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(f"garlicfarm_{name}", text, ("farm",), registry=self.registry, buckets=buckets)
+
+
+class FarmMetrics:
+    """The metrics of one farm: plain ones as attributes, those with more labels as methods."""
+
+    def __init__(self, node: NodeMetrics, farm: str) -> None:
+        self._node = node
+        self._farm = farm
+        self.raft_term = node.raft_term.labels(farm)
+        self.raft_leader_id = node.raft_leader_id.labels(farm)
+        self.raft_commit_index = node.raft_commit_index.labels(farm)
+        self.raft_applied_index = node.raft_applied_index.labels(farm)
+        self.raft_last_index = node.raft_last_index.labels(farm)
+        self.raft_first_index = node.raft_first_index.labels(farm)
+        self.raft_leader_changes = node.raft_leader_changes.labels(farm)
+        self.raft_commit_seconds = node.raft_commit_seconds.labels(farm)
+        self.auth_failures = node.auth_failures.labels(farm)
+        self.storage_fsync_seconds = node.storage_fsync_seconds.labels(farm)
+        self.storage_batch_entries = node.storage_batch_entries.labels(farm)
+        self.storage_bytes = node.storage_bytes.labels(farm)
+        self.farm_publisher_id = node.farm_publisher_id.labels(farm)
+        self.farm_publisher_changes = node.farm_publisher_changes.labels(farm)
+        self.feed_readers = node.feed_readers.labels(farm)
+        self.feed_entries = node.feed_entries.labels(farm)
+        self._roles = {role: node.raft_role.labels(farm, role) for role in _ROLES}
+        # Messages are counted on the hot path: a child is looked up under a lock only once.
+        self._messages: dict[tuple[str, str], Counter] = {}
+
+    def set_role(self, role: str) -> None:
+        """This member is now ``leader``, ``follower`` or ``candidate``."""
+        for name, gauge in self._roles.items():
+            gauge.set(name == role)
+
+    def count_message(self, message_type: str, direction: str) -> None:
+        """One Raft message; ``direction`` is ``in`` or ``out``."""
+        counter = self._messages.get((message_type, direction))
+        if counter is None:
+            counter = self._node.raft_messages.labels(self._farm, message_type, direction)
+            self._messages[message_type, direction] = counter
+        counter.inc()
+
+    def count_proposals(self, outcome: str, number: int = 1) -> None:
+        """Proposals ended: ``committed``, ``dropped``, ``refused`` or ``unknown``."""
+        self._node.raft_proposals.labels(self._farm, outcome).inc(number)
+
+    def count_refused(self, reason: str) -> None:
+        """A message was refused; ``reason`` is a fixed word."""
+        self._node.raft_refused.labels(self._farm, reason).inc()
+
+    def count_skipped(self, reason: str) -> None:
+        """A committed entry was skipped; ``reason`` is a fixed word."""
+        self._node.farm_entries_skipped.labels(self._farm, reason).inc()
+
+    def count_router_request(self, plugin: str, outcome: str) -> None:
+        """One question to the router: ``ok``, ``error`` or ``not-supported``."""
+        self._node.router_requests.labels(self._farm, plugin, outcome).inc()
+
+    def set_peer(
+        self, peer: int, *, state: str, match_index: int, rtt_s: float | None, last_contact_s: float | None
+    ) -> None:
+        """What is known of a peer; ``state`` is probe, replicate, snapshot or unreachable."""
+        label = str(peer)
+        for name in _PEER_STATES:
+            self._node.peer_state.labels(self._farm, label, name).set(name == state)
+        self._node.peer_match_index.labels(self._farm, label).set(match_index)
+        if rtt_s is not None:
+            self._node.peer_rtt_seconds.labels(self._farm, label).set(rtt_s)
+        if last_contact_s is not None:
+            self._node.peer_last_contact_seconds.labels(self._farm, label).set(last_contact_s)
+
+    def set_score(self, member: int, score: int) -> None:
+        """The ranking's score of a member, 0 to 1,000,000."""
+        self._node.farm_score.labels(self._farm, str(member)).set(score)
