@@ -90,7 +90,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
             os.fsync(directory)
         finally:
             os.close(directory)
-    except FileExistsError as exc:
-        raise ConfigError([f"{path} is there already; nothing was overwritten"]) from exc
     except OSError as exc:
+        if isinstance(exc, FileExistsError) and path.exists():
+            raise ConfigError([f"{path} is there already; nothing was overwritten"]) from exc
         raise StorageError(f"cannot write {path}: {exc.strerror}") from exc

@@ -99,8 +99,8 @@ class SslTransport(Transport):
             raise ConfigError([f"{ca}: {exc.strerror}"]) from exc
 
     async def open_stream(self, endpoint: Endpoint) -> trio.SSLStream[trio.SocketStream]:
-        """See `Transport.open_stream`. In TLS 1.3 a server that refuses *our* certificate says so only
-        after this returned: the first receive then raises `trio.BrokenResourceError`."""
+        """See `Transport.open_stream`. In TLS 1.3 a server refuses *our* certificate only after this
+        returned, and Trio sends no alerts: the stream then just ends."""
         pin = endpoint.params.get("pin", "")
         if not pin and not self.config.ca:
             hint = "add ?pin=sha256-… to the endpoint, or set ca in [transport.ssl]"

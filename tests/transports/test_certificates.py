@@ -1,0 +1,116 @@
+"""Certificates: what is in them, where they are put, and their pins."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import ssl
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from garlicfarm.certificates import make_certificate, pin_of, pin_of_file
+from garlicfarm.errors import ConfigError, StorageError
+
+
+def test_pin_is_what_openssl_computes(tmp_path: Path) -> None:
+    pin = make_certificate(tmp_path / "c", tmp_path / "k", "a.example")
+    command = ["openssl", "x509", "-in", tmp_path / "c", "-outform", "DER"]
+    der = subprocess.run(command, check=True, capture_output=True).stdout
+    digest = hashlib.sha256(der).digest()
+    assert base64.urlsafe_b64decode(pin.removeprefix("sha256-") + "=") == digest
+    assert pin == pin_of(der) == pin_of_file(tmp_path / "c")
+    assert len(pin) == len("sha256-") + 43
+
+
+def test_pin_of_a_chain_is_that_of_its_first_certificate(tmp_path: Path) -> None:
+    pin = make_certificate(tmp_path / "c", tmp_path / "k", "a.example")
+    make_certificate(tmp_path / "c2", tmp_path / "k2", "b.example")
+    (tmp_path / "chain").write_bytes((tmp_path / "c").read_bytes() + (tmp_path / "c2").read_bytes())
+    assert pin_of_file(tmp_path / "chain") == pin
+
+
+@pytest.mark.parametrize("name", ["absent", "empty"])
+def test_pin_of_no_certificate_is_a_config_error_with_the_path(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").touch()
+    with pytest.raises(ConfigError, match=str(tmp_path / name)):
+        pin_of_file(tmp_path / name)
+
+
+def test_certificate_is_p256_for_ten_years_from_yesterday(tmp_path: Path) -> None:
+    now = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    make_certificate(tmp_path / "c", tmp_path / "k", "a.example", now=now)
+    made = x509.load_pem_x509_certificate((tmp_path / "c").read_bytes())
+    key = made.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    assert key.curve.name == "secp256r1"
+    assert made.not_valid_before_utc == now - timedelta(days=1)
+    assert made.not_valid_after_utc == now + timedelta(days=3649)
+
+
+@pytest.mark.parametrize(
+    ("name", "alternative"),
+    [
+        ("127.0.0.1", ("IP Address", "127.0.0.1")),
+        ("a.example", ("DNS", "a.example")),
+        ("b\u00fccher.example", ("DNS", "xn--bcher-kva.example")),
+        ("a" * 60 + ".example", ("DNS", "a" * 60 + ".example")),
+    ],
+)
+def test_certificate_names_its_host(tmp_path: Path, name: str, alternative: tuple[str, str]) -> None:
+    make_certificate(tmp_path / "c", tmp_path / "k", name)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(tmp_path / "c")
+    text = subprocess.run(
+        ["openssl", "x509", "-in", tmp_path / "c", "-noout", "-ext", "subjectAltName"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert ":".join(alternative) in text
+
+
+def test_certificate_is_its_own_anchor_under_strict_rules(tmp_path: Path) -> None:
+    make_certificate(tmp_path / "c", tmp_path / "k", "a.example")
+    subprocess.run(
+        ["openssl", "verify", "-x509_strict", "-CAfile", tmp_path / "c", tmp_path / "c"], check=True
+    )
+
+
+def test_key_file_is_for_its_owner_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        make_certificate(tmp_path / "tls" / "c", tmp_path / "tls" / "k", "a.example")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "tls" / "k").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "tls").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("there", ["c", "k"])
+def test_certificate_never_overwrites(tmp_path: Path, there: str) -> None:
+    (tmp_path / there).write_text("precious")
+    with pytest.raises(ConfigError, match="is there already"):
+        make_certificate(tmp_path / "c", tmp_path / "k", "a.example")
+    assert (tmp_path / there).read_text() == "precious"
+
+
+def test_certificate_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot write"):
+        make_certificate(tmp_path / "file" / "c", tmp_path / "file" / "k", "a.example")
+
+
+def test_certificate_is_synced_before_its_pin_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd)))
+    make_certificate(tmp_path / "c", tmp_path / "k", "a.example")
+    assert synced == [str(tmp_path / "k"), str(tmp_path), str(tmp_path / "c"), str(tmp_path)]
