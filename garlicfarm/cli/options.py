@@ -119,4 +119,6 @@ def print_rows(output: str, schema: str, rows: Iterable[Mapping[str, Any]]) -> N
 
 
 def _cell(value: Any) -> str:
-    return "-" if value is None or value == "" else str(value)
+    text = "-" if value is None or value == "" else str(value)
+    # Others may have named it: a terminal must not obey it.
+    return text if text.isprintable() else json.dumps(text)

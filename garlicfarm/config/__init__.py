@@ -7,7 +7,7 @@ environment. How a variable is named: `garlicfarm.config.environment`.
 
 from __future__ import annotations
 
-from garlicfarm.config.files import find_config, load, secret_file_problem
+from garlicfarm.config.files import find_config, load
 from garlicfarm.config.model import (
     AdminSection,
     Config,
@@ -36,5 +36,4 @@ __all__ = [
     "RetentionSection",
     "find_config",
     "load",
-    "secret_file_problem",
 ]

@@ -1,8 +1,7 @@
-"""Configuration files: where they are looked for, reading one, and the mode of secret files."""
+"""Configuration files: where they are looked for, and reading one."""
 
 from __future__ import annotations
 
-import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from garlicfarm.config.forms import problems_between_tables
 from garlicfarm.config.model import PRESETS, Config, Document
 from garlicfarm.errors import ConfigError
 
-__all__ = ["find_config", "load", "secret_file_problem"]
+__all__ = ["find_config", "load"]
 
 FILE_NAME = "garlicfarm.toml"
 
@@ -69,20 +68,6 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         base_dir=path.parent,
         origins=tuple(converter.origins),
     )
-
-
-def secret_file_problem(path: Path) -> str | None:
-    """What is wrong with a file that holds a secret, in one sentence, or None: it must be a regular
-    file that nobody but its owner may read or write (mode 0600)."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        return f"{path}: {error.strerror}"
-    if not stat.S_ISREG(status.st_mode):
-        return f"{path}: not a regular file"
-    if status.st_mode & 0o077:
-        return f"{path}: mode {stat.S_IMODE(status.st_mode):04o} lets others read it; run chmod 600 {path}"
-    return None
 
 
 def _read(path: Path) -> dict[str, Any]:

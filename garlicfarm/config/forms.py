@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 from garlicfarm.errors import ConfigError
+from garlicfarm.farm.base64 import decode_destination
 from garlicfarm.transport import Endpoint
 
 __all__ = [
@@ -43,8 +43,12 @@ def is_admin_url(text: str) -> bool:
 
 
 def is_destination(text: str) -> bool:
-    """Whether it can be a destination in I2P base64: 387 bytes, or more with a certificate."""
-    return re.fullmatch(r"[A-Za-z0-9~-]{514,}={0,2}", text) is not None and len(text) % 4 == 0
+    """Whether it is a destination in I2P base64."""
+    try:
+        decode_destination(text)
+    except ValueError:
+        return False
+    return True
 
 
 def is_plugin_table(table: dict[str, Any]) -> bool:

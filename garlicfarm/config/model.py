@@ -38,11 +38,14 @@ def _allowed(words: str, form: Callable[[Any], bool] | None = None, **limits: An
     return msgspec.Meta(description=words, extra={"form": form} if form else None, **limits)
 
 
-_DESTINATION = "a destination in I2P base64 (516 characters or more of A-Z a-z 0-9 - ~ =)"
+_DESTINATION = "a destination in I2P base64, 516 characters or more"
 
 Version = Annotated[Literal[1], _allowed("1")]
 NodeId = Annotated[int, _allowed("a whole number from 1 to 2147483647", ge=1, le=2**31 - 1)]
-Name = Annotated[str, _allowed("1 to 64 of A-Z a-z 0-9 . _ -", pattern=r"^[A-Za-z0-9._-]{1,64}\Z")]
+Name = Annotated[
+    str,
+    _allowed("1 to 64 of A-Z a-z 0-9 . _ -, not . or ..", pattern=r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,64}\Z"),
+]
 Names = Annotated[tuple[str, ...], _allowed("a list of farm names")]
 Scheme = Annotated[str, _allowed("a transport's name, of a-z 0-9 + . -", pattern=r"^[a-z][a-z0-9+.-]*\Z")]
 ListenUrl = Annotated[str, _allowed("SCHEME://HOST:PORT, as ssl://0.0.0.0:27150", forms.is_listen_url)]

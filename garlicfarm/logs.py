@@ -1,0 +1,155 @@
+"""The program's own log: one line per event on stderr, as text or as JSON.
+
+``2026-11-21T02:19:01.123Z INFO  raft farm=farm node=1 term=3 event=became-leader``
+
+An event is a fixed word with fields; values are escaped, so that nobody who can name a peer can write
+a line of ours. What repeats for one cause is logged once, then counted: `EventLogger`. Never log entry
+contents, credentials or an Authorization header.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+__all__ = ["EventLogger", "JsonFormatter", "TextFormatter", "configure"]
+
+MAX_CAUSES = 1024
+_BARE = re.compile(r"[A-Za-z0-9._:/@+?&=%\[\],~-]+")
+_WORD = re.compile(r"[a-z][a-z0-9-]*")
+
+
+class EventLogger:
+    """Writes events, at most one line an interval per (event, peer); what was held back since then is
+    counted in the next line of that cause, as ``suppressed=n``.
+
+    :param logger: ``garlicfarm.<room>``.
+    :param clock: monotonic seconds.
+    :param context: fields that lead every line (``farm="farm"``, ``node=1``).
+
+    At most 1024 causes are remembered; the one longest silent is forgotten first, and its count, if
+    any, is logged then. `flush` does so for all.
+    """
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        interval_s: float = 1.0,
+        **context: object,
+    ) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._interval_s = interval_s
+        self._context = context
+        # Cause → (when its last line was written, level, fields, how many were held back since).
+        self._causes: dict[tuple[str, object], tuple[float, int, dict[str, object], int]] = {}
+
+    def bind(self, **context: object) -> EventLogger:
+        """A logger of more context, which counts its causes by itself."""
+        merged = {**self._context, **context}
+        return EventLogger(self._logger, clock=self._clock, interval_s=self._interval_s, **merged)
+
+    def debug(self, event: str, **fields: object) -> None:
+        self.log(logging.DEBUG, event, **fields)
+
+    def info(self, event: str, **fields: object) -> None:
+        self.log(logging.INFO, event, **fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        self.log(logging.WARNING, event, **fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        self.log(logging.ERROR, event, **fields)
+
+    def log(self, level: int, event: str, **fields: object) -> None:
+        """Log one event. ``event``: a fixed word (``peer-unreachable``); the field ``peer``, if there
+        is one, tells causes apart and should be no finer than a cause is: an address without its
+        port."""
+        if _WORD.fullmatch(event) is None:
+            raise ValueError(f"an event is a fixed word, not {event!r}")
+        if not self._logger.isEnabledFor(level):
+            return
+        cause = (event, fields.get("peer"))
+        now = self._clock()
+        written, _, _, suppressed = self._causes.pop(cause, (now - self._interval_s, 0, {}, 0))
+        if now - written < self._interval_s:
+            self._causes[cause] = (written, level, fields, suppressed + 1)
+        else:
+            self._causes[cause] = (now, level, fields, 0)
+            self._write(level, event, fields, suppressed)
+        if len(self._causes) > MAX_CAUSES:
+            self._forget(next(iter(self._causes)))
+
+    def flush(self) -> None:
+        """Log what was counted and not told yet, and forget all causes."""
+        for cause in list(self._causes):
+            self._forget(cause)
+
+    def _forget(self, cause: tuple[str, object]) -> None:
+        _, level, fields, suppressed = self._causes.pop(cause)
+        if suppressed:
+            self._write(level, cause[0], fields, suppressed)
+
+    def _write(self, level: int, event: str, fields: dict[str, object], suppressed: int) -> None:
+        told = {**self._context, **fields}
+        if suppressed:
+            told["suppressed"] = suppressed
+        self._logger.log(level, event, extra={"garlicfarm_fields": {**told, "event": event}})
+
+
+class TextFormatter(logging.Formatter):
+    """``TIME LEVEL room key=value …``; a value that is not plain is a JSON string."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{key}={_escaped(value)}" for key, value in _fields(record).items())
+        return f"{_time(record)} {record.levelname:<5} {_room(record)} {fields}"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line, with the keys of the text form."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        head = {"time": _time(record), "level": record.levelname.lower(), "room": _room(record)}
+        return json.dumps({**head, **_fields(record)}, default=str)
+
+
+def configure(
+    level: Literal["debug", "info", "warning", "error"], format: Literal["text", "json"], stream: TextIO
+) -> None:
+    """Send the log of this process to ``stream``: ours from ``level`` on, that of libraries from
+    warning on. Replaces what was set up before."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("garlicfarm").setLevel(level.upper())
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """The event's fields; a foreign record has its message as the only one."""
+    fields = dict(getattr(record, "garlicfarm_fields", None) or {"message": record.getMessage()})
+    if record.exc_info:
+        fields["exception"] = logging.Formatter().formatException(record.exc_info)
+    return fields
+
+
+def _time(record: logging.LogRecord) -> str:
+    written = datetime.fromtimestamp(record.created, UTC)
+    return written.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _room(record: logging.LogRecord) -> str:
+    return record.name.removeprefix("garlicfarm.")
+
+
+def _escaped(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    return text if _BARE.fullmatch(text) else json.dumps(text)
