@@ -1,0 +1,147 @@
+"""A node's data directory: who the node is, and the lock that lets one process at a time in.
+
+::
+
+    data/lock         flock, held while a process uses the directory
+    data/node.json    {"crc32", "id", "made", "version"}; crc32 is of the other keys as sorted JSON
+    data/farms/       one store per farm (`garlicfarm.storage.log_store`)
+
+Other rooms keep tls/, secrets/, users and local.password here too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from zlib import crc32
+
+import msgspec
+
+from garlicfarm.errors import (
+    LocalProtocolError,
+    StorageDamaged,
+    StorageError,
+    StorageInUse,
+    StorageMissing,
+    StorageVersion,
+)
+
+__all__ = ["DataDirectory", "fsync_path"]
+
+FORMAT_VERSION = 1
+_FARM_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,64}", re.ASCII)
+
+
+class _Node(msgspec.Struct, frozen=True):
+    crc32: int
+    id: int
+    made: str
+    version: int
+
+    def checksum(self) -> int:
+        return crc32(msgspec.json.encode({"id": self.id, "made": self.made, "version": self.version}))
+
+
+class DataDirectory:
+    """An opened data directory: ``path``, and ``node_id`` (1 … 2**31−1), which never changes."""
+
+    def __init__(self, path: Path, node_id: int) -> None:
+        self.path = path
+        self.node_id = node_id
+
+    @staticmethod
+    def create(path: Path, node_id: int) -> None:
+        """Make a data directory, durably; its parent must exist.
+
+        A directory that is there already is taken if it is private (0700) and holds no node yet, so
+        that an interrupted ``create`` can be repeated. Nothing is ever overwritten.
+
+        Raises `StorageInUse` (another process is in it), `StorageError` (it holds a node, is open to
+        others, or cannot be written), all the caller's to solve.
+        """
+        try:
+            path.mkdir(mode=0o700, exist_ok=True)
+            if path.stat().st_mode & 0o077:
+                raise StorageError(f"{path} is open to others; make it private (chmod 700) or name a new one")
+            with _locked(path / "lock"):
+                if (path / "node.json").exists():
+                    raise StorageError(f"{path} is the data directory of a node already; name a new one")
+                (path / "farms").mkdir(mode=0o700, exist_ok=True)
+                made = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+                node = _Node(0, node_id, made, FORMAT_VERSION)
+                part = path / "node.json.part"
+                part.write_bytes(msgspec.json.encode(msgspec.structs.replace(node, crc32=node.checksum())))
+                fsync_path(part)
+                part.rename(path / "node.json")  # last: a directory without it is no node's yet
+                fsync_path(path)
+            fsync_path(path.absolute().parent)
+        except OSError as error:
+            raise StorageError(f"cannot make the data directory {path}: {error.strerror}") from error
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path) -> Iterator[DataDirectory]:
+        """Hold a data directory; the lock is released at the end, or by the kernel when we die.
+
+        Raises `StorageMissing`, `StorageInUse`, `StorageVersion`, `StorageDamaged` (node.json), and
+        `StorageError` (the operating system refuses). Only the lock file is touched.
+        """
+        try:
+            data = (path / "node.json").read_bytes()
+        except FileNotFoundError:
+            raise StorageMissing(
+                f"{path} is not the data directory of a node; `garlicfarm node init` makes a new farm, "
+                "`garlicfarm node join` enrols in a running one"
+            ) from None
+        except OSError as error:
+            raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error
+        node = _decode_node(data, path / "node.json")
+        with _locked(path / "lock"):
+            yield cls(path, node.id)
+
+    def farm_directory(self, name: str) -> Path:
+        """Where the farm's store is, or is to be made. Raises `LocalProtocolError` (not a farm's name)."""
+        if not _FARM_NAME.fullmatch(name):
+            raise LocalProtocolError(f"{name!r} is not a farm's name: 1 to 64 of A-Z a-z 0-9 . _ -")
+        return self.path / "farms" / name
+
+
+def fsync_path(path: Path) -> None:
+    """Make a file's contents, or a directory's names, durable. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _decode_node(data: bytes, where: Path) -> _Node:
+    try:
+        node = msgspec.json.decode(data, type=_Node)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StorageDamaged(f"{where}: {error}; restore it from a backup") from error
+    if node.crc32 != node.checksum():
+        raise StorageDamaged(f"{where} fails its checksum; restore it from a backup")
+    if node.version != FORMAT_VERSION:
+        raise StorageVersion(f"{where} has format version {node.version}, known is {FORMAT_VERSION}")
+    return node
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StorageError(f"cannot open {path}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise StorageInUse(f"another process uses {path.parent}; stop it first") from error
+    finally:
+        os.close(descriptor)

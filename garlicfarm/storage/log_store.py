@@ -1,0 +1,297 @@
+"""A farm's store: made once, checked whole at every start, then the consensus core's read side.
+
+``log.db`` is SQLite in WAL mode (tables: `garlicfarm.storage.schema`). Two connections: the core's
+reads on the event loop go over a read-only one, all writes over the other, by `Writer`'s thread.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from garlicfarm.errors import (
+    Compacted,
+    LocalProtocolError,
+    StorageError,
+    StorageInUse,
+    StorageMissing,
+    StorageVersion,
+)
+from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
+from garlicfarm.storage import schema
+from garlicfarm.storage.directory import fsync_path
+from garlicfarm.storage.schema import Genesis
+from garlicfarm.storage.wal import check_wal
+from garlicfarm.wire.messages import Configuration
+
+__all__ = ["LogStore", "create_store"]
+
+FILE_NAME = "log.db"
+_TAIL_BYTES = 8 * 1024 * 1024
+_ENTRY_OVERHEAD_BYTES = 160  # what an entry costs in memory beside its value
+_HEADER = b"SQLite format 3\0\x10\0\2\2"  # page size 4096, WAL for readers and writers
+
+
+def create_store(directory: Path, genesis: Genesis) -> None:
+    """Make a farm's store, durably: an interrupted call leaves none, and can be repeated.
+
+    ``directory`` is ``data/farms/<farm>`` (made if missing) of a data directory that is held.
+
+    Raises `StorageError` (there is a store already, or the system refuses; nothing is overwritten),
+    `LocalProtocolError` (an illegal Configuration).
+    """
+    meta = schema.encode_meta(genesis)
+    path, part = directory / FILE_NAME, directory / f"{FILE_NAME}.part"
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        if path.exists() or path.with_name(f"{FILE_NAME}-wal").exists():
+            raise StorageError(f"{directory} holds a store already; a store is never overwritten")
+        for suffix in ("", "-journal", "-wal", "-shm"):
+            part.with_name(part.name + suffix).unlink(missing_ok=True)
+        with closing(schema.connect(part, "rwc")) as db:
+            for pragma in (
+                "page_size = 4096",
+                "auto_vacuum = INCREMENTAL",
+                f"application_id = {schema.APPLICATION_ID}",
+                f"user_version = {schema.FORMAT_VERSION}",
+                "journal_mode = WAL",
+            ):
+                db.execute(f"PRAGMA {pragma}").fetchall()
+            for statement in schema.SCHEMA.values():
+                db.execute(statement)
+            db.execute("INSERT INTO meta VALUES (?, ?, ?, ?, ?, ?, ?)", meta)
+            db.execute("INSERT INTO hard_state VALUES (?, ?, ?, ?)", schema.encode_hard_state(HardState()))
+        part.chmod(0o600)
+        fsync_path(part)
+        part.rename(path)
+        fsync_path(directory)
+        fsync_path(directory.absolute().parent)
+    except (sqlite3.Error, OSError) as error:
+        raise schema.storage_error(error, path) from error
+
+
+class _Contents(NamedTuple):
+    genesis: Genesis
+    hard_state: HardState
+    last_index: int
+
+
+class LogStore:
+    """The read side of a store, as `garlicfarm.raft.types.Storage`: synchronous, for the event loop.
+
+    What is visible is what `Writer` reported durable, less what is about to be replaced: a truncation
+    hides entries as soon as it is submitted. So everything up to ``last_index()`` is on disk, and
+    stays. The newest entries (8 MiB) are kept in memory; older ones are read from disk, and checked.
+
+    Made by `open`; ``genesis`` says what the store was born with.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        contents: _Contents,
+        reads: sqlite3.Connection,
+        writes: sqlite3.Connection,
+    ) -> None:
+        self.path = path
+        self.genesis, self._hard_state, self._last = contents
+        self.writes = writes  # Writer's thread only, from now on
+        self._reads = reads
+        self._tail: list[Entry] = []  # ends at _last, unless empty
+        self._tail_bytes = 0
+        self._truncations: deque[int] = deque()  # submitted, not yet durable
+
+    @classmethod
+    def open(cls, directory: Path, *, farm: str) -> Self:
+        """Check and open the store in ``directory`` (``data/farms/<farm>``, its data directory held).
+
+        Everything is verified: the WAL's transactions, SQLite's structure, and every row's checksum;
+        100,000 entries of 200 bytes take some 0.2 s. Blocking. Then, and only then, what a crash left
+        in the WAL is synced and moved into the file, so that what is read is durable even if the
+        last process died between write and fsync.
+
+        Raises `StorageMissing`, `StorageVersion`, `StorageDamaged`, `StorageInUse` (a foreign program
+        reads the file), `StorageError` (another farm's store, or the system refuses). The store's
+        contents are as before after each of them.
+        """
+        path = directory / FILE_NAME
+        if sqlite3.sqlite_version_info < (3, 37):
+            raise StorageError(f"SQLite {sqlite3.sqlite_version} is too old for {path}; 3.37 is needed")
+        if not path.exists():
+            raise StorageMissing(
+                f"no store of farm {farm!r} in {directory}; `garlicfarm node init` or `farm create` "
+                "makes one. A member that lost its store is removed from the farm and enrols under a new id"
+            )
+        try:
+            with path.open("rb") as file:
+                if file.read(len(_HEADER)) != _HEADER:
+                    raise schema.Corrupt("the file header is not a store's")
+            check_wal(path)
+            with ExitStack() as stack:
+                reads = stack.enter_context(closing(schema.connect(path, "ro")))
+                contents = _verify(reads, path)
+                if contents.genesis.farm != farm:
+                    raise StorageError(f"{path} is of farm {contents.genesis.farm!r}, not of {farm!r}")
+                writes = stack.enter_context(closing(schema.connect(path, "rw")))
+                writes.execute("PRAGMA synchronous = FULL")
+                writes.execute("PRAGMA wal_autocheckpoint = 0")  # Writer does it: SQLite swallows its errors
+                if writes.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+                    raise StorageInUse(f"another program reads {path}; stop it first")
+                stack.pop_all()
+        except (sqlite3.Error, OSError) as error:
+            raise schema.storage_error(error, path) from error
+        return cls(path, contents, reads, writes)
+
+    def close(self) -> None:
+        """Close both connections. `Writer.run` must have ended (it closes its own), or never begun."""
+        self.writes.close()
+        self._reads.close()
+
+    # The read side of the core.
+
+    def initial_state(self) -> tuple[HardState, Configuration]:
+        """The durable hard state, and the Configuration in force at its commit index. Raises
+        `StorageError` (the disk), `StorageDamaged`."""
+        query = "SELECT * FROM entries WHERE type = 2 AND idx <= ? ORDER BY idx DESC LIMIT 1"
+        try:
+            row = self._reads.execute(query, (self._hard_state.commit,)).fetchone()
+            if row is not None:
+                return self._hard_state, schema.configuration_of(schema.decode_entry(row).value)
+        except sqlite3.Error as error:
+            raise schema.storage_error(error, self.path) from error
+        return self._hard_state, self._genesis_configuration()
+
+    def entries(self, lo: int, hi: int, max_bytes: int) -> Sequence[Entry]:
+        """Entries lo ≤ index < hi, at least one, then as many as fit into ``max_bytes`` of values.
+
+        Raises `Compacted` (lo < first_index), `LocalProtocolError` (an empty range, or beyond
+        last_index + 1), `StorageError` (the disk), `StorageDamaged`.
+        """
+        if lo < self.first_index():
+            raise Compacted(self.first_index())
+        if not lo < hi <= self._last + 1:
+            raise LocalProtocolError(f"entries {lo} to {hi} of a log that ends at {self._last}")
+        held = self._last - len(self._tail)  # the tail begins after this index
+        tail = self._tail[lo - held - 1 : hi - held - 1] if lo > held else None
+        found: list[Entry] = []
+        for entry in self._from_disk(lo, hi, max_bytes) if tail is None else tail:
+            max_bytes -= len(entry.value)
+            if max_bytes < 0 and found:
+                break
+            found.append(entry)
+        return found
+
+    def term(self, index: int) -> int:
+        """The term of an entry, 0 for index 0. Raises as `entries`."""
+        if index == 0:
+            return 0
+        return self.entries(index, index + 1, 0)[0].term
+
+    def first_index(self) -> int:
+        """Index of the first entry held, or to be held."""
+        return 1
+
+    def last_index(self) -> int:
+        """The last index that is durable and that nothing submitted replaces, 0 in a new store."""
+        return self._last
+
+    def snapshot(self) -> SnapshotMeta:
+        """The boundary below ``first_index``."""
+        return SnapshotMeta(0, 0, self._genesis_configuration())
+
+    def _genesis_configuration(self) -> Configuration:
+        return self.genesis.configuration or Configuration(0, 0)
+
+    def _from_disk(self, lo: int, hi: int, max_bytes: int) -> list[Entry]:
+        """Entries from lo on; more than are wanted by at most one."""
+        found: list[Entry] = []
+        try:
+            with closing(
+                self._reads.execute("SELECT * FROM entries WHERE idx >= ? AND idx < ? ORDER BY idx", (lo, hi))
+            ) as rows:
+                for row in rows:
+                    found.append(schema.decode_entry(row))
+                    max_bytes -= len(found[-1].value)
+                    if max_bytes < 0:
+                        break
+            if not found or found[0].index != lo or found[-1].index != lo + len(found) - 1:
+                raise schema.Corrupt(f"entries from {lo} on are missing")
+        except sqlite3.Error as error:
+            raise schema.storage_error(error, self.path) from error
+        return found
+
+    # What Writer tells, in the Trio thread.
+
+    def submitted(self, persist: Persist) -> None:
+        """A step was queued: hide what it replaces."""
+        if persist.truncate_from is not None:
+            self._truncations.append(persist.truncate_from)
+            self._cut(persist.truncate_from)
+
+    def written(self, persist: Persist) -> None:
+        """A step is durable: show it, as far as no step queued behind it takes it back."""
+        if persist.truncate_from is not None:
+            self._truncations.popleft()
+        if persist.hard_state is not None:
+            self._hard_state = persist.hard_state
+        entries = persist.entries
+        if self._truncations and entries:
+            entries = entries[: max(0, min(self._truncations) - entries[0].index)]
+        if entries:
+            self._last = entries[-1].index
+            self._tail.extend(entries)
+            self._tail_bytes += sum([_weight(entry) for entry in entries])
+            if self._tail_bytes > _TAIL_BYTES:
+                self._trim()
+
+    def _cut(self, index: int) -> None:
+        keep = max(0, len(self._tail) - max(0, self._last - index + 1))
+        self._tail_bytes -= sum([_weight(entry) for entry in self._tail[keep:]])
+        del self._tail[keep:]
+        self._last = min(self._last, index - 1)
+
+    def _trim(self) -> None:
+        drop = 0
+        while self._tail_bytes > _TAIL_BYTES * 3 // 4:  # a quarter at once: deleting moves the rest
+            self._tail_bytes -= _weight(self._tail[drop])
+            drop += 1
+        del self._tail[:drop]
+
+
+def _weight(entry: Entry) -> int:
+    return len(entry.value) + _ENTRY_OVERHEAD_BYTES
+
+
+def _verify(db: sqlite3.Connection, path: Path) -> _Contents:
+    """Check SQLite's own structure and every row. Raises `StorageVersion`, `sqlite3.Error`."""
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version != schema.FORMAT_VERSION:
+        try:
+            schema.read_genesis(db)
+        except sqlite3.Error:
+            raise StorageVersion(
+                f"{path} has format version {version}, this program knows {schema.FORMAT_VERSION}; "
+                "use the program that wrote it"
+            ) from None
+        raise schema.Corrupt(f"the file header names format version {version}, meta {schema.FORMAT_VERSION}")
+    if db.execute("PRAGMA application_id").fetchone()[0] != schema.APPLICATION_ID:
+        raise schema.Corrupt("the file header is not a store's")
+    if dict(db.execute("SELECT name, sql FROM sqlite_schema").fetchall()) != schema.SCHEMA:
+        raise schema.Corrupt("the tables are not a store's")
+    problem = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if problem != "ok":
+        raise schema.Corrupt(problem)
+    last = 0
+    with closing(db.execute("SELECT * FROM entries ORDER BY idx")) as rows:
+        for row in rows:
+            last += 1
+            if schema.decode_entry(row).index != last:
+                raise schema.Corrupt(f"entry {last} is missing")
+    contents = _Contents(schema.read_genesis(db), schema.read_hard_state(db), last)
+    if contents.hard_state.commit > last:
+        raise schema.Corrupt(f"the log ends at {last}, but is committed up to {contents.hard_state.commit}")
+    return contents

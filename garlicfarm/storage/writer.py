@@ -1,0 +1,166 @@
+"""The one thread that writes a farm's store: everything queued, one transaction, one fsync."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from queue import SimpleQueue
+from time import perf_counter
+from typing import NoReturn
+
+import trio
+
+from garlicfarm.errors import LocalProtocolError
+from garlicfarm.raft.types import Persist
+from garlicfarm.storage.log_store import LogStore
+from garlicfarm.storage.schema import encode_entry, encode_hard_state, storage_error
+
+__all__ = ["Writer"]
+
+_MAX_QUEUED_STEPS = 65_536
+_MAX_QUEUED_BYTES = 256 * 1024 * 1024
+_CHECKPOINT_BYTES = 4 * 1024 * 1024
+_BATCH_OVERHEAD_BYTES = 16 * 1024  # pages that a small transaction rewrites: some four
+
+
+class Writer:
+    """Takes durable steps from the core and reports them when they are durable.
+
+    ``on_durable(token)`` runs in the Trio thread once per batch: all steps up to ``token`` are on
+    disk, and ``store`` shows them already. ``on_batch(entries, seconds)`` likewise, for metrics.
+    Neither may raise.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        on_durable: Callable[[int], None],
+        on_batch: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._on_durable = on_durable
+        self._on_batch = on_batch
+        self._queue: SimpleQueue[Persist | None] = SimpleQueue()  # None: no more will come
+        self._token = -1
+        self._next_index = store.last_index() + 1
+        self._commit = store.initial_state()[0].commit
+        self._queued_steps = 0
+        self._queued_bytes = 0
+        self._error: sqlite3.Error | OSError | OverflowError | None = None
+
+    def submit(self, persist: Persist) -> None:
+        """Queue one step; returns at once. After the end of `run` it is neither written nor reported.
+
+        Raises `LocalProtocolError`: tokens or a commit index that do not rise, entries that leave a
+        gap, a truncation of what is committed, a commit index beyond the log, or more than 65,536
+        steps or 256 MiB queued (the core bounds both far below).
+        """
+        first, entries = persist.truncate_from, persist.entries
+        if first is None:
+            first = self._next_index
+        elif not self._commit < first <= self._next_index:
+            raise LocalProtocolError(f"entries from {first} on: {self._commit} are committed")
+        end = first + len(entries)
+        commit = self._commit if persist.hard_state is None else persist.hard_state.commit
+        size = _size(persist)
+        if persist.token <= self._token:
+            raise LocalProtocolError(f"token {persist.token} after {self._token}")
+        if entries and (entries[0].index != first or entries[-1].index != end - 1):
+            raise LocalProtocolError(f"entries {entries[0].index} to {entries[-1].index}, {first} is next")
+        if not self._commit <= commit < end:
+            raise LocalProtocolError(f"commit index {commit} after {self._commit}, in a log up to {end - 1}")
+        if self._queued_steps >= _MAX_QUEUED_STEPS or self._queued_bytes + size > _MAX_QUEUED_BYTES:
+            raise LocalProtocolError(f"{self._queued_steps} steps, {self._queued_bytes} bytes are queued")
+        self._token, self._next_index, self._commit = persist.token, end, commit
+        self._queued_steps += 1
+        self._queued_bytes += size
+        self._store.submitted(persist)
+        self._queue.put(persist)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
+        """Write until cancelled; to be run once.
+
+        Any error of a write or an fsync ends it with `StorageError` (`StorageDamaged` if the file
+        makes no sense): no step of that batch or a later one is ever reported, nothing is retried.
+
+        Cancellation: what is queued is still written and reported, the WAL is moved into the file,
+        and the writer's connection closed. That takes as long as the disk takes, and no deadline cuts
+        it short. An error on that way is raised instead of the cancellation.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._own_thread, trio.lowlevel.current_trio_token(), nursery.cancel_scope)
+                task_status.started()
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    self._queue.put(None)
+        finally:
+            if self._error is not None:
+                raise storage_error(self._error, self._store.path) from self._error
+        raise AssertionError("the thread ends only when told to, or with an error")
+
+    async def _own_thread(self, loop: trio.lowlevel.TrioToken, scope: trio.CancelScope) -> None:
+        limiter = trio.CapacityLimiter(1)  # not the shared one: this thread is held for good
+        try:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self._work, loop, limiter=limiter, thread_name="storage writer")
+        except (sqlite3.Error, OSError, OverflowError) as error:
+            self._error = error
+            scope.cancel()
+
+    def _work(self, loop: trio.lowlevel.TrioToken) -> None:
+        """The thread. An error leaves it at once: the connection closes without another write or
+        sync (the store's read-only connection stays open, so SQLite does not checkpoint)."""
+        queue = self._queue
+        unmoved_bytes = 0
+        with closing(self._store.writes) as db:
+            while True:
+                step = queue.get()
+                batch: list[Persist] = []
+                while step is not None:
+                    batch.append(step)
+                    if queue.empty():
+                        break
+                    step = queue.get()
+                if batch:
+                    begun = perf_counter()
+                    _write(db, batch)
+                    loop.run_sync_soon(self._report, batch, perf_counter() - begun)
+                if step is None:
+                    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                    return
+                unmoved_bytes += _BATCH_OVERHEAD_BYTES + sum(map(_size, batch))
+                if unmoved_bytes >= _CHECKPOINT_BYTES:
+                    db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                    unmoved_bytes = 0
+
+    def _report(self, batch: Sequence[Persist], seconds: float) -> None:
+        for persist in batch:
+            self._store.written(persist)
+            self._queued_bytes -= _size(persist)
+        self._queued_steps -= len(batch)
+        if self._on_batch is not None:
+            self._on_batch(sum([len(persist.entries) for persist in batch]), seconds)
+        self._on_durable(batch[-1].token)
+
+
+def _size(persist: Persist) -> int:
+    return sum([len(entry.value) for entry in persist.entries])
+
+
+def _write(db: sqlite3.Connection, batch: Sequence[Persist]) -> None:
+    """One transaction; durable when this returns (`synchronous = FULL`)."""
+    hard_state = None
+    db.execute("BEGIN IMMEDIATE")
+    for persist in batch:
+        if persist.truncate_from is not None:
+            db.execute("DELETE FROM entries WHERE idx >= ?", (persist.truncate_from,))
+        if persist.entries:
+            db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", map(encode_entry, persist.entries))
+        hard_state = persist.hard_state or hard_state
+    if hard_state is not None:
+        row = encode_hard_state(hard_state)
+        db.execute("UPDATE hard_state SET term = ?, vote = ?, commit_index = ?, crc32 = ?", row)
+    db.execute("COMMIT")
