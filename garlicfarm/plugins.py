@@ -99,7 +99,8 @@ def make(group: str, base_class: type[T], name: str, table: Mapping[str, Any], b
     `ConfigError` with every problem of ``table``.
     """
     plugin: Any = load_plugin(group, name, base_class)
-    made: T = plugin(_convert(table, plugin.Config, f"{group.removeprefix('garlicfarm.')} {name}"), base_dir)
+    noun = group.removeprefix("garlicfarm.").removesuffix("s")
+    made: T = plugin(_convert(table, plugin.Config, f"{noun} {name}"), base_dir)
     return made
 
 
