@@ -70,6 +70,13 @@ _DECORATORS: Mapping[str, Sequence[Callable[[Any], Any]]] = {
     ],
 }
 
+_FIELDS = {
+    "user": ("user", "password_file"),
+    "tls": ("ca", "pin"),
+    "timeout": ("timeout_s",),
+    "verbosity": ("verbose", "quiet"),
+}
+
 
 def shared_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add shared options to a command, which gets them as its keyword argument ``options``.
@@ -78,13 +85,15 @@ def shared_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., 
     output, timeout, verbosity; none: all of them.
     """
     chosen = names or tuple(_DECORATORS)
+    fields = [field for name in chosen for field in _FIELDS.get(name, (name,))]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def with_options(**arguments: Any) -> Any:
-            verbosity = arguments.pop("verbose", 0) - arguments.pop("quiet", 0)
-            given = {name: arguments.pop(name) for name in Options.__slots__ if name in arguments}
-            return command(options=Options(**given, verbosity=verbosity), **arguments)
+            given = {field: arguments.pop(field) for field in fields}
+            if "verbose" in given:
+                given["verbosity"] = given.pop("verbose") - given.pop("quiet")
+            return command(options=Options(**given), **arguments)
 
         wrapped: Callable[..., Any] = with_options
         for name in reversed(chosen):

@@ -26,9 +26,15 @@ def is_listen_url(text: str) -> bool:
 
 
 def is_dial_url(text: str) -> bool:
-    """Whether others could dial it: no wildcard address, a port."""
+    """Whether others could dial it: a possible name or an address, not a wildcard, and a port."""
     endpoint = _endpoint(text)
-    return endpoint is not None and endpoint.port > 0 and endpoint.host not in ("", "0.0.0.0", "::")
+    if endpoint is None or endpoint.port == 0 or endpoint.host in ("0.0.0.0", "::"):
+        return False
+    try:
+        endpoint.host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def is_admin_url(text: str) -> bool:

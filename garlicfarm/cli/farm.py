@@ -1,0 +1,76 @@
+"""`garlicfarm farm`: a whole farm at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from garlicfarm.cli.options import Options, print_rows, shared_options
+
+if TYPE_CHECKING:
+    from garlicfarm.provision import MemberPlan
+
+__all__ = ["farm"]
+
+
+@click.group()
+def farm() -> None:
+    """Make a farm of several nodes."""
+
+
+@farm.command()
+@click.option(
+    "--member",
+    "members",
+    multiple=True,
+    required=True,
+    metavar="ID=ENDPOINT",
+    help="A member and what others dial, as 1=ssl://a.example:27150; repeatable.",
+)
+@click.option("--master", metavar="BASE64", default="", help="Master destination of the Meta LeaseSet.")
+@click.option("--application", type=click.Choice(["farm", "log"]), default="farm", show_default=True)
+@click.option("--preset", type=click.Choice(["clearnet", "i2p"]), default="clearnet", show_default=True)
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Directory to make; must not exist."
+)
+@shared_options("farm", "output")
+def create(
+    options: Options, members: tuple[str, ...], master: str, application: str, preset: str, out: Path
+) -> None:
+    """Make one directory per node, each with everything that the node needs to start.
+
+    Copy each to its machine (it holds the farm's secret) and run `garlicfarm node start` in it.
+    """
+    from garlicfarm.provision import FarmPlan, create_farm
+
+    plan = FarmPlan(name=options.farm or "farm", application=application, preset=preset, master=master)
+    made = create_farm(out, _plans(members), plan)
+    endpoints = {server.id: server.endpoint for server in made.configuration.servers}
+    rows = [
+        {"id": node_id, "directory": str(directory), "endpoint": endpoints[node_id]}
+        for node_id, directory in made.directories.items()
+    ]
+    print_rows(options.output, "garlicfarm.farm-create/1", rows)
+
+
+def _plans(members: tuple[str, ...]) -> dict[int, MemberPlan]:
+    from garlicfarm.provision import ADMIN_PORT, MemberPlan
+    from garlicfarm.transport import Endpoint
+
+    plans: dict[int, MemberPlan] = {}
+    hosts: list[str] = []
+    for text in members:
+        number, equals, url = text.partition("=")
+        if not (number.isascii() and number.isdigit() and equals) or int(number) in plans:
+            raise click.BadParameter(
+                f"{text!r} must be ID=ENDPOINT, each id once, as 1=ssl://a.example:27150",
+                param_hint="--member",
+            )
+        host = Endpoint.parse(url).host
+        # Members on one machine need an admin port each.
+        admin_url = f"https://127.0.0.1:{ADMIN_PORT + hosts.count(host)}"
+        hosts.append(host)
+        plans[int(number)] = MemberPlan(endpoint=url, admin_url=admin_url)
+    return plans

@@ -1,0 +1,75 @@
+"""`garlicfarm node`: making a node, and running it (`garlicfarm.cli.node_start`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from garlicfarm.cli.lazy import LazyGroup
+from garlicfarm.cli.options import Options, shared_options
+
+__all__ = ["init", "node"]
+
+
+@click.group(
+    cls=LazyGroup,
+    targets={"init": "garlicfarm.cli.node:init", "start": "garlicfarm.cli.node_start:start"},
+)
+def node() -> None:
+    """Make and run the node of this machine."""
+
+
+@click.command()
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
+@click.option("--id", "node_id", type=click.IntRange(1, 2**31 - 1), default=1, show_default=True)
+@click.option("--endpoint", metavar="URL", help="What others dial, as ssl://a.example:27150.")
+@click.option("--host", help="Short for --endpoint ssl://HOST:PORT.")
+@click.option("--port", type=click.IntRange(1, 65535), default=27150, show_default=True)
+@click.option(
+    "--admin-url", metavar="URL", help="Where the admin API listens.  [default: https://127.0.0.1:27151]"
+)
+@click.option("--application", type=click.Choice(["farm", "log"]), default="farm", show_default=True)
+@click.option("--preset", type=click.Choice(["clearnet", "i2p"]), default="clearnet", show_default=True)
+@click.option("--master", metavar="BASE64", default="", help="Master destination of the Meta LeaseSet.")
+@shared_options("farm")
+def init(
+    options: Options,
+    directory: Path,
+    node_id: int,
+    endpoint: str | None,
+    host: str | None,
+    port: int,
+    admin_url: str | None,
+    application: str,
+    preset: str,
+    master: str,
+) -> None:
+    """Make a new farm of one node in DIRECTORY (default: here).
+
+    Writes garlicfarm.toml and data/: certificate, farm secret, the user `local`, and the store with its
+    first Configuration. Overwrites nothing.
+    """
+    from garlicfarm.provision import FarmPlan, MemberPlan, create_node
+
+    if endpoint and host:
+        raise click.UsageError("give --endpoint or --host, not both")
+    if not endpoint and not host:
+        click.echo(
+            f"warning: other machines cannot reach ssl://127.0.0.1:{port}; "
+            "name what they dial with --endpoint or --host",
+            err=True,
+        )
+    # An IPv6 address needs its brackets in a URL.
+    host = f"[{host}]" if host and ":" in host else host or "127.0.0.1"
+    member = MemberPlan(endpoint=endpoint or f"ssl://{host}:{port}")
+    if admin_url is not None:
+        member = MemberPlan(endpoint=member.endpoint, admin_url=admin_url)
+    farm = FarmPlan(name=options.farm or "farm", application=application, preset=preset, master=master)
+    made = create_node(directory, node_id, member, farm)
+    click.echo(directory / "garlicfarm.toml")
+    click.echo(
+        f"farm {farm.name} ({made.farm_id.hex()}) has one member, {made.configuration.servers[0].endpoint}; "
+        f"run it with: garlicfarm node start --config {directory / 'garlicfarm.toml'}",
+        err=True,
+    )

@@ -1,0 +1,22 @@
+"""`garlicfarm transports`: which transports are installed."""
+
+from __future__ import annotations
+
+import click
+
+from garlicfarm.cli.options import Options, print_rows, shared_options
+
+__all__ = ["transports"]
+
+
+@click.command()
+@shared_options("output")
+def transports(options: Options) -> None:
+    """The installed transports and where they come from. Loads none of them."""
+    from garlicfarm.plugins import TRANSPORTS, list_plugins
+
+    rows = [
+        {"name": plugin.name, "distribution": plugin.distribution, "version": plugin.version}
+        for plugin in list_plugins(TRANSPORTS)
+    ]
+    print_rows(options.output, "garlicfarm.transports/1", rows)

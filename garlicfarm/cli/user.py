@@ -1,0 +1,75 @@
+"""`garlicfarm user`: who may use the admin API and the farm listener of this machine's node."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from garlicfarm.cli.options import Options, print_rows, shared_options
+
+if TYPE_CHECKING:
+    from garlicfarm.users import UserStore
+
+__all__ = ["user"]
+
+
+@click.group()
+def user() -> None:
+    """Users of this machine's node, with their roles. A running node sees changes at the next login."""
+
+
+@user.command("list")
+@shared_options("config", "output")
+def list_(options: Options) -> None:
+    """Names and roles."""
+    rows = [{"name": name, "role": role} for name, role in _store(options).list()]
+    print_rows(options.output, "garlicfarm.users/1", rows)
+
+
+@user.command()
+@click.argument("name")
+@click.option("--role", type=click.Choice(["reader", "poster", "admin"]), default="reader", show_default=True)
+@click.option(
+    "--password-file",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    help="File (mode 0600) with the password; - is stdin. Default: ask, or stdin where it is no terminal.",
+)
+@shared_options("config")
+def add(options: Options, name: str, role: Any, password_file: Path | None) -> None:
+    """Add NAME, or give NAME a new role and password."""
+    store = _store(options)
+    store.add(name, role, _password(name, password_file))
+
+
+@user.command()
+@click.argument("name")
+@shared_options("config")
+def remove(options: Options, name: str) -> None:
+    """Remove NAME."""
+    _store(options).remove(name)
+
+
+def _store(options: Options) -> UserStore:
+    from garlicfarm.config import find_config, load
+    from garlicfarm.errors import StorageMissing
+    from garlicfarm.users import UserStore
+
+    data_dir = load(find_config(options.config, os.environ, Path.cwd()), os.environ).node.data_dir
+    if not data_dir.is_dir():
+        raise StorageMissing(f"there is no data directory {data_dir}; `garlicfarm node init` makes one")
+    return UserStore(data_dir / "users")
+
+
+def _password(name: str, file: Path | None) -> str:
+    """The password, never from the command line, where every process could read it."""
+    from garlicfarm.identity import read_private_file
+
+    if file is not None and str(file) != "-":
+        return read_private_file(file).rstrip("\r\n")
+    if file is None and sys.stdin.isatty():
+        return str(click.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True))
+    return sys.stdin.readline().rstrip("\r\n")

@@ -1,0 +1,229 @@
+"""Makes nodes: configuration, certificate, secret, the user ``local``, and the store with its genesis.
+
+All or nothing: everything is made in a hidden directory beside its place and moved there at the end;
+what exists is never touched. Only this makes stores (D12): a running node never does. ::
+
+    DIRECTORY/garlicfarm.toml
+    DIRECTORY/data/                node.json  users  local.password  tls/  secrets/  farms/<farm>/
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from garlicfarm.certificates import make_certificate
+from garlicfarm.config import load
+from garlicfarm.config.forms import is_dial_url
+from garlicfarm.errors import ConfigError, StorageError
+from garlicfarm.identity import write_secret_file
+from garlicfarm.storage import DataDirectory, Genesis, create_store
+from garlicfarm.storage.directory import fsync_path
+from garlicfarm.transport import Endpoint
+from garlicfarm.users import UserStore
+from garlicfarm.wire.messages import ClusterServer, Configuration
+
+__all__ = ["FarmPlan", "MadeFarm", "MemberPlan", "create_farm", "create_node"]
+
+ALGORITHM_VERSION = 1
+ADMIN_PORT = 27151
+CONFIG_NAME = "garlicfarm.toml"
+LOCAL_USER = "local"
+
+
+class FarmPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What all members of a new farm share. ``raft`` and ``retention`` hold keys of the tables of
+    those names that differ from the preset; ``master`` is the master destination in I2P base64."""
+
+    name: str = "farm"
+    application: str = "farm"
+    preset: str = "clearnet"
+    master: str = ""
+    raft: Mapping[str, Any] = {}
+    retention: Mapping[str, Any] = {}
+
+
+class MemberPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one member has of its own.
+
+    ``endpoint`` is what others dial; a pin is added to it where the transport is ``ssl`` (D11).
+    ``listen`` "": every address at the endpoint's port, or loopback if the endpoint is there.
+    ``router`` is the table ``[farm.router]``, {} for none; ``leaves`` are I2P base64.
+    """
+
+    endpoint: str
+    listen: str = ""
+    admin_url: str = f"https://127.0.0.1:{ADMIN_PORT}"
+    router: Mapping[str, Any] = {}
+    leaves: tuple[str, ...] = ()
+
+
+class MadeFarm(msgspec.Struct, frozen=True):
+    """A new farm: its id (16 bytes), the first Configuration, and where each member's files are."""
+
+    farm_id: bytes
+    configuration: Configuration
+    directories: Mapping[int, Path]
+
+
+def create_node(directory: Path, node_id: int, member: MemberPlan, farm: FarmPlan | None = None) -> MadeFarm:
+    """Make a farm of one node in ``directory``, which may exist but must not hold a node.
+
+    Mints farm id and farm secret. Raises `ConfigError`: something is there already, or the plans make
+    no valid configuration; `StorageError`: it cannot be written. Then nothing was made.
+    """
+    for name in (CONFIG_NAME, "data"):
+        if (directory / name).exists():
+            raise ConfigError([f"{directory / name} is there already; nothing was overwritten"])
+    with _staging(directory) as staging:
+        made = _make(farm or FarmPlan(), {node_id: member}, {node_id: staging})
+    return msgspec.structs.replace(made, directories={node_id: directory})
+
+
+def create_farm(out: Path, members: Mapping[int, MemberPlan], farm: FarmPlan | None = None) -> MadeFarm:
+    """Make all nodes of a farm at once, each in its own directory ``out/node-<id>``; ``out`` must not
+    exist. The genesis of each names all of them. Raises as `create_node` does.
+    """
+    if out.exists():
+        raise ConfigError([f"{out} is there already; nothing was overwritten"])
+    if not members:
+        raise ConfigError(["a farm needs at least one member"])
+    with _staging(out) as staging:
+        directories = {node_id: staging / f"node-{node_id}" for node_id in sorted(members)}
+        for directory in directories.values():
+            directory.mkdir(mode=0o700)
+        made = _make(farm or FarmPlan(), members, directories)
+    return msgspec.structs.replace(made, directories={i: out / path.name for i, path in directories.items()})
+
+
+def _make(farm: FarmPlan, members: Mapping[int, MemberPlan], directories: Mapping[int, Path]) -> MadeFarm:
+    problems = [
+        f"member {node_id}: {member.endpoint!r} is not what others can dial; it must be SCHEME://HOST:PORT"
+        for node_id, member in members.items()
+        if not is_dial_url(member.endpoint)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    dialled = {node_id: Endpoint.parse(member.endpoint) for node_id, member in members.items()}
+    places = [(endpoint.host, endpoint.port) for endpoint in dialled.values()]
+    if len(set(places)) < len(places):
+        raise ConfigError(["two members have the same endpoint; each needs its own host or port"])
+    for node_id, directory in directories.items():
+        DataDirectory.create(directory / "data", node_id)
+        tls, endpoint = directory / "data" / "tls", dialled[node_id]
+        pin = make_certificate(tls / "node.crt", tls / "node.key", endpoint.host)
+        if endpoint.scheme == "ssl":
+            endpoint = Endpoint("ssl", endpoint.host, endpoint.port, {**endpoint.params, "pin": pin})
+        _write_config(directory, farm, node_id, members[node_id], endpoint)
+        dialled[node_id] = endpoint
+    servers = tuple(ClusterServer(node_id, str(dialled[node_id])) for node_id in sorted(dialled))
+    configuration = Configuration(log_index=0, last_log_index=0, servers=servers)
+    farm_id, secret = secrets.token_bytes(16), secrets.token_bytes(32)
+    for directory in directories.values():
+        data = directory / "data"
+        write_secret_file(data / "secrets" / f"{farm.name}.secret", secret)
+        password = secrets.token_urlsafe(32)
+        UserStore(data / "users").add(LOCAL_USER, "admin", password)
+        _write(data / "local.password", f"{password}\n")
+        genesis = Genesis(farm.name, farm_id, farm.application, ALGORITHM_VERSION, configuration)
+        create_store(data / "farms" / farm.name, genesis)
+    return MadeFarm(farm_id, configuration, directories)
+
+
+def _write_config(
+    directory: Path, farm: FarmPlan, node_id: int, member: MemberPlan, endpoint: Endpoint
+) -> None:
+    tables: list[tuple[str, Mapping[str, Any]]] = [
+        ("[node]", {"id": node_id, "data_dir": "data", "preset": farm.preset}),
+        ("[admin]", {"url": member.admin_url}),
+        ("[[listener]]", {"url": member.listen or _listen_url(endpoint)}),
+        ("[transport.ssl]", {"certificate": "data/tls/node.crt", "private_key": "data/tls/node.key"}),
+        (
+            "[[farm]]",
+            {
+                "name": farm.name,
+                "application": farm.application,
+                "endpoint": str(endpoint),
+                "secret_file": f"data/secrets/{farm.name}.secret",
+            },
+        ),
+        ("[farm.raft]", farm.raft),
+        ("[farm.retention]", farm.retention),
+        ("[farm.router]", member.router),
+        ("[farm.meta]", {"destination": farm.master} if farm.master else {}),
+        *(("[[farm.leaf]]", {"destination": leaf}) for leaf in member.leaves),
+    ]
+    lines = [
+        "# The configuration of one garlicfarm node; `garlicfarm config check` explains it.",
+        "version = 1",
+    ]
+    for heading, table in tables:
+        if table:
+            lines += ["", heading, *(f"{key} = {_toml(value)}" for key, value in table.items())]
+    _write(directory / CONFIG_NAME, "\n".join(lines) + "\n", mode=0o644)
+    load(directory / CONFIG_NAME, {})  # the plans are checked where every configuration is
+
+
+def _listen_url(endpoint: Endpoint) -> str:
+    """Where a member listens that others dial at ``endpoint``; what is no ``ssl`` sits behind a tunnel
+    on this machine."""
+    host = "0.0.0.0"
+    try:
+        address = ip_address(endpoint.host)
+    except ValueError:
+        address = None
+    if address is not None and (address.is_loopback or address.version == 6):
+        host = endpoint.host if address.is_loopback else "::"
+    elif endpoint.scheme != "ssl" or endpoint.host == "localhost":
+        host = "127.0.0.1"
+    return str(Endpoint(endpoint.scheme, host, endpoint.port))
+
+
+def _toml(value: Any) -> str:
+    """A TOML value; JSON's spelling is TOML's for everything that a plan holds, but for DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _write(path: Path, text: str, mode: int = 0o600) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _staging(target: Path) -> Iterator[Path]:
+    """A directory whose contents are moved into ``target`` when the block ends well; else nothing is
+    left of it. What is in ``target`` already is not overwritten."""
+    new = not target.exists()
+    try:
+        target.mkdir(mode=0o700, parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".garlicfarm-", dir=target))
+    except OSError as error:
+        raise StorageError(f"cannot make {target}: {error.strerror}") from error
+    moved: list[Path] = []
+    try:
+        yield staging
+        # "data" goes before "garlicfarm.toml": a configuration is never seen without its store.
+        for child in sorted(staging.iterdir()):
+            if (target / child.name).exists():
+                raise ConfigError([f"{target / child.name} is there already; nothing was overwritten"])
+            moved.append(child.rename(target / child.name))
+        staging.rmdir()
+        fsync_path(target)
+    except BaseException as error:
+        for path in (staging, target) if new else (staging, *moved):
+            shutil.rmtree(path, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise StorageError(f"cannot make {target}: {error.strerror}") from error
+        raise
