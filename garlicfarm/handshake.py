@@ -104,7 +104,7 @@ async def initiate(
                 data = await stream.receive_some(_CHUNK)
                 if not data:
                     raise _gone(host)
-                verdict = initiator.receive(data)
+                verdict = initiator.receive(bytes(data))
             if isinstance(verdict, Accepted):
                 accepted = verdict
                 return _established(stream, accepted)
@@ -204,48 +204,47 @@ async def respond(
 
     Source: protocol page §3, D3.
     """
-    outcome: Established | str = "busy"
+    established: Established | None = None
+    reason = "busy"
     with guard.admit(peer) as admitted:
         try:
             if admitted:
-                outcome = "timeout"
+                reason = "timeout"
                 with trio.move_on_after(guard.deadline_s):
-                    outcome = await _converse(stream, gates, guard, peer)
+                    verdict = await _judge(stream, gates)
+                    if isinstance(verdict, Rejected):
+                        reason = verdict.reason
+                        await _refuse(stream, verdict, guard.failed(peer) if reason == "password" else 0.0)
+                    else:
+                        await stream.send_all(verdict.reply)
+                        established = _established(stream, verdict)
         except trio.BrokenResourceError:
-            outcome = "broken"
+            reason = "broken" if reason == "timeout" else reason
         finally:
-            if not isinstance(outcome, Established):
+            if established is None:
                 await trio.aclose_forcefully(stream)
-    if isinstance(outcome, Established):
-        return outcome
-    guard.on_rejected(peer, outcome)
-    return None
+    if established is None:
+        guard.on_rejected(peer, reason)
+    return established
 
 
-async def _converse(
-    stream: trio.abc.Stream, gates: Mapping[str, Gate], guard: Guard, peer: Peer
-) -> Established | str:
+async def _judge(stream: trio.abc.Stream, gates: Mapping[str, Gate]) -> Accepted | Rejected:
     responder = Responder(gates)
     verdict = None
     while verdict is None:
         data = await stream.receive_some(_CHUNK)
-        verdict = responder.receive(data, trio.current_time(), secrets.token_bytes(16))
-    if isinstance(verdict, Rejected):
-        if verdict.reason == "password":
-            await trio.sleep(guard.failed(peer))
-        if verdict.reply:
-            await stream.send_all(verdict.reply)
-        if verdict.pending:
-            await _drain(stream)
-        await stream.aclose()
-        return verdict.reason
-    await stream.send_all(verdict.reply)
-    return _established(stream, verdict)
+        verdict = responder.receive(bytes(data), trio.current_time(), secrets.token_bytes(16))
+    return verdict
 
 
-async def _drain(stream: trio.abc.Stream) -> None:
-    """Read a little more: closing over unread bytes resets the connection, and our answer with it."""
-    left = _LINGER_BYTES
-    with trio.move_on_after(_LINGER_S):
-        while left > 0 and (data := await stream.receive_some(_CHUNK)):
-            left -= len(data)
+async def _refuse(stream: trio.abc.Stream, verdict: Rejected, delay_s: float) -> None:
+    await trio.sleep(delay_s)
+    if verdict.reply:
+        await stream.send_all(verdict.reply)
+    if verdict.pending:
+        # Closing over unread bytes resets the connection, and our answer with it.
+        left = _LINGER_BYTES
+        with trio.move_on_after(_LINGER_S):
+            while left > 0 and (data := await stream.receive_some(_CHUNK)):
+                left -= len(data)
+    await stream.aclose()

@@ -324,6 +324,8 @@ class Initiator:
 
         Source: protocol page §3, D2, D5, D10.
         """
+        if not data:
+            raise RemoteProtocolError("closed before it answered", self._where)
         self._http.receive_data(data)
         try:
             event = self._http.next_event()
@@ -332,12 +334,10 @@ class Initiator:
         except h11.RemoteProtocolError as error:
             # The text may quote the peer's bytes at length.
             raise RemoteProtocolError(f"the answer is not HTTP: {str(error)[:120]}", self._where) from error
-        if event is h11.NEED_DATA:
-            return None
         if isinstance(event, h11.InformationalResponse):
             return self._switched(event)
         if not isinstance(event, h11.Response):
-            raise RemoteProtocolError("closed before it answered", self._where)
+            return None
         if event.status_code == HTTPStatus.UNAUTHORIZED:
             return self._challenged(event)
         if event.status_code == HTTPStatus.NOT_FOUND:
