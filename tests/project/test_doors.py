@@ -1,0 +1,261 @@
+"""The doors between the rooms: who may import what. House rules, checked on the syntax tree.
+
+`wire`, `http`, `raft` and `farm` (and the errors that they raise) are pure: no I/O, no clock, no randomness, so what they may import is a
+list of what is harmless, not of what is harmful. Imports inside functions and under TYPE_CHECKING count.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import io
+import re
+import tokenize
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+HARMLESS = {
+    "__future__",
+    "abc",
+    "base64",
+    "binascii",
+    "bisect",
+    "collections",
+    "collections.abc",
+    "dataclasses",
+    "enum",
+    "functools",
+    "hashlib",
+    "heapq",
+    "hmac",
+    "http",  # HTTPStatus; its modules are named with it, and are not in this list
+    "itertools",
+    "json",
+    "math",
+    "operator",
+    "re",
+    "string",
+    "struct",
+    "types",
+    "typing",
+    "zlib",
+    "msgspec",
+    "msgspec.inspect",
+    "msgspec.json",
+    "msgspec.structs",
+}
+DOORS: dict[str, set[str]] = {
+    "errors": set(),
+    "wire": {"garlicfarm.errors"},
+    "http": {"garlicfarm.errors", "h11"},
+    "raft": {"garlicfarm.errors", "garlicfarm.wire", "garlicfarm.wire.messages"},
+    "farm": {"garlicfarm.errors", "garlicfarm.wire", "garlicfarm.wire.messages"},
+}
+IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint"}
+MAY_IMPORT_NODE = {"node", "cli", "testing"}
+SILENCERS = re.compile(r"type:\s*ignore|noqa|(mypy|ruff|pyright)\s*:|pragma", re.IGNORECASE)
+
+
+def module_file(module: str) -> Path | None:
+    """The file of one of the project's own modules."""
+    stem = ROOT.joinpath(*module.split("."))
+    for path in (stem / "__init__.py", stem.with_suffix(".py")):
+        if path.is_file():
+            return path
+    return None
+
+
+def is_module(name: str) -> bool:
+    if name.startswith("garlicfarm."):
+        return module_file(name) is not None
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # its parent is no package
+        return False
+
+
+def imports(module: str, tree: ast.Module, *, package: bool = False) -> Iterator[tuple[str, str]]:
+    """(module, name) of everything imported; name is "" where the module itself is, "*" for all."""
+    for found in ast.walk(tree):
+        if isinstance(found, ast.Import):
+            for alias in found.names:
+                yield alias.name, ""
+        elif isinstance(found, ast.ImportFrom):
+            origin = found.module or ""
+            if found.level:
+                parents = module.split(".")
+                parents = parents[: len(parents) - found.level + package]
+                origin = ".".join([*parents, *([origin] if origin else [])])
+            for alias in found.names:
+                inner = f"{origin}.{alias.name}"
+                yield (inner, "") if alias.name != "*" and is_module(inner) else (origin, alias.name)
+
+
+def public_names(module: str) -> set[str] | None:
+    """``__all__`` of one of the project's modules, None where it has none."""
+    path = module_file(module)
+    for found in ast.parse(path.read_text()).body if path else ():
+        if isinstance(found, ast.Assign) and [ast.unparse(each) for each in found.targets] == ["__all__"]:
+            return set(ast.literal_eval(found.value))
+    return None
+
+
+def comments(source: str) -> Iterator[str]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+
+
+def violations(module: str, source: str, *, package: bool = False) -> list[str]:
+    """What is wrong with a module of the project, one sentence each."""
+    tree = ast.parse(source)
+    found: list[str] = []
+    top, _, rest = module.partition(".")
+    room = rest.partition(".")[0] if top == "garlicfarm" else ""
+    inside = f"garlicfarm.{room}"
+    for origin, name in imports(module, tree, package=package):
+        what = f"{origin}.{name}" if name else origin
+        own = origin == inside or origin.startswith(f"{inside}.")
+        if room in DOORS and not own and origin not in HARMLESS | DOORS[room]:
+            found.append(f"{room} imports {what}")
+        if (origin + ".").startswith("garlicfarm.node.") and room not in MAY_IMPORT_NODE:
+            found.append(f"{module} imports {what}: only cli and testing import node")
+        if top == "garlicfarm" and re.match(r"garlicfarm_(transport|plugin)_", origin):
+            found.append(f"{module} imports the plugin {what}")
+        if top != "garlicfarm" and (origin + ".").startswith("garlicfarm."):
+            public = public_names(origin)
+            if (
+                any(part.startswith("_") for part in [*origin.split("."), name] if part != "__version__")
+                or (origin + ".").startswith(("garlicfarm.node.", "garlicfarm.cli."))
+                or name == "*"
+                or (name and public is not None and name not in public)
+            ):
+                found.append(f"the plugin {top} imports {what}, which is not public")
+    if room in DOORS:
+        for each in ast.walk(tree):
+            if isinstance(each, ast.Name) and each.id in IMPURE_BUILTINS:
+                found.append(f"{room} uses {each.id}")
+        found += [f"{room} silences a checker: {text}" for text in comments(source) if SILENCERS.search(text)]
+    return found
+
+
+def own_modules() -> dict[str, Path]:
+    modules = {}
+    for base, pattern in ((ROOT, "garlicfarm"), (ROOT / "transports", "*"), (ROOT / "plugins", "*")):
+        for path in base.glob(f"{pattern}/**/*.py"):
+            parts = path.relative_to(base).with_suffix("").parts
+            modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return modules
+
+
+MODULES = own_modules()
+
+
+def test_every_room_is_looked_into() -> None:
+    assert {"garlicfarm.errors", "garlicfarm.wire.codec", "garlicfarm_transport_ssl"} <= set(MODULES)
+    for room in DOORS:
+        assert f"garlicfarm.{room}" in MODULES
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_module_keeps_the_doors(module: str) -> None:
+    path = MODULES[module]
+    assert violations(module, path.read_text(), package=path.name == "__init__.py") == []
+
+
+def test_pyproject_loosens_no_checker_in_the_pure_rooms() -> None:
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    loosened = [
+        *tool["ruff"]["lint"].get("per-file-ignores", {}),
+        *(str(each["module"]) for each in tool["mypy"].get("overrides", [])),
+    ]
+    assert tool["mypy"]["strict"] is True
+    for room in DOORS:
+        assert not [each for each in loosened if re.search(rf"\b{room}\b|garlicfarm[./]\*", each)], room
+
+
+@pytest.mark.parametrize("room", sorted(DOORS))
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import trio",
+        "import socket, struct",
+        "import time as t",
+        "from random import Random",
+        "import os.path",
+        "from os import urandom",
+        "import gzip",
+        "import logging",
+        "from http import client",
+        "from http.server import HTTPServer",
+        "def f() -> None:\n    import secrets",
+        "if TYPE_CHECKING:\n    import datetime",
+        "try:\n    import asyncio\nexcept ImportError:\n    pass",
+        "import garlicfarm.storage",
+        "from garlicfarm import storage",
+        "from garlicfarm.node import serve",
+        "from garlicfarm.transport import Endpoint",
+        "from .. import transport",
+        "from ..node import farm",
+        "import garlicfarm_transport_ssl",
+        "value = open('x')",
+        "reader = __import__('time')",
+        "x = 1  # type: ignore[assignment]",
+        "x = 1  # noqa: E501",
+        "# mypy: ignore-errors",
+        "# ruff: noqa",
+    ],
+)
+def test_door_of_a_pure_room_forced_is_noticed(room: str, line: str) -> None:
+    assert violations(f"garlicfarm.{room}.synthetic", line) != []
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("garlicfarm.wire.synthetic", "from garlicfarm.raft.types import Entry"),
+        ("garlicfarm.http.synthetic", "from garlicfarm.wire.messages import Request"),
+        ("garlicfarm.wire.synthetic", "import h11"),
+        ("garlicfarm.raft.synthetic", "from garlicfarm.wire.codec import Reader"),
+        ("garlicfarm.raft.synthetic", "from garlicfarm.wire import codec"),
+        ("garlicfarm.raft.synthetic", "from ..wire.codec import Reader"),
+        ("garlicfarm.farm.synthetic", "from garlicfarm.raft.types import Entry"),
+        ("garlicfarm.admin.synthetic", "from garlicfarm.node.farm import Farm"),
+        ("garlicfarm.admin.synthetic", "from garlicfarm import node"),
+        ("garlicfarm.provision", "import garlicfarm.node"),
+        ("garlicfarm.node.synthetic", "from garlicfarm_transport_ssl import SslTransport"),
+        ("garlicfarm_plugin_x", "from garlicfarm.node import serve"),
+        ("garlicfarm_plugin_x", "from garlicfarm.plugins import _convert"),
+        ("garlicfarm_plugin_x", "import garlicfarm._version"),
+        ("garlicfarm_plugin_x", "from garlicfarm.plugins import *"),
+        ("garlicfarm_plugin_x", "from garlicfarm.plugins import EntryPoint"),
+    ],
+)
+def test_door_between_rooms_forced_is_noticed(module: str, line: str) -> None:
+    assert violations(module, line) != []
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("garlicfarm.wire.synthetic", "import struct, zlib\nfrom garlicfarm.wire.messages import Request"),
+        (
+            "garlicfarm.wire.synthetic",
+            "from .messages import Request\nfrom garlicfarm.errors import ConfigError",
+        ),
+        ("garlicfarm.http.synthetic", "import h11\nfrom http import HTTPStatus"),
+        ("garlicfarm.raft.synthetic", "from garlicfarm.wire.messages import Request"),
+        ("garlicfarm.farm.synthetic", "import re\nx = re.compile('x')  # a pattern"),
+        ("garlicfarm.cli.synthetic", "from garlicfarm.node import serve\nimport time"),
+        ("garlicfarm.testing.synthetic", "import garlicfarm.node"),
+        ("garlicfarm_plugin_x", "from garlicfarm.router import Router\nfrom garlicfarm_plugin_x._y import z"),
+        ("garlicfarm_plugin_x", "from garlicfarm import __version__, errors"),
+    ],
+)
+def test_open_door_is_open(module: str, line: str) -> None:
+    assert violations(module, line) == []
