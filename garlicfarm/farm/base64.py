@@ -1,0 +1,53 @@
+"""I2P's base64, and the shape of a destination.
+
+I2P writes base64 with ``-`` and ``~`` where RFC 4648 has ``+`` and ``/``, and keeps the ``=``. One
+value has one spelling here: spare bits must be zero, nothing may stand between the characters. ::
+
+    destination = 256 bytes encryption key | 128 bytes signing field | certificate
+    certificate = type u8 | length u16 | length bytes             387 bytes and more in all
+
+Source: I2P common structures, "Destination".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from hashlib import sha256
+
+__all__ = ["decode", "decode_destination", "destination_hash", "encode"]
+
+_CERTIFICATE_LENGTH = slice(385, 387)
+_MIN_DESTINATION_BYTES = 387
+
+
+def encode(data: bytes) -> str:
+    """Bytes to I2P base64."""
+    return base64.b64encode(data, b"-~").decode("ascii")
+
+
+def decode(text: str) -> bytes:
+    """I2P base64 to bytes. Raises `ValueError` for anything that `encode` would not have written."""
+    try:
+        data = base64.b64decode(text, b"-~", validate=True)
+    except binascii.Error as error:
+        raise ValueError("not I2P base64") from error
+    if encode(data) != text:
+        raise ValueError("not I2P base64")
+    return data
+
+
+def decode_destination(text: str) -> bytes:
+    """A destination in I2P base64 to its binary form, of exactly the length that its certificate
+    says. Raises `ValueError`."""
+    data = decode(text)
+    if len(data) < _MIN_DESTINATION_BYTES or len(data) != _MIN_DESTINATION_BYTES + int.from_bytes(
+        data[_CERTIFICATE_LENGTH], "big"
+    ):
+        raise ValueError("not a destination")
+    return data
+
+
+def destination_hash(text: str) -> bytes:
+    """The 32-byte SHA-256 under which a destination is known. Raises `ValueError`."""
+    return sha256(decode_destination(text)).digest()

@@ -1,0 +1,124 @@
+"""The score of a status, algorithm version 1: how well a router could publish. Integers only.
+
+Each *part* lies in 0 … 1,000,000. The score is ``sum(weight * part) // 100``, so it lies there too.
+``x / y`` below is ``1_000_000 * x // y``, cut to that range; ``y`` = 0 gives 0.
+
+====================  ======  ===========================================================================
+part                  weight  value
+====================  ======  ===========================================================================
+router_uptime             20  ``router.uptime`` / one day: rises, then saturates
+job_lag                   15  (1 s − ``router.jobLag``) / 1 s: falls, 0 from one second on
+tunnel_health             15  mean of ``exploratoryTunnels`` / 4 and ``participatingTunnels`` / 100
+bandwidth_headroom        25  (configured − current) / configured, of the worse direction of ``router``
+destination_health        20  mean over ``destinations`` of ``currentTunnels`` / ``configuredTunnels``, of
+                              the worse direction
+remote_sensing             5  share of this server's ``connectTest`` that succeeded, over
+                              ``remoteRouters``, ``remoteDestinations`` and ``remoteMeta``
+====================  ======  ===========================================================================
+
+**D13**: a statistic that is absent counts the middle of its range, 500,000, so that leaving one out
+does not pay: a whole part (then explained as "not reported"), one of the two counts of tunnel_health,
+or one destination's tunnels within destination_health. No destination, or no connect test, is nothing
+to measure: not reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from garlicfarm.farm.documents import Bandwidth, DestinationStatus, RouterStatus, StatusDocument, Tunnels
+
+__all__ = ["ALGORITHM", "FULL", "MIDDLE", "WEIGHTS", "parts", "score"]
+
+ALGORITHM = 1
+
+FULL = 1_000_000
+MIDDLE = FULL // 2
+
+WEIGHTS = {
+    "router_uptime": 20,
+    "job_lag": 15,
+    "tunnel_health": 15,
+    "bandwidth_headroom": 25,
+    "destination_health": 20,
+    "remote_sensing": 5,
+}
+"""Percent of each part in the score; they add up to 100."""
+
+UPTIME_FULL_MS = 86_400_000
+JOB_LAG_ZERO_MS = 1_000
+EXPLORATORY_FULL = 4
+PARTICIPATING_FULL = 100
+
+
+def parts(document: StatusDocument) -> dict[str, int | None]:
+    """The parts of a status' score, None where not reported."""
+    router = document.router or RouterStatus()
+    return {
+        "router_uptime": None if router.uptime is None else _share(router.uptime, UPTIME_FULL_MS),
+        "job_lag": None
+        if router.job_lag is None
+        else _share(JOB_LAG_ZERO_MS - router.job_lag, JOB_LAG_ZERO_MS),
+        "tunnel_health": _tunnel_health(router),
+        "bandwidth_headroom": _headroom(router.configured_bandwidth, router.current_bandwidth),
+        "destination_health": _destination_health(document.destinations or ()),
+        "remote_sensing": _remote_sensing(document),
+    }
+
+
+def score(parts: dict[str, int | None]) -> int:
+    """The weighted mean of all parts, 0 … 1,000,000."""
+    return sum(weight * _or_middle(parts[name]) for name, weight in WEIGHTS.items()) // 100
+
+
+def _or_middle(value: int | None) -> int:
+    return MIDDLE if value is None else value
+
+
+def _share(part: int, whole: int) -> int:
+    return min(max(FULL * part // whole, 0), FULL) if whole else 0
+
+
+def _mean(values: Sequence[int]) -> int:
+    return sum(values) // len(values)
+
+
+def _tunnel_health(router: RouterStatus) -> int | None:
+    exploratory, participating = router.exploratory_tunnels, router.participating_tunnels
+    if exploratory is None and participating is None:
+        return None
+    return _mean(
+        (
+            MIDDLE if exploratory is None else _share(exploratory, EXPLORATORY_FULL),
+            MIDDLE if participating is None else _share(participating, PARTICIPATING_FULL),
+        )
+    )
+
+
+def _headroom(configured: Bandwidth | None, current: Bandwidth | None) -> int | None:
+    if configured is None or current is None:
+        return None
+    return min(
+        _share(configured.in_ - current.in_, configured.in_),
+        _share(configured.out - current.out, configured.out),
+    )
+
+
+def _tunnel_share(configured: Tunnels | None, current: Tunnels | None) -> int:
+    if configured is None or current is None:
+        return MIDDLE
+    return min(_share(current.in_, configured.in_), _share(current.out, configured.out))
+
+
+def _destination_health(destinations: Sequence[DestinationStatus]) -> int | None:
+    if all(one.configured_tunnels is None or one.current_tunnels is None for one in destinations):
+        return None
+    return _mean([_tunnel_share(one.configured_tunnels, one.current_tunnels) for one in destinations])
+
+
+def _remote_sensing(document: StatusDocument) -> int | None:
+    sensed = [*(document.remote_routers or ()), *(document.remote_destinations or ())]
+    if document.remote_meta is not None:
+        sensed.append(document.remote_meta)
+    tests = [one.connect_test.ok for one in sensed if one.connect_test is not None]
+    return _share(sum(tests), len(tests)) if tests else None

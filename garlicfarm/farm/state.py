@@ -1,0 +1,474 @@
+"""The application ``farm``, algorithm version 1: who publishes the Meta LeaseSet, and what is in it.
+
+A deterministic fold over the committed log, in index order, in integers only. Its input is every
+Application entry (judged by `status`) and every Configuration; its whole state is `FarmState`, which is
+also the snapshot. Same log, same bytes, on every server. Nobody's clock is read and no two members'
+clocks are compared. Constants: interval 30 s (an ``interval`` entry changes it), R 3, margin 50,000.
+
+**What one entry does.** An entry that is not valid, or comes from no current member ("not a member"),
+or whose ``sequence`` is not above the last applied one of its poster ("repeated", D17; the poster is
+the member ``id``, or the user ``by`` of a note) is counted by that reason and changes nothing else.
+After every other entry and every Configuration the points below are evaluated once, in this order.
+
+1. *Recent.* A member's newest status is its last one in the log; interval and R of the member are those
+   which that status names (else the farm's at that index). For each interval in use by some member's
+   newest status, a status is *counted* for its poster if its date differs by at least 0.9 of that
+   interval from the poster's previously counted one for that interval (the first is counted). A member
+   is recent unless it has no status, or more than half of the other current members have each posted R
+   statuses after its newest one that are counted for its interval and name a ``config.node.applied`` ≥
+   its newest status's index.
+2. *Farm time*: the lower median of the recent members' newest dates; unchanged while nobody is recent.
+3. *Eligible*: recent members whose mode (override, else ``publishConfig``, else ``auto``) is not
+   ``off``, provided that some recent member reports a usable leaf. If any of these reports
+   ``meta.publishing``, only those which do are eligible.
+4. *Score*: `ranking`.
+5. *Publisher.* Eligible members fall into groups: the sanctioned behind the others, within that mode
+   ``on`` before ``auto``; only the foremost group that has members counts. If the incumbent is not in
+   it, the member with the highest score is named, the lowest id among equals. If it is, it stays, unless
+   the poster of this status, in the same group, now has led by the margin or more at three consecutive
+   statuses of its own that are counted for its own interval: then the poster is named.
+   *Sanction*: a publisher that posts ``publishing=false`` R times in a row, in statuses begun when it
+   was due to start (``applied`` ≥ that index; without the figure, a higher log index), is sanctioned
+   until its 10 R-th status after that.
+6. *Holders*: members named and not yet released. One that is no longer named is released by a status of
+   its own without ``publishing=true`` and with ``applied`` ≥ the index that took the role from it, or
+   by not being recent. A member removed by a Configuration is kept and judged until it is released. The
+   publisher is *due to start* from the index at which it became the only holder.
+7. *Contents*: `metals`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
+from garlicfarm.farm import explain, metals, ranking
+from garlicfarm.farm.documents import PublishConfig, StatusDocument
+from garlicfarm.farm.status import Administrative, Leaf, Status, check_author, parse_entry
+from garlicfarm.wire.messages import Configuration
+
+__all__ = ["DEFAULT_INTERVAL_MS", "DEFAULT_R", "MARGIN", "FarmApplication", "FarmState", "Member"]
+
+DEFAULT_INTERVAL_MS = 30_000
+DEFAULT_R = 3
+MARGIN = 50_000
+
+_LEADS = 3
+_SANCTION_RS = 10
+_PUBLISHED_AHEAD_MS = 600_000
+_MAX_NOTE_POSTERS = 1024
+_SCHEMA = "garlicfarm.farm/1"
+
+Because = Literal["", "vacant", "ineligible", "group", "margin"]
+
+
+class Member(msgspec.Struct, kw_only=True):
+    """What the fold keeps of one member. ``index`` 0: it has no status yet."""
+
+    sequence: int = -1
+    index: int = 0
+    interval_ms: int = DEFAULT_INTERVAL_MS
+    R: int = DEFAULT_R
+    counted: dict[int, int] = {}
+    """interval in use -> date of its previous status that was counted for that interval"""
+    silences: dict[int, int] = {}
+    """other member -> its statuses that count against this one, at most R"""
+    against: int = 0
+    """how many of the other current members have reached R there"""
+    lead: int = 0
+    failures: int = 0
+    sanction: int = 0
+    status: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class FarmState(msgspec.Struct, kw_only=True):
+    """The fold's state; as JSON with sorted keys, the snapshot (statuses in it verbatim)."""
+
+    schema: str = _SCHEMA
+    farm: str
+    algorithm: int = ranking.ALGORITHM
+    members: tuple[int, ...] = ()
+    interval_ms: int = DEFAULT_INTERVAL_MS
+    R: int = DEFAULT_R
+    overrides: dict[int, PublishConfig] = {}
+    publisher: int | None = None
+    since: int = 0
+    because: Because = ""
+    due_since: int | None = None
+    holders: dict[int, int] = {}
+    """holder -> index that took the role from it, 0 for the publisher"""
+    farm_time_ms: int = 0
+    last_published_ms: int = 0
+    records: dict[int, Member] = {}
+    """the current members, and removed ones that still hold"""
+    notes: dict[str, int] = {}
+    """user -> last sequence; of more than 1,024 the one with the lowest goes"""
+    skipped: dict[str, int] = {}
+
+
+class _Header(msgspec.Struct):
+    schema: str
+    algorithm: int
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What is derived from a member's newest status, and not part of the snapshot."""
+
+    document: StatusDocument
+    leaves: tuple[Leaf, ...]
+    parts: dict[str, int | None]
+    score: int
+    publishing: bool | None
+
+
+def _view(status: Status) -> View:
+    parts = ranking.parts(status.document)
+    meta = status.document.meta
+    return View(
+        document=status.document,
+        leaves=status.leaves,
+        parts=parts,
+        score=ranking.score(parts),
+        publishing=None if meta is None else meta.publishing,
+    )
+
+
+def _restored_view(entry: bytes, farm: str) -> View:
+    status = parse_entry(entry, farm)
+    if not isinstance(status, Status):
+        raise EntryRefused("", "not a status")
+    return _view(status)
+
+
+class FarmApplication:
+    """The fold of one farm. Implements `garlicfarm.farm.application.Application`."""
+
+    def __init__(self, farm: str) -> None:
+        """``farm``: its name, the ``cluster`` of its entries."""
+        self._state = FarmState(farm=farm)
+        self._views: dict[int, View] = {}
+
+    # What others ask
+
+    @property
+    def farm(self) -> str:
+        """The farm's name."""
+        return self._state.farm
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Ids of the current members, ascending."""
+        return self._state.members
+
+    @property
+    def publisher(self) -> int | None:
+        """The member that is named to publish, if any."""
+        return self._state.publisher
+
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """Members named and not yet released, ascending."""
+        return tuple(sorted(self._state.holders))
+
+    @property
+    def due_since(self) -> int | None:
+        """The index from which the publisher is the only holder; None while another one holds too."""
+        return self._state.due_since
+
+    @property
+    def interval_ms(self) -> int:
+        """How often a member is to post its status, in ms."""
+        return self._state.interval_ms
+
+    @property
+    def R(self) -> int:
+        """After how many statuses of others a silent member is not recent any more."""
+        return self._state.R
+
+    @property
+    def farm_time_ms(self) -> int:
+        """Farm time (point 2), 0 before the first status."""
+        return self._state.farm_time_ms
+
+    @property
+    def skipped(self) -> Mapping[str, int]:
+        """How many committed entries were skipped, by reason."""
+        return self._state.skipped
+
+    def newest(self, member: int) -> tuple[int, StatusDocument] | None:
+        """Index and document of a member's newest status."""
+        view = self._views.get(member)
+        return None if view is None else (self._state.records[member].index, view.document)
+
+    def last_sequence(self, poster: int | str) -> int:
+        """The last sequence applied of a member, or of a user's notes; −1 if none (D17)."""
+        if isinstance(poster, str):
+            return self._state.notes.get(poster, -1)
+        record = self._state.records.get(poster)
+        return -1 if record is None else record.sequence
+
+    def mode(self, member: int) -> PublishConfig:
+        """Whether a member may be named: override, else its ``publishConfig``, else ``auto``."""
+        view = self._views.get(member)
+        own = None if view is None or view.document.meta is None else view.document.meta.publish_config
+        return self._state.overrides.get(member) or own or "auto"
+
+    def recent(self, member: int) -> bool:
+        """Point 1, for current members and removed ones that still hold."""
+        record = self._state.records.get(member)
+        if record is None or not record.index:
+            return False
+        return 2 * record.against <= len(self._state.members) - (member in self._state.members)
+
+    def eligible(self) -> list[int]:
+        """Point 3: ids of the members that may be named, ascending."""
+        return self._eligible([member for member in self._state.members if self.recent(member)])
+
+    def leases(self) -> tuple[metals.MetaLease, ...]:
+        """Point 7: what the Meta LeaseSet lists. Republish when hashes or costs differ; the end dates
+        move with farm time."""
+        recent = [member for member in self._state.members if self.recent(member)]
+        return metals.choose(
+            (leaf for member in recent for leaf in self._views[member].leaves), self.farm_time_ms
+        )
+
+    def contents(self) -> bytes:
+        """The same as ``num u8`` and MetaLease entries."""
+        return metals.encode_contents(self.leases())
+
+    def published_ms(self, own_ms: int) -> int:
+        """The ``published`` date of a Meta LeaseSet that is made at ``own_ms``, wall clock (point 6)."""
+        return metals.published_ms(own_ms, self._state.last_published_ms)
+
+    def may_publish(self, member: int, now_ms: int, expires_ms: int | None) -> bool:
+        """Whether ``member`` may publish at ``now_ms``, with a `Lease` that ends at ``expires_ms``, both
+        on a clock of its own that counts suspended time."""
+        only_holder = self.publisher == member and self.due_since is not None
+        return only_holder and expires_ms is not None and now_ms < expires_ms
+
+    def ranking(self) -> dict[str, object]:
+        """All members, best first, with score parts and why: ready for JSON, see `explain`."""
+        return explain.ranking(self, self._state, self._views)
+
+    # Application
+
+    def check(self, entry: bytes, author: int) -> None:
+        """Judge an entry before it is proposed, see `status`; an override must also be of a current
+        member. Raises `EntryRefused`."""
+        parsed = parse_entry(entry, self.farm)
+        check_author(parsed, author)
+        if isinstance(parsed, Administrative):
+            self._check_override(parsed)
+
+    def apply(self, index: int, term: int, entry: bytes) -> None:
+        """Fold in the committed entry at ``index``; never raises on content."""
+        try:
+            self._fold(index, entry)
+        except EntryRefused as error:
+            self._state.skipped[error.reason] = self._state.skipped.get(error.reason, 0) + 1
+
+    def configure(self, index: int, members: Configuration) -> None:
+        """The servers of ``members`` are the current members from ``index`` on."""
+        state = self._state
+        state.members = tuple(sorted({server.id for server in members.servers}))
+        kept = {*state.members, *state.holders}
+        state.records = {id_: state.records.get(id_) or Member() for id_ in sorted(kept)}
+        state.overrides = {id_: mode for id_, mode in state.overrides.items() if id_ in state.members}
+        self._views = {id_: view for id_, view in self._views.items() if id_ in kept}
+        for record in state.records.values():
+            record.silences = {id_: n for id_, n in record.silences.items() if id_ in state.members}
+            record.against = sum(n >= record.R for n in record.silences.values())
+        self._evaluate(index)
+
+    def snapshot(self) -> bytes:
+        """The state as JSON."""
+        return msgspec.json.encode(self._state, order="deterministic")
+
+    def restore(self, data: bytes) -> None:
+        """Take up a snapshot of this farm.
+
+        Raises `StorageVersion` for another schema or algorithm, `StorageDamaged` for another farm's
+        snapshot or none at all; the state is unchanged then.
+        """
+        try:
+            header = msgspec.json.decode(data, type=_Header)
+            if (header.schema, header.algorithm) != (_SCHEMA, ranking.ALGORITHM):
+                raise StorageVersion(f"this is a snapshot of {header.schema}, algorithm {header.algorithm}")
+            state = msgspec.json.decode(data, type=FarmState)
+            views = {
+                id_: _restored_view(bytes(one.status), self.farm)
+                for id_, one in state.records.items()
+                if one.index
+            }
+        except (msgspec.MsgspecError, EntryRefused) as error:
+            raise StorageDamaged(f"this is no snapshot of the farm {self.farm}: {error}") from error
+        if state.farm != self.farm:
+            raise StorageDamaged(f"this is a snapshot of the farm {state.farm}, not of {self.farm}")
+        self._state, self._views = state, views
+
+    # The fold
+
+    def _fold(self, index: int, entry: bytes) -> None:
+        parsed = parse_entry(entry, self.farm)
+        if isinstance(parsed, Status):
+            record = self._accept(parsed.document.id, parsed.document.sequence)
+            self._fold_status(index, record, parsed)
+        elif isinstance(parsed, Administrative):
+            self._fold_admin(index, parsed)
+        elif parsed.sequence is not None:
+            self._fold_note(parsed.by, parsed.sequence)
+
+    def _accept(self, member: int, sequence: int | None) -> Member:
+        if member not in self._state.members:
+            raise EntryRefused("id", "not a member")
+        record = self._state.records[member]
+        if sequence is not None:
+            if sequence <= record.sequence:
+                raise EntryRefused("sequence", "repeated")
+            record.sequence = sequence
+        return record
+
+    def _fold_note(self, by: str, sequence: int) -> None:
+        notes = self._state.notes
+        if sequence <= notes.get(by, -1):
+            raise EntryRefused("sequence", "repeated")
+        notes[by] = sequence
+        if len(notes) > _MAX_NOTE_POSTERS:
+            del notes[min(notes, key=lambda name: (notes[name], name))]
+
+    def _fold_admin(self, index: int, entry: Administrative) -> None:
+        self._accept(entry.id, entry.sequence)
+        self._check_override(entry)
+        args = entry.admin.args
+        if entry.admin.action == "interval":
+            self._state.interval_ms = msgspec.convert(args["ms"], int)
+        else:
+            member = msgspec.convert(args["member"], int)
+            self._state.overrides.pop(member, None)
+            if (mode := args.get("mode")) is not None:
+                self._state.overrides[member] = msgspec.convert(mode, PublishConfig)
+        self._evaluate(index)
+
+    def _check_override(self, entry: Administrative) -> None:
+        if entry.admin.action == "override" and entry.admin.args["member"] not in self._state.members:
+            raise EntryRefused("config.admin.args.member", "not a member")
+
+    def _fold_status(self, index: int, record: Member, status: Status) -> None:
+        state, node, poster = self._state, status.node, status.document.id
+        record.index, record.status = index, msgspec.Raw(status.entry)
+        record.interval_ms, record.R = node.interval_ms or state.interval_ms, node.R or state.R
+        record.silences, record.against = {}, 0
+        view = self._views[poster] = _view(status)
+
+        intervals = self._count(record, status.document.date)
+        if node.applied is not None:
+            for other in state.records.values():
+                if other.index <= node.applied and other.interval_ms in intervals and other.index:
+                    silent = other.silences.get(poster, 0) + 1
+                    if other is not record and silent <= other.R:
+                        other.silences[poster] = silent
+                        other.against += silent == other.R
+
+        began = index - 1 if node.applied is None else node.applied
+        record.sanction = max(record.sanction - 1, 0)
+        if poster == state.publisher and state.due_since is not None and began >= state.due_since:
+            self._judge_failure(record, view)
+
+        counted = record.interval_ms in intervals
+        self._evaluate(index, poster, counted=counted, applied=node.applied)
+
+        published = None if status.document.meta is None else status.document.meta.last_published_time
+        if published is not None and published <= state.farm_time_ms + _PUBLISHED_AHEAD_MS:
+            state.last_published_ms = max(state.last_published_ms, published)
+
+    def _count(self, record: Member, date: int) -> set[int]:
+        """For which of the intervals in use a status of this date is counted."""
+        in_use = {other.interval_ms for other in self._state.records.values() if other.index}
+        previous = record.counted
+        counted = {
+            interval
+            for interval in in_use
+            if interval not in previous or 10 * abs(date - previous[interval]) >= 9 * interval
+        }
+        record.counted = {
+            interval: date if interval in counted else previous[interval] for interval in in_use
+        }
+        return counted
+
+    def _judge_failure(self, publisher: Member, view: View) -> None:
+        if view.publishing is None:
+            return
+        publisher.failures = 0 if view.publishing else publisher.failures + 1
+        if publisher.failures >= publisher.R:
+            publisher.failures = 0
+            publisher.sanction = _SANCTION_RS * publisher.R
+
+    def _evaluate(
+        self, index: int, poster: int = 0, *, counted: bool = False, applied: int | None = None
+    ) -> None:
+        """Points 2, 3, 5 and 6, after a status of ``poster`` or (0) something else at ``index``."""
+        state = self._state
+        recent = [member for member in state.members if self.recent(member)]
+        if recent:
+            dates = sorted(self._views[member].document.date for member in recent)
+            state.farm_time_ms = dates[(len(dates) - 1) // 2]
+        chosen, because = self._choose(self._eligible(recent), poster if counted else 0)
+        if chosen != state.publisher:
+            if state.publisher is not None:
+                state.holders[state.publisher] = index
+            if chosen is not None:
+                state.holders[chosen] = 0
+            state.publisher, state.since, state.because, state.due_since = chosen, index, because, None
+            for record in state.records.values():
+                record.lead = record.failures = 0
+        for holder, taken in sorted(state.holders.items()):
+            if holder == state.publisher:
+                continue
+            lets_go = holder == poster and self._views[holder].publishing is not True
+            if not self.recent(holder) or (lets_go and applied is not None and applied >= taken):
+                self._release(holder)
+        if state.publisher is not None and state.due_since is None and len(state.holders) == 1:
+            state.due_since = index
+
+    def _release(self, holder: int) -> None:
+        del self._state.holders[holder]
+        if holder not in self._state.members:
+            del self._state.records[holder]
+            self._views.pop(holder, None)
+
+    def _eligible(self, recent: list[int]) -> list[int]:
+        if not any(self._views[member].leaves for member in recent):
+            return []
+        willing = [member for member in recent if self.mode(member) != "off"]
+        return [m for m in willing if self._views[m].publishing is not None] or willing
+
+    def group(self, member: int) -> tuple[bool, bool]:
+        """Point 5: members of the lowest group go first."""
+        return self._state.records[member].sanction > 0, self.mode(member) != "on"
+
+    def _choose(self, eligible: list[int], poster: int) -> tuple[int | None, Because]:
+        """Who is to publish, after a counted status of ``poster`` (0: after something else)."""
+        publisher = self._state.publisher
+        groups = {member: self.group(member) for member in eligible}
+        front = [member for member in eligible if groups[member] == min(groups.values())]
+        leads = (
+            publisher in front
+            and poster in front
+            and self._views[poster].score - self._views[publisher].score >= MARGIN
+        )
+        if poster:
+            record = self._state.records[poster]
+            record.lead = record.lead + 1 if leads else 0
+            if record.lead >= _LEADS:
+                return poster, "margin"
+        if publisher in front:
+            return publisher, ""
+        if not front:
+            return None, "ineligible"
+        best = min(front, key=lambda member: (-self._views[member].score, member))
+        if publisher is None:
+            return best, "vacant"
+        return best, "group" if publisher in eligible else "ineligible"

@@ -1,0 +1,104 @@
+"""The lexical half of the validity rule, version 1: which bytes are a JSON object for a farm.
+
+Every server must judge a committed entry alike, so the rule is ours and not whatever a JSON library
+takes. An entry is well-formed if all of these hold, checked in this order; the reason given for the
+first that does not is the one that servers count by:
+
+1. at most 65,536 bytes ("too large"),
+2. valid UTF-8, no byte order mark ("not UTF-8"; a mark is "not JSON"),
+3. objects and arrays nested at most 32 deep, brackets within strings not counted ("nested too deep");
+   this is found by scanning the bytes, before anything is decoded,
+4. every ``\\ud800`` … ``\\udfff`` escape is half of a pair ("lone surrogate"),
+5. one value of RFC 8259's grammar, with white space around it and nothing else: no ``NaN``, no
+   comments, no control characters in strings ("not JSON"), and no object, known or unknown to us,
+   that names a key twice ("duplicate key"; found where the object closes),
+6. the value is an object ("not an object").
+
+A number is an integer if it is written without fraction and exponent: ``1.0`` and ``1e3`` are not.
+No number is ever a binary float: what is no integer of at most 19 digits stays text, as `NumberText`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import NoReturn
+
+from garlicfarm.errors import EntryRefused
+
+__all__ = ["MAX_DEPTH", "MAX_ENTRY_BYTES", "NumberText", "decode_object"]
+
+MAX_ENTRY_BYTES = 65_536
+MAX_DEPTH = 32
+
+_U63_DIGITS = 19
+_STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[][{}]', re.DOTALL)
+_PAIR_OR_ESCAPE = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(u[dD][89a-fA-F]|.)"
+)
+
+
+class NumberText(str):
+    """A number that is no integer of at most 19 digits, as it was written."""
+
+    __slots__ = ()
+
+
+def _integer(text: str) -> int | NumberText:
+    return int(text) if len(text) <= _U63_DIGITS else NumberText(text)
+
+
+def _constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        raise EntryRefused(counts.most_common(1)[0][0][:64], "duplicate key")
+    return members
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=NumberText, parse_int=_integer, parse_constant=_constant
+)
+
+
+def _too_deep(entry: bytes) -> bool:
+    if entry.count(b"{") + entry.count(b"[") <= MAX_DEPTH:
+        return False
+    depth = 0
+    for token in _STRING_OR_BRACKET.findall(entry):
+        if token in b"{[":
+            depth += 1
+            if depth > MAX_DEPTH:
+                return True
+        elif token in b"}]":
+            depth -= 1
+    return False
+
+
+def decode_object(entry: bytes) -> dict[str, object]:
+    """The object that an entry's bytes spell, by the rule above.
+
+    Raises `EntryRefused` (the poster's fault) with an empty field, or the key that was named twice.
+    """
+    if len(entry) > MAX_ENTRY_BYTES:
+        raise EntryRefused("", "too large")
+    try:
+        text = entry.decode("utf-8")
+    except UnicodeDecodeError:
+        raise EntryRefused("", "not UTF-8") from None
+    if _too_deep(entry):
+        raise EntryRefused("", "nested too deep")
+    if "\\u" in text and any(len(escape) > 1 for escape in _PAIR_OR_ESCAPE.findall(text)):
+        raise EntryRefused("", "lone surrogate")
+    try:
+        value = _DECODER.decode(text)
+    except ValueError:
+        raise EntryRefused("", "not JSON") from None
+    if type(value) is not dict:
+        raise EntryRefused("", "not an object")
+    return value
