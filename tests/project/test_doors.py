@@ -1,7 +1,8 @@
 """The doors between the rooms: who may import what. House rules, checked on the syntax tree.
 
-`wire`, `http`, `raft` and `farm` (and the errors that they raise) are pure: no I/O, no clock, no randomness, so what they may import is a
-list of what is harmless, not of what is harmful. Imports inside functions and under TYPE_CHECKING count.
+`wire`, `http`, `raft` and `farm` (and the errors that they raise) are pure: no I/O, no clock, no
+randomness, so what they may import is a list of what is harmless, not of what is harmful. Imports inside
+functions and under TYPE_CHECKING count.
 """
 
 from __future__ import annotations
@@ -73,9 +74,12 @@ def module_file(module: str) -> Path | None:
 def is_module(name: str) -> bool:
     if name.startswith("garlicfarm."):
         return module_file(name) is not None
+    parent = name.rpartition(".")[0]
+    if parent not in HARMLESS:  # refused as it is; and looking inside would import it
+        return False
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # its parent is no package
+    except ModuleNotFoundError:  # the parent is no package
         return False
 
 
