@@ -1,0 +1,336 @@
+"""`node init`, `farm create`, `user` and `config check`: what they make, and what they leave alone."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from garlicfarm.certificates import pin_of_file
+from garlicfarm.cli import run
+from garlicfarm.config import load
+from garlicfarm.errors import ConfigError, StorageError
+from garlicfarm.identity import read_secret_file
+from garlicfarm.provision import FarmPlan, MemberPlan, create_farm, create_node
+from garlicfarm.storage import DataDirectory, LogStore
+from garlicfarm.users import UserStore
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory that no configuration of this machine is found from."""
+    directory = tmp_path / "here"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("GARLICFARM_CONFIG", raising=False)
+    return directory
+
+
+def everything_in(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    }
+
+
+def test_node_init_result_opens_with_storage(here: Path) -> None:
+    assert (
+        run(["node", "init", "--id", "3", "--farm", "f.1", "--host", "a.example", "--application", "log"])
+        == 0
+    )
+    config = load(here / "garlicfarm.toml", {})
+    assert config.node.id == 3
+    assert config.farm[0].application == "log"
+    assert config.listener[0].url == "ssl://0.0.0.0:27150"
+    with DataDirectory.open(config.node.data_dir) as data:
+        assert data.node_id == 3
+        store = LogStore.open(data.farm_directory("f.1"), farm="f.1")
+        try:
+            assert store.genesis.application == "log"
+            assert len(store.genesis.farm_id) == 16
+            configuration = store.initial_state()[1]
+        finally:
+            store.close()
+    assert configuration.log_index == 0
+    (server,) = configuration.servers
+    assert server.id == 3
+    assert server.endpoint == config.farm[0].endpoint
+    pin = pin_of_file(here / "data/tls/node.crt")
+    assert server.endpoint == f"ssl://a.example:27150?pin={pin}"
+
+
+def test_node_init_secrets_are_private_and_local_user_can_log_in(here: Path) -> None:
+    assert run(["node", "init", "--host", "a.example"]) == 0
+    data = here / "data"
+    assert stat.S_IMODE(data.stat().st_mode) == 0o700
+    for name in ("local.password", "users", "secrets/farm.secret", "tls/node.key"):
+        assert stat.S_IMODE((data / name).stat().st_mode) == 0o600, name
+    assert len(read_secret_file(data / "secrets/farm.secret")) == 1
+    assert UserStore(data / "users").list() == [("local", "admin")]
+    assert re.fullmatch(r"[\w-]{43}\n", (data / "local.password").read_text())
+    assert not list(here.glob(".garlicfarm-*"))
+
+
+def test_node_init_without_endpoint_warns_on_stderr(here: Path, capsys: Capture) -> None:
+    assert run(["node", "init"]) == 0
+    output = capsys.readouterr()
+    assert output.out == "garlicfarm.toml\n"
+    assert "warning: other machines cannot reach ssl://127.0.0.1:27150" in output.err
+    assert load(here / "garlicfarm.toml", {}).listener[0].url == "ssl://127.0.0.1:27150"
+
+
+def test_node_init_tells_no_secret(here: Path, capsys: Capture) -> None:
+    assert run(["node", "init"]) == 0
+    output = "".join(capsys.readouterr())
+    for name in ("local.password", "secrets/farm.secret"):
+        assert (here / "data" / name).read_text().strip() not in output
+
+
+@pytest.mark.parametrize("present", ["garlicfarm.toml", "data"])
+def test_node_init_overwrites_nothing(here: Path, capsys: Capture, present: str) -> None:
+    (here / present).write_text("mine")
+    assert run(["node", "init"]) == 2
+    assert f"{present} is there already; nothing was overwritten" in capsys.readouterr().err
+    assert everything_in(here) == {present: b"mine"}
+
+
+def test_node_init_twice_leaves_the_first(here: Path) -> None:
+    assert run(["node", "init", "one"]) == 0
+    before = everything_in(here)
+    assert run(["node", "init", "one"]) == 2
+    assert everything_in(here) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--farm", "a b"], "farm[0].name"),
+        (["--endpoint", "ssl://0.0.0.0:1"], "not what others can dial"),
+        (["--endpoint", "ssl://a..b:1"], "not what others can dial"),
+        (["--endpoint", "a.example"], "not what others can dial"),
+        (["--master", "abc"], "farm[0].meta.destination"),
+        (["--admin-url", "http://127.0.0.1:1"], "admin.url"),
+    ],
+)
+def test_node_init_refused_leaves_nothing_behind(
+    here: Path, capsys: Capture, arguments: list[str], expected: str
+) -> None:
+    (here / "other").write_text("mine")
+    assert run(["node", "init", *arguments]) == 2
+    assert run(["node", "init", "new", *arguments]) == 2
+    assert expected in capsys.readouterr().err
+    assert everything_in(here) == {"other": b"mine"}
+    assert [path.name for path in here.iterdir()] == ["other"]
+
+
+def test_create_node_failing_on_the_way_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("garlicfarm.provision.create_store", full)
+    plan = MemberPlan(endpoint="ssl://a.example:1")
+    with pytest.raises(StorageError, match="No space left on device"):
+        create_node(tmp_path / "new", 1, plan)
+    with pytest.raises(StorageError):
+        create_node(tmp_path, 1, plan)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_create_node_losing_a_race_overwrites_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(*arguments: object) -> None:
+        (tmp_path / "garlicfarm.toml").write_text("theirs")
+
+    monkeypatch.setattr("garlicfarm.provision.create_store", meanwhile)
+    with pytest.raises(ConfigError, match=r"garlicfarm\.toml is there already"):
+        create_node(tmp_path, 1, MemberPlan(endpoint="ssl://a.example:1"))
+    assert everything_in(tmp_path) == {"garlicfarm.toml": b"theirs"}
+
+
+def test_farm_create_stores_share_genesis_and_secret(here: Path, capsys: Capture) -> None:
+    members = [
+        "--member",
+        "1=ssl://a.example:1",
+        "--member",
+        "2=ssl://b.example:1",
+        "--member",
+        "9=tcp://[::1]:5",
+    ]
+    assert run(["farm", "create", *members, "--out", "out", "-o", "json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["schema"] == "garlicfarm.farm-create/1"
+    assert [row["directory"] for row in body["rows"]] == ["out/node-1", "out/node-2", "out/node-9"]
+    genesis, found = set(), set()
+    for row in body["rows"]:
+        directory = Path(row["directory"])
+        config = load(directory / "garlicfarm.toml", {})
+        assert config.node.id == row["id"]
+        assert config.farm[0].endpoint == row["endpoint"]
+        assert row["endpoint"].endswith("?pin=" + pin_of_file(directory / "data/tls/node.crt"))
+        store = LogStore.open(directory / "data/farms/farm", farm="farm")
+        configuration = store.initial_state()[1]
+        genesis.add((store.genesis.farm_id, configuration.servers))
+        store.close()
+        found.add(read_secret_file(directory / "data/secrets/farm.secret"))
+    assert len(genesis) == 1
+    assert len(found) == 1
+    (_, servers) = genesis.pop()
+    assert [(server.id, server.endpoint) for server in servers] == [
+        (row["id"], row["endpoint"]) for row in body["rows"]
+    ]
+    passwords = {Path(row["directory"], "data/local.password").read_text() for row in body["rows"]}
+    assert len(passwords) == 3
+
+
+def test_farm_create_out_exists_is_refused(here: Path, capsys: Capture) -> None:
+    (here / "out").mkdir()
+    assert run(["farm", "create", "--member", "1=ssl://a.example:1", "--out", "out"]) == 2
+    assert "out is there already" in capsys.readouterr().err
+    assert list((here / "out").iterdir()) == []
+
+
+def test_farm_create_same_machine_gets_an_admin_port_each(here: Path) -> None:
+    members = [f"--member={number}=ssl://127.0.0.1:{number}" for number in (1, 2)]
+    assert run(["farm", "create", *members, "--out", "out"]) == 0
+    urls = [load(here / f"out/node-{number}/garlicfarm.toml", {}).admin.url for number in (1, 2)]
+    assert urls == ["https://127.0.0.1:27151", "https://127.0.0.1:27152"]
+
+
+def test_create_farm_plans_reach_the_configuration(tmp_path: Path) -> None:
+    destination = "A" * 516
+    plan = FarmPlan(
+        name="x", preset="i2p", master=destination, raft={"heartbeat_s": 0.5}, retention={"keep_entries": 7}
+    )
+    member = MemberPlan(
+        endpoint="ssl://127.0.0.1:1",
+        listen="ssl://127.0.0.1:0",
+        admin_url="https://127.0.0.1:0",
+        router={"plugin": "simulated", "seed": 3, "odd": 'a"\x7fb'},
+        leaves=(destination, destination),
+    )
+    made = create_farm(tmp_path / "out", {5: member}, plan)
+    config = load(made.directories[5] / "garlicfarm.toml", {})
+    (farm,) = config.farm
+    assert (farm.raft.heartbeat_s, farm.raft.rpc_timeout_s) == (0.5, 12.0)
+    assert farm.retention.keep_entries == 7
+    assert farm.router == {"plugin": "simulated", "seed": 3, "odd": 'a"\x7fb'}
+    assert farm.meta.destination == destination
+    assert len(farm.leaf) == 2
+    assert config.listener[0].url == "ssl://127.0.0.1:0"
+    assert config.admin.url == "https://127.0.0.1:0"
+
+
+def test_create_farm_same_endpoint_twice_is_refused(tmp_path: Path) -> None:
+    member = MemberPlan(endpoint="ssl://a.example:1")
+    with pytest.raises(ConfigError, match="two members have the same endpoint"):
+        create_farm(tmp_path / "out", {1: member, 2: member})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "listen"),
+    [
+        ("ssl://a.example:5", "ssl://0.0.0.0:5"),
+        ("ssl://192.0.2.1:5", "ssl://0.0.0.0:5"),
+        ("ssl://[2001:db8::1]:5", "ssl://[::]:5"),
+        ("ssl://127.0.0.1:5", "ssl://127.0.0.1:5"),
+        ("ssl://[::1]:5", "ssl://[::1]:5"),
+        ("ssl://localhost:5", "ssl://127.0.0.1:5"),
+        ("tcp://a.example:5", "ssl://0.0.0.0:5"),
+        ("i2p://abc.b32.i2p:5", "i2p://127.0.0.1:5"),
+    ],
+)
+def test_create_node_listens_where_it_is_dialled(tmp_path: Path, endpoint: str, listen: str) -> None:
+    create_node(tmp_path / "node", 1, MemberPlan(endpoint=endpoint))
+    assert load(tmp_path / "node/garlicfarm.toml", {}).listener[0].url == listen
+
+
+def test_user_add_list_remove(here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(["node", "init"]) == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("from stdin\n"))
+    assert run(["user", "add", "ann", "--role", "poster"]) == 0
+    password = here / "password"
+    password.touch(mode=0o600)
+    password.write_text("from a file\n")
+    assert run(["user", "add", "bob", "--password-file", "password"]) == 0
+    capsys.readouterr()
+    assert run(["user", "list"]) == 0
+    assert capsys.readouterr().out == "NAME   ROLE\nann    poster\nbob    reader\nlocal  admin\n"
+    store = UserStore(here / "data/users")
+    first = store.lookup("bob")
+    store.add("bob", "reader", "from a file")
+    assert store.lookup("bob") == first, "the line's end is no part of a password"
+    assert run(["user", "remove", "ann"]) == 0
+    assert run(["user", "remove", "ann"]) == 2
+    assert "there is no user 'ann'" in capsys.readouterr().err
+
+
+def test_user_add_refuses_readable_password_file_and_digits(
+    here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["node", "init"]) == 0
+    (here / "password").write_text("x")
+    (here / "password").chmod(0o644)
+    assert run(["user", "add", "bob", "--password-file", "password"]) == 2
+    assert "chmod 600" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", io.StringIO("x\n"))
+    assert run(["user", "add", "12"]) == 2
+    assert UserStore(here / "data/users").list() == [("local", "admin")]
+
+
+def test_user_without_data_directory_exits_7(here: Path) -> None:
+    assert run(["node", "init"]) == 0
+    (here / "data").rename(here / "gone")
+    assert run(["user", "list"]) == 7
+
+
+def test_config_check_fresh_node_is_ok(here: Path, capsys: Capture) -> None:
+    assert run(["node", "init", "--host", "a.example"]) == 0
+    capsys.readouterr()
+    assert run(["config", "check"]) == 0
+    assert capsys.readouterr().out == f"{here / 'garlicfarm.toml'}: ok\n"
+
+
+def test_config_check_effective_prints_sources(
+    here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["node", "init", "--host", "a.example"]) == 0
+    monkeypatch.setenv("GARLICFARM_LOG__LEVEL", "debug")
+    capsys.readouterr()
+    assert run(["config", "check", "--effective", "-o", "json"]) == 0
+    rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert rows["log.level"]["value"] == "debug"
+    assert rows["log.level"]["source"] == "environment GARLICFARM_LOG__LEVEL"
+    assert rows["node.id"] == {"key": "node.id", "value": 1, "source": "file"}
+    assert rows["node.data_dir"]["value"] == str(here / "data")
+    assert rows["farm[0].raft.heartbeat_s"]["source"] == "preset clearnet"
+    assert rows["admin.metrics_token_file"] == {
+        "key": "admin.metrics_token_file",
+        "value": "",
+        "source": "default",
+    }
+
+
+def test_config_check_reports_plugins_and_files_at_once(here: Path, capsys: Capture) -> None:
+    assert run(["node", "init", "--host", "a.example"]) == 0
+    (here / "data/secrets/farm.secret").chmod(0o644)
+    with (here / "garlicfarm.toml").open("a") as file:
+        file.write('[transport.pigeon]\n[farm.router]\nplugin = "simulated"\nsed = 1\n')
+    capsys.readouterr()
+    assert run(["config", "check"]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    lines = output.err.splitlines()
+    assert len(lines) == 3
+    assert "'pigeon'" in lines[0]
+    assert "0644" in lines[1]
+    assert "'sed'" in lines[2]
