@@ -13,7 +13,7 @@ import trio
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -192,7 +192,7 @@ class _Api:
         """A page, waited for until there is an entry, or the time is up, or nobody waits any more."""
         page = await farm.read(after, limit, all_types=all_types)
         deadline = trio.current_time() + wait_s
-        while not page.entries and await self._news(request, farm, page.next_after, deadline):
+        while wait_s and not page.entries and await self._news(request, farm, page.next_after, deadline):
             page = await farm.read(page.next_after, limit, all_types=all_types)
         return page
 
@@ -264,17 +264,16 @@ async def _body(request: Request) -> bytes:
     """The request's body, at most `MAX_ENTRY_BYTES`, of which no more is ever held."""
     body = bytearray()
     with trio.move_on_after(BODY_DEADLINE_S):
-        try:
-            async for piece in request.stream():
-                body += piece
-                if len(body) > MAX_ENTRY_BYTES:
-                    await _drain(request)
-                    raise Problem(
-                        413, "too-large", f"an entry has at most {MAX_ENTRY_BYTES} bytes", "Split it."
-                    )
-        except ClientDisconnect as error:
-            raise Problem(400, "incomplete", "the body broke off", "Send it again.") from error
-        return bytes(body)
+        while True:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise Problem(400, "incomplete", "the body broke off", "Send it again.")
+            body += message.get("body", b"")
+            if len(body) > MAX_ENTRY_BYTES:
+                await _drain(request)
+                raise Problem(413, "too-large", f"an entry has at most {MAX_ENTRY_BYTES} bytes", "Split it.")
+            if not message.get("more_body", False):
+                return bytes(body)
     raise Problem(408, "too-slow", f"no whole body within {BODY_DEADLINE_S:.0f} s", "Send it again.")
 
 

@@ -31,7 +31,8 @@ class FarmView(Protocol):
     @property
     def first_index(self) -> int: ...
     @property
-    def commit_index(self) -> int: ...
+    def commit_index(self) -> int:
+        """Up to where `read` can read: committed, and durable at this member."""
 
     def status(self) -> dict[str, Any]:
         """The body of ``GET …/status``, ``"schema": "garlicfarm.status/1"`` included."""
@@ -39,11 +40,12 @@ class FarmView(Protocol):
     async def read(self, after: int, limit: int, *, all_types: bool) -> Page:
         """Committed entries with index > ``after``: at most ``limit``, and a bounded number of bytes.
 
-        `Compacted` if ``after`` < first_index − 1.
+        It may be empty and yet move on, over entries of other types. `Compacted` if ``after`` <
+        first_index − 1.
         """
 
     async def wait_commit(self, beyond: int) -> None:
-        """Return once the commit index is > ``beyond``."""
+        """Return once `commit_index` is > ``beyond``."""
 
     async def post(self, entry: bytes, user: str) -> tuple[int, int]:
         """Append an entry on behalf of ``user`` and return (index, term) once it is committed.

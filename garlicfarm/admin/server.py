@@ -142,7 +142,7 @@ class _Connections:
             secured = trio.SSLStream(watched, self._tls, server_side=True, https_compatible=True)
             try:
                 # hypercorn wants trio.SSLStream[SocketStream]; of the socket it asks the addresses only.
-                await TCPServer(
+                await _Server(
                     self._app,
                     self._config,
                     self._context,
@@ -181,6 +181,13 @@ class _Connections:
                 self._open.discard(watched)
 
 
+class _Server(TCPServer):
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        # The client left. hypercorn would keep the connection until its keep-alive ends.
+        await self.idle_task.stop()
+
+
 class _Watched(trio.abc.Stream):
     """A socket that ends its connection where nothing moves: ``scope`` is the whole connection's."""
 
@@ -198,6 +205,7 @@ class _Watched(trio.abc.Stream):
             await self._stream.send_all(data)
             self._moved()
             return
+        self._scope.cancel()
         raise trio.BrokenResourceError("the client does not read")
 
     async def wait_send_all_might_not_block(self) -> None:

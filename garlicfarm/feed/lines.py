@@ -26,7 +26,7 @@ class Page:
     """Some committed entries, in order.
 
     ``next_after`` is what to ask for next: at least the index of the last entry, more where entries of
-    other types were passed over. Equal to the commit index at the end of the log.
+    other types were passed over; so an empty page may move on. At the end it is the commit index.
     """
 
     entries: Sequence[Entry]

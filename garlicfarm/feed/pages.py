@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from garlicfarm.errors import Compacted
 from garlicfarm.feed.lines import Page
 
 if TYPE_CHECKING:
@@ -35,22 +34,18 @@ class PageReader:
         self._reader = reader
         self._limiter = limiter
 
-    async def read(
-        self, after: int, limit: int, *, first_index: int, commit_index: int, all_types: bool
-    ) -> Page:
-        """Entries with ``after`` < index ≤ ``commit_index``: at most ``limit``, and `MAX_PAGE_BYTES`.
+    async def read(self, after: int, limit: int, *, upto_index: int, all_types: bool) -> Page:
+        """Entries with ``after`` < index ≤ ``upto_index``: at most ``limit``, and `MAX_PAGE_BYTES`.
 
-        :param first_index: of the log, as known to the caller.
+        :param limit: 1 and more.
+        :param upto_index: the commit index, or the last durable index if that is smaller.
         :param all_types: Configurations too, not application entries alone.
-        :raises Compacted: ``after`` < first_index − 1: the reader starts from the state.
+        :returns: a page that may be empty and yet move on, over entries of other types.
+        :raises Compacted: ``after`` < first index − 1: the reader starts from the state.
         :raises StorageError: the store cannot be read.
 
         Cancelled, it waits for the page at hand: milliseconds.
         """
-        if after < first_index - 1:
-            raise Compacted(first_index)
-        if after >= commit_index:
-            return Page((), after)
-        read = partial(self._reader.page, after, limit, MAX_PAGE_BYTES, commit_index, all_types)
+        read = partial(self._reader.page, after, limit, MAX_PAGE_BYTES, upto_index, all_types)
         entries, next_after = await trio.to_thread.run_sync(read, limiter=self._limiter)
         return Page(entries, next_after)

@@ -1,0 +1,210 @@
+"""A node in memory: what the admin room sees of a real one, with every answer in the test's hand."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from garlicfarm.admin.app import create_app
+from garlicfarm.admin.contract import Page
+from garlicfarm.admin.server import serve
+from garlicfarm.certificates import make_certificate
+from garlicfarm.client import AdminClient
+from garlicfarm.errors import Compacted
+from garlicfarm.feed.pages import MAX_PAGE_BYTES
+from garlicfarm.metrics import NodeMetrics
+from garlicfarm.raft.types import Entry
+from garlicfarm.users import UserStore
+from garlicfarm.wire.messages import ValueType
+
+PASSWORDS = {"rita": ("reader", "rita's"), "paul": ("poster", "paul's"), "anna": ("admin", "anna's")}
+LOCAL_PASSWORD = "local's"
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that must come about; fail where it does not."""
+    with trio.fail_after(5):
+        while not condition():  # noqa: ASYNC110  (what is waited for has no event)
+            await trio.sleep(0.01)
+
+
+class FakeFarm:
+    """A farm of one whose log is a list."""
+
+    def __init__(self, name: str = "farm") -> None:
+        self.name = name
+        self.application = "farm"
+        self.farm_id = bytes(range(16))
+        self.node_id = 1
+        self.first_index = 1
+        self.entries: list[Entry] = []
+        self.posted_by: list[str] = []
+        self.post_error: Exception | None = None
+        self.post_blocks = False
+        self.read_error: Exception | None = None
+        self.snapshot = b"snapshot"
+        self.waiting = 0
+        self._news = trio.Event()
+
+    @property
+    def commit_index(self) -> int:
+        return self.first_index + len(self.entries) - 1
+
+    def commit(self, value: bytes, kind: ValueType = ValueType.APPLICATION) -> int:
+        self.entries.append(Entry(self.commit_index + 1, 3, kind, value))
+        self._news.set()
+        self._news = trio.Event()
+        return self.commit_index
+
+    def compact(self, first_index: int) -> None:
+        del self.entries[: first_index - self.first_index]
+        self.first_index = first_index
+
+    def status(self) -> dict[str, Any]:
+        members = [
+            _member(1, "leader", publisher=True, applied=self.commit_index),
+            _member(2, "follower", rtt_s=0.0021, lag=4),
+            _member(3, "unreachable", error="connection refused"),
+        ]
+        return {
+            "schema": "garlicfarm.status/1",
+            "farm": self.name,
+            "farm_id": self.farm_id.hex(),
+            "node": 1,
+            "application": self.application,
+            "role": "leader",
+            "leader": 1,
+            "publisher": 1,
+            "term": 3,
+            "commit": self.commit_index,
+            "applied": self.commit_index,
+            "first_index": self.first_index,
+            "last_index": self.commit_index,
+            "quorum": True,
+            "fault_tolerance": 0,
+            "members": members,
+        }
+
+    async def read(self, after: int, limit: int, *, all_types: bool) -> Page:
+        await trio.lowlevel.checkpoint()
+        if self.read_error is not None:
+            raise self.read_error
+        if after < self.first_index - 1:
+            raise Compacted(self.first_index)
+        chosen: list[Entry] = []
+        size = 0
+        for entry in self.entries[after - self.first_index + 1 :]:
+            if all_types or entry.value_type is ValueType.APPLICATION:
+                size += len(entry.value)
+                if len(chosen) == limit or (chosen and size > MAX_PAGE_BYTES):
+                    return Page(chosen, chosen[-1].index)
+                chosen.append(entry)
+        return Page(chosen, max(after, self.commit_index))
+
+    async def wait_commit(self, beyond: int) -> None:
+        self.waiting += 1
+        try:
+            while self.commit_index <= beyond:
+                await self._news.wait()
+        finally:
+            self.waiting -= 1
+
+    async def post(self, entry: bytes, user: str) -> tuple[int, int]:
+        await trio.lowlevel.checkpoint()
+        if self.post_error is not None:
+            raise self.post_error
+        if self.post_blocks:
+            await trio.sleep_forever()
+        self.posted_by.append(user)
+        return self.commit(entry), 3
+
+    def state(self) -> tuple[int, bytes]:
+        return self.commit_index, self.snapshot
+
+    def ranking(self) -> dict[str, Any]:
+        return {"schema": "garlicfarm.ranking/1", "publisher": 1, "members": []}
+
+    def leader(self) -> tuple[int, str] | None:
+        return 1, "ssl://127.0.0.1:1"
+
+
+def _member(member: int, role: str, **known: Any) -> dict[str, Any]:
+    unknown = dict.fromkeys(
+        ("term", "commit", "applied", "match", "lag", "last_contact_s", "rtt_s", "version", "age_s", "error")
+    )
+    endpoint = f"ssl://127.0.0.1:{27150 + member}?pin=sha256-abc"
+    row = {"id": member, "endpoint": endpoint, "transport": "ssl", "role": role, "publisher": False}
+    return {**row, **unknown, **known}
+
+
+class FakeNode:
+    """A node with users in ``data_dir``, a certificate of its own, and farms in memory."""
+
+    def __init__(self, data_dir: Path, farms: Sequence[str] = ("farm",)) -> None:
+        self.data_dir = data_dir
+        self.node_id = 1
+        self.version = "0.0-test"
+        self.started_monotonic = 0.0
+        self.transports = ["ssl"]
+        self.farms = {name: FakeFarm(name) for name in farms}
+        self.metrics = NodeMetrics()
+        self.leader_known = True
+        self.requests = 0
+        self.largest_piece = 0
+        data_dir.mkdir(exist_ok=True)
+        self.certificate = data_dir / "tls" / "node.crt"
+        self.private_key = data_dir / "tls" / "node.key"
+        self.pin = make_certificate(self.certificate, self.private_key, "127.0.0.1")
+        self.users = UserStore(data_dir / "users")
+        for name, (role, password) in PASSWORDS.items():
+            self.users.add(name, role, password)  # type: ignore[arg-type]
+        self.users.add("local", "admin", LOCAL_PASSWORD)
+        password_file = data_dir / "local.password"
+        password_file.touch(0o600)
+        password_file.write_text(LOCAL_PASSWORD + "\n")
+
+    @property
+    def farm(self) -> FakeFarm:
+        return self.farms["farm"]
+
+    def ready(self) -> bool:
+        return self.leader_known
+
+    def client(self, url: str, user: str = "anna", **options: Any) -> AdminClient:
+        options = {"pin": self.pin, "password": PASSWORDS[user][1], **options}
+        return AdminClient([url], user=user, **options)
+
+    async def serve(
+        self, shutdown: trio.Event, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        app = create_app(self, shutdown=shutdown)  # type: ignore[arg-type]
+
+        async def counted(scope: Any, receive: Any, send: Any) -> None:
+            async def measured(message: Any) -> None:
+                self.largest_piece = max(self.largest_piece, len(message.get("body", b"")))
+                await send(message)
+
+            self.requests += 1
+            await app(scope, receive, measured)
+
+        await serve(
+            counted,
+            bind="https://127.0.0.1:0",
+            certificate=self.certificate,
+            private_key=self.private_key,
+            shutdown=shutdown,
+            task_status=task_status,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[str]:
+        """The node's admin listener, for as long as the block runs; its URL."""
+        shutdown = trio.Event()
+        async with trio.open_nursery() as nursery:
+            yield await nursery.start(partial(self.serve, shutdown))
+            shutdown.set()

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import logging
+import shutil
+
+import httpx
+import pytest
+import trio
+
+from garlicfarm.admin.app import create_app
+from garlicfarm.client.trust import client_tls
+from garlicfarm.errors import AuthError
+from tests.admin.fake_node import PASSWORDS, FakeNode, until
+
+
+@pytest.mark.parametrize(
+    ("user", "may_post"), [("rita", False), ("paul", True), ("anna", True)], ids=["reader", "poster", "admin"]
+)
+async def test_role_bounds_what_a_user_may_do(node: FakeNode, url: str, user: str, may_post: bool) -> None:
+    async with node.client(url, user) as client:
+        assert (await client.node())["id"] == 1
+        if may_post:
+            assert await client.post("farm", b"entry") == (1, 3)
+        else:
+            with pytest.raises(AuthError, match="needs the role poster; rita has reader"):
+                await client.post("farm", b"entry")
+            assert node.farm.commit_index == 0
+
+
+@pytest.mark.parametrize(("user", "password"), [("paul", "wrong"), ("nobody", "paul's")])
+async def test_wrong_credentials_are_refused_alike_and_counted(
+    node: FakeNode, url: str, user: str, password: str
+) -> None:
+    async with node.client(url, "paul", password=password) as client:
+        client._nodes = {url: httpx.DigestAuth(user, password)}
+        with pytest.raises(AuthError, match="the user or the password is wrong"):
+            await client.node()
+    assert node.metrics.registry.get_sample_value("garlicfarm_auth_failures_total", {"farm": ""}) == 1
+
+
+async def test_no_or_basic_credentials_are_challenged_and_not_counted(node: FakeNode, url: str) -> None:
+    tls = client_tls(pin=node.pin, ca=None)
+    async with httpx.AsyncClient(verify=tls, base_url=url, trust_env=False) as client:
+        for auth in (None, httpx.BasicAuth("paul", PASSWORDS["paul"][1])):
+            response = await client.get("/v1/node", auth=auth)
+            assert response.status_code == 401
+            assert [c.partition(" ")[0] for c in response.headers.get_list("www-authenticate")] == [
+                "Digest",
+                "Digest",
+            ]
+    assert node.metrics.registry.get_sample_value("garlicfarm_auth_failures_total", {"farm": ""}) in (0, None)
+
+
+async def test_replayed_authorization_is_stale_and_counts_as_no_failure(node: FakeNode, url: str) -> None:
+    tls = client_tls(pin=node.pin, ca=None)
+    async with httpx.AsyncClient(verify=tls, base_url=url, trust_env=False) as client:
+        first = await client.get("/v1/node", auth=httpx.DigestAuth("rita", PASSWORDS["rita"][1]))
+        assert first.status_code == 200
+        replay = await client.get(
+            "/v1/node", headers={"Authorization": first.request.headers["authorization"]}
+        )
+        assert replay.status_code == 401
+        assert "stale=true" in replay.headers["www-authenticate"]
+        elsewhere = {"Authorization": first.request.headers["authorization"]}
+        assert (await client.get("/v1/farms", headers=elsewhere)).status_code == 401
+
+
+async def test_user_removed_while_logged_in_is_out_at_the_next_request(node: FakeNode, url: str) -> None:
+    async with node.client(url, "rita") as client:
+        await client.node()
+        node.users.remove("rita")
+        with pytest.raises(AuthError):
+            await client.node()
+
+
+async def test_users_file_that_others_can_read_lets_nobody_in(node: FakeNode, url: str) -> None:
+    (node.data_dir / "users").chmod(0o644)
+    (node.data_dir / "users").write_text("{}")
+    tls = client_tls(pin=node.pin, ca=None)
+    auth = httpx.DigestAuth("rita", PASSWORDS["rita"][1])
+    async with httpx.AsyncClient(verify=tls, base_url=url, trust_env=False) as client:
+        response = await client.get("/v1/node", auth=auth)
+        assert response.status_code == 503
+        assert response.json()["type"] == "garlicfarm:users-unusable"
+        assert str(node.data_dir) not in response.text
+
+
+@pytest.mark.parametrize(
+    ("host", "token", "sent", "status"),
+    [
+        ("127.0.0.1", "", None, 200),
+        ("[::1]", "", None, 200),
+        ("192.0.2.1", "", None, 401),
+        ("192.0.2.1", "", "Bearer ", 401),
+        ("192.0.2.1", "token", None, 401),
+        ("192.0.2.1", "token", "Bearer other", 401),
+        ("192.0.2.1", "token", "Bearer token", 200),
+        ("192.0.2.1", "token", "bearer token", 200),
+    ],
+)
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz"])
+async def test_scraper_not_over_loopback_needs_the_token(
+    node: FakeNode, path: str, host: str, token: str, sent: str | None, status: int
+) -> None:
+    app = create_app(node, shutdown=trio.Event(), metrics_token=token)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app)
+    headers = {} if sent is None else {"Authorization": sent}
+    async with httpx.AsyncClient(transport=transport, base_url=f"https://{host}") as client:
+        assert (await client.get(path, headers=headers)).status_code == status
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+async def test_curl_with_digest_gets_in_and_posts(node: FakeNode, url: str) -> None:
+    arguments = [
+        "curl",
+        "--silent",
+        "--show-error",
+        "--cacert",
+        str(node.certificate),
+        "--digest",
+        "--config",
+        "-",
+    ]
+    arguments += ["--data-binary", "from curl", f"{url}/v1/farms/farm/log"]
+    done = await trio.run_process(arguments, stdin=b'user = "paul:paul\'s"', capture_stdout=True)
+    assert done.stdout == b'{"index":1,"term":3}'
+    assert node.farm.entries[0].value == b"from curl"
+
+
+async def test_log_of_the_program_never_shows_credentials(
+    node: FakeNode, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="garlicfarm")
+    caplog.set_level(logging.DEBUG, logger="hypercorn")
+    node.farm.read_error = RuntimeError("a defect that is logged")
+    tls = client_tls(pin=node.pin, ca=None)
+    auth = httpx.DigestAuth("rita", PASSWORDS["rita"][1])
+    async with httpx.AsyncClient(verify=tls, base_url=url, trust_env=False) as client:
+        response = await client.get("/v1/farms/farm/log", auth=auth)
+        assert response.status_code == 500
+        await until(lambda: "RuntimeError: a defect that is logged" in caplog.text)
+        ours = "\n".join(r.getMessage() for r in caplog.records if not r.name.startswith("http"))
+        for secret in ("Digest ", "rita's", response.request.headers["authorization"][-20:]):
+            assert secret not in ours

@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from garlicfarm.client.trust import client_tls
+from garlicfarm.errors import (
+    EntryRefused,
+    GarlicFarmError,
+    NoQuorum,
+    NotLeader,
+    OutcomeUnknown,
+    ProposalDropped,
+)
+from garlicfarm.wire.messages import ValueType
+from tests.admin.fake_node import PASSWORDS, FakeNode, until
+
+
+@pytest.fixture
+async def http(node: FakeNode, url: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client that is no more than HTTP: what answers look like to others."""
+    async with httpx.AsyncClient(
+        base_url=url,
+        verify=client_tls(pin=node.pin, ca=None),
+        auth=httpx.DigestAuth("paul", PASSWORDS["paul"][1]),
+        trust_env=False,
+    ) as client:
+        yield client
+
+
+def problem(response: httpx.Response, status: int, kind: str) -> dict[str, Any]:
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/problem+json"
+    body = response.json()
+    assert body["type"] == f"garlicfarm:{kind}"
+    assert body["title"]
+    assert body["detail"]
+    assert body["next"]
+    return body
+
+
+async def test_node_asked_names_itself_and_its_farms(node: FakeNode, http: httpx.AsyncClient) -> None:
+    body = (await http.get("/v1/node")).json()
+    assert body["schema"] == "garlicfarm.node/1"
+    assert (body["id"], body["version"], body["transports"], body["farms"]) == (
+        1,
+        "0.0-test",
+        ["ssl"],
+        ["farm"],
+    )
+    assert body["uptime_s"] > 0
+
+
+async def test_farms_asked_gives_a_row_for_each(node: FakeNode, http: httpx.AsyncClient) -> None:
+    node.farm.commit(b"x")
+    body = (await http.get("/v1/farms")).json()
+    assert body["farms"] == [
+        {
+            "name": "farm",
+            "application": "farm",
+            "farm_id": node.farm.farm_id.hex(),
+            "first_index": 1,
+            "commit_index": 1,
+            "leader": 1,
+        }
+    ]
+
+
+async def test_status_and_ranking_asked_are_the_farms_own_words(
+    node: FakeNode, http: httpx.AsyncClient
+) -> None:
+    response = await http.get("/v1/farms/farm/status")
+    assert response.json() == node.farm.status()
+    assert response.headers["garlic-farm-id"] == node.farm.farm_id.hex()
+    assert (await http.get("/v1/farms/farm/ranking")).json() == node.farm.ranking()
+
+
+async def test_state_asked_names_the_index_where_a_reader_goes_on(
+    node: FakeNode, http: httpx.AsyncClient
+) -> None:
+    node.farm.commit(b"x")
+    node.farm.snapshot = bytes(range(256)) * 4096
+    response = await http.get("/v1/farms/farm/state")
+    assert response.content == node.farm.snapshot
+    assert response.headers["garlic-farm-next-after"] == "1"
+    assert node.largest_piece == 256 << 10
+
+
+async def test_log_read_gives_json_lines_and_where_to_go_on(node: FakeNode, http: httpx.AsyncClient) -> None:
+    node.farm.commit(b"config", ValueType.CONFIGURATION)
+    node.farm.commit('{"näme":"\u2028"}'.encode())
+    node.farm.commit(b"\xff\x00")
+    node.farm.commit(b"config", ValueType.CONFIGURATION)
+    response = await http.get("/v1/farms/farm/log", headers={"Accept": "application/jsonl"})
+    assert response.headers["content-type"] == "application/jsonl"
+    assert [msgspec.json.decode(line) for line in response.content.split(b"\n")[:-1]] == [
+        {"index": 2, "term": 3, "type": "application", "value": '{"näme":"\u2028"}'},
+        {"index": 3, "term": 3, "type": "application", "value_base64": "/wA="},
+    ]
+    figures = ["garlic-farm-id", "garlic-farm-first-index", "garlic-farm-commit-index"]
+    assert [response.headers[name] for name in figures] == [node.farm.farm_id.hex(), "1", "4"]
+    assert response.headers["garlic-farm-next-after"] == "4", "the Configuration is passed over"
+
+
+async def test_log_read_with_all_types_has_configurations_too(
+    node: FakeNode, http: httpx.AsyncClient
+) -> None:
+    node.farm.commit(b"config", ValueType.CONFIGURATION)
+    node.farm.commit(b"entry")
+    response = await http.get("/v1/farms/farm/log?types=all&limit=1")
+    assert response.json() == {"index": 1, "term": 3, "type": "configuration", "value": "config"}
+    assert response.headers["garlic-farm-next-after"] == "1"
+
+
+async def test_log_read_of_large_entries_is_cut_into_bounded_pages(
+    node: FakeNode, http: httpx.AsyncClient
+) -> None:
+    for _ in range(40):
+        node.farm.commit(b"\xff" * 100_000)
+    node.farm.commit(b"\xff" * (1 << 20))
+    after, pages = 0, 0
+    while after < 41:
+        response = await http.get(f"/v1/farms/farm/log?limit=1000&after={after}")
+        assert len(response.content) < 1.5 * (1 << 20)
+        after, pages = int(response.headers["garlic-farm-next-after"]), pages + 1
+    assert pages == 21
+    assert node.largest_piece <= 256 << 10
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["after=-1", "after=x", "limit=0", "limit=1001", "limit=1.5", "wait_s=31", "wait_s=nan", "types=some"],
+)
+async def test_log_asked_wrongly_is_a_bad_query(http: httpx.AsyncClient, query: str) -> None:
+    problem(await http.get(f"/v1/farms/farm/log?{query}"), 400, "bad-query")
+
+
+async def test_log_asked_in_a_form_that_is_not_there_is_not_acceptable(http: httpx.AsyncClient) -> None:
+    response = await http.get("/v1/farms/farm/log", headers={"Accept": "text/html"})
+    problem(response, 406, "not-acceptable")
+    response = await http.get("/v1/farms/farm/log", headers={"Accept": "text/html, application/jsonl;q=0.5"})
+    assert response.status_code == 200
+
+
+async def test_log_read_below_its_first_entry_is_gone(node: FakeNode, http: httpx.AsyncClient) -> None:
+    for _ in range(9):
+        node.farm.commit(b"x")
+    node.farm.compact(6)
+    response = await http.get("/v1/farms/farm/log?after=4")
+    assert problem(response, 410, "compacted")["first_index"] == 6
+    assert response.headers["garlic-farm-first-index"] == "6"
+    assert (await http.get("/v1/farms/farm/log?after=5")).status_code == 200
+
+
+async def test_post_taken_answers_with_its_place_after_commit(
+    node: FakeNode, http: httpx.AsyncClient
+) -> None:
+    response = await http.post("/v1/farms/farm/log", content=b"entry \xff")
+    assert response.status_code == 201
+    assert response.json() == {"index": 1, "term": 3}
+    assert node.farm.entries[0].value == b"entry \xff"
+    assert node.farm.posted_by == ["paul"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "members"),
+    [
+        (NotLeader(2, "ssl://b.example:1"), 421, "not-leader", {}),
+        (NotLeader(), 503, "no-quorum", {}),
+        (NoQuorum("no majority"), 503, "no-quorum", {}),
+        (ProposalDropped("uncommitted"), 503, "proposal-dropped", {"reason": "uncommitted"}),
+        (EntryRefused("$.date", "absent"), 422, "entry-refused", {"field": "$.date", "reason": "absent"}),
+        (OutcomeUnknown("stepped down"), 504, "outcome-unknown", {}),
+    ],
+)
+async def test_post_not_taken_says_why_and_what_next(
+    node: FakeNode,
+    http: httpx.AsyncClient,
+    error: GarlicFarmError,
+    status: int,
+    kind: str,
+    members: dict[str, str],
+) -> None:
+    node.farm.post_error = error
+    response = await http.post("/v1/farms/farm/log", content=b"entry")
+    body = problem(response, status, kind)
+    assert {name: body[name] for name in members} == members
+    if status == 421:
+        assert response.headers["garlic-farm-leader"] == "2 ssl://b.example:1"
+
+
+async def test_post_that_never_commits_ends_with_its_outcome_unknown(
+    node: FakeNode, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("garlicfarm.admin.app.COMMIT_DEADLINE_S", 0.05)
+    node.farm.post_blocks = True
+    problem(await http.post("/v1/farms/farm/log", content=b"entry"), 504, "outcome-unknown")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_post_of_more_than_a_mebibyte_is_refused(
+    node: FakeNode, http: httpx.AsyncClient, chunked: bool
+) -> None:
+    assert (await http.get("/v1/node")).status_code == 200  # logs in, so that the body goes out only once
+    size = (1 << 20) + 1
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(0, size, 1 << 16):
+            yield bytes(1 << 16)
+
+    response = await http.post("/v1/farms/farm/log", content=pieces() if chunked else bytes(size))
+    problem(response, 413, "too-large")
+    response = await http.post("/v1/farms/farm/log", content=bytes(1 << 20))
+    assert response.status_code == 201
+
+
+async def test_unknown_names_are_problems_too(http: httpx.AsyncClient) -> None:
+    problem(await http.get("/v1/farms/other/status"), 404, "no-such-farm")
+    problem(await http.get("/v2/node"), 404, "no-such-endpoint")
+    problem(await http.delete("/v1/node"), 405, "no-such-endpoint")
+
+
+async def test_defect_of_an_endpoint_is_answered_and_logged_without_its_text(
+    node: FakeNode, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.farm.read_error = RuntimeError("defect")
+    body = problem(await http.get("/v1/farms/farm/log"), 500, "defect")
+    assert "RuntimeError" not in str(body)
+    await until(lambda: "RuntimeError: defect" in caplog.text)
+    node.farm.read_error = None
+    assert (await http.get("/v1/farms/farm/log")).status_code == 200
+
+
+async def test_metrics_scraped_hold_what_the_node_counted(node: FakeNode, http: httpx.AsyncClient) -> None:
+    farm = node.metrics.farm("farm")
+    farm.raft_leader_changes.inc()
+    farm.set_role("leader")
+    farm.count_message("AppendEntriesRequest", "out")
+    farm.set_peer(2, state="replicate", match_index=7, rtt_s=0.5, last_contact_s=None)
+    node.farm.commit(b"x")
+    await http.get("/v1/farms/farm/log")
+    text = (await http.get("/metrics", auth=None)).text
+    for line in [
+        'garlicfarm_raft_leader_changes_total{farm="farm"} 1.0',
+        'garlicfarm_raft_role{farm="farm",role="leader"} 1.0',
+        'garlicfarm_raft_role{farm="farm",role="follower"} 0.0',
+        'garlicfarm_raft_messages_total{direction="out",farm="farm",type="AppendEntriesRequest"} 1.0',
+        'garlicfarm_peer_state{farm="farm",peer="2",state="replicate"} 1.0',
+        'garlicfarm_peer_match_index{farm="farm",peer="2"} 7.0',
+        'garlicfarm_feed_entries_total{farm="farm"} 1.0',
+        'garlicfarm_feed_readers{farm="farm"} 0.0',
+        "garlicfarm_build_info{version=",
+        "process_resident_memory_bytes",
+    ]:
+        assert line in text
+
+
+async def test_health_and_readiness_asked_without_a_user(node: FakeNode, http: httpx.AsyncClient) -> None:
+    assert (await http.get("/healthz", auth=None)).status_code == 200
+    assert (await http.get("/readyz", auth=None)).status_code == 200
+    node.leader_known = False
+    problem(await http.get("/readyz", auth=None), 503, "not-ready")
+    assert (await http.get("/healthz", auth=None)).status_code == 200

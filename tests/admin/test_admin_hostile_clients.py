@@ -1,0 +1,260 @@
+"""Whatever a stranger sends costs that stranger's connection: the listener goes on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from urllib.parse import urlsplit
+
+import pytest
+import trio
+
+from garlicfarm.client.trust import client_tls
+from garlicfarm.http.digest import ChallengeCache
+from tests.admin.fake_node import PASSWORDS, FakeNode, until
+
+GET = b"GET /v1/node HTTP/1.1\r\nHost: x\r\n"
+
+
+@asynccontextmanager
+async def plain(url: str) -> AsyncIterator[trio.SocketStream]:
+    parts = urlsplit(url)
+    stream = await trio.open_tcp_stream(parts.hostname or "", parts.port or 0)
+    try:
+        yield stream
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+@asynccontextmanager
+async def secured(node: FakeNode, url: str) -> AsyncIterator[trio.SSLStream[trio.SocketStream]]:
+    async with plain(url) as stream:
+        tls = trio.SSLStream(stream, client_tls(pin=node.pin, ca=None), https_compatible=True)
+        await tls.do_handshake()
+        yield tls
+
+
+async def rest(stream: trio.abc.ReceiveStream) -> bytes:
+    """What still comes until the other side is gone, which must happen soon."""
+    received = b""
+    with trio.fail_after(5):
+        try:
+            async for piece in stream:
+                received += piece
+        except trio.BrokenResourceError:
+            pass
+    return received
+
+
+def authorization(answer: bytes, user: str, method: str, target: str) -> bytes:
+    """The Authorization line that the challenges in ``answer`` ask for."""
+    lines = answer.decode().split("\r\n")
+    challenges = [line.partition(": ")[2] for line in lines if line.lower().startswith("www-authenticate")]
+    cache = ChallengeCache()
+    cache.learn(("", "", user), challenges)
+    credentials = cache.authorization(
+        ("", "", user), method=method, target=target, password=PASSWORDS[user][1], cnonce="c"
+    )
+    assert credentials is not None
+    return f"Authorization: {credentials.header}\r\n".encode()
+
+
+async def log_in(node: FakeNode, url: str, method: str, target: str) -> bytes:
+    async with secured(node, url) as stream:
+        await stream.send_all(f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        return authorization(await rest(stream), "paul", method, target)
+
+
+def half_a_post(target: str, credentials: bytes) -> bytes:
+    head = f"POST {target} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n".encode()
+    return head + credentials + b"\r\nhalf"
+
+
+async def still_serves(node: FakeNode, url: str) -> bool:
+    async with node.client(url) as client:
+        return bool(await client.node())
+
+
+async def test_plain_text_on_the_tls_port_is_cut(
+    node: FakeNode, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for _ in range(20):
+        async with plain(url) as stream:
+            await stream.send_all(GET + b"\r\n")
+            assert b"HTTP" not in await rest(stream)
+    assert [record for record in caplog.records if record.name.startswith("garlicfarm")] == []
+    assert await still_serves(node, url)
+
+
+async def test_handshake_that_stops_is_cut(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("garlicfarm.admin.server.HANDSHAKE_S", 0.2)
+    async with node.running() as url, plain(url) as stream:
+        await stream.send_all(b"\x16\x03\x01\x02\x00\x01")
+        assert await rest(stream) == b""
+        assert await still_serves(node, url)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"\x00\xff\xfe garbage\r\n\r\n",
+        b"GET /v1/node\r\n\r\n",
+        b"GET /v1/node HTTP/1.1\r\n\r\n",
+        GET + b"Content-Length: 4\r\nContent-Length: 5\r\n\r\n",
+        GET + b"Content-Length: -1\r\n\r\n",
+        GET + b"X: " + b"x" * 200_000 + b"\r\n\r\n",
+        b"GET /" + b"x" * 200_000,
+    ],
+    ids=["noise", "no-version", "no-host", "two-lengths", "negative-length", "huge-header", "huge-target"],
+)
+async def test_what_is_not_http_gets_a_4xx_and_a_close(node: FakeNode, url: str, header: bytes) -> None:
+    async with secured(node, url) as stream:
+        try:
+            await stream.send_all(header)
+        except trio.BrokenResourceError:
+            assert len(header) > 100_000, "only who sends more than is read may find the door shut"
+        answer = await rest(stream)
+    assert not answer or answer.startswith(b"HTTP/1.1 4")
+    assert answer or len(header) > 100_000
+    assert node.requests == 0
+    assert await still_serves(node, url)
+
+
+async def test_header_that_trickles_is_cut_however_busy(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("garlicfarm.admin.server.HEADER_S", 0.3)
+
+    async def trickle(stream: trio.abc.SendStream) -> None:
+        for byte in GET * 100:
+            await stream.send_all(bytes([byte]))
+            await trio.sleep(0.02)
+
+    async with node.running() as url, secured(node, url) as stream:
+        begin = time.monotonic()
+        with pytest.raises((trio.BrokenResourceError, trio.ClosedResourceError)):
+            await trickle(stream)
+        assert time.monotonic() - begin < 2
+        assert node.requests == 0
+        assert await still_serves(node, url)
+
+
+async def test_connection_on_which_nothing_moves_is_cut_while_its_body_is_awaited(
+    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("garlicfarm.admin.server.IDLE_S", 0.5)
+    target = "/v1/farms/farm/log"
+    credentials = await log_in(node, url, "POST", target)
+    async with secured(node, url) as stream:
+        await stream.send_all(half_a_post(target, credentials))
+        begin = time.monotonic()
+        assert await rest(stream) == b""
+    assert time.monotonic() - begin < 2
+    assert node.farm.entries == []
+    assert await still_serves(node, url)
+
+
+async def test_body_that_stops_is_answered_as_too_slow(
+    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("garlicfarm.admin.app.BODY_DEADLINE_S", 0.1)
+    target = "/v1/farms/farm/log"
+    credentials = await log_in(node, url, "POST", target)
+    async with secured(node, url) as stream:
+        await stream.send_all(half_a_post(target, credentials))
+        assert (await rest(stream)).startswith(b"HTTP/1.1 408")
+    assert node.farm.entries == []
+
+
+async def test_client_that_does_not_read_is_cut_and_holds_up_no_shutdown(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("garlicfarm.admin.server.GRACE_S", 0.3)
+    node.farm.snapshot = bytes(64 << 20)
+    target = "/v1/farms/farm/state"
+    async with AsyncExitStack() as stack:
+        async with node.running() as url:
+            credentials = await log_in(node, url, "GET", target)
+            stream = await stack.enter_async_context(secured(node, url))
+            await stream.send_all(f"GET {target} HTTP/1.1\r\nHost: x\r\n".encode() + credentials + b"\r\n")
+            await until(lambda: node.largest_piece == 256 << 10)
+            assert await still_serves(node, url)
+            begin = time.monotonic()
+        assert 0.2 < time.monotonic() - begin < 2
+
+
+async def test_client_that_does_not_read_is_cut_in_time(
+    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("garlicfarm.admin.server.SEND_S", 0.3)
+    node.farm.snapshot = bytes(64 << 20)
+    target = "/v1/farms/farm/state"
+    credentials = await log_in(node, url, "GET", target)
+    async with secured(node, url) as stream:
+        await stream.send_all(f"GET {target} HTTP/1.1\r\nHost: x\r\n".encode() + credentials + b"\r\n")
+        await trio.sleep(0.8)
+        assert len(await rest(stream)) < len(node.farm.snapshot)
+    assert await still_serves(node, url)
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(range(256)) * 8,
+        GET + b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: @@@\r\n\r\n",
+        GET + b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk\r\n\r\n\xff",
+        GET
+        + b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        + b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+    ],
+    ids=["http2", "h2c-bad-settings", "h2c", "websocket"],
+)
+async def test_other_protocols_asked_for_get_nothing_and_end_nobody(
+    node: FakeNode,
+    url: str,
+    opening: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for _ in range(10):
+        async with secured(node, url) as stream:
+            await stream.send_all(opening)
+            with trio.move_on_after(0.1):
+                assert b" 200" not in await stream.receive_some()
+    assert await still_serves(node, url)
+    assert len([record for record in caplog.records if record.name == "garlicfarm.admin"]) <= 2
+
+
+async def knock(node: FakeNode, url: str) -> bytes:
+    async with secured(node, url) as stream:
+        await stream.send_all(GET + b"Connection: close\r\n\r\n")
+        return await rest(stream)
+
+
+async def test_connections_beyond_the_limit_are_refused_and_the_others_served(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("garlicfarm.admin.server.MAX_CONNECTIONS", 3)
+    async with node.running() as url, secured(node, url), secured(node, url):
+        async with secured(node, url):
+            with pytest.raises(trio.BrokenResourceError):
+                await knock(node, url)
+        await trio.sleep(0.1)
+        assert (await knock(node, url)).startswith(b"HTTP/1.1 401")
+
+
+async def test_request_that_runs_at_the_shutdown_is_answered(node: FakeNode) -> None:
+    node.farm.snapshot = bytes(8 << 20)
+    states = []
+
+    async def read(url: str) -> None:
+        async with node.client(url) as client:
+            states.append(await client.state("farm"))
+
+    async with trio.open_nursery() as nursery, node.running() as url:
+        nursery.start_soon(read, url)
+        await until(lambda: node.largest_piece == 256 << 10)
+    assert len(states[0][1]) == 8 << 20
