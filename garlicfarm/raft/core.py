@@ -255,6 +255,16 @@ class RawNode:
         """The leader of the current term, 0 if none is known."""
         return self._leader
 
+    @property
+    def role(self) -> Role:
+        """What this member is now."""
+        return self._role
+
+    @property
+    def term(self) -> int:
+        """The current term."""
+        return self._term
+
     def status(self) -> Status:
         """A picture of the state, for people and metrics."""
         peers = {

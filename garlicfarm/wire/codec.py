@@ -168,11 +168,15 @@ class _Decoder:
         Raises `RemoteProtocolError` if that cut a message, `LocalProtocolError` if messages are left.
         """
         self._raise_if_broken()
-        held = self._held()
-        if held >= self._need:
+        if self._held() >= self._need:
             raise LocalProtocolError("messages are left: call next_message until it returns None")
-        if held or self._inside():
+        if self.partial:
             raise self._broken("the stream ended inside a message", self._where())
+
+    @property
+    def partial(self) -> bool:
+        """Whether a message has begun that is not complete; after ``next_message`` returned None."""
+        return bool(self._held()) or self._inside()
 
     def _held(self) -> int:
         return len(self._data) - self._pos + len(self._pending)

@@ -1,0 +1,62 @@
+"""``node start``: run a node until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from garlicfarm.cli.options import Options, shared_options
+
+if TYPE_CHECKING:
+    from garlicfarm.config import Config
+
+__all__ = ["start"]
+
+Level = Literal["error", "warning", "info", "debug"]
+_LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
+
+
+@click.command()
+@shared_options("config", "verbosity")
+def start(options: Options) -> None:
+    """Run the node of this machine. Never creates a store: that is `node init`'s."""
+    import trio
+
+    from garlicfarm import logs
+    from garlicfarm.config import find_config, load
+
+    path = find_config(options.config, os.environ, Path.cwd())
+    config = load(path, os.environ)
+    logs.configure(_level(config.log.level, options.verbosity), config.log.format, sys.stderr)
+
+    trio.run(_main, config)
+
+
+def _level(configured: Level, verbosity: int) -> Level:
+    place = _LEVELS.index(configured) + verbosity
+    return _LEVELS[min(max(place, 0), len(_LEVELS) - 1)]
+
+
+async def _main(config: Config) -> None:
+    import trio
+
+    from garlicfarm.node import serve
+
+    shutdown = trio.Event()
+
+    async def end_in_time(signals: AsyncIterator[int]) -> None:
+        async for _ in signals:
+            shutdown.set()
+            nursery.cancel_scope.deadline = trio.current_time() + config.node.shutdown_timeout_s
+
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end_in_time, signals)
+            await serve(config, shutdown=shutdown)
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,140 @@
+"""A client on the Raft wire: ClientRequests straight to the leader, many at a time.
+
+::
+
+    async with open_farm_client(endpoints, farm="farm", user="alice", password=…, transport=…) as client:
+        index, term = await client.post([b"an entry"])
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+import trio
+
+from garlicfarm.errors import (
+    AuthError,
+    EntryRefused,
+    NoQuorum,
+    OutcomeUnknown,
+    ProposalDropped,
+    TransportError,
+)
+from garlicfarm.handshake import Established, initiate
+from garlicfarm.http.digest import ChallengeCache
+from garlicfarm.link import Backoff, Caller
+from garlicfarm.raft import Refusal
+from garlicfarm.transport import Endpoint, Transport
+from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
+
+__all__ = ["FarmClient", "open_farm_client"]
+
+REDIRECT_PAUSE_S = 0.05
+
+
+class FarmClient:
+    """Posts entries and follows the leader. Made by `open_farm_client`; any number of tasks may post
+    at a time: their requests share one connection and one write where they come together."""
+
+    def __init__(self, callers: Mapping[int, Caller], timeout_s: float) -> None:
+        self._callers = callers
+        self._timeout_s = timeout_s
+        self._target = next(iter(callers))
+
+    async def post(self, entries: Sequence[bytes]) -> tuple[int, int]:
+        """Append entries, all or nothing; (index, term) of the last one after their commit.
+
+        Raises, the entries being certainly not appended: `EntryRefused` (the application's verdict),
+        `AuthError` (wrong credentials, or the user may not post), `ProposalDropped` (the leader has
+        too much uncommitted), `NoQuorum` (no leader within the deadline). `OutcomeUnknown`: sent, not
+        answered; a repetition may append them twice. Cancelled: as `OutcomeUnknown`.
+        """
+        values = tuple(LogEntry(0, ValueType.APPLICATION, entry) for entry in entries)
+        request = Request(MessageType.CLIENT_REQUEST, 0, 0, entries=values)
+        target: int | None = None
+        with trio.move_on_after(self._timeout_s):
+            while True:
+                target = self._target
+                try:
+                    response = await self._callers[target].call(request)
+                except TransportError:
+                    self._turn(target)
+                else:
+                    if response.accepted:
+                        return response.next_index - 1, response.term
+                    self._redirected(target, response)
+                target = None
+                await trio.sleep(REDIRECT_PAUSE_S)
+        if target is not None:
+            raise OutcomeUnknown(f"no answer within {self._timeout_s:g} s")
+        raise NoQuorum(f"no leader took the entry within {self._timeout_s:g} s")
+
+    def _redirected(self, asked: int, response: Response) -> None:
+        reason = response.next_index
+        if response.destination == response.source and reason:
+            if reason == Refusal.ROLE:
+                raise AuthError("this user may not post")
+            if reason in (Refusal.TOO_LARGE, Refusal.APPLICATION):
+                raise EntryRefused("", "refused by the application" if reason > 1 else "too large")
+            raise ProposalDropped("too-much-uncommitted" if reason == Refusal.UNCOMMITTED else "transfer")
+        if response.destination in self._callers and response.destination != asked:
+            self._target = response.destination
+        else:
+            self._turn(asked)
+
+    def _turn(self, failed: int) -> None:
+        """Ask the next server, unless another task already did so."""
+        if self._target == failed:
+            servers = list(self._callers)
+            self._target = servers[(servers.index(failed) + 1) % len(servers)]
+
+
+@asynccontextmanager
+async def open_farm_client(
+    endpoints: Mapping[int, str],
+    *,
+    farm: str,
+    user: str,
+    password: str,
+    transport: Callable[[str], Transport],
+    farm_id: bytes | None = None,
+    timeout_s: float = 10.0,
+) -> AsyncIterator[FarmClient]:
+    """A `FarmClient` for as long as the block lasts.
+
+    :param endpoints: id → endpoint of the servers to begin with, as in the Configuration.
+    :param transport: scheme → transport, as `garlicfarm.plugins.make_transport` makes them.
+    :param farm_id: refuse servers of any other farm; None: take what the name gives.
+    :param timeout_s: for each connection, and for each `FarmClient.post` as a whole.
+    """
+    cache = ChallengeCache()
+
+    async def connect(endpoint: Endpoint) -> Established:
+        return await initiate(
+            partial(transport(endpoint.scheme).open_stream, endpoint),
+            host=f"{endpoint.host}:{endpoint.port}",
+            farm=farm,
+            user=user,
+            password=password,
+            cache=cache,
+            farm_id=farm_id,
+        )
+
+    callers = {
+        server: Caller(
+            partial(connect, Endpoint.parse(endpoint)),
+            server_id=server,
+            timeout_s=timeout_s,
+            backoff=Backoff(random.random, longest_s=1.0),
+            lazy=True,
+        )
+        for server, endpoint in endpoints.items()
+    }
+    async with trio.open_nursery() as nursery:
+        for caller in callers.values():
+            nursery.start_soon(caller.run)
+        yield FarmClient(callers, timeout_s)
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,292 @@
+"""One outgoing connection that keeps itself up: requests out, their answers back in order.
+
+Answers carry no number; the n-th answer on a connection belongs to its n-th request. A `Link` keeps that
+pairing, gives every request a deadline, reconnects with back-off and jitter, and reports each request
+exactly once: answered or failed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import msgspec
+import trio
+
+from garlicfarm.errors import (
+    AuthError,
+    GarlicFarmError,
+    OutcomeUnknown,
+    RemoteProtocolError,
+    TransportError,
+    UnreachableError,
+)
+from garlicfarm.handshake import Established
+from garlicfarm.wire import ResponseDecoder, encode_request
+from garlicfarm.wire.messages import MessageType, Request, Response
+
+__all__ = ["CONNECTION_ERRORS", "Backoff", "Caller", "Link", "close"]
+
+CONNECTION_ERRORS = (
+    TransportError,
+    RemoteProtocolError,
+    AuthError,
+    OSError,
+    trio.BrokenResourceError,
+    trio.ClosedResourceError,
+    trio.TooSlowError,
+)
+"""What a broken peer or path can raise: each costs its connection and nothing else."""
+
+RECEIVE_BYTES = 65536
+CLOSE_TIMEOUT_S = 1.0
+QUEUE_LIMIT = 4096
+
+
+async def close(stream: trio.abc.Stream) -> None:
+    """Close gracefully within a second, else forcefully; also when cancelled."""
+    with trio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+        await stream.aclose()
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """Waits between attempts: from ``first_s``, doubling up to ``longest_s``, each times a random
+    factor between ½ and 1½ from ``random()`` in [0, 1)."""
+
+    random: Callable[[], float]
+    first_s: float = 0.05
+    longest_s: float = 5.0
+
+    def wait_s(self, failures: int) -> float:
+        """How long to wait after so many failures in a row (≥ 1)."""
+        return min(self.first_s * 2.0 ** min(failures - 1, 30), self.longest_s) * (0.5 + self.random())
+
+
+class Link:
+    """One connection to one server.
+
+    ``connect()`` opens it (its deadline is ``timeout_s``), ``server_id`` is the id that answers must
+    come from (None: any), ``timeout_s`` bounds the wait for each answer. ``on_answer(tag, response)``
+    and ``on_failure(tag, sent)`` are called once per request, from `run`'s task or from `send`; ``sent``
+    says whether any of it may have reached the server. ``on_change(error)`` tells that the connection
+    came up (None) or went away. ``lazy``: connect only while there is something to send.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Established]],
+        *,
+        server_id: int | None,
+        timeout_s: float,
+        backoff: Backoff,
+        on_answer: Callable[[int, Response], None],
+        on_failure: Callable[[int, bool], None],
+        on_change: Callable[[Exception | None], None],
+        lazy: bool = False,
+    ) -> None:
+        self._lazy = lazy
+        self._connect = connect
+        self._server_id = server_id
+        self._timeout_s = timeout_s
+        self._backoff = backoff
+        self._on_answer = on_answer
+        self._on_failure = on_failure
+        self._on_change = on_change
+        self._queue: deque[tuple[int, Request]] = deque()
+        self._outstanding: deque[tuple[int, MessageType, float]] = deque()
+        self._work = trio.Event()
+        self._poke = trio.Event()
+        self._waiting = False
+        self._receive_scope = trio.CancelScope()
+        self.connected = False
+        self.rtt_s: float | None = None
+
+    def send(self, tag: int, request: Request) -> None:
+        """Queue a request; while the link waits between two attempts, or its queue is full, it fails at
+        once."""
+        if self._waiting or len(self._queue) >= QUEUE_LIMIT:
+            self._on_failure(tag, False)
+        else:
+            self._queue.append((tag, request))
+            self._work.set()
+
+    def poke(self) -> None:
+        """The server showed a sign of life: try again now."""
+        self._poke.set()
+
+    async def run(self) -> NoReturn:
+        """Keep the connection up until cancelled; the stream is closed on the way out."""
+        failures = 0
+        while True:
+            if self._lazy:
+                await self._work.wait()
+            try:
+                with trio.fail_after(self._timeout_s):
+                    established = await self._connect()
+                failures = 0
+                await self._exchange(established)
+            except* CONNECTION_ERRORS as group:
+                error = _first(group)
+            self._fail_all()
+            self._on_change(error)
+            failures += 1
+            self._waiting = True
+            self._poke = trio.Event()
+            with trio.move_on_after(self._backoff.wait_s(failures)):
+                await self._poke.wait()
+            self._waiting = False
+
+    def _fail_all(self) -> None:
+        self.connected = False
+        while self._outstanding:
+            self._on_failure(self._outstanding.popleft()[0], True)
+        while self._queue:
+            self._on_failure(self._queue.popleft()[0], False)
+
+    async def _exchange(self, established: Established) -> NoReturn:
+        stream = established.stream
+        self.connected = True
+        self._on_change(None)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._send_all, stream)
+                await self._receive_all(stream, established.leftover)
+        finally:
+            self.connected = False
+            await close(stream)
+        raise AssertionError("unreachable: the receiver ends with an error")
+
+    async def _send_all(self, stream: trio.abc.Stream) -> NoReturn:
+        while True:
+            await self._work.wait()
+            self._work = trio.Event()
+            now = trio.current_time()
+            data = []
+            while self._queue:
+                tag, request = self._queue.popleft()
+                self._outstanding.append((tag, request.type, now))
+                data.append(encode_request(request))
+            self._watch()
+            await stream.send_all(b"".join(data))
+
+    def _watch(self) -> None:
+        """The oldest unanswered request sets the receiver's deadline; it bounds the sender too."""
+        oldest = self._outstanding[0][2] if self._outstanding else float("inf")
+        self._receive_scope.deadline = oldest + self._timeout_s
+
+    async def _receive_all(self, stream: trio.abc.Stream, leftover: bytes) -> None:
+        decoder = ResponseDecoder()
+        decoder.receive_data(leftover)
+        with trio.CancelScope() as self._receive_scope:
+            self._watch()
+            while True:
+                data = await stream.receive_some(RECEIVE_BYTES)
+                if not data:
+                    decoder.receive_eof()
+                    raise UnreachableError("the peer closed the connection")
+                decoder.receive_data(data)
+                now = trio.current_time()
+                while (response := decoder.next_message()) is not None:
+                    self._take(response, now)
+                self._watch()
+        raise UnreachableError(f"no answer within {self._timeout_s:g} s")
+
+    def _take(self, response: Response, now: float) -> None:
+        if not self._outstanding:
+            raise RemoteProtocolError("an answer to nothing", response.type.name)
+        tag, kind, sent = self._outstanding[0]
+        expected = (
+            MessageType.APPEND_ENTRIES_RESPONSE
+            if kind is MessageType.CLIENT_REQUEST
+            else MessageType(kind + 1)
+        )
+        if response.type is not expected:
+            raise RemoteProtocolError(f"{response.type.name} answers {kind.name}")
+        if self._server_id not in (None, response.source):
+            raise RemoteProtocolError(f"member {self._server_id} answers as {response.source}")
+        self._outstanding.popleft()
+        self.rtt_s = now - sent
+        self._on_answer(tag, response)
+
+
+def _first(group: BaseExceptionGroup[Exception]) -> Exception:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, Exception)
+    return error
+
+
+class _Call:
+    __slots__ = ("done", "response", "sent")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.response: Response | None = None
+        self.sent = False
+
+
+class Caller:
+    """Calls over a `Link`, one awaiting task each. Arguments as for `Link`."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Established]],
+        *,
+        server_id: int | None,
+        timeout_s: float,
+        backoff: Backoff,
+        lazy: bool = False,
+    ) -> None:
+        self._calls: dict[int, _Call] = {}
+        self._next_tag = 0
+        self._error: Exception | None = None
+        self._link = Link(
+            connect,
+            server_id=server_id,
+            timeout_s=timeout_s,
+            backoff=backoff,
+            on_answer=self._answered,
+            on_failure=self._failed,
+            on_change=self._changed,
+            lazy=lazy,
+        )
+
+    async def run(self) -> NoReturn:
+        """Keep the connection up until cancelled."""
+        await self._link.run()
+
+    async def call(self, request: Request) -> Response:
+        """Send a request and wait for its answer.
+
+        Raises `UnreachableError` or `AuthError` (certainly not sent), `OutcomeUnknown` (sent, no
+        answer). Cancelled, the request may or may not take effect.
+        """
+        self._next_tag = tag = self._next_tag + 1
+        call = self._calls[tag] = _Call()
+        try:
+            self._link.send(tag, request)
+            await call.done.wait()
+        finally:
+            del self._calls[tag]
+        if call.response is not None:
+            return call.response
+        if call.sent:
+            raise OutcomeUnknown("the connection broke before the answer came")
+        if isinstance(self._error, GarlicFarmError):
+            raise self._error
+        raise UnreachableError(f"not connected: {self._error}")
+
+    def _answered(self, tag: int, response: Response) -> None:
+        if call := self._calls.get(tag):
+            call.response = response
+            call.done.set()
+
+    def _failed(self, tag: int, sent: bool) -> None:
+        if call := self._calls.get(tag):
+            call.sent = sent
+            call.done.set()
+
+    def _changed(self, error: Exception | None) -> None:
+        self._error = error

@@ -1,0 +1,329 @@
+"""A node: its data directory, its farms, their listeners and the admin listener, as one tree of tasks."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from functools import partial
+from types import MappingProxyType
+from typing import NoReturn
+
+import trio
+
+from garlicfarm._version import __version__
+from garlicfarm.admin.app import create_app
+from garlicfarm.admin.contract import FarmView
+from garlicfarm.admin.server import serve as serve_admin
+from garlicfarm.config import Config, FarmSection, ListenerSection
+from garlicfarm.errors import ConfigError, OutcomeUnknown, StorageError
+from garlicfarm.farm.application import Application
+from garlicfarm.farm.base64 import decode_destination
+from garlicfarm.farm.lease import Lease
+from garlicfarm.farm.log import LogApplication
+from garlicfarm.farm.state import FarmApplication
+from garlicfarm.feed.pages import PageReader, reader_limiter
+from garlicfarm.handshake import Established, Gate, Guard, initiate, respond
+from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
+from garlicfarm.identity import member_lookup, member_password, read_private_file, read_secret_file
+from garlicfarm.link import CONNECTION_ERRORS, close
+from garlicfarm.logs import EventLogger
+from garlicfarm.metrics import NodeMetrics
+from garlicfarm.node.farm import Farm
+from garlicfarm.node.poster import Poster
+from garlicfarm.node.publisher import Publisher
+from garlicfarm.node.session import Caller, Session
+from garlicfarm.node.view import View
+from garlicfarm.plugins import make_router, make_transport
+from garlicfarm.router import Router
+from garlicfarm.storage import DataDirectory, LogReader, LogStore
+from garlicfarm.transport import Endpoint, Peer, Transport
+from garlicfarm.users import UserStore
+
+__all__ = ["APPLICATIONS", "Node", "serve"]
+
+SESSIONS_PER_USER = 16
+
+ApplicationFactory = Callable[[str], Application]
+
+APPLICATIONS: Mapping[str, ApplicationFactory] = MappingProxyType(
+    {"farm": FarmApplication, "log": lambda farm: LogApplication()}
+)
+"""The applications in the house (D14): name in the configuration → factory, given the farm's name."""
+
+
+async def serve(
+    config: Config,
+    *,
+    applications: Mapping[str, ApplicationFactory] = APPLICATIONS,
+    shutdown: trio.Event | None = None,
+    task_status: trio.TaskStatus[Node] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a node until ``shutdown`` is set, then end it in order; reports the node once it listens.
+
+    :raises ConfigError: the configuration, or a file that it names, is not usable.
+    :raises StorageError: the store is missing, in use, damaged or of another version; or the last
+        farm's store failed.
+    :raises TransportError: a listener cannot be bound.
+
+    Cancelled: ends at once; what was acknowledged is durable all the same.
+    """
+    if shutdown is None:
+        shutdown = trio.Event()
+    with ExitStack() as stack:
+        directory = stack.enter_context(DataDirectory.open(config.node.data_dir))
+        if directory.node_id != config.node.id:
+            owner = f"{config.node.data_dir} belongs to node {directory.node_id}"
+            raise ConfigError([f"node.id is {config.node.id}, but {owner}"])
+        node = Node(config, directory, applications, stack)
+        await node.run(shutdown, task_status)
+
+
+class _Member:
+    """What one farm needs beside the `Farm` itself."""
+
+    def __init__(self, farm: Farm, view: View, gate: Gate, router: Router | None) -> None:
+        self.farm = farm
+        self.view = view
+        self.gate = gate
+        self.router = router
+
+
+class Node:
+    """One running node. Implements `garlicfarm.admin.contract.NodeView`."""
+
+    def __init__(
+        self,
+        config: Config,
+        directory: DataDirectory,
+        applications: Mapping[str, ApplicationFactory],
+        stack: ExitStack,
+    ) -> None:
+        self.config = config
+        self.node_id = config.node.id
+        self.version = __version__
+        self.started_monotonic = trio.current_time()
+        self.users = UserStore(config.node.data_dir / "users")
+        self.metrics = NodeMetrics()
+        self.admin_url = ""
+        self.addresses: list[Endpoint] = []
+        self._log = EventLogger(logging.getLogger("garlicfarm.node"), node=self.node_id)
+        self._transports: dict[str, Transport] = {}
+        self._challenges = ChallengeCache()
+        self._sessions: dict[tuple[str, str], deque[trio.CancelScope]] = {}
+        self._limiter = reader_limiter()
+        self._members: dict[str, _Member] = {}
+        for section in config.farm:
+            self._members[section.name] = self._make_member(section, directory, applications, stack)
+
+    @property
+    def farms(self) -> Mapping[str, FarmView]:
+        return {name: member.view for name, member in self._members.items()}
+
+    @property
+    def transports(self) -> Sequence[str]:
+        return sorted(self._transports)
+
+    def ready(self) -> bool:
+        """Whether every farm knows a leader."""
+        return all(member.farm.leader_id for member in self._members.values())
+
+    # ------------------------------------------------------------------ making
+
+    def _make_member(
+        self,
+        section: FarmSection,
+        directory: DataDirectory,
+        applications: Mapping[str, ApplicationFactory],
+        stack: ExitStack,
+    ) -> _Member:
+        path = directory.farm_directory(section.name)
+        store = LogStore.open(path, farm=section.name)
+        stack.callback(store.close)
+        genesis = store.genesis
+        if genesis.application != section.application:
+            raise ConfigError(
+                [
+                    f"farm {section.name}: the store is of application {genesis.application!r}, "
+                    f"the configuration says {section.application!r}"
+                ]
+            )
+        reader = LogReader(path)
+        stack.callback(reader.close)
+        farm_secrets = read_secret_file(section.secret_file)
+        password = member_password(farm_secrets[0], genesis.farm_id, self.node_id)
+        farm = Farm(
+            section,
+            self.node_id,
+            store,
+            applications[section.application](section.name),
+            partial(self._dial, section, genesis.farm_id, password),
+            self.metrics.farm(section.name),
+            EventLogger(logging.getLogger("garlicfarm.raft"), farm=section.name, node=self.node_id),
+        )
+        view = View(farm, PageReader(reader, self._limiter))
+        lookup = member_lookup(farm_secrets, genesis.farm_id, self.users.lookup)
+        verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
+        gate = Gate(section.name, genesis.farm_id, verifier, leader=view.leader)
+        router = None
+        if section.router:
+            table = {key: value for key, value in section.router.items() if key != "plugin"}
+            router = make_router(section.router["plugin"], table, self.config.base_dir)
+        return _Member(farm, view, gate, router)
+
+    def _transport(self, scheme: str) -> Transport:
+        if scheme not in self._transports:
+            table = self.config.transport.get(scheme, {})
+            transport = make_transport(scheme, table, self.config.base_dir)
+            transport.on_drop = lambda peer, reason: self._rejected(scheme, peer, reason)
+            self._transports[scheme] = transport
+        return self._transports[scheme]
+
+    async def _dial(
+        self, section: FarmSection, farm_id: bytes, password: str, member: int, text: str
+    ) -> Established:
+        endpoint = Endpoint.parse(text, section.default_transport)
+        return await initiate(
+            partial(self._transport(endpoint.scheme).open_stream, endpoint),
+            host=f"{endpoint.host}:{endpoint.port}",
+            farm=section.name,
+            user=str(self.node_id),
+            password=password,
+            cache=self._challenges,
+            farm_id=farm_id,
+        )
+
+    # ------------------------------------------------------------------ running
+
+    async def run(self, shutdown: trio.Event, task_status: trio.TaskStatus[Node]) -> None:
+        """See `serve`."""
+        ending = trio.Event()
+        async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as admin:
+                token_file = self.config.admin.metrics_token_file
+                tls = self.config.node.data_dir / "tls"
+                self.admin_url = await admin.start(
+                    partial(
+                        serve_admin,
+                        create_app(
+                            self,
+                            shutdown=ending,
+                            metrics_token=read_private_file(token_file).strip() if token_file else "",
+                        ),
+                        bind=self.config.admin.url,
+                        certificate=tls / "node.crt",
+                        private_key=tls / "node.key",
+                        shutdown=ending,
+                    )
+                )
+                for listener in self.config.listener:
+                    self.addresses.append(await nursery.start(self._listen, listener))
+                for member in self._members.values():
+                    await nursery.start(self._run_member, member)
+                (self.config.node.data_dir / "admin.url").write_text(self.admin_url + "\n")
+                self._log.info("started", version=__version__, admin=self.admin_url)
+                task_status.started(self)
+                await shutdown.wait()
+                self._log.info("stopping")
+                ending.set()
+            nursery.cancel_scope.cancel()
+        self._log.flush()
+
+    async def _run_member(self, member: _Member, *, task_status: trio.TaskStatus[None]) -> None:
+        """One farm's tree. A failed store ends that farm; the last one ends the node."""
+        farm = member.farm
+        try:
+            async with member.router or nullcontext(), trio.open_nursery() as nursery:
+                await nursery.start(farm.run)
+                self._start_posting(nursery, member)
+                task_status.started()
+        except* StorageError as group:
+            self._members.pop(farm.name)
+            self._log.error("farm-failed", farm=farm.name, cause=str(group.exceptions[0]))
+            if not self._members:
+                raise
+
+    def _start_posting(self, nursery: trio.Nursery, member: _Member) -> None:
+        farm, application = member.farm, member.farm.application
+        if not isinstance(application, FarmApplication):
+            return
+        meta = farm.section.meta
+        lease = Lease()
+        publisher = None
+        if member.router is not None and meta.destination and meta.key_file is not None:
+            read_private_file(meta.key_file)
+            publisher = Publisher(
+                farm, application, member.router, decode_destination(meta.destination), lease
+            )
+            nursery.start_soon(publisher.run)
+        loopback = Endpoint.parse(self.admin_url).host in ("127.0.0.1", "::1", "localhost")
+        admin_url = None if loopback else self.admin_url
+        nursery.start_soon(Poster(farm, application, member.router, publisher, lease, admin_url).run)
+
+    # ------------------------------------------------------------------ listening
+
+    async def _listen(self, listener: ListenerSection, *, task_status: trio.TaskStatus[Endpoint]) -> NoReturn:
+        url = Endpoint.parse(listener.url)
+        names = listener.farms or tuple(self._members)
+        gates = {name: self._members[name].gate for name in names}
+        guard = Guard(on_rejected=partial(self._rejected, url.scheme))
+        handler = partial(self._serve_stream, url.scheme, gates, guard)
+        await self._transport(url.scheme).serve(url, handler, task_status=task_status)
+
+    def _rejected(self, scheme: str, peer: Peer, reason: str) -> None:
+        self.metrics.listener_rejected.labels(scheme, reason).inc()
+        if reason != "challenge":  # every first visit is one
+            self._log.warning("rejected", peer=peer.address, reason=reason, transport=scheme)
+
+    async def _serve_stream(
+        self, scheme: str, gates: Mapping[str, Gate], guard: Guard, stream: trio.abc.Stream, peer: Peer
+    ) -> None:
+        """One incoming connection. Whatever is wrong with the peer ends here, and costs it alone."""
+        connections = self.metrics.listener_connections.labels(scheme, "open")
+        connections.inc()
+        try:
+            established = await respond(stream, gates, guard, peer)
+            if established is not None:
+                await self._serve_session(established)
+        except* (*CONNECTION_ERRORS, OutcomeUnknown) as group:
+            error = _leaf(group)
+            self.metrics.listener_rejected.labels(scheme, "broken").inc()
+            self._log.warning("connection-lost", peer=peer.address, cause=str(error) or type(error).__name__)
+        except* Exception:
+            # A defect of ours: it must not take the other connections along, nor pass unseen.
+            self.metrics.listener_rejected.labels(scheme, "defect").inc()
+            logging.getLogger("garlicfarm.node").exception("a connection ended by a defect")
+        finally:
+            connections.dec()
+            await close(stream)
+
+    async def _serve_session(self, established: Established) -> None:
+        member = self._members.get(established.farm)
+        if member is None:
+            return
+        user = established.user
+        if user.isdigit():
+            caller = Caller(f"member {user}", int(user), may_post=True)
+        else:
+            caller = Caller(f"user {user}", 0, may_post=self.users.role(user) in ("poster", "admin"))
+        farm = member.farm
+        session = Session(farm, established.stream, caller, established.leftover, farm.answer_timeout_s)
+        scopes = self._sessions.setdefault((established.farm, user), deque())
+        with trio.CancelScope() as scope:
+            scopes.append(scope)
+            if len(scopes) > SESSIONS_PER_USER:
+                scopes.popleft().cancel()  # the oldest is the likeliest to be half open
+            try:
+                await session.run()
+            finally:
+                if scope in scopes:
+                    scopes.remove(scope)
+
+
+def _leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

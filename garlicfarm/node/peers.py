@@ -1,0 +1,158 @@
+"""The connections to the other members: one for Raft, and one for ClientRequests while it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+
+from garlicfarm.handshake import Established
+from garlicfarm.link import Backoff, Caller, Link
+from garlicfarm.wire.messages import Configuration, Request, Response
+
+__all__ = ["Peers"]
+
+
+class _Peer:
+    def __init__(self, endpoint: str, link: Link, caller: Caller, scope: trio.CancelScope) -> None:
+        self.endpoint = endpoint
+        self.link = link
+        self.caller = caller
+        self.scope = scope
+        self.last_contact_s: float | None = None
+        self.error: str | None = None
+
+
+class Peers:
+    """Follows the Configuration in force: a connection pair for every other member, none else.
+
+    ``dial(id, endpoint)`` opens an authenticated stream. ``answered(seq, response)`` and
+    ``unreachable(id, seq)`` are the core's. ``changed(id, error)`` tells that a connection came up
+    (None) or broke.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        dial: Callable[[int, str], Awaitable[Established]],
+        *,
+        timeout_s: float,
+        call_timeout_s: float,
+        backoff: Backoff,
+        answered: Callable[[int, Response], None],
+        unreachable: Callable[[int, int], None],
+        changed: Callable[[int, Exception | None], None],
+    ) -> None:
+        self._node_id = node_id
+        self._dial = dial
+        self._timeout_s = timeout_s
+        self._call_timeout_s = call_timeout_s
+        self._backoff = backoff
+        self._answered = answered
+        self._unreachable = unreachable
+        self._changed = changed
+        self._peers: dict[int, _Peer] = {}
+        self._configuration: Configuration | None = None
+        self._reconfigured = trio.Event()
+
+    def follow(self, configuration: Configuration) -> None:
+        """This Configuration is in force from now on."""
+        self._configuration = configuration
+        self._reconfigured.set()
+
+    async def run(self) -> None:
+        """Keep the connections up until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                if self._configuration is not None:
+                    self._reconcile(nursery, self._configuration)
+                await self._reconfigured.wait()
+                self._reconfigured = trio.Event()
+
+    def _reconcile(self, nursery: trio.Nursery, configuration: Configuration) -> None:
+        wanted = {s.id: s.endpoint for s in configuration.servers if s.id != self._node_id}
+        for member, peer in list(self._peers.items()):
+            if wanted.get(member) != peer.endpoint:
+                peer.scope.cancel()
+                del self._peers[member]
+        for member, endpoint in wanted.items():
+            if member not in self._peers:
+                peer = self._peers[member] = self._make(member, endpoint)
+                nursery.start_soon(self._run_peer, peer)
+
+    def _make(self, member: int, endpoint: str) -> _Peer:
+        connect = partial(self._dial, member, endpoint)
+        link = Link(
+            connect,
+            server_id=member,
+            timeout_s=self._timeout_s,
+            backoff=self._backoff,
+            on_answer=partial(self._on_answer, member),
+            on_failure=lambda seq, sent: self._unreachable(member, seq),
+            on_change=partial(self._on_change, member),
+        )
+        caller = Caller(
+            connect, server_id=member, timeout_s=self._call_timeout_s, backoff=self._backoff, lazy=True
+        )
+        return _Peer(endpoint, link, caller, trio.CancelScope())
+
+    async def _run_peer(self, peer: _Peer) -> None:
+        with peer.scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(peer.link.run)
+                nursery.start_soon(peer.caller.run)
+
+    def _on_answer(self, member: int, seq: int, response: Response) -> None:
+        self.heard_from(member)
+        self._answered(seq, response)
+
+    def _on_change(self, member: int, error: Exception | None) -> None:
+        if peer := self._peers.get(member):
+            peer.error = None if error is None else str(error) or type(error).__name__
+        self._changed(member, error)
+
+    # ------------------------------------------------------------------ for the farm
+
+    def send(self, member: int, seq: int, request: Request) -> None:
+        """Send a Raft request; its fate is reported by ``answered`` or ``unreachable``."""
+        peer = self._peers.get(member)
+        if peer is None:
+            self._unreachable(member, seq)
+        else:
+            peer.link.send(seq, request)
+
+    async def call(self, member: int, request: Request) -> Response | None:
+        """Send a ClientRequest on the member's other connection; None if it is no peer of ours.
+        Errors as `garlicfarm.link.Caller.call`."""
+        peer = self._peers.get(member)
+        return await peer.caller.call(request) if peer else None
+
+    def heard_from(self, member: int) -> None:
+        """A sign of life: a link that waits to reconnect tries at once."""
+        if peer := self._peers.get(member):
+            peer.last_contact_s = trio.current_time()
+            if not peer.link.connected:
+                peer.link.poke()
+
+    def connected(self, member: int) -> bool:
+        """Whether the connection for Raft requests is up."""
+        peer = self._peers.get(member)
+        return peer is not None and peer.link.connected
+
+    def contact_age_s(self, member: int) -> float | None:
+        """Seconds since the last sign of life, None if there was none."""
+        peer = self._peers.get(member)
+        if peer is None or peer.last_contact_s is None:
+            return None
+        return trio.current_time() - peer.last_contact_s
+
+    def rtt_s(self, member: int) -> float | None:
+        """The last round trip, None if there was none."""
+        peer = self._peers.get(member)
+        return peer.link.rtt_s if peer else None
+
+    def error(self, member: int) -> str | None:
+        """Why the connection is down, None if it is up or was never tried."""
+        peer = self._peers.get(member)
+        return peer.error if peer and not peer.link.connected else None

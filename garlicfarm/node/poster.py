@@ -1,0 +1,166 @@
+"""Posts the local router's status, every interval of the farm's, and keeps its own lease clock."""
+
+from __future__ import annotations
+
+import time
+from typing import NoReturn
+
+import trio
+
+from garlicfarm._version import __version__
+from garlicfarm.config import FarmSection
+from garlicfarm.errors import EntryRefused, GarlicFarmError, NotSupported, RouterError
+from garlicfarm.farm.base64 import decode_destination
+from garlicfarm.farm.documents import (
+    DestinationStatus,
+    MetaStatus,
+    NodeReport,
+    RouterStatus,
+    StatusDocument,
+)
+from garlicfarm.farm.lease import Lease
+from garlicfarm.farm.state import FarmApplication
+from garlicfarm.farm.status import encode_status
+from garlicfarm.node.farm import Farm
+from garlicfarm.node.publisher import Publisher, boot_ms
+from garlicfarm.router import Router
+
+__all__ = ["Poster"]
+
+ROUTER_TIMEOUT_S = 5.0
+RETRY_PAUSE_S = 0.5
+
+
+class Poster:
+    """One member's statuses.
+
+    A status that may or may not have been committed is posted again, the same bytes, until its outcome
+    is known: its ``sequence`` makes the repetition harmless (D17).
+    """
+
+    def __init__(
+        self,
+        farm: Farm,
+        application: FarmApplication,
+        router: Router | None,
+        publisher: Publisher | None,
+        lease: Lease,
+        admin_url: str | None,
+    ) -> None:
+        self._farm = farm
+        self._application = application
+        self._router = router
+        self._publisher = publisher
+        self._lease = lease
+        self._admin_url = admin_url
+        self._section: FarmSection = farm.section
+        self._sequence = 0
+
+    async def run(self) -> NoReturn:
+        """Post until cancelled."""
+        while self._farm.applied_index == 0:  # nothing is known of the farm before it has a leader
+            await self._farm.wait_applied(0)
+        due = trio.current_time()
+        while True:
+            begun_ms = boot_ms()
+            self._lease.begin(begun_ms, self._application.interval_ms, self._application.R)
+            try:
+                entry = encode_status(await self._status())
+                await self._post(entry)
+                self._lease.committed(begun_ms)
+            except EntryRefused as error:
+                self._farm.log.error("status-refused", cause=str(error))
+            # Never more often than the interval, also after a wait for a leader.
+            interval_s = self._application.interval_ms / 1000
+            due = max(due + interval_s, trio.current_time())
+            await self._sleep_until(due, interval_s)
+
+    async def _sleep_until(self, due: float, interval_s: float) -> None:
+        """Wait for the next turn; a shorter interval takes force at once."""
+        while (now := trio.current_time()) < due:
+            with trio.move_on_at(due):
+                await self._farm.wait_applied(self._farm.applied_index)
+            if self._application.interval_ms / 1000 < interval_s:
+                interval_s = self._application.interval_ms / 1000
+                due = min(due, now + interval_s)
+
+    async def _post(self, entry: bytes) -> None:
+        """Returns once the entry is committed and applied here."""
+        while True:
+            try:
+                index, _ = await self._farm.post_entry(entry, self._farm.node_id)
+            except EntryRefused:
+                raise
+            except GarlicFarmError as error:
+                self._farm.log.warning("status-not-posted", cause=str(error))
+                await trio.sleep(RETRY_PAUSE_S)
+            else:
+                break
+        while self._farm.applied_index < index:
+            await self._farm.wait_applied(self._farm.applied_index)
+
+    async def _status(self) -> StatusDocument:
+        farm, application = self._farm, self._application
+        now_ms = time.time_ns() // 1_000_000
+        self._sequence = max(self._sequence + 1, application.last_sequence(farm.node_id) + 1, now_ms)
+        status = farm.raw.status()
+        node = NodeReport(
+            version=__version__,
+            term=status.term,
+            role=status.role.value,
+            commit=status.commit,
+            applied=farm.applied_index,
+            interval_ms=application.interval_ms,
+            R=application.R,
+            admin_url=self._admin_url,
+        )
+        destinations = [await self._leaf(leaf.destination) for leaf in self._section.leaf]
+        return StatusDocument(
+            cluster=farm.name,
+            date=now_ms,
+            id=farm.node_id,
+            sequence=self._sequence,
+            config={"node": node},
+            meta=self._meta(),
+            router=await self._router_status(),
+            destinations=tuple(destinations),
+        )
+
+    def _meta(self) -> MetaStatus:
+        meta = self._section.meta
+        publisher = self._publisher
+        return MetaStatus(
+            destination=meta.destination or None,
+            publish_config=meta.publish,
+            last_published_time=publisher.last_published_ms if publisher else None,
+            publishing=publisher.publishing if publisher else None,
+        )
+
+    async def _router_status(self) -> RouterStatus | None:
+        if self._router is None:
+            return None
+        try:
+            with trio.fail_after(ROUTER_TIMEOUT_S):
+                status = await self._router.get_local_router_status()
+        except (RouterError, trio.TooSlowError) as error:
+            self._count("error")
+            self._farm.log.warning("router-silent", cause=str(error) or "no answer in time")
+            return None
+        self._count("ok")
+        return status
+
+    async def _leaf(self, destination: str) -> DestinationStatus:
+        """What the router says of a leaf; what it cannot be asked is left out (D13)."""
+        if self._router is not None:
+            try:
+                with trio.fail_after(ROUTER_TIMEOUT_S):
+                    return await self._router.get_local_leaf_status(decode_destination(destination))
+            except NotSupported:
+                self._count("not-supported")
+            except (RouterError, trio.TooSlowError) as error:
+                self._count("error")
+                self._farm.log.warning("router-silent", cause=str(error) or "no answer in time")
+        return DestinationStatus(destination=destination)
+
+    def _count(self, outcome: str) -> None:
+        self._farm.metrics.count_router_request(str(self._section.router.get("plugin", "")), outcome)

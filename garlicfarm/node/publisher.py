@@ -1,0 +1,122 @@
+"""Publishes the Meta LeaseSet while this node is the publisher, within its lease (section 6, point 6)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import NoReturn
+
+import trio
+
+from garlicfarm.errors import NotSupported, RouterError
+from garlicfarm.farm.lease import Lease
+from garlicfarm.farm.metals import MetaLease, encode_contents
+from garlicfarm.farm.state import FarmApplication
+from garlicfarm.node.farm import Farm
+from garlicfarm.router import Router
+
+__all__ = ["Publisher", "boot_ms"]
+
+ROUTER_TIMEOUT_S = 30.0
+REPUBLISH_S = 60.0
+RETRY_S = 5.0
+
+
+def boot_ms() -> int:
+    """Milliseconds of a clock that goes on while the machine is suspended."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+class Publisher:
+    """Starts and stops publishing through the router.
+
+    ``lease`` is this process's, kept by its poster. ``publishing``: what the status says; None where
+    this router cannot publish. ``last_published_ms``: the ``published`` date last given to the router,
+    0 = never by this process.
+    """
+
+    def __init__(
+        self, farm: Farm, application: FarmApplication, router: Router, master: bytes, lease: Lease
+    ) -> None:
+        self._farm = farm
+        self._application = application
+        self._router = router
+        self._master_hash = sha256(master).digest()
+        self._lease = lease
+        self._listed: list[tuple[bytes, int]] = []  # hash and cost of what is published
+        self._published_at = -REPUBLISH_S
+        self._half_life_s = 0.0
+        self.publishing: bool | None = None
+        self.last_published_ms = 0
+
+    async def run(self) -> NoReturn:
+        """Publish whenever it is this node's turn, until cancelled; then stop."""
+        await self._withdraw()  # what an earlier process left behind, and whether the router can at all
+        try:
+            while True:
+                pause_s = RETRY_S
+                if self.publishing is not None:
+                    pause_s = await self._follow()
+                with trio.move_on_after(pause_s):
+                    await self._farm.wait_applied(self._farm.applied_index)
+        finally:
+            if self.publishing:
+                with trio.move_on_after(1, shield=True):
+                    await self._withdraw()
+
+    async def _follow(self) -> float:
+        """Do what is due now; returns after how many seconds to look again, at the latest."""
+        now_ms, expires_ms = boot_ms(), self._lease.expires_ms
+        if expires_ms is None or not self._application.may_publish(self._farm.node_id, now_ms, expires_ms):
+            if self.publishing:
+                await self._withdraw()
+            return RETRY_S
+        left_s = (expires_ms - now_ms) / 1000
+        leases = self._application.leases()
+        listed = [(lease.hash, lease.cost) for lease in leases]
+        age_s = trio.current_time() - self._published_at
+        if leases and (
+            (listed != self._listed and age_s >= REPUBLISH_S) or age_s >= max(self._half_life_s, REPUBLISH_S)
+        ):
+            # The router must not start, late, what the lease no longer covers.
+            with trio.move_on_after(min(left_s, ROUTER_TIMEOUT_S)) as scope:
+                await self._publish(leases)
+            if scope.cancelled_caught:
+                self._farm.log.warning("publish-failed", cause="no answer in time")
+        return min(left_s, RETRY_S)
+
+    async def _publish(self, leases: Sequence[MetaLease]) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        published_ms = self._application.published_ms(now_ms)
+        try:
+            await self._router.publish_meta_ls(self._master_hash, encode_contents(leases))
+        except NotSupported:
+            self.publishing = None
+            return
+        except RouterError as error:
+            self._farm.log.warning("publish-failed", cause=str(error))
+            return
+        if not self.publishing:
+            self._farm.log.info("publishing", leases=len(leases))
+        self.publishing = True
+        self.last_published_ms = published_ms
+        self._published_at = trio.current_time()
+        self._half_life_s = (min(lease.end_date for lease in leases) - now_ms / 1000) / 2
+        self._listed = [(lease.hash, lease.cost) for lease in leases]
+
+    async def _withdraw(self) -> None:
+        try:
+            with trio.fail_after(ROUTER_TIMEOUT_S):
+                await self._router.stop_publishing_meta_ls(self._master_hash)
+        except NotSupported:
+            self.publishing = None
+            return
+        except (RouterError, trio.TooSlowError) as error:
+            self._farm.log.warning("withdraw-failed", cause=str(error) or "no answer in time")
+            return
+        if self.publishing:
+            self._farm.log.info("not-publishing")
+        self.publishing = False
+        self._listed = []
+        self._published_at = -REPUBLISH_S

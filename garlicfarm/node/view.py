@@ -1,0 +1,183 @@
+"""A farm as the admin listener sees it (`garlicfarm.admin.contract.FarmView`)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from garlicfarm.errors import EntryRefused
+from garlicfarm.farm.documents import NodeReport
+from garlicfarm.farm.state import FarmApplication
+from garlicfarm.farm.status import encode_admin
+from garlicfarm.feed.lines import Page
+from garlicfarm.feed.pages import PageReader
+from garlicfarm.node.farm import Farm
+from garlicfarm.raft import Role
+from garlicfarm.transport import Endpoint
+
+__all__ = ["View"]
+
+
+class View:
+    """See the contract."""
+
+    def __init__(self, farm: Farm, pages: PageReader) -> None:
+        self._farm = farm
+        self._pages = pages
+        self.name = farm.name
+        self.application = farm.section.application
+        self.farm_id = farm.store.genesis.farm_id
+        self.node_id = farm.node_id
+
+    @property
+    def first_index(self) -> int:
+        return self._farm.store.first_index()
+
+    @property
+    def commit_index(self) -> int:
+        """What is committed, durable here and applied: what readers may see."""
+        return self._farm.applied_index
+
+    async def read(self, after: int, limit: int, *, all_types: bool) -> Page:
+        return await self._pages.read(after, limit, upto_index=self.commit_index, all_types=all_types)
+
+    async def wait_commit(self, beyond: int) -> None:
+        await self._farm.wait_applied(beyond)
+
+    async def post(self, entry: bytes, user: str) -> tuple[int, int]:
+        if self.application == "farm":
+            _check_user(entry, user)
+        return await self._farm.post_entry(entry, 0)
+
+    async def administer(self, action: str, args: dict[str, object], user: str) -> tuple[int, int]:
+        application = self._farm.application
+        if not isinstance(application, FarmApplication):
+            raise EntryRefused("action", "this farm's application has no administration")
+        now_ms = time.time_ns() // 1_000_000
+        # No sequence: that belongs to the statuses of this member, which are being repeated.
+        entry = encode_admin(self.name, now_ms, self.node_id, None, action, user, args)
+        return await self._farm.post_entry(entry, self.node_id)
+
+    def state(self) -> tuple[int, bytes]:
+        return self._farm.applied_index, self._farm.application.snapshot()
+
+    def ranking(self) -> dict[str, Any]:
+        application = self._farm.application
+        if isinstance(application, FarmApplication):
+            return {"index": self._farm.applied_index, **application.ranking()}
+        return {"index": self._farm.applied_index, "publisher": None, "members": []}
+
+    def leader(self) -> tuple[int, str] | None:
+        leader = self._farm.leader_id
+        for server in self._farm.configuration.servers:
+            if server.id == leader:
+                return leader, server.endpoint
+        return None
+
+    # ------------------------------------------------------------------ status
+
+    def status(self) -> dict[str, Any]:
+        farm = self._farm
+        core = farm.raw.status()
+        reachable = sum(self._reachable(s.id) for s in core.configuration.servers)
+        majority = len(core.configuration.servers) // 2 + 1
+        publisher = None
+        if isinstance(farm.application, FarmApplication):
+            publisher = farm.application.publisher
+        return {
+            "schema": "garlicfarm.status/1",
+            "farm": self.name,
+            "farm_id": self.farm_id.hex(),
+            "node": self.node_id,
+            "application": self.application,
+            "role": core.role.value,
+            "leader": core.leader or None,
+            "publisher": publisher,
+            "term": core.term,
+            "commit": core.commit,
+            "applied": farm.applied_index,
+            "first_index": core.first_index,
+            "last_index": core.last_index,
+            "quorum": bool(core.leader) and reachable >= majority,
+            "fault_tolerance": max(0, reachable - majority),
+            "members": [
+                self._member(server.id, server.endpoint, publisher) for server in core.configuration.servers
+            ],
+        }
+
+    def _reachable(self, member: int) -> bool:
+        """Heard from within the longest election timeout, as the leader and its followers always are;
+        between followers, an open connection has to do."""
+        if member == self.node_id:
+            return True
+        age_s = self._farm.peers.contact_age_s(member)
+        recent = age_s is not None and age_s <= self._farm.section.raft.election_timeout_max_s
+        related = self._farm.is_leader or member == self._farm.leader_id
+        return recent if related else self._farm.peers.connected(member)
+
+    def _member(self, member: int, endpoint: str, publisher: int | None) -> dict[str, Any]:
+        farm = self._farm
+        core = farm.raw.status()
+        report, age_s = self._report(member)
+        progress = core.peers.get(member)
+        us = member == self.node_id
+        age = 0.0 if us else farm.peers.contact_age_s(member)
+        commit = core.commit if us else report.commit
+        match = core.stable if us else (progress.match_index if progress else None)
+        if us:
+            role = core.role.value
+        elif not self._reachable(member):
+            role = "unreachable"
+        elif member == core.leader:
+            role = Role.LEADER.value
+        else:
+            role = Role.FOLLOWER.value
+        return {
+            "id": member,
+            "endpoint": endpoint,
+            "transport": Endpoint.parse(endpoint, farm.section.default_transport).scheme,
+            "role": role,
+            "term": core.term if us else report.term,
+            "commit": commit,
+            "applied": farm.applied_index if us else report.applied,
+            "match": match,
+            "lag": None if match is None else max(0, core.last_index - match),
+            "last_contact_s": None if age is None else round(age, 3),
+            "rtt_s": farm.peers.rtt_s(member),
+            "publisher": member == publisher,
+            "version": report.version,
+            "age_s": age_s,
+            "error": farm.peers.error(member),
+        }
+
+    def _report(self, member: int) -> tuple[NodeReport, float | None]:
+        """What a member said of itself in its newest status, and how long ago by our clock."""
+        application = self._farm.application
+        if isinstance(application, FarmApplication):
+            newest = application.newest(member)
+            if newest is not None:
+                document = newest[1]
+                node = (document.config or {}).get("node") or {}
+                age_s = time.time() - document.date / 1000
+                return msgspec.convert(node, NodeReport), round(max(0.0, age_s), 1)
+        return NodeReport(), None
+
+
+class _Config(msgspec.Struct):
+    by: str | None = None
+
+
+class _Note(msgspec.Struct):
+    config: _Config | None = None
+
+
+def _check_user(entry: bytes, user: str) -> None:
+    """A note names the user who posts it (D18)."""
+    try:
+        note = msgspec.json.decode(entry, type=_Note)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return  # the application's check says what is wrong with it
+    if note.config is not None and note.config.by not in (None, user):
+        raise EntryRefused("config.by", f"not {user}, who posts it")
