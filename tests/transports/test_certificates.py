@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import shutil
 import ssl
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -18,10 +19,9 @@ from garlicfarm.certificates import make_certificate, pin_of, pin_of_file
 from garlicfarm.errors import ConfigError, StorageError
 
 
-def test_pin_is_what_openssl_computes(tmp_path: Path) -> None:
+def test_pin_is_the_digest_of_the_der(tmp_path: Path) -> None:
     pin = make_certificate(tmp_path / "c", tmp_path / "k", "a.example")
-    command = ["openssl", "x509", "-in", tmp_path / "c", "-outform", "DER"]
-    der = subprocess.run(command, check=True, capture_output=True).stdout
+    der = ssl.PEM_cert_to_DER_cert((tmp_path / "c").read_text())
     digest = hashlib.sha256(der).digest()
     assert base64.urlsafe_b64decode(pin.removeprefix("sha256-") + "=") == digest
     assert pin == pin_of(der) == pin_of_file(tmp_path / "c")
@@ -64,17 +64,13 @@ def test_certificate_is_p256_for_ten_years_from_yesterday(tmp_path: Path) -> Non
 )
 def test_certificate_names_its_host(tmp_path: Path, name: str, alternative: tuple[str, str]) -> None:
     make_certificate(tmp_path / "c", tmp_path / "k", name)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(tmp_path / "c")
-    text = subprocess.run(
-        ["openssl", "x509", "-in", tmp_path / "c", "-noout", "-ext", "subjectAltName"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    assert ":".join(alternative) in text
+    made = x509.load_pem_x509_certificate((tmp_path / "c").read_bytes())
+    names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    kind = {"DNS": x509.DNSName, "IP Address": x509.IPAddress}[alternative[0]]
+    assert [str(each) for each in names.get_values_for_type(kind)] == [alternative[1]]
 
 
+@pytest.mark.skipif(not shutil.which("openssl"), reason="the command openssl is not installed")
 def test_certificate_is_its_own_anchor_under_strict_rules(tmp_path: Path) -> None:
     make_certificate(tmp_path / "c", tmp_path / "k", "a.example")
     subprocess.run(
