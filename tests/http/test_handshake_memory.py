@@ -1,0 +1,441 @@
+"""`initiate` and `respond` on memory streams, with a clock that jumps: logins, limits, delays, cuts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from garlicfarm.errors import AuthError, ConfigError, RemoteProtocolError, TransportError
+from garlicfarm.handshake import Established, Gate, Guard, initiate, respond
+from garlicfarm.http.digest import ALGORITHMS, REALM, ChallengeCache, DigestVerifier
+from garlicfarm.identity import member_lookup, member_password
+from garlicfarm.transport import Peer
+
+SECRET = b"s" * 32
+FARM_ID = b"f" * 16
+PASSWORD = member_password(SECRET, FARM_ID, 7)
+HERE = Peer("192.0.2.7", True, None)
+TUNNEL = Peer("127.0.0.1", False, None)
+
+
+def make_gates(key: bytes = b"k" * 32) -> dict[str, Gate]:
+    lookup = member_lookup([SECRET], FARM_ID, lambda user: {})
+    return {"farm": Gate("farm", FARM_ID, DigestVerifier(REALM, ALGORITHMS, key, lookup))}
+
+
+class Server:
+    """`respond` behind memory streams, and what became of each."""
+
+    def __init__(self, nursery: trio.Nursery, guard: Guard | None = None) -> None:
+        self.reasons: list[str] = []
+        self.established: list[Established] = []
+        self.opened = 0
+        self.gates: Mapping[str, Gate] = make_gates()
+        self.guard = guard or Guard()
+        self.guard.on_rejected = lambda peer, reason: self.reasons.append(reason)
+        self._nursery = nursery
+
+    async def open_stream(self, peer: Peer = HERE) -> trio.StapledStream:
+        self.opened += 1
+        ours, theirs = trio.testing.memory_stream_pair()
+        self._nursery.start_soon(self._serve, theirs, peer)
+        return ours
+
+    async def _serve(self, stream: trio.abc.Stream, peer: Peer) -> None:
+        established = await respond(stream, self.gates, self.guard, peer)
+        if established is not None:
+            self.established.append(established)
+
+    async def login(
+        self,
+        cache: ChallengeCache | None = None,
+        *,
+        peer: Peer = HERE,
+        farm: str = "farm",
+        password: str = PASSWORD,
+        farm_id: bytes | None = FARM_ID,
+    ) -> Established:
+        return await initiate(
+            partial(self.open_stream, peer),
+            host="a:1",
+            farm=farm,
+            user="7",
+            password=password,
+            cache=cache or ChallengeCache(),
+            farm_id=farm_id,
+            require_proof=True,
+        )
+
+
+async def read_all(stream: trio.abc.Stream) -> bytes:
+    return b"".join([chunk async for chunk in stream])
+
+
+@asynccontextmanager
+async def taking(seconds: float) -> AsyncIterator[None]:
+    started = trio.current_time()
+    yield
+    assert trio.current_time() - started == pytest.approx(seconds)
+
+
+async def test_login_takes_two_streams_then_one_and_both_carry_bytes(nursery: trio.Nursery) -> None:
+    server = Server(nursery)
+    cache = ChallengeCache()
+    for streams in (2, 3):
+        client = await server.login(cache)
+        assert server.opened == streams
+        await trio.testing.wait_all_tasks_blocked()
+        other = server.established[-1]
+        assert (client.user, other.user, client.farm, other.farm) == ("7", "7", "farm", "farm")
+        assert client.farm_id == other.farm_id == FARM_ID
+        await client.stream.send_all(b"request")
+        assert other.leftover + await other.stream.receive_some() == b"request"
+        await other.stream.send_all(b"response")
+        assert client.leftover + await client.stream.receive_some() == b"response"
+    assert server.reasons == ["challenge"]
+
+
+async def test_bytes_around_the_101_are_leftovers_of_both_sides(nursery: trio.Nursery) -> None:
+    server = Server(nursery)
+
+    class Eager(trio.abc.Stream):
+        """Sends Raft bytes in one piece with its request, and gets some in one piece with the answer."""
+
+        def __init__(self, stream: trio.StapledStream) -> None:
+            self.stream = stream
+
+        async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+            await self.stream.send_all(bytes(data) + b"early")
+
+        async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+            return bytes(await self.stream.receive_some(max_bytes)) + b"more"
+
+        async def wait_send_all_might_not_block(self) -> None:
+            await self.stream.wait_send_all_might_not_block()
+
+        async def aclose(self) -> None:
+            await self.stream.aclose()
+
+    async def open_stream() -> trio.abc.Stream:
+        return Eager(await server.open_stream())
+
+    client = await initiate(
+        open_stream, host="a:1", farm="farm", user="7", password=PASSWORD, cache=ChallengeCache()
+    )
+    await trio.testing.wait_all_tasks_blocked()
+    assert server.established[0].leftover == b"early"
+    assert client.leftover == b"more"
+
+
+async def test_cached_challenge_serves_an_hour_and_is_stale_after_two(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    server = Server(nursery)
+    cache = ChallengeCache()
+    await server.login(cache)
+    await trio.sleep(3600)
+    await server.login(cache)
+    assert server.opened == 3
+    await trio.sleep(3601)
+    await server.login(cache)
+    assert server.opened == 5
+    assert server.reasons == ["challenge", "stale"]
+
+
+async def test_restarted_server_lets_a_cached_login_in_at_the_second_try(nursery: trio.Nursery) -> None:
+    server = Server(nursery)
+    cache = ChallengeCache()
+    await server.login(cache)
+    server.gates = make_gates(b"n" * 32)
+    await server.login(cache)
+    assert (server.opened, server.reasons) == (4, ["challenge", "stale"])
+
+
+async def test_parallel_logins_share_one_nonce(nursery: trio.Nursery) -> None:
+    server = Server(nursery)
+    cache = ChallengeCache()
+    await server.login(cache)
+    async with trio.open_nursery() as logins:
+        for _ in range(12):
+            logins.start_soon(server.login, cache)
+    assert server.opened == 2 + 12
+    assert len(server.established) == 1 + 12
+
+
+async def test_wrong_farm_name_is_named_and_streams_are_closed(nursery: trio.Nursery) -> None:
+    server = Server(nursery)
+    with pytest.raises(RemoteProtocolError, match="/GarlicFarm/other/1/websocket"):
+        await server.login(farm="other")
+    await trio.testing.wait_all_tasks_blocked()
+    assert server.reasons == ["not-found"]
+
+
+async def test_another_farm_id_is_refused(nursery: trio.Nursery) -> None:
+    server = Server(nursery)
+    with pytest.raises(RemoteProtocolError, match="two farms never talk"):
+        await server.login(farm_id=b"g" * 16)
+    await trio.testing.wait_all_tasks_blocked()
+    assert server.reasons == ["challenge", "other-farm"]
+
+
+async def test_wrong_passwords_are_answered_later_each_time_and_forgiven_in_the_end(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    server = Server(nursery)
+
+    async def fail(seconds: float, peer: Peer = HERE) -> None:
+        async with taking(seconds):
+            with pytest.raises(AuthError, match="password is wrong"):
+                await server.login(password="wrong", peer=peer)
+
+    for seconds in (0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0):
+        await fail(seconds)
+    await fail(0.25, Peer("192.0.2.8", True, None))
+    async with taking(0):
+        await server.login()
+    for _ in range(3):
+        await fail(0.25, TUNNEL)
+    await trio.sleep(901)
+    await fail(0.25)
+    await trio.testing.wait_all_tasks_blocked()
+    assert server.reasons.count("password") == 12
+
+
+async def test_failures_are_remembered_for_a_bounded_number_of_addresses() -> None:
+    guard = Guard()
+    for number in range(3000):
+        guard.failed(Peer(f"10.0.{number >> 8}.{number & 255}", True, None))
+    assert len(guard._failures) == 1024
+    assert guard.failed(Peer("10.0.0.0", True, None)) == 0.25
+    assert guard.failed(Peer("10.0.11.183", True, None)) == 0.5
+
+
+async def test_replay_and_stale_are_not_delayed(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    server = Server(nursery)
+    cache = ChallengeCache()
+    await server.login(cache)
+    server.gates = make_gates(b"n" * 32)
+    async with taking(0):
+        await server.login(cache)
+
+
+async def test_sockets_of_one_address_are_bounded_until_they_are_authenticated(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    server = Server(nursery, Guard(per_address=4))
+    for _ in range(10):  # established ones do not count
+        await server.login()
+    idle = [await server.open_stream() for _ in range(4)]
+    await trio.testing.wait_all_tasks_blocked()
+    server.reasons.clear()
+    with pytest.raises(TransportError, match="a:1 closed the connection"):
+        await server.login()
+    assert server.reasons == ["busy"]
+    await server.login(peer=Peer("192.0.2.8", True, None))
+    for _ in range(2):
+        await idle.pop().aclose()
+    await trio.testing.wait_all_tasks_blocked()
+    await server.login()
+    async with taking(10):
+        assert [await read_all(stream) for stream in idle] == [b"", b""]
+    await trio.testing.wait_all_tasks_blocked()
+    assert server.reasons[-2:] == ["timeout", "timeout"]
+    assert not server.guard._sockets
+
+
+async def test_sockets_are_bounded_in_all_and_a_tunnel_by_that_alone(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    server = Server(nursery, Guard(per_address=2, total=5))
+    idle = [await server.open_stream(TUNNEL) for _ in range(5)]
+    await trio.testing.wait_all_tasks_blocked()
+    assert server.reasons == []
+    for peer in (TUNNEL, HERE):
+        with pytest.raises(TransportError):
+            await server.login(peer=peer)
+    assert server.reasons == ["busy", "busy"]
+    assert len(idle) == 5
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
+        ("192.0.2.1", "192.0.2.2", False),
+        ("memory", "memory", True),
+    ],
+)
+def test_limit_is_shared_by_one_address_or_one_64(one: str, other: str, shared: bool) -> None:
+    guard = Guard(per_address=1)
+    with guard.admit(Peer(one, True, None)) as first, guard.admit(Peer(other, True, None)) as second:
+        assert (first, second) == (True, not shared)
+
+
+@pytest.mark.parametrize("step_s", [1.0, 9.9])
+async def test_dripping_client_is_cut_at_the_deadline(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, step_s: float
+) -> None:
+    server = Server(nursery)
+    stream = await server.open_stream()
+
+    async def drip() -> None:
+        for byte in b"GET /GarlicFarm/farm/1/websocket HTTP/1.1\r\n":
+            await stream.send_all(bytes([byte]))
+            await trio.sleep(step_s)
+
+    async with taking(10), trio.open_nursery() as dripping:
+        dripping.start_soon(drip)
+        assert await stream.receive_some() == b""
+        dripping.cancel_scope.cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    assert server.reasons == ["timeout"]
+
+
+async def test_client_that_never_reads_is_cut_at_the_deadline(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    reasons: list[str] = []
+    guard = Guard(on_rejected=lambda peer, reason: reasons.append(reason))
+    async with taking(10), trio.open_nursery() as nursery:
+        nursery.start_soon(respond, theirs, make_gates(), guard, HERE)
+        await ours.send_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert reasons == ["not-found"]
+    assert not guard._sockets
+
+
+async def test_client_that_never_closes_is_closed_with_the_answer(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    server = Server(nursery)
+    stream = await server.open_stream()
+    async with taking(0):
+        await stream.send_all(b"GET /GarlicFarm/farm/1/websocket HTTP/1.1\r\nHost: a\r\n\r\n")
+        answer = await read_all(stream)
+    assert answer.startswith(b"HTTP/1.1 401 Unauthorized\r\n")
+
+
+async def test_client_that_sends_garbage_without_end_is_read_a_little_and_closed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    sent = 0
+
+    async def flood() -> None:
+        nonlocal sent
+        with suppress(trio.BrokenResourceError):
+            while True:
+                await ours.send_all(b"\x00" * 4096)
+                sent += 4096
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(respond, theirs, make_gates(), Guard(), HERE)
+        nursery.start_soon(flood)
+        assert (await ours.receive_some()).startswith(b"HTTP/1.1 400 ")
+    assert sent <= 65536 + 2 * 4096
+
+
+async def test_client_that_breaks_off_is_counted_and_costs_nothing_else(nursery: trio.Nursery) -> None:
+    server = Server(nursery)
+    ours, theirs = trio.testing.memory_stream_pair()
+    await ours.send_all(b"GET / HTTP/1.1\r\n")
+    ours.receive_stream.close()
+    await ours.send_all(b"Host: a\r\n\r\n")
+    assert await respond(theirs, server.gates, server.guard, HERE) is None
+    assert server.reasons == ["not-found"]
+    assert not server.guard._sockets
+
+
+async def test_server_that_goes_away_raises_and_leaves_nothing_open(nursery: trio.Nursery) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+
+    async def open_stream() -> trio.abc.Stream:
+        await theirs.aclose()
+        return ours
+
+    with pytest.raises(TransportError, match="closed the connection during the handshake"):
+        await initiate(open_stream, host="a:1", farm="farm", user="7", password="p", cache=ChallengeCache())
+    with pytest.raises(trio.ClosedResourceError):
+        await ours.send_all(b"x")
+
+
+async def test_cancelled_initiator_and_responder_close_their_streams(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+
+    async def open_stream() -> trio.abc.Stream:
+        return ours
+
+    with trio.move_on_after(1):
+        await initiate(open_stream, host="a:1", farm="farm", user="7", password="p", cache=ChallengeCache())
+    assert (await read_all(theirs)).startswith(b"GET ")
+
+    ours, theirs = trio.testing.memory_stream_pair()
+    guard = Guard(on_rejected=lambda peer, reason: pytest.fail(reason))
+    with trio.move_on_after(1):
+        await respond(theirs, make_gates(), guard, HERE)
+    assert await read_all(ours) == b""
+    assert not guard._sockets
+
+
+async def test_broken_users_file_reaches_the_callers_boundary_with_the_stream_closed() -> None:
+    def broken(user: str) -> dict[str, list[str]]:
+        raise ConfigError(["data/users, line 1: damaged"])
+
+    verifier = DigestVerifier(REALM, ALGORITHMS, b"k" * 32, member_lookup([SECRET], FARM_ID, broken))
+    gates = {"farm": Gate("farm", FARM_ID, verifier)}
+    cache = ChallengeCache()
+    cache.learn(("a:1", "farm", "alice"), verifier.challenges(trio.current_time(), b"r" * 16))
+    ours, theirs = trio.testing.memory_stream_pair()
+
+    async def open_stream() -> trio.abc.Stream:
+        return ours
+
+    async def client() -> None:
+        with pytest.raises(TransportError):
+            await initiate(open_stream, host="a:1", farm="farm", user="alice", password="p", cache=cache)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client)
+        with pytest.raises(ConfigError):
+            await respond(theirs, gates, Guard(), HERE)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.binary(min_size=1, max_size=300), max_size=6), st.booleans())
+def test_respond_to_random_bytes_answers_closes_and_never_raises(
+    chunks: list[bytes], half_close: bool
+) -> None:
+    reasons: list[str] = []
+    guard = Guard(on_rejected=lambda peer, reason: reasons.append(reason))
+
+    async def main() -> None:
+        ours, theirs = trio.testing.memory_stream_pair()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(respond, theirs, make_gates(), guard, HERE)
+            for chunk in chunks:
+                try:
+                    await ours.send_all(chunk)
+                except trio.BrokenResourceError:
+                    break
+            if half_close:
+                await ours.send_eof()
+            with trio.fail_after(11):
+                await read_all(ours)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert len(reasons) == 1
+    assert reasons[0] in {"bad-request", "timeout", "closed", "not-found", "too-large"}
