@@ -21,9 +21,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from garlicfarm.farm.ranking import MIDDLE, WEIGHTS
+from garlicfarm.farm.records import FarmState, View
 
 if TYPE_CHECKING:
-    from garlicfarm.farm.state import FarmApplication, FarmState, View
+    from garlicfarm.farm.state import FarmApplication
 
 __all__ = ["ranking"]
 

@@ -1,8 +1,8 @@
 """The application ``farm``, algorithm version 1: who publishes the Meta LeaseSet, and what is in it.
 
 A deterministic fold over the committed log, in index order, in integers only. Its input is every
-Application entry (judged by `status`) and every Configuration; its whole state is `FarmState`, which is
-also the snapshot. Same log, same bytes, on every server. Nobody's clock is read and no two members'
+Application entry (judged by `status`) and every Configuration; its whole state is `records.FarmState`,
+which is also the snapshot. Same log, same bytes, on every server. Nobody's clock is read and no two members'
 clocks are compared. Constants: interval 30 s (an ``interval`` entry changes it), R 3, margin 50,000.
 
 **What one entry does.** An entry that is not valid, or comes from no current member ("not a member"),
@@ -40,88 +40,24 @@ After every other entry and every Configuration the points below are evaluated o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 import msgspec
 
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
 from garlicfarm.farm import explain, metals, ranking
 from garlicfarm.farm.documents import PublishConfig, StatusDocument
-from garlicfarm.farm.status import Administrative, Leaf, Status, check_author, parse_entry
+from garlicfarm.farm.records import SCHEMA, Because, FarmState, Header, Member, View, encode_state
+from garlicfarm.farm.status import Administrative, Status, check_author, parse_entry
 from garlicfarm.wire.messages import Configuration
 
-__all__ = ["DEFAULT_INTERVAL_MS", "DEFAULT_R", "MARGIN", "FarmApplication", "FarmState", "Member"]
+__all__ = ["MARGIN", "FarmApplication"]
 
-DEFAULT_INTERVAL_MS = 30_000
-DEFAULT_R = 3
 MARGIN = 50_000
 
 _LEADS = 3
 _SANCTION_RS = 10
 _PUBLISHED_AHEAD_MS = 600_000
 _MAX_NOTE_POSTERS = 1024
-_SCHEMA = "garlicfarm.farm/1"
-
-Because = Literal["", "vacant", "ineligible", "group", "margin"]
-
-
-class Member(msgspec.Struct, kw_only=True):
-    """What the fold keeps of one member. ``index`` 0: it has no status yet."""
-
-    sequence: int = -1
-    index: int = 0
-    interval_ms: int = DEFAULT_INTERVAL_MS
-    R: int = DEFAULT_R
-    counted: dict[int, int] = {}
-    """interval in use -> date of its previous status that was counted for that interval"""
-    silences: dict[int, int] = {}
-    """other member -> its statuses that count against this one, at most R"""
-    against: int = 0
-    """how many of the other current members have reached R there"""
-    lead: int = 0
-    failures: int = 0
-    sanction: int = 0
-    status: msgspec.Raw = msgspec.Raw(b"null")
-
-
-class FarmState(msgspec.Struct, kw_only=True):
-    """The fold's state; as JSON with sorted keys, the snapshot (statuses in it verbatim)."""
-
-    schema: str = _SCHEMA
-    farm: str
-    algorithm: int = ranking.ALGORITHM
-    members: tuple[int, ...] = ()
-    interval_ms: int = DEFAULT_INTERVAL_MS
-    R: int = DEFAULT_R
-    overrides: dict[int, PublishConfig] = {}
-    publisher: int | None = None
-    since: int = 0
-    because: Because = ""
-    due_since: int | None = None
-    holders: dict[int, int] = {}
-    """holder -> index that took the role from it, 0 for the publisher"""
-    farm_time_ms: int = 0
-    last_published_ms: int = 0
-    records: dict[int, Member] = {}
-    """the current members, and removed ones that still hold"""
-    notes: dict[str, int] = {}
-    """user -> last sequence; of more than 1,024 the one with the lowest goes"""
-    skipped: dict[str, int] = {}
-
-
-class _Header(msgspec.Struct):
-    schema: str
-    algorithm: int
-
-
-class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What is derived from a member's newest status, and not part of the snapshot."""
-
-    document: StatusDocument
-    leaves: tuple[Leaf, ...]
-    parts: dict[str, int | None]
-    score: int
-    publishing: bool | None
 
 
 def _view(status: Status) -> View:
@@ -285,7 +221,7 @@ class FarmApplication:
 
     def snapshot(self) -> bytes:
         """The state as JSON."""
-        return msgspec.json.encode(self._state, order="deterministic")
+        return encode_state(self._state)
 
     def restore(self, data: bytes) -> None:
         """Take up a snapshot of this farm.
@@ -294,8 +230,8 @@ class FarmApplication:
         snapshot or none at all; the state is unchanged then.
         """
         try:
-            header = msgspec.json.decode(data, type=_Header)
-            if (header.schema, header.algorithm) != (_SCHEMA, ranking.ALGORITHM):
+            header = msgspec.json.decode(data, type=Header)
+            if (header.schema, header.algorithm) != (SCHEMA, ranking.ALGORITHM):
                 raise StorageVersion(f"this is a snapshot of {header.schema}, algorithm {header.algorithm}")
             state = msgspec.json.decode(data, type=FarmState)
             views = {
@@ -340,8 +276,8 @@ class FarmApplication:
             del notes[min(notes, key=lambda name: (notes[name], name))]
 
     def _fold_admin(self, index: int, entry: Administrative) -> None:
-        self._accept(entry.id, entry.sequence)
         self._check_override(entry)
+        self._accept(entry.id, entry.sequence)
         args = entry.admin.args
         if entry.admin.action == "interval":
             self._state.interval_ms = msgspec.convert(args["ms"], int)
