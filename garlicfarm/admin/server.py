@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -29,6 +30,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
 from garlicfarm.errors import ConfigError, TransportError
+from garlicfarm.logs import EventLogger
 
 __all__ = ["serve"]
 
@@ -131,8 +133,7 @@ class _Connections:
         self._config = _config()
         self._context = WorkerContext(None)
         self._open: set[_Watched] = set()
-        self._quiet_until = -1.0
-        self._suppressed = 0
+        self._events = EventLogger(logger, clock=trio.current_time)
 
     async def handle(self, stream: trio.SocketStream) -> None:
         """Serve one client to its end; never raises what is the client's fault or a defect."""
@@ -149,14 +150,9 @@ class _Connections:
                     ConnectionState({}),
                     secured,  # type: ignore[arg-type]
                 )
-            except Exception:
-                # A stranger may be able to cause it at will: at most one line a second.
-                now = trio.current_time()
-                if now < self._quiet_until:
-                    self._suppressed += 1
-                    return
-                logger.exception("event=connection-failed suppressed=%d", self._suppressed)
-                self._quiet_until, self._suppressed = now + 1.0, 0
+            except Exception as error:  # noqa: BLE001
+                # Where, and not what: hypercorn's errors quote what the client sent.
+                self._events.error("connection-failed", **_place(error))
 
     async def finish(self) -> None:
         """Let connections end with the request that they are at."""
@@ -179,6 +175,13 @@ class _Connections:
                 yield watched
             finally:
                 self._open.discard(watched)
+
+
+def _place(error: BaseException) -> dict[str, str]:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return {"error": type(error).__name__, "where": f"{Path(frame.filename).name}:{frame.lineno}"}
 
 
 class _Server(TCPServer):

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 import trio
+from h2.config import H2Configuration
+from h2.connection import H2Connection
 
 from garlicfarm.client.trust import client_tls
 from garlicfarm.http.digest import ChallengeCache
@@ -226,6 +228,30 @@ async def test_other_protocols_asked_for_get_nothing_and_end_nobody(
                 assert b" 200" not in await stream.receive_some()
     assert await still_serves(node, url)
     assert len([record for record in caplog.records if record.name == "garlicfarm.admin"]) <= 2
+
+
+async def test_defect_in_the_server_itself_costs_one_connection_and_quotes_nobody(
+    node: FakeNode, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    http2 = H2Connection(
+        H2Configuration(
+            header_encoding=None, validate_outbound_headers=False, normalize_outbound_headers=False
+        )
+    )
+    http2.initiate_connection()
+    # hypercorn decodes the path as ASCII, and lets the error escape.
+    names = {b":method": b"GET", b":path": b"/\xff", b":scheme": b"https", b":authority": b"secret"}
+    http2.send_headers(1, list(names.items()), end_stream=True)
+    opening = http2.data_to_send()
+    for _ in range(20):
+        async with secured(node, url) as stream:
+            await stream.send_all(opening)
+            assert b"200" not in await rest(stream)
+    assert await still_serves(node, url)
+    lines = [record for record in caplog.records if record.name == "garlicfarm.admin"]
+    assert [line.getMessage() for line in lines[:1]] == ["connection-failed"]
+    assert len(lines) <= 3, "at most one a second"
+    assert "secret" not in caplog.text
 
 
 async def knock(node: FakeNode, url: str) -> bytes:
