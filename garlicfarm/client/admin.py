@@ -100,6 +100,10 @@ class AdminClient:
         response = await self._ask("GET", _path(farm, "state"))
         return _header(response, "Garlic-Farm-Next-After"), response.content
 
+    async def metrics(self) -> str:
+        """The node's metrics in Prometheus' text format (from the node's own machine)."""
+        return (await self._ask("GET", "/metrics")).text
+
     async def post(self, farm: str, entry: bytes) -> tuple[int, int]:
         """Append one entry and return its (index, term) once it is committed.
 

@@ -1,0 +1,188 @@
+"""A farm of real processes on this machine: own data directories, TLS on loopback, real fsyncs.
+
+The lab, the crash test and the benchmarks run on it. Processes are children of this one and end with
+it; what they write to stderr goes to ``node.log`` beside their configuration.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from subprocess import DEVNULL, STDOUT
+
+import trio
+
+from garlicfarm.certificates import pin_of_file
+from garlicfarm.client import AdminClient
+from garlicfarm.errors import UnreachableError
+from garlicfarm.identity import read_private_file
+from garlicfarm.provision import LOCAL_USER, FarmPlan, MadeFarm, MemberPlan, create_farm
+
+__all__ = ["FAST", "NodeProcess", "ProcessFarm", "free_ports", "process_farm"]
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+
+FAST: Mapping[str, float] = {
+    "election_timeout_min_s": 1.0,
+    "election_timeout_max_s": 2.0,
+    "heartbeat_s": 0.3,
+    "rpc_timeout_s": 2.0,
+}
+"""``[farm.raft]`` for members that share a machine: seconds to a new leader where the preset takes more."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on, outside the range that the kernel deals out itself."""
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.SystemRandom().randint(15000, 31999)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in ports:
+                ports.append(port)
+    return ports
+
+
+class NodeProcess:
+    """One node: ``directory`` holds its configuration, data and ``node.log``; ``process`` is None while
+    it is down."""
+
+    def __init__(self, node_id: int, directory: Path) -> None:
+        self.id = node_id
+        self.directory = directory
+        self.process: trio.Process | None = None
+
+    @property
+    def log_file(self) -> Path:
+        return self.directory / "node.log"
+
+    @property
+    def url(self) -> str | None:
+        """The admin URL, None before the node has started."""
+        try:
+            return (self.directory / "data" / "admin.url").read_text().strip()
+        except FileNotFoundError:
+            return None
+
+    def client(self) -> AdminClient:
+        """A client as the user ``local``. Raises `UnreachableError` before the node has started."""
+        url = self.url
+        if url is None:
+            raise UnreachableError(f"node {self.id} has not started", f"see {self.log_file}")
+        data = self.directory / "data"
+        password = read_private_file(data / "local.password").strip()
+        return AdminClient(
+            [url], user=LOCAL_USER, password=password, pin=pin_of_file(data / "tls" / "node.crt")
+        )
+
+
+class ProcessFarm:
+    """The processes of one farm; made by `process_farm`."""
+
+    def __init__(self, made: MadeFarm, plan: FarmPlan, command: Sequence[str], nursery: trio.Nursery) -> None:
+        self.name = plan.name
+        self.farm_id = made.farm_id
+        self.endpoints = {server.id: server.endpoint for server in made.configuration.servers}
+        self.nodes = {node_id: NodeProcess(node_id, path) for node_id, path in made.directories.items()}
+        self._command = command
+        self._nursery = nursery
+
+    async def start(self, node_id: int) -> None:
+        """Start a node and wait until it listens. Raises `UnreachableError` with the end of its log if
+        it does not."""
+        node = self.nodes[node_id]
+        ready = node.directory / "data" / "admin.url"
+        ready.unlink(missing_ok=True)
+        with node.log_file.open("ab") as log:
+            node.process = await self._nursery.start(
+                partial(
+                    trio.run_process,
+                    [*self._command, "--config", str(node.directory / "garlicfarm.toml")],
+                    stdin=DEVNULL,
+                    stdout=log,
+                    stderr=STDOUT,
+                    check=False,
+                    deliver_cancel=_terminate,
+                )
+            )
+        with trio.move_on_after(START_TIMEOUT_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_ends, node.process, nursery.cancel_scope)
+                while not ready.exists():  # noqa: ASYNC110 - another process makes the file
+                    await trio.sleep(0.02)
+                nursery.cancel_scope.cancel()
+        if ready.exists():
+            return
+        tail = node.log_file.read_text(errors="replace")[-2000:]
+        raise UnreachableError(f"node {node_id} did not start", tail)
+
+    async def kill(self, node_id: int) -> None:
+        """End a node as a power cut would end the process: SIGKILL."""
+        await self._end(node_id, signal.SIGKILL)
+
+    async def stop(self, node_id: int) -> int:
+        """End a node in order (SIGTERM); its exit code."""
+        return await self._end(node_id, signal.SIGTERM)
+
+    async def _end(self, node_id: int, how: signal.Signals) -> int:
+        process = self.nodes[node_id].process
+        if process is None:
+            return 0
+        process.send_signal(how)
+        with trio.fail_after(STOP_TIMEOUT_S):
+            code = await process.wait()
+        self.nodes[node_id].process = None
+        return code
+
+
+async def _ends(process: trio.Process, scope: trio.CancelScope) -> None:
+    await process.wait()
+    scope.cancel()
+
+
+async def _terminate(process: trio.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.terminate()
+    with trio.move_on_after(STOP_TIMEOUT_S):
+        await process.wait()
+        return
+    with suppress(ProcessLookupError):
+        process.kill()
+
+
+@asynccontextmanager
+async def process_farm(
+    directory: Path,
+    members: Mapping[int, MemberPlan] | int,
+    plan: FarmPlan | None = None,
+    *,
+    command: Sequence[str] = (sys.executable, "-m", "garlicfarm", "node", "start"),
+    start: bool = True,
+) -> AsyncIterator[ProcessFarm]:
+    """A farm in ``directory`` (must not exist) for as long as the block lasts.
+
+    ``members``: a plan for each id, or how many on free ports of loopback. ``command`` runs a node, given
+    ``--config FILE``. ``start``: start all of them, and wait until they listen.
+    """
+    plan = plan or FarmPlan(raft=FAST)
+    if isinstance(members, int):
+        members = {
+            node_id: MemberPlan(endpoint=f"ssl://127.0.0.1:{port}", admin_url="https://127.0.0.1:0")
+            for node_id, port in enumerate(free_ports(members), 1)
+        }
+    made = await trio.to_thread.run_sync(create_farm, directory, members, plan)
+    async with trio.open_nursery() as nursery:
+        farm = ProcessFarm(made, plan, command, nursery)
+        if start:
+            async with trio.open_nursery() as starting:
+                for node_id in farm.nodes:
+                    starting.start_soon(farm.start, node_id)
+        yield farm
+        nursery.cancel_scope.cancel()
