@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import hashlib
+import ssl
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from garlicfarm.certificates import make_certificate
+from garlicfarm.client import AdminClient
+from garlicfarm.errors import (
+    AuthError,
+    Compacted,
+    ConfigError,
+    EntryRefused,
+    GarlicFarmError,
+    LocalProtocolError,
+    NoQuorum,
+    NotLeader,
+    OutcomeUnknown,
+    ProposalDropped,
+    RemoteProtocolError,
+    UnreachableError,
+)
+from garlicfarm.wire.messages import ValueType
+from tests.admin.fake_node import PASSWORDS, FakeNode
+
+OTHER_PIN = "sha256:" + "00" * 32
+NOBODY = "https://127.0.0.1:9"
+
+
+async def test_client_asking_gets_what_the_farm_says(node: FakeNode, url: str) -> None:
+    node.farm.commit(b"x")
+    async with node.client(url) as client:
+        assert (await client.node())["farms"] == ["farm"]
+        assert [row["name"] for row in await client.farms()] == ["farm"]
+        assert await client.status("farm") == node.farm.status()
+        assert await client.ranking("farm") == node.farm.ranking()
+        assert await client.state("farm") == (1, b"snapshot")
+
+
+async def test_log_read_to_its_end_gives_every_entry_once_in_order(node: FakeNode, url: str) -> None:
+    for number in range(25):
+        kind = ValueType.CONFIGURATION if number % 5 == 0 else ValueType.APPLICATION
+        node.farm.commit(bytes([number, 0xFF]), kind)
+    async with node.client(url) as client:
+        read = [entry async for entry in client.log("farm", 2, limit=4, all_types=True)]
+        assert read == node.farm.entries[2:]
+        read = [entry async for entry in client.log("farm", limit=4)]
+        assert read == [e for e in node.farm.entries if e.value_type is ValueType.APPLICATION]
+
+
+async def test_log_followed_goes_on_past_the_end(node: FakeNode, url: str) -> None:
+    node.farm.commit(b"0")
+    async with node.client(url) as client:
+        log = client.log("farm", wait_s=5)
+        with trio.fail_after(5):
+            for number in range(5):
+                assert (await anext(log)).value == b"%d" % number
+                node.farm.commit(b"%d" % (number + 1))
+        await log.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("form", ["hex", "base64url"])
+async def test_pin_matching_lets_the_client_in(node: FakeNode, url: str, form: str) -> None:
+    der = ssl.PEM_cert_to_DER_cert(node.certificate.read_text())
+    pin = node.pin if form == "base64url" else f"sha256:{hashlib.sha256(der).hexdigest().upper()}"
+    async with node.client(url, pin=pin) as client:
+        assert await client.node()
+
+
+async def test_pin_of_another_certificate_sends_that_node_nothing(node: FakeNode, url: str) -> None:
+    async with node.client(url, pin=OTHER_PIN) as client:
+        with pytest.raises(AuthError, match="not the pinned one"):
+            await client.post("farm", b"entry")
+    assert node.requests == 0
+
+
+async def test_authority_vouches_for_a_node_and_for_no_other(
+    node: FakeNode, url: str, tmp_path: Path
+) -> None:
+    async with node.client(url, pin=None, ca=node.certificate) as client:
+        assert await client.node()
+    make_certificate(tmp_path / "other.crt", tmp_path / "other.key", "127.0.0.1")
+    for ca in (tmp_path / "other.crt", None):
+        async with node.client(url, pin=None, ca=ca) as client:
+            with pytest.raises(AuthError, match="CERTIFICATE_VERIFY_FAILED"):
+                await client.node()
+
+
+@pytest.mark.parametrize(
+    ("urls", "options"),
+    [
+        (["http://127.0.0.1:1"], {}),
+        (["127.0.0.1:27151"], {}),
+        ([], {}),
+        ([NOBODY], {"pin": "sha256:abc"}),
+        ([NOBODY], {"ca": Path("/nowhere/ca.crt")}),
+    ],
+    ids=["plain-http", "no-scheme", "no-url", "short-pin", "no-ca"],
+)
+def test_client_of_something_unusable_is_refused_at_once(urls: list[str], options: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        AdminClient(urls, user="u", password="p", **options)  # type: ignore[arg-type]
+
+
+async def test_nobody_at_any_url_is_unreachable_and_names_them() -> None:
+    async with AdminClient([NOBODY, "https://127.0.0.1:19"], user="u", password="p", pin=OTHER_PIN) as client:
+        with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:9.*127\.0\.0\.1:19"):
+            await client.node()
+
+
+async def test_url_that_does_not_answer_is_passed_over_and_the_good_one_remembered(
+    node: FakeNode, url: str
+) -> None:
+    async with AdminClient([NOBODY, url], user="paul", password=PASSWORDS["paul"][1], pin=node.pin) as client:
+        assert await client.post("farm", b"entry") == (1, 3)
+        assert list(client._nodes) == [url, NOBODY]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotLeader(2, "ssl://b.example:1"),
+        NoQuorum("no majority"),
+        ProposalDropped("uncommitted"),
+        EntryRefused("$.date", "absent"),
+        OutcomeUnknown("stepped down"),
+    ],
+)
+async def test_error_of_the_farm_arrives_as_what_it_was(
+    node: FakeNode, url: str, error: GarlicFarmError
+) -> None:
+    node.farm.post_error = error
+    async with node.client(url) as client:
+        with pytest.raises(type(error)) as caught:
+            await client.post("farm", b"entry")
+    for name in ("leader_id", "endpoint", "reason", "field"):
+        assert getattr(caught.value, name, None) == getattr(error, name, None)
+
+
+async def test_errors_of_reading_arrive_as_what_they_were(node: FakeNode, url: str) -> None:
+    for _ in range(5):
+        node.farm.commit(b"x")
+    node.farm.compact(4)
+    async with node.client(url) as client:
+        with pytest.raises(Compacted) as caught:
+            await client.page("farm", 1)
+        assert caught.value.first_index == 4
+        with pytest.raises(LocalProtocolError, match="no farm of that name"):
+            await client.status("other")
+        with pytest.raises(EntryRefused, match="1048576 bytes"):
+            await client.post("farm", bytes((1 << 20) + 1))
+        node.farm.read_error = RuntimeError("defect")
+        with pytest.raises(RemoteProtocolError, match="defect of this program"):
+            await client.page("farm", 4)
+
+
+@pytest.mark.parametrize("error", [NotLeader(2, None), NoQuorum("cut off")])
+async def test_node_that_certainly_took_nothing_is_followed_by_the_next(
+    node: FakeNode, url: str, tmp_path: Path, error: GarlicFarmError
+) -> None:
+    node.farm.post_error = error
+    other = FakeNode(tmp_path / "other")
+    # One certificate for both: a client has one pin.
+    for mine, its in ((other.certificate, node.certificate), (other.private_key, node.private_key)):
+        mine.write_bytes(its.read_bytes())
+    async with (
+        other.running() as other_url,
+        AdminClient([url, other_url], user="paul", password=PASSWORDS["paul"][1], pin=node.pin) as client,
+    ):
+        assert await client.post("farm", b"entry") == (1, 3)
+    assert other.farm.commit_index == 1
+    assert node.farm.commit_index == 0
+
+
+async def test_post_whose_node_dies_has_an_unknown_outcome_and_is_sent_to_nobody_else(
+    node: FakeNode, url: str, nursery: trio.Nursery
+) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(node.certificate, node.private_key)
+    taken = []
+
+    async def dying(stream: trio.SSLStream[trio.SocketStream]) -> None:
+        taken.append(bytes(await stream.receive_some()))
+
+    listeners = await nursery.start(partial(trio.serve_ssl_over_tcp, dying, 0, tls, host="127.0.0.1"))
+    port = listeners[0].transport_listener.socket.getsockname()[1]
+    urls = [f"https://127.0.0.1:{port}", url]
+    async with AdminClient(urls, user="paul", password=PASSWORDS["paul"][1], pin=node.pin) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.post("farm", b"entry")
+        assert taken[0].startswith(b"POST ")
+        assert node.farm.commit_index == 0
+        assert (await client.node())["id"] == 1, "a question may be asked elsewhere"
+    nursery.cancel_scope.cancel()
