@@ -1,0 +1,66 @@
+# `make lab` runs a farm on this machine, `make test` passes the tests; both do all set-up themselves.
+# A Python >= 3.11 is looked for; name another with PYTHON=/path/to/python3.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: lab test check sim crash bench wheel debs clean help
+
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
+SEEDS ?= 1000
+KILLS ?= 50
+LAB ?=
+
+PIP = .venv/bin/python -m pip --disable-pip-version-check
+
+# Without a terminal nobody would press Ctrl-C.
+lab: .venv/base ## a farm of three nodes on this machine, on simulated routers (LAB="--nodes 5": options)
+	@if [ -t 1 ]; then .venv/bin/garlicfarm lab $(LAB); else .venv/bin/garlicfarm lab --until publisher $(LAB); fi
+
+test: check ## ruff, mypy and the tests
+	.venv/bin/python -m pytest
+
+check: .venv/test ## ruff and mypy only
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+sim: .venv/test ## the core in a simulated network, SEEDS runs
+	.venv/bin/python -m garlicfarm.testing.simulate --seeds $(SEEDS)
+
+crash: .venv/test ## own processes, their leader killed KILLS times; nothing acknowledged may be lost
+	.venv/bin/python tests/crash/run.py --kills $(KILLS)
+
+bench: .venv/base ## what three processes commit per second, and what it costs
+	.venv/bin/python benchmarks/run.py
+
+wheel: .venv/base ## the distribution, into dist/
+	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
+
+debs: ## print the Debian packages that tests can use; as root, install them
+	sh tools/debs.sh
+
+clean: ## remove what was built and cached, but for .venv
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+
+# Debian's Python has `venv` without what it needs, which leaves half an environment behind.
+.venv/bin/python:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "No Python 3.11 or later was found; install one (Debian: apt install python3 python3-venv) or name it with PYTHON=." >&2; exit 1; fi
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$(PYTHON) is no Python 3.11 or later; name one with PYTHON=." >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) cannot make a virtual environment; install what it lacks (Debian: apt install python3-venv)." >&2; exit 1; }
+	"$(PYTHON)" -m venv .venv
+
+.venv/base: pyproject.toml | .venv/bin/python
+	$(PIP) install --quiet --editable .
+	@touch $@
+
+.venv/test: .venv/base
+	$(PIP) install --quiet --editable '.[test]'
+	@touch $@

@@ -1,0 +1,128 @@
+"""The Makefile on strange machines: one sentence of what is missing, and no dead targets."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with our Makefile, an empty PATH directory `bin`, and no .venv."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "bin").mkdir()
+    return tmp_path
+
+
+def make(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [shutil.which("make") or "make", *arguments]
+    # Of this machine, only the project's own `bin` is found.
+    environment = {"PATH": str(project / "bin"), "LC_ALL": "C"}
+    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+
+
+def install(path: Path, script: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def complaint(result: subprocess.CompletedProcess[str]) -> str:
+    """What make wrote on stderr, without make's own line about the failed recipe."""
+    assert result.returncode != 0
+    (line,) = [line for line in result.stderr.splitlines() if not line.startswith("make: ***")]
+    return line
+
+
+def test_make_without_python_says_what_to_install(project: Path) -> None:
+    for name in ("python3", "python3.12"):
+        install(project / "bin" / name, "exit 1")  # too old, by its own word
+    assert complaint(make(project, "test")) == (
+        "No Python 3.11 or later was found; install one (Debian: apt install python3 python3-venv) "
+        "or name it with PYTHON=."
+    )
+    assert not (project / ".venv").exists()
+
+
+def test_make_python_without_venv_says_what_to_install(project: Path) -> None:
+    install(project / "bin" / "python3.13", 'case "$2" in *ensurepip*) exit 1;; esac')
+    assert complaint(make(project, "lab")) == (
+        f"{project}/bin/python3.13 cannot make a virtual environment; "
+        "install what it lacks (Debian: apt install python3-venv)."
+    )
+    assert not (project / ".venv").exists()
+
+
+def test_make_named_python_too_old_is_refused(project: Path) -> None:
+    install(project / "old", "exit 1")
+    assert (
+        complaint(make(project, "test", "PYTHON=./old"))
+        == "./old is no Python 3.11 or later; name one with PYTHON=."
+    )
+
+
+def test_make_takes_the_first_python_that_is_new_enough(project: Path) -> None:
+    install(project / "bin" / "python3", "exit 1")
+    install(project / "bin" / "python3.12", '[ "$1" = -c ] || echo "twelve $@"')
+    install(project / "bin" / "python3.11", '[ "$1" = -c ] || echo "eleven $@"')
+    result = make(project, ".venv/bin/python")
+    assert result.stdout.splitlines()[-1] == "twelve -m venv .venv"
+
+
+def ready(project: Path) -> None:
+    """Set-up is done, and the command `garlicfarm` says what it was asked."""
+    install(project / ".venv/bin/garlicfarm", 'echo "asked: $@"')
+    (project / ".venv/bin/python").touch()
+    (project / ".venv/base").touch()
+
+
+def test_make_lab_without_terminal_ends_at_a_publisher(project: Path) -> None:
+    ready(project)
+    result = make(project, "lab", "LAB=--nodes 5")
+    assert (result.returncode, result.stdout) == (0, "asked: lab --until publisher --nodes 5\n")
+
+
+def test_make_lab_on_a_terminal_runs_on(project: Path) -> None:
+    ready(project)
+    ours, theirs = os.openpty()
+    try:
+        command = [shutil.which("make") or "make", "lab"]
+        subprocess.run(command, cwd=project, stdin=theirs, stdout=theirs, check=True)
+        assert os.read(ours, 1000).decode().strip() == "asked: lab"
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_help_lists_every_target() -> None:
+    result = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = re.findall(r"^make ([a-z-]+) ", result.stdout, re.MULTILINE)
+    phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
+    assert phony is not None
+    assert sorted(listed) == sorted(phony[1].split())
+
+
+def test_targets_run_what_exists() -> None:
+    scripts = re.findall(r"\b[a-z_]+(?:/[a-z_]+)+\.(?:py|sh)\b", MAKEFILE)
+    assert len(scripts) >= 3
+    assert [script for script in scripts if not (ROOT / script).is_file()] == []
+    modules = re.findall(r"python -m (garlicfarm[a-z_.]+)", MAKEFILE)
+    assert [module for module in modules if find_spec(module) is None] == []
+
+
+def test_ci_script_runs_the_tests() -> None:
+    script = ROOT / ".ci/run"
+    assert os.access(script, os.X_OK)
+    subprocess.run(["bash", "-n", script], check=True)
+    assert "set -euo pipefail" in script.read_text()
+    assert "make test" in script.read_text()
