@@ -389,7 +389,8 @@ class FarmApplication:
         """Who is to publish, after a counted status of ``poster`` (0: after something else)."""
         publisher = self._state.publisher
         groups = {member: self.group(member) for member in eligible}
-        front = [member for member in eligible if groups[member] == min(groups.values())]
+        foremost = min(groups.values(), default=None)
+        front = [member for member in eligible if groups[member] == foremost]
         leads = (
             publisher in front
             and poster in front

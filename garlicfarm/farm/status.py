@@ -37,7 +37,7 @@ from garlicfarm.farm.administration import (
     check_by,
     parse_admin,
 )
-from garlicfarm.farm.base64 import decode, decode_destination, destination_hash
+from garlicfarm.farm.base64 import decode, destination_hash
 from garlicfarm.farm.documents import DestinationStatus, NodeReport, StatusDocument
 from garlicfarm.farm.schema import at, checker
 from garlicfarm.farm.strict_json import decode_object
@@ -110,7 +110,6 @@ class _By(msgspec.Struct):
 
 
 _TEXT_RULES = {
-    "destination": decode_destination,
     "hash": _check_hash,
     "lastPublishedLS": decode,
     "lastPublishedRI": decode,
@@ -129,6 +128,8 @@ def parse_entry(entry: bytes, farm: str) -> Entry:
         raise EntryRefused("cluster", "another cluster")
     if document.date >= _DATE_END_MS:
         raise EntryRefused("date", "out of range")
+    if document.meta is not None and document.meta.destination is not None:
+        _destination("meta.destination", document.meta.destination)
     leaves = _leaves(document.destinations or ())
     config = document.config or {}
     node = NodeReport()
@@ -146,11 +147,18 @@ def parse_entry(entry: bytes, farm: str) -> Entry:
     return Status(entry=entry.strip(), document=document, node=node, leaves=leaves)
 
 
+def _destination(path: str, text: str) -> bytes:
+    try:
+        return destination_hash(text)
+    except ValueError as error:
+        raise EntryRefused(path, str(error)) from None
+
+
 def _leaves(destinations: tuple[DestinationStatus, ...]) -> tuple[Leaf, ...]:
     seen: set[bytes] = set()
     usable = []
     for place, one in enumerate(destinations):
-        hash_ = destination_hash(one.destination)
+        hash_ = _destination(f"destinations[{place}].destination", one.destination)
         if hash_ in seen:
             raise EntryRefused(f"destinations[{place}].destination", "named twice")
         seen.add(hash_)

@@ -33,7 +33,8 @@ MAX_ENTRY_BYTES = 65_536
 MAX_DEPTH = 32
 
 _U63_DIGITS = 19
-_STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[][{}]', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{}[]")
 _PAIR_OR_ESCAPE = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(u[dD][89a-fA-F]|.)"
 )
@@ -70,13 +71,10 @@ def _too_deep(entry: bytes) -> bool:
     if entry.count(b"{") + entry.count(b"[") <= MAX_DEPTH:
         return False
     depth = 0
-    for token in _STRING_OR_BRACKET.findall(entry):
-        if token in b"{[":
-            depth += 1
-            if depth > MAX_DEPTH:
-                return True
-        elif token in b"}]":
-            depth -= 1
+    for bracket in _STRING.sub(b"", entry).translate(None, delete=_NO_BRACKETS):
+        depth += 1 if bracket in b"{[" else -1
+        if depth > MAX_DEPTH:
+            return True
     return False
 
 
