@@ -32,7 +32,7 @@ crash: .venv/test ## own processes, their leader killed KILLS times; nothing ack
 	.venv/bin/python tests/crash/run.py --kills $(KILLS)
 
 bench: .venv/base ## what three processes commit per second, and what it costs
-	.venv/bin/python benchmarks/run.py
+	.venv/bin/python benchmarks/commits.py
 
 wheel: .venv/base ## the distribution, into dist/
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
