@@ -17,7 +17,6 @@ import secrets
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,7 +27,7 @@ from typing import NoReturn
 
 import trio
 
-from garlicfarm.certificates import pin_of
+from garlicfarm.certificates import pin_of_file
 from garlicfarm.errors import ConfigError, RouterError
 
 __all__ = [
@@ -143,7 +142,7 @@ def reexec_in_private_network(argv: Sequence[str]) -> NoReturn:
 async def i2pd_network(base_dir: Path, count: int) -> AsyncIterator[list[I2pdRouter]]:
     """Run ``count`` (1 … 200) i2pd routers that know each other, below ``base_dir``.
 
-    Yields them once every I2PControl accepts connections; tunnels come about in the seconds after.
+    Yields them once every I2PControl answers; tunnels come about in the seconds after.
     On the way out, and when cancelled, every router is ended; they also end if this process is killed.
 
     Raises `ConfigError` outside a private network or where programs are missing; `RouterError` if a
@@ -157,8 +156,8 @@ async def i2pd_network(base_dir: Path, count: int) -> AsyncIterator[list[I2pdRou
     _ip("link", "set", "lo", "up")
     data_dirs = [_configure(base_dir / f"i2pd{i + 1}", i) for i in range(count)]
 
-    # The first start makes the keys; only then can each be told of the others.
-    async with _running(data_dirs) as processes:
+    # The first start makes the router's keys; only then can each be told of the others.
+    async with _running(data_dirs, "--i2pcontrol.enabled=0") as processes:
         await _wait_for(processes, lambda i: (data_dirs[i] / "router.info").exists())
     for data_dir in data_dirs:
         for other in data_dirs:
@@ -166,13 +165,14 @@ async def i2pd_network(base_dir: Path, count: int) -> AsyncIterator[list[I2pdRou
                 _introduce(data_dir, (other / "router.info").read_bytes())
 
     async with _running(data_dirs) as processes:
-        await _wait_for(processes, lambda i: _accepts(_address(i)))
+        # It listens at once, and then makes an RSA key of 4096 bits before it answers.
+        await _wait_for(processes, lambda i: _has_certificate(data_dirs[i]))
         yield [
             I2pdRouter(
                 address=_address(i),
                 url=f"https://{_address(i)}:{CONTROL_PORT}",
                 password_file=data_dir / "i2pcontrol.password",
-                pin=pin_of(ssl.PEM_cert_to_DER_cert((data_dir / "i2pcontrol.crt.pem").read_text())),
+                pin=pin_of_file(data_dir / "i2pcontrol.crt.pem"),
                 pid=processes[i].pid,
                 data_dir=data_dir,
                 bandwidth_kb=_bandwidth_kb(i),
@@ -182,22 +182,22 @@ async def i2pd_network(base_dir: Path, count: int) -> AsyncIterator[list[I2pdRou
 
 
 @asynccontextmanager
-async def _running(data_dirs: Sequence[Path]) -> AsyncIterator[list[subprocess.Popen[bytes]]]:
+async def _running(data_dirs: Sequence[Path], *options: str) -> AsyncIterator[list[subprocess.Popen[bytes]]]:
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for data_dir in data_dirs:
-            processes.append(_start(data_dir))
+            processes.append(_start(data_dir, options))
         yield processes
     finally:
         with trio.CancelScope(shield=True):
             await _end(processes)
 
 
-def _start(data_dir: Path) -> subprocess.Popen[bytes]:
+def _start(data_dir: Path, options: Sequence[str]) -> subprocess.Popen[bytes]:
     # Not trio's open_process: its worker thread would be the parent whose death counts.
     with (data_dir / "output").open("ab") as output:
         return subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "i2pd", *_arguments(data_dir)],
+            ["setpriv", "--pdeathsig", "KILL", "i2pd", *_arguments(data_dir), *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -282,9 +282,9 @@ def _introduce(data_dir: Path, router_info: bytes) -> None:
     (folder / f"routerInfo-{name}.dat").write_bytes(router_info)
 
 
-def _accepts(address: str) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((address, CONTROL_PORT)) == 0
+def _has_certificate(data_dir: Path) -> bool:
+    files = (data_dir / "i2pcontrol.crt.pem", data_dir / "i2pcontrol.key.pem")
+    return all(file.exists() and "-----END" in file.read_text() for file in files)
 
 
 def _ip(*arguments: str) -> None:

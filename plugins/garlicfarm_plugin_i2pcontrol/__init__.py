@@ -14,9 +14,8 @@ import re
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import httpx
 import msgspec
 
 from garlicfarm.errors import ConfigError, NotSupported
@@ -25,6 +24,8 @@ from garlicfarm_plugin_i2pcontrol._client import I2PControlClient, Question
 
 __all__ = ["I2PControlConfig", "I2PControlRouter", "router_status"]
 
+DEFAULT_PORT = 7650
+MAX_PASSWORD_CHARACTERS = 256  # i2pd reads requests into a buffer of 1024 bytes
 BYTES_PER_UNIT = 1024
 """i2pd's limit is in KB/s, and its own code multiplies by 1024 where it compares it with bytes."""
 
@@ -51,27 +52,25 @@ class I2PControlRouter(Router):
 
     def __init__(self, config: I2PControlConfig, base_dir: Path) -> None:
         super().__init__(config, base_dir)
-        problems = _problems(config)
+        problems = []
+        host, port, path = "", 0, ""
         try:
-            self._password = _read_password(base_dir / config.password_file)
-        except ConfigError as error:
-            problems += error.problems
+            host, port, path = _parse(config.url)
+            if not config.pin and not _is_loopback(host):
+                problems.append(f"router.pin: needed for {host}, no loopback address such as 127.0.0.1")
+        except ValueError as error:
+            problems.append(f"router.url: {error}")
+        if config.pin and not re.fullmatch("sha256-[A-Za-z0-9_-]{43}", config.pin):
+            problems.append("router.pin: expected sha256- and 43 characters of base64url")
+        try:
+            password = _read_password(base_dir / config.password_file)
+        except (OSError, ValueError) as error:
+            problems.append(f"router.password_file: {error}")
         if problems:
             raise ConfigError(problems)
-        self._client: I2PControlClient | None = None
-
-    async def __aenter__(self) -> Self:
-        self._client = I2PControlClient(self.config.url, self._password, self.config.pin)
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+        self._client = I2PControlClient(host, port, path, password, config.pin)
 
     async def get_local_router_status(self) -> RouterStatus:
-        if self._client is None:
-            raise RuntimeError("enter the router (async with) before asking it")
         info = await self._client.ask(Question.ROUTER_INFO)
         return router_status(info, await self._client.ask(Question.NETWORK_SETTING))
 
@@ -121,19 +120,13 @@ def _count(answer: Mapping[str, Any], key: str, factor: int = 1) -> int | None:
     return int(value) * factor
 
 
-def _problems(config: I2PControlConfig) -> list[str]:
-    problems = []
-    if config.pin and not re.fullmatch("sha256-[A-Za-z0-9_-]{43}", config.pin):
-        problems.append("router.pin: expected sha256- and 43 characters of base64url")
-    try:
-        url = httpx.URL(config.url)
-    except httpx.InvalidURL as error:
-        return [*problems, f"router.url: {error}"]
-    if url.scheme != "https" or not url.host:
-        problems.append("router.url: expected https://ADDRESS:PORT; I2PControl is never spoken in plain text")
-    elif not config.pin and not _is_loopback(url.host):
-        problems.append(f"router.pin: needed for {url.host}, which is no loopback address such as 127.0.0.1")
-    return problems
+def _parse(url: str) -> tuple[str, int, str]:
+    """Host, port and path of an ``https`` URL; raises `ValueError`."""
+    match = re.fullmatch(r"https://(\[[0-9A-Fa-f:]+\]|[0-9A-Za-z.-]+)(?::([0-9]{1,5}))?(/[!-~]*)?", url)
+    port = int(match[2] or DEFAULT_PORT) if match else 0
+    if match is None or port > 65_535:
+        raise ValueError(f"{url!r} is not https://ADDRESS:PORT; I2PControl is never spoken in plain text")
+    return match[1].strip("[]"), port, match[3] or "/"
 
 
 def _is_loopback(host: str) -> bool:
@@ -144,13 +137,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def _read_password(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8") as file:
-            if os.fstat(file.fileno()).st_mode & 0o077:
-                raise ConfigError([f"router.password_file: others may read {path}; chmod 600 it"])
-            password = file.readline(1024).rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"router.password_file: {error}"]) from None
-    if not password:
-        raise ConfigError([f"router.password_file: the first line of {path} is empty"])
+    with path.open(encoding="utf-8") as file:
+        if os.fstat(file.fileno()).st_mode & 0o077:
+            raise ValueError(f"others may read {path}; chmod 600 it")
+        password = file.readline(MAX_PASSWORD_CHARACTERS + 2).rstrip("\r\n")
+    if not 1 <= len(password) <= MAX_PASSWORD_CHARACTERS:
+        raise ValueError(f"expected 1 to {MAX_PASSWORD_CHARACTERS} characters on the first line of {path}")
     return password

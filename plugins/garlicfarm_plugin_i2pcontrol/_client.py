@@ -11,7 +11,7 @@ import ssl
 from enum import Enum
 from typing import Any, Final
 
-import httpx
+import h11
 import msgspec
 import trio
 
@@ -54,21 +54,22 @@ class _Response(msgspec.Struct, frozen=True):
 
 
 class I2PControlClient:
-    """One I2PControl server. `ask` may be called by several tasks at once.
+    """One I2PControl server. `ask` may be called by several tasks at once; nothing needs closing.
 
     ``pin`` is ``sha256-…`` of the server's certificate; empty: any certificate is accepted, which is
     for loopback only, and the caller's to see to.
     """
 
-    def __init__(self, url: str, password: str, pin: str) -> None:
-        self._url = url
+    def __init__(self, host: str, port: int, path: str, password: str, pin: str) -> None:
+        self._host, self._port, self._path = host, port, path
+        self._name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._password = password
+        self._pin = pin
         self._token: str | None = None
-        # No proxy from the environment may see the password. i2pd closes after each answer.
-        self._http = httpx.AsyncClient(verify=_tls_context(pin), trust_env=False, timeout=None)
-
-    async def aclose(self) -> None:
-        await self._http.aclose()
+        # i2pd's certificate is self-signed and names nobody: it is known by its pin or not at all.
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._tls.check_hostname = False
+        self._tls.verify_mode = ssl.CERT_NONE
 
     async def ask(self, question: Question) -> dict[str, Any]:
         """The answer's keys and values; what the router does not know is not among them.
@@ -88,9 +89,11 @@ class I2PControlClient:
             if response.error.code == METHOD_NOT_FOUND:
                 return {}
             if response.error.code not in TOKEN_REFUSED:
-                raise RouterError(f"I2PControl at {self._url} refused {method}: {response.error.message}")
+                raise RouterError(
+                    f"I2PControl at {self._name} refused {method}: {response.error.message!r:.200}"
+                )
             self._token = None
-        raise RouterError(f"I2PControl at {self._url} refuses the token that it has just given")
+        raise RouterError(f"I2PControl at {self._name} refuses the token that it has just given")
 
     async def _authenticate(self) -> str:
         response = await self._call("Authenticate", {"API": 1, "Password": self._password})
@@ -99,47 +102,54 @@ class I2PControlClient:
             return token
         # i2pd answers a wrong password with an empty result, Java I2P with an error.
         if response.error is None or response.error.code == PASSWORD_REFUSED:
-            raise RouterError(f"I2PControl at {self._url} refused the password; check password_file")
-        raise RouterError(f"I2PControl at {self._url} refused to authenticate: {response.error.message}")
+            raise RouterError(f"I2PControl at {self._name} refused the password; check password_file")
+        raise RouterError(
+            f"I2PControl at {self._name} refused to authenticate: {response.error.message!r:.200}"
+        )
 
     async def _call(self, method: str, params: dict[str, Any]) -> _Response:
         body = msgspec.json.encode({"id": 1, "method": method, "params": params, "jsonrpc": "2.0"})
         try:
             with trio.fail_after(TIMEOUT_S):
-                return msgspec.json.decode(await self._post(body), type=_Response)
+                response = msgspec.json.decode(await self._post(body), type=_Response)
         except trio.TooSlowError:
-            raise RouterError(f"I2PControl at {self._url} did not answer within {TIMEOUT_S:.0f} s") from None
-        except httpx.HTTPError as error:
-            raise RouterError(f"I2PControl at {self._url} cannot be reached: {error!r}") from None
-        except msgspec.MsgspecError as error:
-            raise RouterError(f"what answers at {self._url} is not I2PControl: {error}") from None
+            raise RouterError(f"I2PControl at {self._name} did not answer within {TIMEOUT_S:.0f} s") from None
+        except (OSError, trio.BrokenResourceError, h11.RemoteProtocolError) as error:
+            raise RouterError(
+                f"I2PControl at {self._name} cannot be talked to: {error.__cause__ or error}"
+            ) from None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise RouterError(f"what answers at {self._name} is not I2PControl: {error}") from None
+        if response.result is None and response.error is None:
+            raise RouterError(f"what answers at {self._name} is not I2PControl: neither result nor error")
+        return response
 
     async def _post(self, body: bytes) -> bytes:
-        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-        async with self._http.stream("POST", self._url, content=body, headers=headers) as response:
-            if response.status_code != 200:
-                raise RouterError(f"what answers at {self._url} said HTTP {response.status_code}")
+        """One exchange on a connection of its own, as i2pd wants it."""
+        tcp = await trio.open_tcp_stream(self._host, self._port)
+        async with trio.SSLStream(tcp, self._tls, https_compatible=True) as stream:
+            await stream.do_handshake()
+            found = pin_of(stream.getpeercert(binary_form=True))
+            if self._pin and found != self._pin:
+                raise RouterError(f"{self._name} has the certificate {found}, not the one of the pin")
+            connection = h11.Connection(h11.CLIENT)
+            # i2pd knows the names of headers in this spelling only.
+            headers = {
+                "Host": self._name,
+                "Content-Type": "application/json",
+                "Content-Length": str(len(body)),
+            }
+            request = h11.Request(method="POST", target=self._path, headers=list(headers.items()))
+            events = (request, h11.Data(data=body), h11.EndOfMessage())
+            await stream.send_all(b"".join(connection.send(event) or b"" for event in events))
             received = bytearray()
-            async for chunk in response.aiter_raw():
-                received += chunk
-                if len(received) > MAX_RESPONSE_BYTES:
-                    raise RouterError(f"the answer of {self._url} exceeds {MAX_RESPONSE_BYTES} bytes")
+            while not isinstance(event := connection.next_event(), h11.EndOfMessage):
+                if event is h11.NEED_DATA:
+                    connection.receive_data(bytes(await stream.receive_some(MAX_RESPONSE_BYTES)))
+                elif isinstance(event, h11.Response) and event.status_code != 200:
+                    raise RouterError(f"what answers at {self._name} said HTTP {event.status_code}")
+                elif isinstance(event, h11.Data):
+                    received += event.data
+                    if len(received) > MAX_RESPONSE_BYTES:
+                        raise RouterError(f"the answer of {self._name} exceeds {MAX_RESPONSE_BYTES} bytes")
             return bytes(received)
-
-
-def _tls_context(pin: str) -> ssl.SSLContext:
-    """i2pd's certificate is self-signed and names nobody: it is known by its pin or not at all."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-
-    class PinnedObject(ssl.SSLObject):
-        def do_handshake(self) -> None:
-            super().do_handshake()
-            if (found := pin_of(self.getpeercert(binary_form=True) or b"")) != pin:
-                raise RouterError(f"the router's certificate has the pin {found}, not the configured one")
-
-    if pin:
-        context.sslobject_class = PinnedObject
-    return context

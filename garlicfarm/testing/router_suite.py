@@ -1,0 +1,199 @@
+"""The checks that every router plugin has to pass.
+
+For the author of a plugin::
+
+    from garlicfarm.testing.router_suite import RouterSuite
+
+    class TestMyRouter(RouterSuite):
+        @pytest.fixture
+        def router(self, tmp_path):
+            return MyRouter(MyRouter.Config(url="…"), tmp_path)
+
+The suite enters the router itself. Override `unreachable_router` and `leaf` too, where you can. Needs
+pytest-trio with ``trio_mode = true``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+import trio
+
+from garlicfarm.errors import LocalProtocolError, NotSupported, RouterError
+from garlicfarm.router import DestinationStatus, RemoteStatus, Router, RouterStatus
+
+__all__ = ["RouterSuite"]
+
+T = TypeVar("T")
+
+ANSWER_TIMEOUT_S = 15.0
+"""No question to a router in order, or out of order, may take longer."""
+
+MASTER_HASH = hashlib.sha256(b"master").digest()
+LEAF_HASHES = [hashlib.sha256(bytes([i])).digest() for i in range(2)]
+CONTENTS = b"\x02" + b"".join(leaf + bytes.fromhex("000003 00 7fffffff") for leaf in LEAF_HASHES)
+"""A Meta LeaseSet's contents with two leaves: hash 32 | flags 3 | cost 1 | end date 4 (s)."""
+
+
+class RouterSuite:
+    """Subclass it and define the fixture `router`."""
+
+    @pytest.fixture
+    def router(self) -> Router:
+        """A router in working order, made and not entered."""
+        raise NotImplementedError("define the fixture `router`")
+
+    @pytest.fixture
+    def unreachable_router(self) -> Router | None:
+        """A router of the same class that nobody answers for; ``None``: that check is skipped."""
+        return None
+
+    @pytest.fixture
+    def leaf(self) -> bytes:
+        """A binary destination; one that the router serves, if it serves any."""
+        return bytes(384) + bytes.fromhex("05000400070000")
+
+    async def test_class_declares_api_version_and_config(self, router: Router) -> None:
+        assert type(router).api_version == 1
+        assert issubclass(type(router).Config, msgspec.Struct)
+        assert isinstance(router.config, type(router).Config)
+
+    @pytest.mark.parametrize("name", sorted(Router.__abstractmethods__))
+    async def test_signature_is_that_of_the_contract(self, router: Router, name: str) -> None:
+        ours, theirs = getattr(Router, name), getattr(type(router), name)
+        assert inspect.iscoroutinefunction(theirs)
+        assert list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters)
+
+    async def test_router_status_has_the_documents_types_and_ranges(self, router: Router) -> None:
+        async with router:
+            status = await _answer(router.get_local_router_status)
+        _check_document(status, RouterStatus)
+
+    async def test_router_uptime_asked_twice_does_not_fall(self, router: Router) -> None:
+        async with router:
+            first = await _answer(router.get_local_router_status)
+            second = await _answer(router.get_local_router_status)
+        assert (first.uptime is None) == (second.uptime is None)
+        if first.uptime is not None and second.uptime is not None:
+            assert second.uptime >= first.uptime
+
+    async def test_leaf_hash_is_32_bytes_or_none(self, router: Router) -> None:
+        async with router:
+            found = await _supported(router.get_local_leaf_hash, MASTER_HASH)
+        assert found is None or (isinstance(found, bytes) and len(found) == 32)
+
+    async def test_leaf_status_is_of_the_leaf_asked_for(self, router: Router, leaf: bytes) -> None:
+        async with router:
+            status = await _supported(router.get_local_leaf_status, leaf)
+        if status is not None:
+            _check_document(status, DestinationStatus)
+            assert b64decode(status.destination, altchars=b"-~", validate=True) == leaf
+
+    async def test_remote_status_is_of_the_hash_asked_for(self, router: Router) -> None:
+        async with router:
+            status = await _supported(router.get_remote_measured_status, MASTER_HASH)
+        if status is not None:
+            _check_document(status, RemoteStatus)
+            assert status.hash == b64encode(MASTER_HASH, altchars=b"-~").decode()
+
+    async def test_publishing_can_be_repeated_and_stopped_twice(self, router: Router) -> None:
+        async with router:
+            if not await _publishes(router):
+                return
+            await _answer(router.publish_meta_ls, MASTER_HASH, CONTENTS)
+            await _answer(router.stop_publishing_meta_ls, MASTER_HASH)
+            await _answer(router.stop_publishing_meta_ls, MASTER_HASH)
+
+    async def test_publishing_unsupported_says_so_for_stopping_too(self, router: Router) -> None:
+        async with router:
+            if await _publishes(router):
+                await _answer(router.stop_publishing_meta_ls, MASTER_HASH)
+                return
+            with pytest.raises(NotSupported):
+                await _answer(router.stop_publishing_meta_ls, MASTER_HASH)
+
+    @pytest.mark.parametrize(
+        "contents",
+        [b"", b"\x00", CONTENTS[:-1], CONTENTS + b"\x00", b"\x03" + CONTENTS[1:]],
+        ids=["empty", "no-lease", "cut-short", "too-long", "lying-count"],
+    )
+    async def test_publishing_malformed_contents_is_refused(self, router: Router, contents: bytes) -> None:
+        async with router:
+            with pytest.raises((LocalProtocolError, RouterError)):
+                await _answer(router.publish_meta_ls, MASTER_HASH, contents)
+
+    async def test_questions_from_several_tasks_are_all_answered(self, router: Router) -> None:
+        answers: list[RouterStatus] = []
+
+        async def ask() -> None:
+            answers.append(await _answer(router.get_local_router_status))
+
+        async with router, trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(ask)
+        assert len(answers) == 3
+
+    @pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.005])
+    async def test_cancelled_question_leaves_the_router_usable(self, router: Router, after_s: float) -> None:
+        async with router:
+            with trio.move_on_after(after_s):
+                await router.get_local_router_status()
+            _check_document(await _answer(router.get_local_router_status), RouterStatus)
+
+    async def test_cancelled_publication_leaves_the_router_usable(self, router: Router) -> None:
+        async with router:
+            if not await _publishes(router):
+                return
+            with trio.move_on_after(0):
+                await router.publish_meta_ls(MASTER_HASH, CONTENTS)
+            await _answer(router.publish_meta_ls, MASTER_HASH, CONTENTS)
+            await _answer(router.stop_publishing_meta_ls, MASTER_HASH)
+
+    async def test_router_left_and_entered_again_answers(self, router: Router) -> None:
+        for _ in range(2):
+            async with router as entered:
+                assert entered is router
+                _check_document(await _answer(router.get_local_router_status), RouterStatus)
+
+    async def test_unreachable_router_is_entered_and_raises_router_error(
+        self, unreachable_router: Router | None
+    ) -> None:
+        if unreachable_router is None:
+            pytest.skip("no fixture unreachable_router")
+        async with unreachable_router:  # the farm starts, and goes on, without its router
+            with pytest.raises(RouterError) as caught:
+                await _answer(unreachable_router.get_local_router_status)
+        assert not isinstance(caught.value, NotSupported)
+        assert str(caught.value)
+
+
+async def _answer(method: Callable[..., Awaitable[T]], *arguments: object) -> T:
+    with trio.fail_after(ANSWER_TIMEOUT_S):
+        return await method(*arguments)
+
+
+async def _supported(method: Callable[..., Awaitable[T]], *arguments: object) -> T | None:
+    try:
+        return await _answer(method, *arguments)
+    except NotSupported:
+        return None
+
+
+async def _publishes(router: Router) -> bool:
+    try:
+        await _answer(router.publish_meta_ls, MASTER_HASH, CONTENTS)
+    except NotSupported:
+        return False
+    return True
+
+
+def _check_document(status: Any, document: type[msgspec.Struct]) -> None:
+    """Constructing a Struct checks nothing; decoding does: types, 0 … 2**63-1, nothing unknown."""
+    assert type(status) is document
+    assert msgspec.json.decode(msgspec.json.encode(status), type=document) == status

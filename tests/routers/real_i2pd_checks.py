@@ -1,0 +1,86 @@
+"""What the plugin reads of running i2pd routers, named by $I2PD_ROUTERS. Run by test_real_i2pd.py."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import trio
+
+from garlicfarm.errors import RouterError
+from garlicfarm.router import Bandwidth, Router, RouterStatus
+from garlicfarm.testing.i2pd import in_private_network
+from garlicfarm.testing.router_suite import RouterSuite
+from garlicfarm_plugin_i2pcontrol import I2PControlConfig, I2PControlRouter
+
+ROUTERS = json.loads(os.environ["I2PD_ROUTERS"])
+TUNNELS_TIMEOUT_S = 40
+
+
+def plugin(router: dict[str, str], **keys: str) -> I2PControlRouter:
+    config = {"url": router["url"], "password_file": router["password_file"], "pin": router["pin"]} | keys
+    return I2PControlRouter(I2PControlConfig(**config), Path())
+
+
+class TestRealI2pd(RouterSuite):
+    @pytest.fixture
+    def router(self) -> Router:
+        return plugin(ROUTERS[0])
+
+    @pytest.fixture
+    def unreachable_router(self) -> Router:
+        return plugin(ROUTERS[0], url="https://198.18.0.11:7651")
+
+
+def test_network_is_private() -> None:
+    assert in_private_network()
+
+
+@pytest.mark.parametrize("router", ROUTERS, ids=lambda router: router["address"])
+async def test_configured_bandwidth_is_that_of_the_configuration_file(router: dict[str, str]) -> None:
+    lines = Path(router["data_dir"], "i2pd.conf").read_text().splitlines()  # noqa: ASYNC240
+    (limit_kb,) = [int(line.split("=")[1]) for line in lines if line.startswith("bandwidth")]
+    for _ in range(3):  # asking has not changed it
+        status = await plugin(router).get_local_router_status()
+        assert status.configured_bandwidth == Bandwidth(in_=limit_kb * 1024, out=limit_kb * 1024)
+
+
+async def test_uptime_rises_with_time() -> None:
+    router = plugin(ROUTERS[0])
+    first = await router.get_local_router_status()
+    await trio.sleep(2.5)  # i2pd counts in seconds
+    second = await router.get_local_router_status()
+    assert 1000 <= second.uptime - first.uptime <= 10_000
+
+
+async def test_tunnels_and_rates_become_those_of_routers_at_work() -> None:
+    statuses: list[RouterStatus] = []
+    with trio.fail_after(TUNNELS_TIMEOUT_S):
+        while not statuses or not all(each.current_bandwidth.in_ > 0 for each in statuses):
+            await trio.sleep(0.5)
+            statuses = [await plugin(router).get_local_router_status() for router in ROUTERS]
+    assert all(each.current_bandwidth.out > 0 for each in statuses)
+    assert sum(each.participating_tunnels for each in statuses) > 0
+    for status in statuses:
+        assert status == RouterStatus(
+            uptime=status.uptime,
+            participating_tunnels=status.participating_tunnels,
+            configured_bandwidth=status.configured_bandwidth,
+            current_bandwidth=status.current_bandwidth,
+        )
+        print(status)
+
+
+async def test_wrong_password_is_refused_as_such(tmp_path: Path) -> None:
+    password_file = tmp_path / "password"
+    password_file.touch(mode=0o600)
+    password_file.write_text("itoopie\n")
+    with pytest.raises(RouterError, match="password"):
+        await plugin(ROUTERS[0], password_file=str(password_file)).get_local_router_status()
+
+
+async def test_certificate_of_another_router_is_refused() -> None:
+    with pytest.raises(RouterError, match="pin"):
+        await plugin(ROUTERS[0], pin=ROUTERS[1]["pin"]).get_local_router_status()

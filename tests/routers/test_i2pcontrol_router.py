@@ -1,0 +1,390 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from garlicfarm.errors import ConfigError, NotSupported, RouterError
+from garlicfarm.plugins import make_router
+from garlicfarm.router import Bandwidth, Router, RouterStatus
+from garlicfarm.testing.router_suite import RouterSuite
+from garlicfarm_plugin_i2pcontrol import I2PControlConfig, I2PControlRouter, _client, router_status
+
+CAPTURED_STATUS = RouterStatus(
+    uptime=214_000,
+    participating_tunnels=23,
+    configured_bandwidth=Bandwidth(in_=1_000_000 * 1024, out=1_000_000 * 1024),
+    current_bandwidth=Bandwidth(in_=3540, out=4534),
+)
+METHOD_NOT_FOUND = '{"id":null,"error":{"code":-32601,"message":"Method not found"},"jsonrpc":"2.0"}'
+FIGURES = [
+    "i2p.router.uptime",
+    "i2p.router.net.tunnels.participating",
+    "i2p.router.net.bw.inbound.15s",
+    "i2p.router.net.bw.outbound.15s",
+    "i2p.router.net.bw.in",
+    "i2p.router.net.bw.out",
+]
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def refused(code: int) -> str:
+    return json.dumps({"id": 1, "error": {"code": code, "message": "no"}, "jsonrpc": "2.0"})
+
+
+@pytest.fixture
+def make(password_file: Path) -> Callable[..., I2PControlRouter]:
+    def make(**keys: str) -> I2PControlRouter:
+        config = I2PControlConfig(**{"password_file": password_file.name} | keys)
+        return I2PControlRouter(config, password_file.parent)
+
+    return make
+
+
+class TestI2PControlRouter(RouterSuite):
+    @pytest.fixture
+    def router(self, control_server, make) -> Router:
+        return make(url=control_server.url, pin=control_server.pin)
+
+    @pytest.fixture
+    def unreachable_router(self, make) -> Router:
+        return make(url=f"https://127.0.0.1:{closed_port()}")
+
+
+# What it reads
+
+
+async def test_status_from_captured_answers_is_theirs(control_server, make) -> None:
+    async with make(url=control_server.url) as router:
+        assert await router.get_local_router_status() == CAPTURED_STATUS
+
+
+async def test_status_as_json_leaves_out_what_i2pd_does_not_report(control_server, make) -> None:
+    async with make(url=control_server.url) as router:
+        document = msgspec.to_builtins(await router.get_local_router_status())
+    assert sorted(document) == ["configuredBandwidth", "currentBandwidth", "participatingTunnels", "uptime"]
+
+
+async def test_status_without_network_setting_method_lacks_configured_bandwidth(control_server, make) -> None:
+    def answer(request: dict[str, Any]) -> str:
+        is_setting = request["method"] == "NetworkSetting"
+        return METHOD_NOT_FOUND if is_setting else control_server.replay(request)
+
+    control_server.answer = answer
+    async with make(url=control_server.url) as router:
+        status = await router.get_local_router_status()
+    assert status == msgspec.structs.replace(CAPTURED_STATUS, configured_bandwidth=None)
+
+
+@pytest.mark.parametrize(
+    ("uptime", "expected"),
+    [
+        ("214000", 214_000),  # i2pd before 2.41
+        (-2_147_483_648, None),  # an int of 32 bits that overflowed
+        (214_000.0, 214_000),
+        (True, None),
+        (None, None),
+        ("", None),
+        ("soon", None),
+        (2**63, None),
+        (1e300, None),
+        ([1], None),
+    ],
+)
+def test_uptime_of_any_form_is_a_count_or_absent(uptime: object, expected: int | None) -> None:
+    assert router_status({"i2p.router.uptime": uptime}, {}) == RouterStatus(uptime=expected)
+
+
+def test_bandwidth_known_one_way_only_is_absent() -> None:
+    assert router_status({"i2p.router.net.bw.inbound.15s": 7.0}, {}) == RouterStatus()
+
+
+def test_bandwidth_limit_is_read_as_units_of_1024_bytes() -> None:
+    status = router_status({}, {"i2p.router.net.bw.in": 256, "i2p.router.net.bw.out": 32})
+    assert status.configured_bandwidth == Bandwidth(in_=262_144, out=32_768)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(FIGURES), json_values))
+def test_status_from_any_answers_is_a_valid_document(answer: dict[str, Any]) -> None:
+    status = router_status(answer, answer)
+    assert msgspec.json.decode(msgspec.json.encode(status), type=RouterStatus) == status
+
+
+# What it never sends
+
+
+ANSWERS: dict[str, Callable[[dict[str, Any]], str] | None] = {
+    "captured": None,
+    "method-not-found": lambda request: METHOD_NOT_FOUND,
+    "token-refused": lambda request: (
+        '{"result":{"Token":"7"}}' if request["method"] == "Authenticate" else refused(-32003)
+    ),
+    "empty": lambda request: '{"result":{"Token":"7"}}',
+    "internal-error": lambda request: (
+        '{"result":{"Token":"7"}}' if request["method"] == "Authenticate" else refused(-32603)
+    ),
+    "settings-echoed": lambda request: (
+        '{"result":{"Token":"7","i2p.router.net.bw.in":"0","i2p.router.net.bw.out":""}}'
+    ),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS.keys())
+async def test_requests_of_all_methods_never_set_anything(control_server, make, answer) -> None:
+    control_server.answer = answer or control_server.replay
+    questions: dict[str, tuple[object, ...]] = {
+        "get_local_router_status": (),
+        "get_local_leaf_hash": (bytes(32),),
+        "get_local_leaf_status": (bytes(391),),
+        "get_remote_measured_status": (bytes(32),),
+        "publish_meta_ls": (bytes(32), b"\x01" + bytes(40)),
+        "stop_publishing_meta_ls": (bytes(32),),
+    }
+    public = {name for name in dir(I2PControlRouter) if callable(getattr(I2PControlRouter, name))}
+    assert {name for name in public if not name.startswith("_")} - {"Config"} == set(questions)
+
+    async with make(url=control_server.url) as router:
+        for _ in range(2):
+            for name, arguments in questions.items():
+                with contextlib.suppress(RouterError):
+                    await getattr(router, name)(*arguments)
+
+    assert control_server.requests
+    for request in control_server.requests:
+        params = dict(request["params"])
+        if request["method"] == "Authenticate":
+            assert set(params) == {"API", "Password"}
+            continue
+        assert request["method"] in {"RouterInfo", "NetworkSetting"}
+        assert list(params)[-1] == "Token"
+        del params["Token"]
+        assert params
+        assert set(params.values()) == {None}
+
+
+@pytest.mark.parametrize("question", list(_client.Question))
+def test_question_is_one_that_reads(question: _client.Question) -> None:
+    assert question.value[0] in {"RouterInfo", "NetworkSetting"}
+
+
+# Authentication
+
+
+async def test_status_asked_twice_authenticates_once(control_server, make) -> None:
+    async with make(url=control_server.url) as router:
+        await router.get_local_router_status()
+        await router.get_local_router_status()
+    methods = [request["method"] for request in control_server.requests]
+    assert methods == ["Authenticate", "RouterInfo", "NetworkSetting", "RouterInfo", "NetworkSetting"]
+
+
+@pytest.fixture
+def wrong_password(password_file: Path) -> str:
+    password_file.write_text("wrong\n")
+    return "wrong"
+
+
+@pytest.mark.parametrize("error", [None, -32001], ids=["i2pd", "java"])
+async def test_wrong_password_raises_router_error_without_the_password(
+    control_server, make, wrong_password: str, error: int | None
+) -> None:
+    if error is not None:
+        control_server.answer = lambda request: refused(error)
+    async with make(url=control_server.url) as router:
+        with pytest.raises(RouterError, match="password") as caught:
+            await router.get_local_router_status()
+    assert wrong_password not in str(caught.value)
+    assert [request["method"] for request in control_server.requests] == ["Authenticate"]
+
+
+@pytest.mark.parametrize("code", [-32002, -32003, -32004])
+async def test_token_refused_once_authenticates_again(control_server, make, code: int) -> None:
+    refusals = [refused(code)]
+
+    def answer(request: dict[str, Any]) -> str:
+        if request["method"] == "RouterInfo" and refusals:
+            return refusals.pop()
+        return control_server.replay(request)
+
+    control_server.answer = answer
+    async with make(url=control_server.url) as router:
+        assert await router.get_local_router_status() == CAPTURED_STATUS
+    methods = [request["method"] for request in control_server.requests]
+    assert methods == ["Authenticate", "RouterInfo"] * 2 + ["NetworkSetting"]
+
+
+async def test_token_refused_always_raises_router_error_after_two_tries(control_server, make) -> None:
+    control_server.answer = ANSWERS["token-refused"]
+    async with make(url=control_server.url) as router:
+        with pytest.raises(RouterError, match="token"):
+            await router.get_local_router_status()
+    assert [request["method"] for request in control_server.requests] == ["Authenticate", "RouterInfo"] * 2
+
+
+# The certificate
+
+
+async def test_wrong_pin_raises_router_error_before_anything_is_sent(control_server, make) -> None:
+    pin = "sha256-" + "A" * 43
+    async with make(url=control_server.url, pin=pin) as router:
+        with pytest.raises(RouterError, match=control_server.pin):
+            await router.get_local_router_status()
+    assert control_server.requests == []
+
+
+@pytest.mark.parametrize("url", ["https://198.51.100.7:7650", "https://localhost:7650", "https://[::2]:7650"])
+def test_url_beyond_loopback_without_pin_is_refused(make, url: str) -> None:
+    with pytest.raises(ConfigError, match="pin"):
+        make(url=url)
+    make(url=url, pin="sha256-" + "A" * 43)
+
+
+@pytest.mark.parametrize("url", ["https://127.0.0.1:7650", "https://127.9.9.9", "https://[::1]:7650/jsonrpc"])
+def test_url_of_loopback_address_needs_no_pin(make, url: str) -> None:
+    make(url=url)
+
+
+# Configuration
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:7650",
+        "127.0.0.1:7650",
+        "https://",
+        "https://[",
+        "",
+        "https://u:p@127.0.0.1",
+        "https://127.0.0.1:70000",
+    ],
+)
+def test_url_that_is_not_https_is_refused(make, url: str) -> None:
+    with pytest.raises(ConfigError, match=r"router\.url"):
+        make(url=url)
+
+
+def test_all_problems_are_reported_at_once(make) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(url="http://127.0.0.1:7650", pin="md5-1", password_file="missing")
+    assert [problem.split(":")[0] for problem in caught.value.problems] == [
+        "router.url",
+        "router.pin",
+        "router.password_file",
+    ]
+
+
+def test_password_file_that_others_may_read_is_refused(make, password_file: Path) -> None:
+    password_file.chmod(0o640)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        make()
+
+
+@pytest.mark.parametrize("content", [b"", b"\nsecond\n", b"\xff\xfe", b"a" * 257])
+def test_password_file_without_a_password_is_refused(make, password_file: Path, content: bytes) -> None:
+    password_file.write_bytes(content)
+    with pytest.raises(ConfigError, match="password_file"):
+        make()
+
+
+def test_plugin_is_found_under_its_name_and_wants_a_password_file(password_file: Path) -> None:
+    router = make_router("i2pcontrol", {"password_file": str(password_file)}, Path("/nowhere"))
+    assert isinstance(router, I2PControlRouter)
+    with pytest.raises(ConfigError, match="password_file"):
+        make_router("i2pcontrol", {}, password_file.parent)
+
+
+# A server that misbehaves
+
+
+async def send(stream: trio.abc.Stream, data: bytes) -> None:
+    await stream.receive_some()
+    await stream.send_all(data)
+
+
+async def stay_silent(stream: trio.abc.Stream) -> None:
+    await trio.sleep_forever()
+
+
+async def drip(stream: trio.abc.Stream) -> None:
+    await send(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n")
+    while True:
+        await stream.send_all(b" ")
+        await trio.sleep(0.05)
+
+
+async def flood(stream: trio.abc.Stream) -> None:
+    await send(stream, b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+    while True:
+        await stream.send_all(bytes(16_384))
+
+
+def http(body: bytes, status: str = "200 OK") -> Callable[[trio.abc.Stream], Any]:
+    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nLocation: /elsewhere\r\n\r\n".encode()
+
+    async def answer(stream: trio.abc.Stream) -> None:
+        await send(stream, head + body)
+
+    return answer
+
+
+MISBEHAVIOURS = {
+    "silent": stay_silent,
+    "dripping": drip,
+    "endless": flood,
+    "not-found": http(b"{}", "404 Not Found"),
+    "redirect": http(b"{}", "302 Found"),
+    "html": http(b"<html></html>"),
+    "not-an-object": http(b"[1]"),
+    "neither-result-nor-error": http(b"{}"),
+    "result-of-wrong-type": http(b'{"result":"yes"}'),
+    "error-of-wrong-type": http(b'{"error":"no"}'),
+    "nested-deeply": http(b'{"result":{"a":' + b"[" * 60_000),
+    "not-utf8": http(b'{"result":{"\xff":1}}'),
+    "cut-short": lambda stream: send(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"),
+    "not-http": lambda stream: send(stream, b"SSH-2.0-OpenSSH\r\n\r\n"),
+    "closes": lambda stream: stream.receive_some(),
+}
+
+
+@pytest.mark.parametrize("raw", MISBEHAVIOURS.values(), ids=MISBEHAVIOURS.keys())
+async def test_server_that_misbehaves_raises_router_error_in_time(
+    control_server, make, raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_client, "TIMEOUT_S", 0.3)
+    control_server.raw = raw
+    async with make(url=control_server.url) as router:
+        with trio.fail_after(3), pytest.raises(RouterError, match=r"127\.0\.0\.1") as caught:
+            await router.get_local_router_status()
+        assert not isinstance(caught.value, NotSupported)
+        control_server.raw = None
+        assert await router.get_local_router_status() == CAPTURED_STATUS
+
+
+async def test_server_without_tls_raises_router_error(make, nursery: trio.Nursery) -> None:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    nursery.start_soon(trio.serve_listeners, http(b"{}"), [listener])
+    async with make(url=f"https://127.0.0.1:{listener.socket.getsockname()[1]}") as router:
+        with pytest.raises(RouterError, match="cannot be talked to"):
+            await router.get_local_router_status()

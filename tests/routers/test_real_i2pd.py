@@ -1,0 +1,119 @@
+"""Real i2pd routers, in a network namespace of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from garlicfarm.errors import ConfigError
+from garlicfarm.testing import i2pd
+
+HERE = Path(__file__).parent
+NAMESPACE = ["unshare", "--map-root-user", "--net"]
+SESSION = [*NAMESPACE, sys.executable, str(HERE / "real_i2pd_session.py")]
+
+
+def missing() -> str:
+    try:
+        i2pd.check_programs()
+    except ConfigError as error:
+        return str(error)
+    tried = subprocess.run([*NAMESPACE, "true"], capture_output=True, text=True, check=False)
+    return f"no network namespaces here: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+@pytest.fixture
+def real_i2pd() -> None:
+    """Skips where the machine lacks something; fails where that must not happen."""
+    if reason := missing():
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+@pytest.mark.i2pd
+@pytest.mark.netns
+@pytest.mark.slow
+@pytest.mark.usefixtures("real_i2pd")
+def test_three_real_routers_tell_their_true_figures(tmp_path: Path) -> None:
+    checks = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "real_i2pd_checks.py")]
+    ended = subprocess.run(
+        [*SESSION, str(tmp_path), "3", *checks], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert " passed" in ended.stdout
+    assert " skipped" not in ended.stdout
+    assert running_below(tmp_path) == []
+
+
+@pytest.mark.i2pd
+@pytest.mark.netns
+@pytest.mark.usefixtures("real_i2pd")
+def test_routers_end_with_the_process_that_started_them_even_if_killed(tmp_path: Path) -> None:
+    tell = ["-c", "import os, sys; print(os.environ['I2PD_ROUTERS'], flush=True); sys.stdin.read()"]
+    with subprocess.Popen(
+        [*SESSION, str(tmp_path), "1", *tell], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as session:
+        assert session.stdout is not None
+        (router,) = json.loads(session.stdout.readline())
+        assert running_below(tmp_path) == [router["pid"]]
+        session.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while running_below(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert running_below(tmp_path) == []
+
+
+def running_below(directory: Path) -> list[int]:
+    """The processes whose command line names ``directory``, ours and zombies excepted."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if command.startswith(b"i2pd\0") and os.fsencode(directory) in command:
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.netns
+@pytest.mark.usefixtures("real_i2pd")
+def test_reexec_leads_into_a_private_network() -> None:
+    inner = "from garlicfarm.testing.i2pd import in_private_network; print(in_private_network())"
+    outer = (
+        "import sys; from garlicfarm.testing.i2pd import reexec_in_private_network;"
+        f"reexec_in_private_network([sys.executable, '-c', {inner!r}])"
+    )
+    ended = subprocess.run([sys.executable, "-c", outer], capture_output=True, text=True, check=True)
+    assert ended.stdout == "True\n"
+
+
+async def test_network_outside_a_private_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(i2pd, "check_programs", lambda: None)
+    monkeypatch.setattr("socket.if_nameindex", lambda: [(1, "lo"), (2, "eth0")])
+    started: list[object] = []
+    monkeypatch.setattr("subprocess.run", lambda *arguments, **options: started.append(arguments))
+    monkeypatch.setattr("subprocess.Popen", lambda *arguments, **options: started.append(arguments))
+    with pytest.raises(ConfigError, match="unshare -rn"):
+        async with i2pd.i2pd_network(tmp_path, 1):
+            pytest.fail("it started")
+    assert started == []
+
+
+def test_missing_programs_are_named_with_their_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"i2pd.*apt-get install i2pd iproute2 util-linux"):
+        i2pd.check_programs()
