@@ -34,7 +34,7 @@ def nested(depth: int) -> bytes:
         (b'{"a":"\\x41"}', "", "not JSON"),
         (b'{"a":1}//', "", "not JSON"),
         (b"\xef\xbb\xbf{}", "", "not JSON"),
-        ("{\"a\":\u0661}".encode(), "", "not JSON"),
+        ('{"a":\u0661}'.encode(), "", "not JSON"),
         (b'{"a":"\xff"}', "", "not UTF-8"),
         (b'{"a":"\xed\xa0\x80"}', "", "not UTF-8"),
         (b'{"a":"\xc0\x80"}', "", "not UTF-8"),
