@@ -33,7 +33,7 @@ from garlicfarm.transport import Endpoint
 from garlicfarm.users import UserStore
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
-__all__ = ["FarmPlan", "MadeFarm", "MemberPlan", "create_farm", "create_node"]
+__all__ = ["ADMIN_PORT", "LOCAL_USER", "FarmPlan", "MadeFarm", "MemberPlan", "create_farm", "create_node"]
 
 ALGORITHM_VERSION = 1
 ADMIN_PORT = 27151
@@ -43,12 +43,14 @@ LOCAL_USER = "local"
 
 class FarmPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What all members of a new farm share. ``raft`` and ``retention`` hold keys of the tables of
-    those names that differ from the preset; ``master`` is the master destination in I2P base64."""
+    those names that differ from the preset; ``master`` is the master destination in I2P base64, a copy
+    of ``master_key_file`` goes to each member: without it, none can publish."""
 
     name: str = "farm"
     application: str = "farm"
     preset: str = "clearnet"
     master: str = ""
+    master_key_file: Path | None = None
     raft: Mapping[str, Any] = {}
     retention: Mapping[str, Any] = {}
 
@@ -134,7 +136,9 @@ def _make(farm: FarmPlan, members: Mapping[int, MemberPlan], directories: Mappin
         write_secret_file(data / "secrets" / f"{farm.name}.secret", secret)
         password = secrets.token_urlsafe(32)
         UserStore(data / "users").add(LOCAL_USER, "admin", password)
-        _write(data / "local.password", f"{password}\n")
+        _write(data / "local.password", f"{password}\n".encode())
+        if farm.master_key_file is not None:
+            _write(data / _master_key_name(farm), farm.master_key_file.read_bytes())
         genesis = Genesis(farm.name, farm_id, farm.application, ALGORITHM_VERSION, configuration)
         create_store(data / "farms" / farm.name, genesis)
     return MadeFarm(farm_id, configuration, directories)
@@ -143,6 +147,9 @@ def _make(farm: FarmPlan, members: Mapping[int, MemberPlan], directories: Mappin
 def _write_config(
     directory: Path, farm: FarmPlan, node_id: int, member: MemberPlan, endpoint: Endpoint
 ) -> None:
+    meta = {"destination": farm.master} if farm.master else {}
+    if farm.master_key_file is not None:
+        meta["key_file"] = f"data/{_master_key_name(farm)}"
     tables: list[tuple[str, Mapping[str, Any]]] = [
         ("[node]", {"id": node_id, "data_dir": "data", "preset": farm.preset}),
         ("[admin]", {"url": member.admin_url}),
@@ -160,7 +167,7 @@ def _write_config(
         ("[farm.raft]", farm.raft),
         ("[farm.retention]", farm.retention),
         ("[farm.router]", member.router),
-        ("[farm.meta]", {"destination": farm.master} if farm.master else {}),
+        ("[farm.meta]", meta),
         *(("[[farm.leaf]]", {"destination": leaf}) for leaf in member.leaves),
     ]
     lines = [
@@ -170,7 +177,7 @@ def _write_config(
     for heading, table in tables:
         if table:
             lines += ["", heading, *(f"{key} = {_toml(value)}" for key, value in table.items())]
-    _write(directory / CONFIG_NAME, "\n".join(lines) + "\n", mode=0o644)
+    _write(directory / CONFIG_NAME, "\n".join([*lines, ""]).encode(), mode=0o644)
     load(directory / CONFIG_NAME, {})  # the plans are checked where every configuration is
 
 
@@ -194,9 +201,13 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _write(path: Path, text: str, mode: int = 0o600) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
-        file.write(text)
+def _master_key_name(farm: FarmPlan) -> str:
+    return f"secrets/{farm.name}.master.key"
+
+
+def _write(path: Path, data: bytes, mode: int = 0o600) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
@@ -225,5 +236,5 @@ def _staging(target: Path) -> Iterator[Path]:
         for path in (staging, target) if new else (staging, *moved):
             shutil.rmtree(path, ignore_errors=True)
         if isinstance(error, OSError):
-            raise StorageError(f"cannot make {target}: {error.strerror}") from error
+            raise StorageError(f"cannot make {target}: {error}") from error
         raise

@@ -229,6 +229,27 @@ def test_create_farm_plans_reach_the_configuration(tmp_path: Path) -> None:
     assert config.admin.url == "https://127.0.0.1:0"
 
 
+def test_create_farm_copies_the_master_key(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"\0\xff")
+    made = create_farm(
+        tmp_path / "out",
+        {1: MemberPlan(endpoint="ssl://a.example:1"), 2: MemberPlan(endpoint="ssl://b.example:1")},
+        FarmPlan(name="x", master="A" * 516, master_key_file=tmp_path / "key"),
+    )
+    for directory in made.directories.values():
+        key_file = load(directory / "garlicfarm.toml", {}).farm[0].meta.key_file
+        assert key_file == directory / "data/secrets/x.master.key"
+        assert key_file.read_bytes() == b"\0\xff"
+        assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
+
+
+def test_create_farm_without_its_master_key_makes_nothing(tmp_path: Path) -> None:
+    plan = FarmPlan(master="A" * 516, master_key_file=tmp_path / "absent")
+    with pytest.raises(StorageError, match=r"absent.* No such file"):
+        create_node(tmp_path / "node", 1, MemberPlan(endpoint="ssl://a.example:1"), plan)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_create_farm_same_endpoint_twice_is_refused(tmp_path: Path) -> None:
     member = MemberPlan(endpoint="ssl://a.example:1")
     with pytest.raises(ConfigError, match="two members have the same endpoint"):
