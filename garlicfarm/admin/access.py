@@ -35,6 +35,12 @@ class Gatekeeper:
 
     def user(self, request: Request, role: str) -> str:
         """The name of the user, who has at least ``role``. `Problem` 401 or 403."""
+        origin = request.headers.get("origin")
+        if origin is not None and origin != f"https://{request.headers.get('host')}":
+            # A browser that is logged in here would lend its login to any page that it shows.
+            raise Problem(
+                403, "forbidden", "asked by a page from elsewhere", "Use the API itself, or the command line."
+            )
         query = request.scope["query_string"]
         target = (request.scope["raw_path"] + (b"?" + query if query else b"")).decode("ascii", "replace")
         now_s = trio.current_time()

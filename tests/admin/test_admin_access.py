@@ -65,6 +65,19 @@ async def test_replayed_authorization_is_stale_and_counts_as_no_failure(node: Fa
         assert (await client.get("/v1/farms", headers=elsewhere)).status_code == 401
 
 
+async def test_browser_sent_by_a_page_from_elsewhere_is_refused_though_logged_in(
+    node: FakeNode, url: str
+) -> None:
+    auth = httpx.DigestAuth("paul", PASSWORDS["paul"][1])
+    tls = client_tls(pin=node.pin, ca=None)
+    async with httpx.AsyncClient(verify=tls, base_url=url, trust_env=False, auth=auth) as client:
+        for origin, status in [(url, 201), ("https://evil.example", 403), ("null", 403)]:
+            response = await client.post("/v1/farms/farm/log", content=b"x", headers={"Origin": origin})
+            assert response.status_code == status
+            assert not [name for name in response.headers if name.startswith("access-control")]
+    assert node.farm.commit_index == 1
+
+
 async def test_user_removed_while_logged_in_is_out_at_the_next_request(node: FakeNode, url: str) -> None:
     async with node.client(url, "rita") as client:
         await client.node()

@@ -1,0 +1,274 @@
+"""`status`, `log post` and `log tail` against a served node, through the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from garlicfarm.cli import run
+from tests.admin.fake_node import FakeNode
+
+CONFIG = """
+version = 1
+[node]
+id = 1
+[admin]
+url = "https://127.0.0.1:27151"
+[[listener]]
+url = "ssl://127.0.0.1:0"
+[[farm]]
+name = "farm"
+endpoint = "ssl://127.0.0.1:27150"
+"""
+
+
+class Served:
+    """A fake node in a thread of its own, as another program would run it, and its configuration."""
+
+    def __init__(self, directory: Path, farms: list[str]) -> None:
+        self.node = FakeNode(directory / "data", farms)
+        self.config = directory / "garlicfarm.toml"
+        self.config.write_text(CONFIG)
+        self._ready = threading.Event()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        thread = threading.Thread(target=trio.run, args=[self._main])
+        thread.start()
+        assert self._ready.wait(10)
+        try:
+            yield
+        finally:
+            trio.from_thread.run_sync(self._end.set, trio_token=self._token)
+            thread.join(10)
+
+    async def _main(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._end = trio.Event()
+        async with self.node.running() as self.url:
+            (self.node.data_dir / "admin.url").write_text(self.url + "\n")
+            self._ready.set()
+            await self._end.wait()
+
+    def commit(self, value: bytes) -> int:
+        return trio.from_thread.run_sync(self.node.farm.commit, value, trio_token=self._token)
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A node of this machine, found through the configuration in the current directory."""
+    for name in ("GARLICFARM_CONFIG", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("garlicfarm.admin.server.GRACE_S", 0.1)
+    monkeypatch.chdir(tmp_path)
+    served = Served(tmp_path, ["farm"])
+    with served.running():
+        yield served
+
+
+@pytest.fixture
+def spawn(served: Served, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start the command as a process of its own; ended with the test."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        command = [sys.executable, "-m", "garlicfarm", *arguments]
+        environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        processes.append(subprocess.Popen(command, cwd=tmp_path, env=environ, **options))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_status_off_a_terminal_is_a_plain_table_of_all_members(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["status"]) == 0
+    head, columns, *rows = capsys.readouterr().out.splitlines()
+    assert head == "farm farm: leader 1, publisher 1, term 3, commit 0, quorum, can lose 0 more"
+    assert columns.split()[:4] == ["ID", "ENDPOINT", "ROLE", "PUBLISHER"]
+    assert [row.split()[:4] for row in rows] == [
+        ["1", "ssl://127.0.0.1:27151", "leader", "*"],
+        ["2", "ssl://127.0.0.1:27152", "follower", "-"],
+        ["3", "ssl://127.0.0.1:27153", "unreachable", "-"],
+    ]
+    assert rows[2].endswith("connection refused")
+    assert "2.1 ms" in rows[1]
+
+
+@pytest.mark.parametrize("output", ["json", "jsonl"])
+def test_status_as_json_is_the_nodes_own_body(
+    served: Served, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    assert run(["status", "-o", output]) == 0
+    out = capsys.readouterr().out
+    assert json.loads(out) == served.node.farm.status()
+    assert (out.count("\n") == 1) == (output == "jsonl")
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_status_watched_on_a_terminal_is_drawn_until_ctrl_c(
+    spawn: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, colour: bool
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    if not colour:
+        monkeypatch.setenv("NO_COLOR", "1")
+    ours, theirs = pty.openpty()
+    process = spawn("status", "--watch", stdout=theirs)
+    os.close(theirs)
+    drawn = b""
+    while drawn.count(b"unreachable") < 2:
+        drawn += os.read(ours, 4096)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    os.close(ours)
+    assert (b"\x1b[1;32m" in drawn) == colour
+
+
+def test_status_watched_off_a_terminal_is_one_line_each_time(
+    spawn: Callable[..., subprocess.Popen[bytes]],
+) -> None:
+    process = spawn("status", "--watch", "-o", "jsonl")
+    assert process.stdout is not None
+    for _ in range(2):
+        assert json.loads(process.stdout.readline())["schema"] == "garlicfarm.status/1"
+
+
+def test_log_post_of_a_file_or_stdin_prints_the_index(
+    served: Served,
+    spawn: Callable[..., subprocess.Popen[bytes]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "entry").write_bytes(b"from a file \xff")
+    assert run(["log", "post", "entry"]) == 0
+    assert run(["log", "post", "entry", "-o", "json"]) == 0
+    first, _, rest = capsys.readouterr().out.partition("\n")
+    assert first == "1"
+    assert json.loads(rest) == {"schema": "garlicfarm.log-post/1", "index": 2, "term": 3}
+    process = spawn("log", "post", stdin=subprocess.PIPE)
+    assert process.communicate(b"from stdin", timeout=10) == (b"3\n", b"")
+    values = [entry.value for entry in served.node.farm.entries]
+    assert values == [b"from a file \xff", b"from a file \xff", b"from stdin"]
+    assert served.node.farm.posted_by == ["local"] * 3
+
+
+def test_log_tail_prints_what_is_held_as_json_lines(
+    served: Served, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for number in range(5):
+        served.commit(b"\xff" if number == 3 else b"entry %d" % number)
+    assert run(["log", "tail", "--after", "2"]) == 0
+    lines = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    assert lines == [
+        {"index": 3, "term": 3, "type": "application", "value": "entry 2"},
+        {"index": 4, "term": 3, "type": "application", "value_base64": "/w=="},
+        {"index": 5, "term": 3, "type": "application", "value": "entry 4"},
+    ]
+    served.node.farm.compact(4)
+    assert run(["log", "tail"]) == 0
+    assert [json.loads(line)["index"] for line in capfdbinary.readouterr().out.splitlines()] == [4, 5]
+    assert run(["log", "tail", "--after", "1"]) == 1
+    assert b"the log starts at index 4" in capfdbinary.readouterr().err
+
+
+def test_log_tail_followed_shows_each_entry_and_ends_with_ctrl_c(
+    served: Served, spawn: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    process = spawn("log", "tail", "-f")
+    assert process.stdout is not None
+    for number in range(3):
+        served.commit(b"entry %d" % number)
+        assert json.loads(process.stdout.readline())["value"] == f"entry {number}"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert (process.returncode, out, err.strip()) == (130, b"", b"interrupted")
+
+
+def test_log_tail_whose_reader_leaves_ends_quietly(
+    served: Served, spawn: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    for _ in range(3000):
+        served.commit(b"x" * 100)
+    process = spawn("log", "tail", "-f")
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait(10) == 1
+
+
+def test_user_named_by_options_is_asked_with_instead_of_the_local_one(
+    served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    password = tmp_path / "password"
+    password.touch(0o600)
+    password.write_text("rita's\n")
+    reader = ["--node", served.url, "--user", "rita", "--password-file", str(password)]
+    (tmp_path / "garlicfarm.toml").unlink()
+    assert run(["status", *reader, "--pin", served.node.pin]) == 0
+    assert run(["status", *reader, "--ca", str(served.node.certificate)]) == 0
+    assert run(["log", "post", "password", *reader, "--pin", served.node.pin]) == 4
+    assert "needs the role poster" in capsys.readouterr().err
+    assert run(["status", *reader, "--pin", "sha256:" + "00" * 32]) == 4
+    password.write_text("wrong")
+    assert run(["status", *reader, "--pin", served.node.pin]) == 4
+    assert "user or the password is wrong" in capsys.readouterr().err
+    password.chmod(0o644)
+    assert run(["status", *reader, "--pin", served.node.pin]) == 2
+    assert run(["status", "--node", served.url]) == 2
+    assert run(["status", "--user", "rita"]) == 2
+
+
+@pytest.mark.parametrize("code", [2, 3, 5, 124])
+def test_command_that_gets_no_answer_says_why_by_its_exit_code(
+    served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    from garlicfarm.errors import NoQuorum
+
+    arguments = ["log", "post", str(tmp_path / "garlicfarm.toml")]
+    if code == 2:
+        served.config.unlink()
+        arguments = ["status"]
+    elif code == 3:
+        (served.node.data_dir / "admin.url").write_text("https://127.0.0.1:9")
+    elif code == 5:
+        served.node.farm.post_error = NoQuorum("no majority")
+    else:
+        served.node.farm.post_blocks = True
+        arguments += ["--timeout", "0.5"]
+    assert run(arguments) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+
+
+def test_farm_is_to_be_named_where_there_are_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GARLICFARM_CONFIG", raising=False)
+    served = Served(tmp_path, ["farm", "other"])
+    with served.running():
+        assert run(["status"]) == 2
+        assert "--farm is needed: this node has farm, other" in capsys.readouterr().err
+        assert run(["status", "--farm", "other", "-o", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["farm"] == "other"
