@@ -1,0 +1,507 @@
+"""The fold, point by point of section 6 of the protocol page."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from garlicfarm.errors import StorageDamaged, StorageVersion
+from garlicfarm.farm.documents import MetaStatus
+from garlicfarm.farm.state import FarmApplication
+from garlicfarm.farm.status import encode_admin, encode_status
+from tests.farm.scripted_log import T0, Author, configuration, status
+
+
+class Log:
+    """A log written entry by entry; dates are seconds after T0, indexes start at 1."""
+
+    def __init__(self, *members: int) -> None:
+        self.farm = FarmApplication("farm")
+        self.farm.configure(0, configuration(*members))
+        self.index = 0
+
+    def post(self, member: int, second: float, **changes: Any) -> int:
+        changes.setdefault("applied", self.index)
+        changes.setdefault("sequence", None)
+        return self.append(encode_status(status(member, T0 + int(second * 1000), **changes)))
+
+    def append(self, entry: bytes) -> int:
+        self.index += 1
+        self.farm.apply(self.index, 1, entry)
+        return self.index
+
+    def override(self, member: int, mode: str | None) -> int:
+        args: dict[str, object] = {"member": member, "mode": mode}
+        return self.append(encode_admin("farm", T0, 1, None, "override", "alice", args))
+
+
+# 1. recent
+
+
+def test_recent_member_without_status_is_not() -> None:
+    log = Log(1, 2, 3)
+    assert not log.farm.recent(1)
+    log.post(1, 0)
+    assert log.farm.recent(1)
+    assert not log.farm.recent(9)
+
+
+def test_recent_alone_is_for_ever() -> None:
+    log = Log(1)
+    log.post(1, 0)
+    log.post(1, 10_000)
+    assert log.farm.recent(1)
+
+
+def test_recent_silent_member_is_until_more_than_half_of_the_others_counted_R() -> None:
+    log = Log(1, 2, 3)
+    log.post(1, 0)
+    for second in range(1, 10):
+        log.post(2, second)
+    assert log.farm.recent(1)  # one of two others is not more than half
+    log.post(3, 1)
+    log.post(3, 2)
+    assert log.farm.recent(1)
+    log.post(3, 3)
+    assert not log.farm.recent(1)
+    log.post(1, 4)
+    assert log.farm.recent(1)
+
+
+def test_recent_of_two_needs_the_other_alone() -> None:
+    log = Log(1, 2)
+    log.post(1, 0)
+    for second in (1, 2, 3):
+        assert log.farm.recent(1)
+        log.post(2, second)
+    assert not log.farm.recent(1)
+
+
+@pytest.mark.parametrize("applied", [None, 0])
+def test_recent_statuses_begun_before_the_newest_was_seen_never_count(applied: int | None) -> None:
+    log = Log(1, 2)
+    log.post(1, 0)
+    for second in range(1, 10):
+        log.post(2, second, applied=applied)
+    assert log.farm.recent(1)
+
+
+def test_recent_counts_only_statuses_nine_tenths_of_an_interval_apart_in_either_direction() -> None:
+    log = Log(1, 2)
+    log.post(2, 0)
+    log.post(1, 0)
+    for second in (0.5, 0.899, 0.9, 1, 1.799):  # counted: 0.9
+        log.post(2, second)
+    assert log.farm.recent(1)
+    log.post(2, 1.8)
+    assert log.farm.recent(1)
+    log.post(2, 0.9)  # its clock was set back
+    assert not log.farm.recent(1)
+
+
+def test_recent_judges_by_interval_and_R_of_the_silent_members_own_newest_status() -> None:
+    log = Log(1, 2)
+    log.post(1, 0, interval_ms=10_000, R=4)
+    for second in range(1, 31):  # counted for 10 s: 1, 10, 19, 28
+        assert log.farm.recent(1) == (second <= 28)
+        log.post(2, second, interval_ms=1000, R=3)
+    assert not log.farm.recent(1)
+
+
+def test_recent_status_naming_no_interval_has_the_one_in_force_then() -> None:
+    log = Log(1, 2)
+    log.post(1, 0, interval_ms=None, R=None)  # 30 s
+    log.append(encode_admin("farm", T0, 2, None, "interval", "alice", {"ms": 1000}))
+    assert log.farm.interval_ms == 1000
+    for second in range(1, 54):
+        log.post(2, second)
+        assert log.farm.recent(1)  # counted for 30 s: 1, 28
+    log.post(2, 55)
+    assert not log.farm.recent(1)
+
+
+def test_recent_others_are_the_current_members() -> None:
+    log = Log(1, 2, 3, 4)
+    log.post(1, 0)
+    for second in (1, 2, 3):
+        log.post(2, second)
+    log.farm.configure(log.index, configuration(1, 2, 3))
+    assert log.farm.recent(1)
+    log.farm.configure(log.index, configuration(2, 1))
+    assert not log.farm.recent(1)
+
+
+# 2. farm time
+
+
+def test_farm_time_is_the_lower_median_of_recent_members_and_stays_without_any() -> None:
+    log = Log(1, 2, 3, 4)
+    expected = [10, 10, 10, 9]  # of {10}, {10, 99}, {9, 10, 99}, {0, 9, 10, 99}
+    for member, second, median in zip((1, 2, 3, 4), (10, 99, 9, 0), expected, strict=True):
+        log.post(member, second)
+        assert log.farm.farm_time_ms == T0 + median * 1000
+    log.farm.configure(log.index, configuration(5, 6))
+    assert log.farm.farm_time_ms == T0 + 9000
+
+
+# 3. eligible
+
+
+def test_eligible_needs_a_usable_leaf_somewhere_in_the_farm() -> None:
+    log = Log(1, 2)
+    log.post(1, 0, leaves=())
+    assert log.farm.publisher is None
+    log.post(2, 0, mode="off")
+    assert log.farm.eligible() == [1]
+    assert log.farm.publisher == 1
+
+
+def test_eligible_mode_is_the_override_else_what_the_member_says() -> None:
+    log = Log(1, 2)
+    log.post(1, 0, mode="off")
+    assert log.farm.eligible() == []
+    log.override(1, "auto")
+    assert log.farm.eligible() == [1]
+    log.post(1, 1, mode="on")
+    log.override(1, "off")
+    assert (log.farm.eligible(), log.farm.publisher) == ([], None)
+    log.override(1, None)
+    assert (log.farm.mode(1), log.farm.publisher) == ("on", 1)
+
+
+def test_eligible_without_the_key_only_while_no_eligible_member_has_it() -> None:
+    log = Log(1, 2)
+    log.post(1, 0, publishing=None, headroom=100)
+    assert log.farm.publisher == 1
+    log.post(2, 0, publishing=False, headroom=0)
+    assert (log.farm.eligible(), log.farm.publisher) == ([2], 2)
+    log.post(2, 1, publishing=False, mode="off")
+    assert log.farm.publisher == 1
+
+
+# 5. publisher
+
+
+def test_publisher_among_equals_is_the_lowest_id_and_the_first_stays() -> None:
+    log = Log(3, 2, 1)
+    log.post(3, 0, leaves=())
+    log.post(2, 0, leaves=())
+    assert log.farm.publisher is None
+    log.post(1, 0, mode="off")
+    assert log.farm.publisher == 2
+    log.post(1, 1, mode="auto")
+    assert log.farm.publisher == 2
+
+
+def test_publisher_class_on_goes_before_auto_at_once() -> None:
+    log = Log(1, 2)
+    log.post(1, 0, headroom=100)
+    log.post(2, 0, headroom=0, mode="on")
+    assert log.farm.publisher == 2
+    log.post(1, 1, headroom=100)
+    assert log.farm.publisher == 2
+
+
+def test_publisher_yields_to_a_margin_at_three_consecutive_counted_statuses() -> None:
+    log = Log(1, 2, 3)
+    log.post(1, 0, headroom=50)
+    for second, headroom in [(0, 70), (1, 70), (2, 69), (3, 70), (3.5, 70), (4, 70)]:  # 70 is 50,000 ahead
+        log.post(2, second, headroom=headroom)
+    assert log.farm.publisher == 1  # counted in a row since 2: 3 and 4
+    log.post(2, 5, headroom=70)
+    assert log.farm.publisher == 2
+    assert log.farm.ranking()["because"] == "margin"
+
+
+def test_publisher_that_stops_being_eligible_is_replaced_by_the_best() -> None:
+    log = Log(1, 2, 3)
+    log.post(1, 0, headroom=90)
+    log.post(2, 0, headroom=50)
+    log.post(3, 0, headroom=60)
+    log.post(1, 1, mode="off")
+    assert log.farm.publisher == 3
+
+
+def due_member_1() -> Log:
+    """Member 3 is silent, so that nobody is declared dead by one other alone."""
+    log = Log(1, 2, 3)
+    log.post(1, 0, headroom=90)
+    log.post(2, 0, headroom=10)
+    assert (log.farm.publisher, log.farm.due_since) == (1, 1)
+    return log
+
+
+def test_publisher_that_does_not_publish_R_times_ranks_behind_for_ten_R_statuses() -> None:
+    log = due_member_1()
+    log.post(1, 1, headroom=90, applied=0)  # begun before it could know
+    log.post(1, 2, headroom=90)
+    log.post(1, 3, headroom=90)
+    assert log.farm.publisher == 1
+    log.post(1, 4, headroom=90)
+    assert (log.farm.publisher, log.farm.ranking()["because"]) == (2, "group")
+    for second in range(5, 34):
+        log.post(1, second, headroom=90)
+        log.post(2, second, headroom=10, publishing=True)
+        assert log.farm.publisher == 2
+    log.post(2, 34, headroom=10, publishing=True)
+    for second in range(34, 37):
+        assert log.farm.publisher == 2
+        log.post(1, second, headroom=90)
+    assert log.farm.publisher == 1
+
+
+def test_publisher_that_publishes_in_between_is_not_sanctioned() -> None:
+    log = due_member_1()
+    for second in range(1, 20):
+        log.post(1, second, publishing=second % 3 == 0)
+    assert log.farm.publisher == 1
+
+
+def test_publisher_without_the_key_is_not_sanctioned() -> None:
+    log = Log(1, 2, 3)
+    log.post(1, 0, publishing=None)
+    log.post(2, 0, publishing=None)
+    for second in range(1, 20):
+        log.post(1, second, publishing=None)
+    assert log.farm.publisher == 1
+
+
+def test_publisher_sanctioned_is_still_named_where_nobody_else_is_eligible() -> None:
+    log = Log(1, 2)
+    for second in range(10):
+        log.post(1, second)
+    assert log.farm.publisher == 1
+
+
+# 6. holders
+
+
+def named_2_after_1() -> Log:
+    log = due_member_1()
+    log.post(1, 1, headroom=90, publishing=True)
+    log.override(2, "on")
+    assert (log.index, log.farm.publisher, log.farm.holders, log.farm.due_since) == (4, 2, (1, 2), None)
+    return log
+
+
+def test_holder_is_released_by_its_own_status_that_knows_and_does_not_publish() -> None:
+    log = named_2_after_1()
+    log.post(1, 2, applied=3, publishing=False)
+    log.post(1, 3, applied=None, publishing=False)
+    log.post(1, 4, applied=4, publishing=True)
+    log.post(2, 4, applied=4)
+    assert log.farm.holders == (1, 2)
+    at = log.post(1, 5, applied=4, publishing=False)
+    assert (log.farm.holders, log.farm.due_since) == ((2,), at)
+
+
+def test_holder_is_released_by_not_being_recent() -> None:
+    log = named_2_after_1()
+    for second in range(5, 8):
+        log.post(3, second, mode="off")
+    for second in range(5, 8):
+        assert log.farm.due_since is None
+        log.post(2, second)
+    assert (log.farm.holders, log.farm.due_since) == ((2,), log.index)
+
+
+def test_holder_removed_from_the_farm_is_judged_on_by_the_current_members() -> None:
+    log = due_member_1()
+    log.post(1, 1, publishing=True)
+    log.index += 1
+    log.farm.configure(log.index, configuration(2, 3))
+    assert (log.farm.publisher, log.farm.holders) == (2, (1, 2))
+    before = log.farm.newest(1)
+    log.post(1, 2)
+    assert log.farm.skipped == {"not a member": 1}
+    assert log.farm.newest(1) == before
+    for second in range(5, 8):
+        log.post(2, second)
+        log.post(3, second)
+    assert log.farm.holders == (2,)
+    assert (log.farm.newest(1), log.farm.recent(1)) == (None, False)
+
+
+def test_holder_named_again_before_it_let_go_is_due_once_it_is_alone() -> None:
+    log = named_2_after_1()
+    log.override(2, "off")
+    assert (log.farm.publisher, log.farm.holders) == (1, (1, 2))
+    log.post(1, 2, publishing=False)
+    assert log.farm.holders == (1, 2)
+    at = log.post(2, 2)
+    assert (log.farm.holders, log.farm.due_since) == ((1,), at)
+
+
+def test_may_publish_only_as_the_only_holder_within_the_lease() -> None:
+    log = due_member_1()
+    assert log.farm.may_publish(1, 999, 1000)
+    assert not log.farm.may_publish(1, 1000, 1000)
+    assert not log.farm.may_publish(1, 0, None)
+    assert not log.farm.may_publish(2, 0, 1000)
+    log.override(2, "on")
+    assert not log.farm.may_publish(1, 0, 1000)
+    assert not log.farm.may_publish(2, 0, 1000)
+
+
+def test_published_follows_what_members_published_unless_it_is_far_ahead() -> None:
+    log = Log(1, 2)
+
+    def published(last_s: int) -> MetaStatus:
+        return MetaStatus(publishing=True, last_published_time=T0 + last_s * 1000)
+
+    log.post(1, 0, meta=published(300))
+    log.post(2, 0, meta=published(601))
+    assert log.farm.published_ms(T0) == T0 + 301_000
+    assert log.farm.published_ms(T0 + 400_000) == T0 + 400_000
+    log.post(2, 1, meta=published(600))
+    assert log.farm.published_ms(T0) == T0 + 601_000
+
+
+# 7. contents
+
+
+def test_contents_list_the_usable_leaves_of_recent_members() -> None:
+    log = Log(1, 2)
+    log.post(1, 0, leaves=(1, 2))
+    log.post(2, 0, leaves=(2, 3))
+    assert len(log.farm.leases()) == 3
+    assert len(log.farm.contents()) == 1 + 3 * 40
+    for second in range(1, 4):
+        log.post(2, second, leaves=(2, 3))
+    assert len(log.farm.leases()) == 2
+
+
+# D17, D18
+
+
+def test_sequence_not_above_the_last_of_its_poster_is_skipped() -> None:
+    log = Log(1, 2)
+    assert log.farm.last_sequence(1) == -1
+    log.post(1, 0, sequence=5)
+    log.post(1, 1, sequence=5)
+    log.post(1, 2, sequence=4)
+    log.append(encode_admin("farm", T0, 1, 5, "interval", "alice", {"ms": 1000}))
+    assert (log.farm.interval_ms, log.farm.skipped) == (30_000, {"repeated": 3})
+    newest = log.farm.newest(1)
+    assert newest is not None
+    assert newest[0] == 1
+    log.append(encode_admin("farm", T0, 1, 6, "interval", "alice", {"ms": 1000}))
+    log.post(1, 3, sequence=None)
+    assert (log.farm.interval_ms, log.farm.last_sequence(1), log.farm.last_sequence(2)) == (1000, 6, -1)
+
+
+def note(by: str, sequence: int | None) -> bytes:
+    document = {"cluster": "farm", "date": 1, "id": 0, "sequence": sequence, "config": {"by": by}}
+    return json.dumps(document).encode()
+
+
+def test_notes_are_deduplicated_per_user_and_remembered_for_a_bounded_number() -> None:
+    log = Log(1)
+    log.append(note("alice", 7))
+    log.append(note("alice", 7))
+    log.append(note("bob", 7))
+    log.append(note("bob", None))
+    assert (log.farm.skipped, log.farm.last_sequence("alice")) == ({"repeated": 1}, 7)
+    for number in range(1100):
+        log.append(note(f"user{number}", 100 + number))
+    assert (log.farm.last_sequence("alice"), log.farm.last_sequence("user1099")) == (-1, 1199)
+    assert len(json.loads(log.farm.snapshot())["notes"]) == 1024
+
+
+def test_administrative_entry_of_no_member_is_skipped_and_takes_no_sequence() -> None:
+    log = Log(1)
+    log.append(encode_admin("farm", T0, 2, None, "interval", "alice", {"ms": 1000}))
+    log.append(encode_admin("farm", T0, 1, 9, "override", "alice", {"member": 2, "mode": "on"}))
+    assert (log.farm.skipped, log.farm.interval_ms) == ({"not a member": 2}, 30_000)
+    assert log.farm.last_sequence(1) == -1
+
+
+def test_override_goes_with_its_member() -> None:
+    log = Log(1, 2)
+    log.override(2, "off")
+    log.farm.configure(log.index, configuration(1))
+    log.farm.configure(log.index, configuration(1, 2))
+    assert log.farm.mode(2) == "auto"
+
+
+# snapshot and explain
+
+
+def test_restore_of_what_is_no_snapshot_changes_nothing() -> None:
+    log = due_member_1()
+    before = log.farm.snapshot()
+    entry = json.dumps(json.loads(before)["records"]["1"]["status"], separators=(",", ":"))
+    bad: list[tuple[bytes, type[Exception]]] = [
+        (b"", StorageDamaged),
+        (b"{}", StorageDamaged),
+        (before[:-1], StorageDamaged),
+        (before.replace(b'"farm":"farm"', b'"farm":"other"'), StorageDamaged),
+        (before.replace(entry.encode(), b"{}"), StorageDamaged),
+        (before.replace(entry.encode(), note("alice", 1)), StorageDamaged),
+        (before.replace(b'"algorithm":1', b'"algorithm":2'), StorageVersion),
+        (before.replace(b"garlicfarm.farm/1", b"garlicfarm.farm/2"), StorageVersion),
+    ]
+    for data, error in bad:
+        assert data != before
+        with pytest.raises(error):
+            log.farm.restore(data)
+        assert log.farm.snapshot() == before
+    log.farm.restore(before)
+    assert log.farm.snapshot() == before
+
+
+def why(log: Log) -> dict[int, list[str]]:
+    members: Any = log.farm.ranking()["members"]
+    return {one["id"]: [text for text in one["why"] if "not reported" not in text] for one in members}
+
+
+def test_ranking_says_why_for_every_member() -> None:
+    log = Log(1, 2, 3, 4)
+    log.post(1, 0, leaves=())
+    assert why(log)[1] == ["not eligible: no recent member reports a usable leaf"]
+    log.post(1, 0)
+    log.post(2, 0, mode="off")
+    log.post(3, 0, publishing=None)
+    log.override(1, "off")
+    assert why(log) == {
+        1: [
+            "not eligible: its mode is off by override",
+            "has not let go of the role that index 5 took from it",
+        ],
+        2: ["not eligible: its mode is off"],
+        3: ["publisher since index 5: ineligible", "not due to start yet: member 1 has not let go"],
+        4: ["no status yet"],
+    }
+    log.post(2, 1)
+    assert why(log)[3][0] == "not eligible: it reports no meta.publishing, and others do"
+    for second in (2, 3, 4):
+        for member in (1, 2, 4):
+            log.post(member, second)
+    assert why(log)[3][0] == "not recent: 3 of 3 other members have posted 3 times since index 4"
+    members: Any = log.farm.ranking()["members"]
+    assert members[0]["parts"]["remote_sensing"] == {"value": 500_000, "weight": 5, "reported": False}
+    assert "remote_sensing: not reported" in members[0]["why"]
+
+
+def test_ranking_of_a_sanctioned_member_says_for_how_long() -> None:
+    log = due_member_1()
+    for second in (1, 2, 3):
+        log.post(1, second)
+    assert why(log)[1] == [
+        "ranks behind the others for 30 more statuses: it was due and did not publish",
+        "has not let go of the role that index 5 took from it",
+    ]
+
+
+def test_dead_publisher_is_replaced_within_R_plus_one_intervals() -> None:
+    author = Author((1, 2, 3, 4, 5))
+    author.farm.apply(2, 1, encode_admin("farm", T0, 1, None, "interval", "alice", {"ms": 1000}))
+    author.index = 2
+    for _ in range(3):
+        author.round({3: 90, 1: 50, 2: 50, 4: 50, 5: 50})
+    assert (author.farm.publisher, author.farm.due_since) == (3, 3)
+    for _ in range(author.farm.R + 1):
+        author.round({1: 50, 2: 50, 4: 50, 5: 50})
+    assert (author.farm.publisher, author.farm.holders) == (1, (1,))
