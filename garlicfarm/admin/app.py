@@ -7,6 +7,7 @@ write to a client by 256 KiB, a posted entry by 1 MiB, a long poll by 30 s.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 import trio
@@ -54,6 +55,7 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
             Route("/v1/farms/{farm}/log", api.guarded("poster", api.post), methods=["POST"]),
             Route("/v1/farms/{farm}/state", api.guarded("reader", api.state)),
             Route("/v1/farms/{farm}/ranking", api.guarded("reader", api.ranking)),
+            Route("/v1/farms/{farm}/policy", api.guarded("admin", api.administer), methods=["POST"]),
             Route("/metrics", api.metrics),
             Route("/healthz", api.healthz),
             Route("/readyz", api.readyz),
@@ -157,10 +159,18 @@ class _Api:
     async def post(self, request: Request, user: str) -> Response:
         entry = await _body(request)
         farm = self._farm(request)
-        with trio.move_on_after(COMMIT_DEADLINE_S):
-            index, term = await farm.post(entry, user)
-            return _json({"index": index, "term": term}, farm, status=201)
-        raise OutcomeUnknown(f"not known to be committed after {COMMIT_DEADLINE_S:.0f} s")
+        return await _committed(farm, farm.post(entry, user))
+
+    async def administer(self, request: Request, user: str) -> Response:
+        body = await _body(request)
+        farm = self._farm(request)
+        try:
+            wanted = msgspec.json.decode(body, type=_Policy)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Problem(
+                400, "bad-body", 'the body is not {"action": …, "args": {…}}', "Correct it."
+            ) from error
+        return await _committed(farm, farm.administer(wanted.action, wanted.args, user))
 
     async def metrics(self, request: Request) -> Response:
         self._gate.scraper(request)
@@ -216,6 +226,18 @@ class _Api:
             nursery.start_soon(end, self._shutdown.wait)
             nursery.start_soon(end, lambda: _left(request))
         return committed
+
+
+class _Policy(msgspec.Struct):
+    action: str
+    args: dict[str, Any] = {}
+
+
+async def _committed(farm: FarmView, outcome: Awaitable[tuple[int, int]]) -> Response:
+    with trio.move_on_after(COMMIT_DEADLINE_S):
+        index, term = await outcome
+        return _json({"index": index, "term": term}, farm, status=201)
+    raise OutcomeUnknown(f"not known to be committed after {COMMIT_DEADLINE_S:.0f} s")
 
 
 class _Pieces(Response):

@@ -54,6 +54,9 @@ class FarmView(Protocol):
         `OutcomeUnknown`, or cancelled: it may or may not be.
         """
 
+    async def administer(self, action: str, args: dict[str, Any], user: str) -> tuple[int, int]:
+        """Append an administrative entry (D16) on behalf of ``user``, who is an admin; like `post`."""
+
     def state(self) -> tuple[int, bytes]:
         """The application's snapshot, and the index up to which entries are in it."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["ask", "connect", "farm_name", "status"]
+__all__ = ["ask", "connect", "farm_name", "status", "table"]
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ def _print(options: Options, watch: bool) -> Callable[[AdminClient, str], Awaita
         while True:
             body = await client.status(farm)
             if options.output == "table":
-                _print_table(body)
+                _print_members(body)
             else:
                 compact = watch or options.output == "jsonl"
                 click.echo(json.dumps(body, indent=None if compact else 2))
@@ -125,14 +125,14 @@ def _print(options: Options, watch: bool) -> Callable[[AdminClient, str], Awaita
     return show
 
 
-def _print_table(body: dict[str, Any]) -> None:
+def _print_members(body: dict[str, Any]) -> None:
     if not sys.stdout.isatty():
         click.echo(_headline(body))
         print_rows("table", "", _rows(body))
         return
     from rich.console import Console
 
-    Console(highlight=False).print(_table(body))
+    Console(highlight=False).print(table(body))
 
 
 async def _watch(client: AdminClient, farm: str) -> None:
@@ -146,7 +146,7 @@ async def _watch(client: AdminClient, farm: str) -> None:
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
         while True:
             try:
-                live.update(_table(await client.status(farm)), refresh=True)
+                live.update(table(await client.status(farm)), refresh=True)
             except UnreachableError as error:
                 # The node may come back; what was shown last is still worth reading.
                 live.console.print(Text(str(error), "red"))
@@ -193,16 +193,17 @@ def _seconds(value: float | None) -> str | None:
 _COLOURS = {"leader": "bold green", "candidate": "yellow", "unreachable": "red"}
 
 
-def _table(body: dict[str, Any]) -> Table:
+def table(body: dict[str, Any]) -> Table:
+    """The body of ``GET …/status`` as a table for a terminal: a row per member, dead ones too."""
     from rich.table import Table
     from rich.text import Text
 
     rows = _rows(body)
-    table = Table(title=_headline(body), title_justify="left", box=None, pad_edge=False)
+    members = Table(title=_headline(body), title_justify="left", box=None, pad_edge=False)
     for name in rows[0] if rows else ():
-        table.add_column(name.upper(), overflow="fold")
+        members.add_column(name.upper(), overflow="fold")
     for row in rows:
         # Text, not markup: what other members say of themselves is shown as it is.
         cells = ["-" if value is None else str(value) for value in row.values()]
-        table.add_row(*(Text(cell) for cell in cells), style=_COLOURS.get(str(row["role"]), ""))
-    return table
+        members.add_row(*(Text(cell) for cell in cells), style=_COLOURS.get(str(row["role"]), ""))
+    return members

@@ -112,11 +112,15 @@ class AdminClient:
         :raises ProposalDropped: not appended, try again.
         :raises OutcomeUnknown: it may or may not be in the log.
         """
-        body = _object(await self._ask("POST", _path(farm, "log"), content=entry))
-        try:
-            return int(body["index"]), int(body["term"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise OutcomeUnknown("the node answered without an index") from error
+        return _place(await self._ask("POST", _path(farm, "log"), content=entry))
+
+    async def administer(self, farm: str, action: str, args: Mapping[str, Any]) -> tuple[int, int]:
+        """Append an administrative entry (D16: ``interval``, ``override`` …); needs the role admin.
+
+        Returns and raises what `post` does.
+        """
+        wanted = msgspec.json.encode({"action": action, "args": args})
+        return _place(await self._ask("POST", _path(farm, "policy"), content=wanted))
 
     async def page(
         self, farm: str, after: int, *, limit: int = 1000, wait_s: float = 0, all_types: bool = False
@@ -217,6 +221,14 @@ def _object(response: httpx.Response) -> dict[str, Any]:
         return msgspec.json.decode(response.content, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RemoteProtocolError("not a JSON object", f"answer of {response.url.path}") from error
+
+
+def _place(response: httpx.Response) -> tuple[int, int]:
+    try:
+        body = _object(response)
+        return int(body["index"]), int(body["term"])
+    except (KeyError, TypeError, ValueError, RemoteProtocolError) as error:
+        raise OutcomeUnknown("the node answered without an index") from error
 
 
 def _header(response: httpx.Response, name: str) -> int:

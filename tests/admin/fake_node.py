@@ -123,6 +123,9 @@ class FakeFarm:
         self.posted_by.append(user)
         return self.commit(entry), 3
 
+    async def administer(self, action: str, args: dict[str, Any], user: str) -> tuple[int, int]:
+        return await self.post(repr((action, args, user)).encode(), user)
+
     def state(self) -> tuple[int, bytes]:
         return self.commit_index, self.snapshot
 

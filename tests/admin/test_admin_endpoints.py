@@ -201,6 +201,19 @@ async def test_post_that_never_commits_ends_with_its_outcome_unknown(
     problem(await http.post("/v1/farms/farm/log", content=b"entry"), 504, "outcome-unknown")
 
 
+async def test_policy_posted_by_an_admin_is_one_committed_entry_in_that_name(
+    node: FakeNode, url: str, http: httpx.AsyncClient
+) -> None:
+    async with node.client(url) as client:
+        assert await client.administer("farm", "interval", {"ms": 1000}) == (1, 3)
+    assert node.farm.entries[0].value == b"('interval', {'ms': 1000}, 'anna')"
+    problem(await http.post("/v1/farms/farm/policy", json={"action": "interval"}), 403, "forbidden")
+    http.auth = httpx.DigestAuth("anna", PASSWORDS["anna"][1])
+    problem(await http.post("/v1/farms/farm/policy", json={"args": {}}), 400, "bad-body")
+    problem(await http.post("/v1/farms/farm/policy", content=b"\xff"), 400, "bad-body")
+    assert node.farm.commit_index == 1
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_post_of_more_than_a_mebibyte_is_refused(
     node: FakeNode, http: httpx.AsyncClient, chunked: bool
