@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
+    from garlicfarm.client.farm import FarmClient
 
-__all__ = ["AdminClient"]
+__all__ = ["AdminClient", "FarmClient"]
+
+_MODULES = {"AdminClient": "garlicfarm.client.admin", "FarmClient": "garlicfarm.client.farm"}
 
 
 def __getattr__(name: str) -> object:
-    if name == "AdminClient":
-        from garlicfarm.client.admin import AdminClient
-
-        return AdminClient
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
