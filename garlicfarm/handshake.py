@@ -127,8 +127,9 @@ class Guard:
     :param deadline_s: for a whole handshake, with the TLS handshake where that is still to come.
     :param per_address: unauthenticated sockets at one time from one address (IPv6: one /64).
     :param total: unauthenticated sockets at one time.
-    :param on_rejected: told of every connection that was not let in, with a fixed word: those of
-        `Rejected`, or busy, timeout, broken.
+    :param on_rejected: told once of every connection that is not let in, before it is answered, with
+        a fixed word: those of `Rejected`, or busy, timeout, broken. It must not raise. ``challenge`` is
+        the ordinary first half of a login, and ``stale`` costs an honest peer one more stream.
 
     Wrong passwords delay their answer, twice as long each time from the same address, up to half the
     deadline. A peer whose address is not its own (``address_is_peer`` False) is bounded by ``total``
@@ -205,7 +206,7 @@ async def respond(
     Source: protocol page §3, D3.
     """
     established: Established | None = None
-    reason = "busy"
+    reason = "busy"  # what is still to be reported
     with guard.admit(peer) as admitted:
         try:
             if admitted:
@@ -213,17 +214,19 @@ async def respond(
                 with trio.move_on_after(guard.deadline_s):
                     verdict = await _judge(stream, gates)
                     if isinstance(verdict, Rejected):
-                        reason = verdict.reason
-                        await _refuse(stream, verdict, guard.failed(peer) if reason == "password" else 0.0)
+                        reason = ""
+                        guard.on_rejected(peer, verdict.reason)
+                        delay_s = guard.failed(peer) if verdict.reason == "password" else 0.0
+                        await _refuse(stream, verdict, delay_s)
                     else:
                         await stream.send_all(verdict.reply)
                         established = _established(stream, verdict)
         except trio.BrokenResourceError:
-            reason = "broken" if reason == "timeout" else reason
+            reason = "broken" if reason else ""
         finally:
             if established is None:
                 await trio.aclose_forcefully(stream)
-    if established is None:
+    if established is None and reason:
         guard.on_rejected(peer, reason)
     return established
 
