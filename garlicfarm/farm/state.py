@@ -360,7 +360,7 @@ class FarmApplication:
             state.publisher, state.since, state.because, state.due_since = chosen, index, because, None
             for record in state.records.values():
                 record.lead = record.failures = 0
-        for holder, taken in sorted(state.holders.items()):
+        for holder, taken in list(state.holders.items()):
             if holder == state.publisher:
                 continue
             lets_go = holder == poster and self._views[holder].publishing is not True

@@ -215,6 +215,22 @@ def test_publisher_yields_to_a_margin_at_three_consecutive_counted_statuses() ->
     assert log.farm.ranking()["because"] == "margin"
 
 
+def test_publisher_leads_over_one_incumbent_do_not_count_against_the_next() -> None:
+    log = Log(1, 2, 3)
+    log.post(1, 0, headroom=50)
+    for second in (0, 1):
+        log.post(3, second, headroom=90)
+    log.post(2, 1, headroom=50, mode="on")
+    log.post(2, 2, headroom=50, mode="on")
+    log.post(1, 2, mode="on")
+    log.override(3, "on")
+    for second in (2, 3):
+        log.post(3, second, headroom=90)
+        assert log.farm.publisher == 2
+    log.post(3, 4, headroom=90)
+    assert log.farm.publisher == 3
+
+
 def test_publisher_that_stops_being_eligible_is_replaced_by_the_best() -> None:
     log = Log(1, 2, 3)
     log.post(1, 0, headroom=90)
@@ -250,6 +266,14 @@ def test_publisher_that_does_not_publish_R_times_ranks_behind_for_ten_R_statuses
         assert log.farm.publisher == 2
         log.post(1, second, headroom=90)
     assert log.farm.publisher == 1
+
+
+def test_publisher_is_judged_by_statuses_begun_at_the_index_it_was_due_from() -> None:
+    log = due_member_1()
+    for second in (1, 2, 3):
+        assert log.farm.publisher == 1
+        log.post(1, second, headroom=90, applied=1)
+    assert log.farm.publisher == 2
 
 
 def test_publisher_that_publishes_in_between_is_not_sanctioned() -> None:
@@ -295,6 +319,12 @@ def test_holder_is_released_by_its_own_status_that_knows_and_does_not_publish() 
     assert log.farm.holders == (1, 2)
     at = log.post(1, 5, applied=4, publishing=False)
     assert (log.farm.holders, log.farm.due_since) == ((2,), at)
+
+
+def test_holder_that_no_longer_says_whether_it_publishes_is_released() -> None:
+    log = named_2_after_1()
+    log.post(1, 2, publishing=None)
+    assert log.farm.holders == (2,)
 
 
 def test_holder_is_released_by_not_being_recent() -> None:
@@ -427,6 +457,15 @@ def test_override_goes_with_its_member() -> None:
 
 
 # snapshot and explain
+
+
+def test_snapshot_of_equal_states_is_equal_whatever_led_to_them() -> None:
+    one, other = Log(1, 2), Log(1, 2)
+    for log, members in ((one, (1, 2)), (other, (2, 1))):
+        for member in members:
+            log.override(member, "on")
+            log.append(note(f"user{member}", member))
+    assert one.farm.snapshot() == other.farm.snapshot()
 
 
 def test_restore_of_what_is_no_snapshot_changes_nothing() -> None:

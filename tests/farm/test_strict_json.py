@@ -77,6 +77,7 @@ def test_decode_wellformed_entry_gives_its_value(entry: bytes, value: dict[str, 
 
 def test_decode_depth_limit_is_inclusive_and_brackets_side_by_side_do_not_add_up() -> None:
     decode_object(nested(MAX_DEPTH))
+    decode_object(nested(MAX_DEPTH)[:-1] + b',"b":[[],[]]}')
     decode_object(b'{"a":[' + b",".join([b"[[]]"] * 100) + b"]}")
 
 
