@@ -142,14 +142,14 @@ class LogStore:
                 if writes.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
                     raise StorageInUse(f"another program reads {path}; stop it first")
                 stack.pop_all()
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # the last: SQLite quoting a bad schema
             raise schema.storage_error(error, path) from error
         return cls(path, contents, reads, writes)
 
     def close(self) -> None:
         """Close both connections. `Writer.run` must have ended (it closes its own), or never begun."""
-        self.writes.close()
         self._reads.close()
+        self.writes.close()
 
     # The read side of the core.
 
@@ -244,26 +244,26 @@ class LogStore:
         if entries:
             self._last = entries[-1].index
             self._tail.extend(entries)
-            self._tail_bytes += sum([_weight(entry) for entry in entries])
+            self._tail_bytes += _weight(entries)
             if self._tail_bytes > _TAIL_BYTES:
                 self._trim()
 
     def _cut(self, index: int) -> None:
         keep = max(0, len(self._tail) - max(0, self._last - index + 1))
-        self._tail_bytes -= sum([_weight(entry) for entry in self._tail[keep:]])
+        self._tail_bytes -= _weight(self._tail[keep:])
         del self._tail[keep:]
         self._last = min(self._last, index - 1)
 
     def _trim(self) -> None:
         drop = 0
         while self._tail_bytes > _TAIL_BYTES * 3 // 4:  # a quarter at once: deleting moves the rest
-            self._tail_bytes -= _weight(self._tail[drop])
+            self._tail_bytes -= _weight(self._tail[drop : drop + 1])
             drop += 1
         del self._tail[:drop]
 
 
-def _weight(entry: Entry) -> int:
-    return len(entry.value) + _ENTRY_OVERHEAD_BYTES
+def _weight(entries: Sequence[Entry]) -> int:
+    return sum([len(entry.value) for entry in entries]) + _ENTRY_OVERHEAD_BYTES * len(entries)
 
 
 def _verify(db: sqlite3.Connection, path: Path) -> _Contents:

@@ -21,7 +21,7 @@ __all__ = ["Writer"]
 _MAX_QUEUED_STEPS = 65_536
 _MAX_QUEUED_BYTES = 256 * 1024 * 1024
 _CHECKPOINT_BYTES = 4 * 1024 * 1024
-_BATCH_OVERHEAD_BYTES = 16 * 1024  # pages that a small transaction rewrites: some four
+_BATCH_OVERHEAD_BYTES = 8 * 1024  # a small transaction rewrites two pages
 
 
 class Writer:

@@ -1,0 +1,56 @@
+"""Stores to write to, and what a test needs to look into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from garlicfarm.raft.types import Entry, Persist
+from garlicfarm.storage import Genesis, LogStore, Writer, create_store
+from garlicfarm.wire import ClusterServer, Configuration, ValueType
+
+GENESIS = Genesis(
+    "farm", b"farm-id-16-bytes", "log", 1, Configuration(0, 0, (ClusterServer(1, "ssl://a:27150"),))
+)
+
+
+@pytest.fixture
+def genesis() -> Genesis:
+    return GENESIS
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """The directory of a new store."""
+    create_store(tmp_path / "farm", GENESIS)
+    return tmp_path / "farm"
+
+
+@pytest.fixture
+def write() -> Callable[[LogStore, list[Persist]], object]:
+    """A coroutine function: write steps through a `Writer`, which closes the store's writing side."""
+
+    async def write_steps(store: LogStore, steps: list[Persist]) -> list[int]:
+        tokens: list[int] = []
+        writer = Writer(store, tokens.append)
+        for step in steps:
+            writer.submit(step)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await writer.run()
+        return tokens
+
+    return write_steps
+
+
+@pytest.fixture
+def entry() -> Callable[..., Entry]:
+    def make(
+        index: int, term: int = 1, value: bytes | None = None, kind: ValueType = ValueType.APPLICATION
+    ) -> Entry:
+        return Entry(index, term, kind, f"value {index}".encode() if value is None else value)
+
+    return make

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from garlicfarm.errors import (
+    Compacted,
+    LocalProtocolError,
+    StorageDamaged,
+    StorageError,
+    StorageInUse,
+    StorageMissing,
+)
+from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta, Storage
+from garlicfarm.storage import Genesis, LogStore, create_store
+from garlicfarm.wire import ClusterServer, Configuration, ValueType, encode_configuration
+
+Write = Callable[[LogStore, list[Persist]], Awaitable[list[int]]]
+Make = Callable[..., Entry]
+
+
+def test_new_store_is_empty_and_knows_its_genesis(directory: Path, genesis: Genesis) -> None:
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        read_side: Storage = store
+        assert read_side.initial_state() == (HardState(), genesis.configuration)
+        assert (read_side.first_index(), read_side.last_index(), read_side.term(0)) == (1, 0, 0)
+        assert read_side.snapshot() == SnapshotMeta(0, 0, genesis.configuration)
+        assert store.genesis == genesis
+    assert (directory / "log.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_genesis_without_configuration_gives_one_without_servers(tmp_path: Path) -> None:
+    create_store(tmp_path / "farm", Genesis("farm", bytes(16), "farm", 1, None))
+    with closing(LogStore.open(tmp_path / "farm", farm="farm")) as store:
+        assert store.genesis.configuration is None
+        assert store.initial_state() == (HardState(), Configuration(0, 0))
+
+
+def test_open_of_a_missing_store_says_what_to_do_and_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StorageMissing, match="node init"):
+        LogStore.open(tmp_path, farm="farm")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_open_for_another_farm_is_refused(directory: Path) -> None:
+    with pytest.raises(StorageError, match="of farm 'farm', not of 'other'"):
+        LogStore.open(directory, farm="other")
+
+
+def test_create_over_a_store_refuses_and_changes_nothing(directory: Path, genesis: Genesis) -> None:
+    before = (directory / "log.db").read_bytes()
+    with pytest.raises(StorageError, match="never overwritten"):
+        create_store(directory, genesis)
+    assert (directory / "log.db").read_bytes() == before
+
+
+def test_create_beside_a_left_over_wal_refuses(tmp_path: Path, genesis: Genesis) -> None:
+    (tmp_path / "log.db-wal").write_bytes(b"what a lost store left")
+    with pytest.raises(StorageError, match="never overwritten"):
+        create_store(tmp_path, genesis)
+    assert [path.name for path in tmp_path.iterdir()] == ["log.db-wal"]
+
+
+def test_create_after_an_interrupted_one_starts_again(tmp_path: Path, genesis: Genesis) -> None:
+    (tmp_path / "log.db.part").write_bytes(b"half a store")
+    (tmp_path / "log.db.part-journal").write_bytes(b"and its journal")
+    create_store(tmp_path, genesis)
+    assert [path.name for path in tmp_path.iterdir()] == ["log.db"]
+    LogStore.open(tmp_path, farm="farm").close()
+
+
+async def test_entries_of_tail_and_disk_obey_the_same_bounds(
+    directory: Path, write: Write, entry: Make
+) -> None:
+    written = [entry(index, term=index // 4 + 1, value=bytes(10)) for index in range(1, 11)]
+    store = LogStore.open(directory, farm="farm")
+    await write(store, [Persist(0, HardState(3, 2, 10), None, tuple(written))])
+    with closing(LogStore.open(directory, farm="farm")) as from_disk:
+        for side in (store, from_disk):
+            assert side.entries(1, 11, 1000) == written
+            assert side.entries(4, 6, 1000) == written[3:5]
+            assert side.entries(4, 11, 30) == written[3:6]
+            assert side.entries(4, 11, 39) == written[3:6]
+            assert side.entries(4, 11, 0) == written[3:4]
+            assert [side.term(index) for index in range(11)] == [0, *(one.term for one in written)]
+            assert side.initial_state()[0] == HardState(3, 2, 10)
+            with pytest.raises(Compacted):
+                side.entries(0, 2, 100)
+            for lo, hi in ((3, 3), (10, 12), (11, 12)):
+                with pytest.raises(LocalProtocolError):
+                    side.entries(lo, hi, 100)
+            with pytest.raises(LocalProtocolError):
+                side.term(11)
+    store.close()
+
+
+async def test_initial_state_gives_the_configuration_in_force_at_the_commit_index(
+    directory: Path, write: Write, entry: Make, genesis: Genesis
+) -> None:
+    later = [Configuration(index, 0, (ClusterServer(index, f"ssl://{index}"),)) for index in (2, 4)]
+    log = (
+        entry(1),
+        entry(2, value=encode_configuration(later[0]), kind=ValueType.CONFIGURATION),
+        entry(3),
+        entry(4, value=encode_configuration(later[1]), kind=ValueType.CONFIGURATION),
+    )
+    expected = [genesis.configuration, genesis.configuration, later[0], later[0], later[1]]
+    for commit, configuration in enumerate(expected):
+        store = LogStore.open(directory, farm="farm")
+        await write(store, [Persist(commit, HardState(1, 1, commit), None, log if commit == 0 else ())])
+        assert store.initial_state() == (HardState(1, 1, commit), configuration)
+        store.close()
+
+
+async def test_entry_that_changes_on_disk_while_open_is_damage_when_read(
+    directory: Path, write: Write, entry: Make
+) -> None:
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        await write(store, [Persist(0, None, None, (entry(1), entry(2)))])
+    with (
+        closing(LogStore.open(directory, farm="farm")) as store,
+        closing(sqlite3.connect(directory / "log.db", isolation_level=None)) as other,
+    ):
+        other.execute("UPDATE entries SET value = x'00' WHERE idx = 2")
+        assert store.entries(1, 2, 100) == [entry(1)]
+        with pytest.raises(StorageDamaged, match="entry 2"):
+            store.entries(1, 3, 100)
+        other.execute("DELETE FROM entries WHERE idx = 2")
+        with pytest.raises(StorageDamaged, match="missing"):
+            store.term(2)
+
+
+def test_open_while_a_foreign_program_reads_an_unfinished_wal_is_in_use(directory: Path) -> None:
+    script = (
+        "import sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "db.execute('UPDATE hard_state SET term = term'); db.execute('BEGIN')\n"
+        "db.execute('SELECT * FROM hard_state').fetchall(); print('reading', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(directory / "log.db")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"reading\n"
+        with pytest.raises(StorageInUse, match="another program reads"):
+            LogStore.open(directory, farm="farm")
+    LogStore.open(directory, farm="farm").close()

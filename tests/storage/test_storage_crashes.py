@@ -1,0 +1,143 @@
+"""Processes that die, disks that fail: what was reported durable is there, and nothing is tried twice."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from garlicfarm.storage import LogStore
+
+CHILD = Path(__file__).with_name("storage_child.py")
+MODEL: dict[str, Any] = runpy.run_path(str(CHILD))
+
+
+@pytest.fixture(scope="session")
+def strace() -> str:
+    path = shutil.which("strace")
+    if path is None:
+        pytest.skip("strace is not installed")
+    if subprocess.run([path, "-o", "/dev/null", "true"], capture_output=True, check=False).returncode:
+        if os.environ.get("CI") == "true":
+            pytest.fail("strace is installed but may not trace: CI must allow ptrace")
+        pytest.skip("strace may not trace here")
+    return path
+
+
+def check_against_model(directory: Path, seed: int, start: tuple[Any, Any], reported: int) -> tuple[Any, Any]:
+    """The store is in the state after some step from ``reported`` on; returns that state."""
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        found = MODEL["contents"](store)
+    state, log = start
+    if reported == -1 and found == start:
+        return found
+    for step in MODEL["steps"](seed, len(log), state):
+        state, log = MODEL["applied"](state, log, step)
+        if step.token >= reported and found == (state, log):
+            return found
+        assert step.token < reported + 20, f"{found[0]}, {len(found[1])} entries is no state after {reported}"
+    raise AssertionError
+
+
+def run_child(command: list[str], directory: Path, seed: int, **options: int) -> tuple[list[int], str]:
+    """Run the child to its end; the tokens reported, and the line that tells of an error."""
+    arguments = [str(directory), str(seed), *(f"{name}={number}" for name, number in options.items())]
+    done = subprocess.run(
+        [*command, sys.executable, str(CHILD), *arguments], stdout=subprocess.PIPE, check=True, timeout=60
+    )
+    lines = done.stdout.decode().splitlines()
+    tokens = [int(line.split()[1]) for line in lines if line.startswith("durable")]
+    assert tokens == sorted(set(tokens))
+    errors = [line for line in lines if not line.startswith("durable")]
+    return tokens, "".join(errors)
+
+
+def test_killed_writer_loses_nothing_reported_and_shows_no_half_step(directory: Path) -> None:
+    rnd = Random(20)
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        start = MODEL["contents"](store)
+    for seed in range(20):
+        command = [sys.executable, str(CHILD), str(directory), str(seed), "checkpoint_bytes=200000"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            lines = [child.stdout.readline() for _ in range(rnd.randint(0, 60))]
+            child.kill()
+            lines += child.stdout.readlines()
+        tokens = [int(line.split()[1]) for line in lines if line.endswith(b"\n")]
+        reported = tokens[-1] if tokens else -1
+        start = check_against_model(directory, seed, start, reported)
+    assert len(start[1]) > 100
+
+
+def test_each_batch_is_synced_once_before_it_is_reported(
+    directory: Path, strace: str, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace"
+    command = [strace, "-f", "-y", "-o", str(trace), "-e", "trace=fdatasync,fsync,write"]
+    tokens, error = run_child(command, directory, 1, steps=30)
+    assert (tokens[-1], error) == (29, "")
+    text = trace.read_text()
+    batches = re.split(r'write\(1[^"]*"durable \d+', text)[:-1]
+    assert len(batches) >= 20
+    counts = [
+        [len(re.findall(name, batch)) for name in (r"sync\(.*log\.db-wal", r"sync\(")] for batch in batches
+    ]
+    assert counts[0][0] == 2  # the WAL's header comes first
+    assert counts[1:] == [[1, 1]] * (len(batches) - 1)
+
+
+COMMITS = 1 << 40  # no checkpoint: all that is synced is commits
+EVERY = 1  # a checkpoint after each batch, that is four syncs for each: two of them of the WAL for the
+# commit (header, frames), one before frames are moved, and one of the file
+
+
+@pytest.mark.parametrize(
+    ("files", "fault", "checkpoint_bytes"),
+    [
+        ("log.db-wal", "fdatasync:error=EIO:when=9", COMMITS),
+        ("log.db-wal", "pwrite64:error=EIO:when=30", COMMITS),
+        ("log.db-wal", "pwrite64:error=ENOSPC:when=41", COMMITS),
+        ("log.db-wal log.db", "fdatasync:error=EIO:when=9", EVERY),
+        ("log.db-wal log.db", "fdatasync:error=EIO:when=10", EVERY),
+        ("log.db-wal log.db", "fdatasync:error=EIO:when=11", EVERY),
+        ("log.db-wal log.db", "fdatasync:error=EIO:when=12", EVERY),
+        ("log.db", "fdatasync:error=EIO:when=2", EVERY),
+        ("log.db", "pwrite64:error=ENOSPC:when=3", EVERY),
+    ],
+)
+def test_error_of_a_write_or_sync_ends_the_writer_and_is_not_retried(
+    directory: Path, strace: str, tmp_path: Path, files: str, fault: str, checkpoint_bytes: int
+) -> None:
+    trace = tmp_path / "trace"
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        start = MODEL["contents"](store)
+    paths = [part for name in files.split() for part in ("-P", str(directory / name))]
+    calls = ["-e", "trace=fdatasync,fsync,pwrite64,write,ftruncate", "-e", f"inject={fault}"]
+    command = [strace, "-f", "-o", str(trace), *paths, *calls]
+    tokens, error = run_child(command, directory, 5, steps=60, checkpoint_bytes=checkpoint_bytes)
+    assert error.startswith("StorageError")
+    seen = [line for line in trace.read_text().splitlines() if "+++" not in line]
+    assert [number for number, line in enumerate(seen) if "INJECTED" in line] == [len(seen) - 1]
+    synced = sum("fdatasync" in line for line in seen[:-1])
+    if checkpoint_bytes == COMMITS:
+        assert len(tokens) == synced - 1  # the header's
+    assert tokens[-1] < 59
+    check_against_model(directory, 5, start, tokens[-1])
+
+
+def test_file_that_may_not_grow_ends_the_writer_with_all_reported_kept(directory: Path) -> None:
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        start = MODEL["contents"](store)
+    tokens, error = run_child([], directory, 6, file_limit=300_000)
+    assert error.startswith("StorageError")
+    assert tokens[-1] > 5
+    check_against_model(directory, 6, start, tokens[-1])
