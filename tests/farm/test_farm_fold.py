@@ -133,6 +133,16 @@ def test_recent_others_are_the_current_members() -> None:
     assert not log.farm.recent(1)
 
 
+def test_recent_removed_members_count_against_nobody() -> None:
+    log = Log(1, 2, 3, 4, 5)
+    log.post(1, 0)
+    for second in (1, 2, 3):
+        log.post(2, second)
+        log.post(3, second)
+    log.farm.configure(log.index, configuration(1, 4, 5))
+    assert log.farm.recent(1)
+
+
 # 2. farm time
 
 
