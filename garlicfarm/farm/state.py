@@ -2,8 +2,8 @@
 
 A deterministic fold over the committed log, in index order, in integers only. Its input is every
 Application entry (judged by `status`) and every Configuration; its whole state is `records.FarmState`,
-which is also the snapshot. Same log, same bytes, on every server. Nobody's clock is read and no two members'
-clocks are compared. Constants: interval 30 s (an ``interval`` entry changes it), R 3, margin 50,000.
+which is also the snapshot. Same log, same bytes, on every server. Nobody's clock is read and no two
+members' clocks are compared. Constants: interval 30 s (an ``interval`` entry changes it), R 3, margin 50,000.
 
 **What one entry does.** An entry that is not valid, or comes from no current member ("not a member"),
 or whose ``sequence`` is not above the last applied one of its poster ("repeated", D17; the poster is
@@ -13,8 +13,8 @@ After every other entry and every Configuration the points below are evaluated o
 1. *Recent.* A member's newest status is its last one in the log; interval and R of the member are those
    which that status names (else the farm's at that index). For each interval in use by some member's
    newest status, a status is *counted* for its poster if its date differs by at least 0.9 of that
-   interval from the poster's previously counted one for that interval (the first is counted). A member
-   is recent unless it has no status, or more than half of the other current members have each posted R
+   interval from the poster's previously counted one for that interval (the first is counted; what was
+   counted for an interval that is in use no more is forgotten). A member is recent unless it has no status, or more than half of the other current members have each posted R
    statuses after its newest one that are counted for its interval and name a ``config.node.applied`` ≥
    its newest status's index.
 2. *Farm time*: the lower median of the recent members' newest dates; unchanged while nobody is recent.
@@ -26,14 +26,16 @@ After every other entry and every Configuration the points below are evaluated o
    ``on`` before ``auto``; only the foremost group that has members counts. If the incumbent is not in
    it, the member with the highest score is named, the lowest id among equals. If it is, it stays, unless
    the poster of this status, in the same group, now has led by the margin or more at three consecutive
-   statuses of its own that are counted for its own interval: then the poster is named.
+   statuses of its own that are counted for its own interval: then the poster is named. A change of
+   publisher sets all leads, and the count of failures below, to 0.
    *Sanction*: a publisher that posts ``publishing=false`` R times in a row, in statuses begun when it
    was due to start (``applied`` ≥ that index; without the figure, a higher log index), is sanctioned
    until its 10 R-th status after that.
 6. *Holders*: members named and not yet released. One that is no longer named is released by a status of
    its own without ``publishing=true`` and with ``applied`` ≥ the index that took the role from it, or
    by not being recent. A member removed by a Configuration is kept and judged until it is released. The
-   publisher is *due to start* from the index at which it became the only holder.
+   publisher is *due to start* from the index at which it became the only holder. The highest
+   ``meta.lastPublishedTime`` is kept, of those at most 10 minutes past farm time after their own entry.
 7. *Contents*: `metals`.
 """
 
