@@ -1,18 +1,20 @@
-"""A store in memory with the read side that the core uses; what `write` has taken is "durable"."""
+"""Stores in memory with the read side that the core uses."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
-__all__ = ["MemoryStorage"]
+__all__ = ["MemoryStorage", "UnsyncedStorage"]
 
 
 class MemoryStorage:
-    """Implements `garlicfarm.raft.Storage`. ``genesis`` is the Configuration in force at index 0."""
+    """Implements `garlicfarm.raft.Storage`; what `write` has taken is "durable". ``genesis`` is the
+    Configuration in force at index 0."""
 
     def __init__(self, genesis: Configuration) -> None:
         self._genesis = genesis
@@ -57,3 +59,21 @@ class MemoryStorage:
 
     def snapshot(self) -> SnapshotMeta:
         return SnapshotMeta(0, 0, self._genesis)
+
+
+class UnsyncedStorage(MemoryStorage):
+    """A disk with a cache: steps are `submit`ted, durable once `sync`ed, and a crash loses the others."""
+
+    def __init__(self, genesis: Configuration) -> None:
+        super().__init__(genesis)
+        self.pending: deque[Persist] = deque()
+
+    def submit(self, persist: Persist) -> None:
+        """Take a step; it cannot be read yet, nor is it durable."""
+        self.pending.append(persist)
+
+    def sync(self) -> Persist:
+        """Make the oldest submitted step durable; returns it."""
+        persist = self.pending.popleft()
+        self.write(persist)
+        return persist
