@@ -14,9 +14,9 @@ After every other entry and every Configuration the points below are evaluated o
    which that status names (else the farm's at that index). For each interval in use by some member's
    newest status, a status is *counted* for its poster if its date differs by at least 0.9 of that
    interval from the poster's previously counted one for that interval (the first is counted; what was
-   counted for an interval that is in use no more is forgotten). A member is recent unless it has no status, or more than half of the other current members have each posted R
-   statuses after its newest one that are counted for its interval and name a ``config.node.applied`` ≥
-   its newest status's index.
+   counted for an interval that is in use no more is forgotten). A member is recent unless it has no
+   status, or more than half of the other current members have each posted R statuses after its newest
+   one that are counted for its interval and name a ``config.node.applied`` ≥ the index of its newest.
 2. *Farm time*: the lower median of the recent members' newest dates; unchanged while nobody is recent.
 3. *Eligible*: recent members whose mode (override, else ``publishConfig``, else ``auto``) is not
    ``off``, provided that some recent member reports a usable leaf. If any of these reports
