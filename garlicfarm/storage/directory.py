@@ -139,9 +139,10 @@ def _locked(path: Path) -> Iterator[None]:
     except OSError as error:
         raise StorageError(f"cannot open {path}: {error.strerror}") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StorageInUse(f"another process uses {path.parent}; stop it first") from error
         yield
-    except BlockingIOError as error:
-        raise StorageInUse(f"another process uses {path.parent}; stop it first") from error
     finally:
         os.close(descriptor)

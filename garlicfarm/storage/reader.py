@@ -31,7 +31,7 @@ class LogReader:
             raise storage_error(error, self._path) from error
 
     def close(self) -> None:
-        """Close the connection. To be done before the `LogStore` is closed."""
+        """Close the connection."""
         self._db.close()
 
     def page(

@@ -139,7 +139,7 @@ async def test_entry_that_changes_on_disk_while_open_is_damage_when_read(
 def test_open_while_a_foreign_program_reads_an_unfinished_wal_is_in_use(directory: Path) -> None:
     script = (
         "import sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
-        "db.execute('UPDATE hard_state SET term = term'); db.execute('BEGIN')\n"
+        "db.executescript('CREATE TABLE t(x); DROP TABLE t; BEGIN')\n"
         "db.execute('SELECT * FROM hard_state').fetchall(); print('reading', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", script, str(directory / "log.db")]
