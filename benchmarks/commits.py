@@ -11,7 +11,6 @@ import json
 import os
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -75,7 +74,11 @@ async def drive(outstanding: int, seconds: float, endpoints: dict[int, str], far
 
     transport = make_transport("ssl", {}, Path())
     async with open_farm_client(
-        endpoints, farm="farm", user="bench", password=PASSWORD, transport=lambda scheme: transport,
+        endpoints,
+        farm="farm",
+        user="bench",
+        password=PASSWORD,
+        transport=lambda scheme: transport,
         farm_id=farm_id,
     ) as client:
         await client.post([value])

@@ -139,6 +139,7 @@ class Link:
 
     def _fail_all(self) -> None:
         self.connected = False
+        self._work = trio.Event()
         while self._outstanding:
             self._on_failure(self._outstanding.popleft()[0], True)
         while self._queue:

@@ -30,6 +30,7 @@ from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
 from garlicfarm.identity import member_lookup, member_password, read_private_file, read_secret_file
 from garlicfarm.link import CONNECTION_ERRORS, close
 from garlicfarm.logs import EventLogger
+from garlicfarm.master_key import read_master_key
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.node.farm import Farm
 from garlicfarm.node.poster import Poster
@@ -253,7 +254,7 @@ class Node:
         lease = Lease()
         publisher = None
         if member.router is not None and meta.destination and meta.key_file is not None:
-            read_private_file(meta.key_file)
+            read_master_key(meta.key_file, meta.destination)
             publisher = Publisher(
                 farm, application, member.router, decode_destination(meta.destination), lease
             )

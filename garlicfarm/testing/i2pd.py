@@ -98,6 +98,17 @@ outbound.quantity = 2
 profiles = false
 """
 
+# The leaf that a farm lists. Nothing has to listen behind it for its tunnels to be built.
+TUNNEL = """\
+[leaf]
+type = server
+host = {address}
+port = 9000
+keys = leaf.dat
+inbound.length = 1
+outbound.length = 1
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class I2pdRouter:
@@ -111,6 +122,8 @@ class I2pdRouter:
     data_dir: Path
     bandwidth_kb: int
     """Configured bandwidth, KiB/s, the same each way."""
+    leaf: bytes
+    """The destination of its one server tunnel, in binary form."""
 
 
 def check_programs() -> None:
@@ -158,7 +171,7 @@ async def i2pd_network(base_dir: Path, count: int) -> AsyncIterator[list[I2pdRou
 
     # The first start makes the router's keys; only then can each be told of the others.
     async with _running(data_dirs, "--i2pcontrol.enabled=0") as processes:
-        await _wait_for(processes, lambda i: (data_dirs[i] / "router.info").exists())
+        await _wait_for(processes, lambda i: _has_keys(data_dirs[i]))
     for data_dir in data_dirs:
         for other in data_dirs:
             if other is not data_dir:
@@ -176,6 +189,7 @@ async def i2pd_network(base_dir: Path, count: int) -> AsyncIterator[list[I2pdRou
                 pid=processes[i].pid,
                 data_dir=data_dir,
                 bandwidth_kb=_bandwidth_kb(i),
+                leaf=_identity((data_dir / "leaf.dat").read_bytes()),
             )
             for i, data_dir in enumerate(data_dirs)
         ]
@@ -252,7 +266,7 @@ def _configure(data_dir: Path, i: int) -> Path:
             password=password,
         ),
     )
-    (data_dir / "tunnels.conf").touch()
+    (data_dir / "tunnels.conf").write_text(TUNNEL.format(address=_address(i)))
     for folder in ("tunnels.d", "certs"):
         (data_dir / folder).mkdir()
     return data_dir
@@ -275,11 +289,19 @@ def _write_secret(path: Path, text: str) -> None:
 
 def _introduce(data_dir: Path, router_info: bytes) -> None:
     """Put a RouterInfo where i2pd looks for it: named by the hash of the identity it begins with."""
-    identity = router_info[: 387 + int.from_bytes(router_info[385:387], "big")]
-    name = b64encode(hashlib.sha256(identity).digest(), altchars=b"-~").decode()
+    name = b64encode(hashlib.sha256(_identity(router_info)).digest(), altchars=b"-~").decode()
     folder = data_dir / "netDb" / f"r{name[0]}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"routerInfo-{name}.dat").write_bytes(router_info)
+
+
+def _identity(data: bytes) -> bytes:
+    """The identity or destination that ``data`` begins with."""
+    return data[: 387 + int.from_bytes(data[385:387], "big")]
+
+
+def _has_keys(data_dir: Path) -> bool:
+    return (data_dir / "router.info").exists() and (data_dir / "leaf.dat").exists()
 
 
 def _has_certificate(data_dir: Path) -> bool:

@@ -1,0 +1,218 @@
+"""``lab``: a whole farm on this machine, to try it and to watch it."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import tempfile
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from garlicfarm.cli.options import Options, shared_options
+
+if TYPE_CHECKING:
+    from garlicfarm.provision import FarmPlan, MemberPlan
+    from garlicfarm.testing.processes import ProcessFarm
+
+__all__ = ["lab"]
+
+POLL_S = 0.5
+UNTIL_TIMEOUT_S = 120.0
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, None: 1_000}
+
+
+class Duration(click.ParamType[int]):
+    """``1s``, ``500ms``, ``2m``: milliseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = _DURATION.fullmatch(str(value))
+        if match is None:
+            self.fail(f"{value!r} must be a duration, as 1s or 2m", param, ctx)
+        interval_ms = round(float(match[1]) * _UNITS[match[2]])
+        if not 1_000 <= interval_ms <= 3_600_000:
+            self.fail(f"{value!r} must be from 1s to 1h", param, ctx)
+        return interval_ms
+
+
+@click.command()
+@click.option("--nodes", type=click.IntRange(1, 9), default=3, show_default=True, help="How many nodes.")
+@click.option(
+    "--interval",
+    type=Duration(),
+    default="1s",
+    show_default=True,
+    help="How often routers' statuses are posted.",
+)
+@click.option(
+    "--router",
+    type=click.Choice(["simulated", "i2pcontrol"]),
+    default="simulated",
+    show_default=True,
+    help="Made-up routers, or real i2pd ones on a private network (needs the Debian package i2pd).",
+)
+@click.option(
+    "--until",
+    type=click.Choice(["leader", "publisher"]),
+    help="End with exit code 0 once there is one, with 124 if it takes longer than --timeout (120 s).",
+)
+@shared_options("timeout")
+def lab(options: Options, nodes: int, interval: int, router: str, until: str | None) -> None:
+    """A farm of own processes with own data, TLS and fsync, in a temporary directory.
+
+    On a terminal it shows the farm until Ctrl-C, and nothing of it is left behind.
+    """
+    import trio
+
+    if router == "i2pcontrol":
+        from garlicfarm.testing.i2pd import check_programs, in_private_network, reexec_in_private_network
+
+        check_programs()
+        if not in_private_network():
+            reexec_in_private_network([sys.executable, "-m", "garlicfarm", *sys.argv[1:]])
+    trio.run(_main, nodes, interval, router, until, options.timeout_s)
+
+
+async def _main(nodes: int, interval: int, router: str, until: str | None, timeout_s: float | None) -> None:
+    import trio
+
+    from garlicfarm.testing.processes import process_farm
+
+    deadline_s = (timeout_s or UNTIL_TIMEOUT_S) if until else (timeout_s or math.inf)
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="garlicfarm-lab-")))
+        stack.enter_context(trio.fail_after(deadline_s))
+        members = await _members(stack, directory, nodes, router)
+        farm = await stack.enter_async_context(process_farm(directory / "farm", members, _plan(directory)))
+        await _set_interval(farm, interval)
+        if until:
+            await _wait(farm, until)
+        else:
+            await _show(farm)
+
+
+def _plan(directory: Path) -> FarmPlan:
+    """The farm, with a master destination of its own: its key is in ``master.key`` of ``directory``."""
+    from garlicfarm.master_key import mint_master_key
+    from garlicfarm.provision import FarmPlan
+    from garlicfarm.testing.processes import FAST
+
+    key_file = directory / "master.key"
+    return FarmPlan(raft=FAST, master=mint_master_key(key_file), master_key_file=key_file)
+
+
+async def _members(stack: AsyncExitStack, directory: Path, nodes: int, router: str) -> dict[int, MemberPlan]:
+    from base64 import b64encode
+
+    from garlicfarm.provision import MemberPlan
+    from garlicfarm.testing.processes import free_ports
+    from garlicfarm.testing.simulated_router import simulated_destination
+
+    tables: list[dict[str, Any]] = []
+    leaves: list[bytes] = []
+    if router == "i2pcontrol":
+        from garlicfarm.testing.i2pd import i2pd_network
+
+        _say(f"starting {nodes} i2pd routers on a network of their own")
+        for found in await stack.enter_async_context(i2pd_network(directory / "routers", nodes)):
+            tables.append(
+                {
+                    "plugin": "i2pcontrol",
+                    "url": found.url,
+                    "password_file": str(found.password_file),
+                    "pin": found.pin,
+                }
+            )
+            leaves.append(found.leaf)
+    else:
+        for seed in range(1, nodes + 1):
+            tables.append({"plugin": "simulated", "seed": seed})
+            leaves.append(simulated_destination(seed))
+    return {
+        node_id: MemberPlan(
+            endpoint=f"ssl://127.0.0.1:{port}",
+            admin_url="https://127.0.0.1:0",
+            router=tables[node_id - 1],
+            leaves=(b64encode(leaves[node_id - 1], b"-~").decode(),),
+        )
+        for node_id, port in enumerate(free_ports(nodes), 1)
+    }
+
+
+async def _set_interval(farm: ProcessFarm, interval_ms: int) -> None:
+    """Commit the posting interval, as an administrator would."""
+    node = next(iter(farm.nodes.values()))
+    async with node.client() as client:
+        await client.administer(farm.name, "interval", {"ms": interval_ms})
+
+
+async def _status(farm: ProcessFarm) -> dict[str, Any] | None:
+    """What the first node that answers says; a leader's word counts more."""
+    from garlicfarm.errors import GarlicFarmError
+
+    found = None
+    for node in farm.nodes.values():
+        if node.process is None or node.process.returncode is not None:
+            continue
+        try:
+            async with node.client() as client:
+                status = await client.status(farm.name)
+        except GarlicFarmError:
+            continue
+        if status["role"] == "leader":
+            return status
+        found = found or status
+    return found
+
+
+async def _wait(farm: ProcessFarm, until: str) -> None:
+    """Until the nodes name a leader or a publisher; says who."""
+    import trio
+
+    while True:
+        status = await _status(farm)
+        if status is not None and status["leader"] and status[until]:
+            click.echo(f"leader {status['leader']}, publisher {status['publisher'] or 'none'}")
+            return
+        await trio.sleep(POLL_S)
+
+
+async def _show(farm: ProcessFarm) -> None:
+    """The live table, until Ctrl-C."""
+    import trio
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from garlicfarm.cli.remote import table
+
+    console = Console()
+    pids = {node.id: node.process.pid for node in farm.nodes.values() if node.process}
+    hint = Text(
+        "\n".join(
+            [
+                f"node {node_id}: kill -9 {pid}   (files: {farm.nodes[node_id].directory})"
+                for node_id, pid in pids.items()
+            ]
+            + [
+                "Kill the leader or the publisher in another terminal and look for the new one here.",
+                "Ctrl-C ends the lab and leaves nothing behind.",
+            ]
+        ),
+        style="dim",
+    )
+    with Live(Text("waiting for the nodes …"), console=console, refresh_per_second=4) as live:
+        while True:
+            status = await _status(farm)
+            live.update(Group(table(status), hint) if status else Group(Text("no node answers"), hint))
+            await trio.sleep(POLL_S)
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
