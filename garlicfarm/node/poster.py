@@ -70,19 +70,20 @@ class Poster:
                 self._lease.committed(begun_ms)
             except EntryRefused as error:
                 self._farm.log.error("status-refused", cause=str(error))
-            # Never more often than the interval, also after a wait for a leader.
-            interval_s = self._application.interval_ms / 1000
-            due = max(due + interval_s, trio.current_time())
-            await self._sleep_until(due, interval_s)
+            due = await self._next_turn(due)
 
-    async def _sleep_until(self, due: float, interval_s: float) -> None:
-        """Wait for the next turn; a shorter interval takes force at once."""
-        while (now := trio.current_time()) < due:
+    async def _next_turn(self, last_due: float) -> float:
+        """Wait an interval, never less; a change of the interval takes force at once. Returns when it
+        was due."""
+        begun = trio.current_time()
+        while True:
+            interval_s = self._application.interval_ms / 1000
+            due = max(last_due + interval_s, begun)
             with trio.move_on_at(due):
-                await self._farm.wait_applied(self._farm.applied_index)
-            if self._application.interval_ms / 1000 < interval_s:
-                interval_s = self._application.interval_ms / 1000
-                due = min(due, now + interval_s)
+                while self._application.interval_ms / 1000 == interval_s:
+                    await self._farm.wait_applied(self._farm.applied_index)
+                continue
+            return due
 
     async def _post(self, entry: bytes) -> None:
         """Returns once the entry is committed and applied here."""
