@@ -50,6 +50,7 @@ from garlicfarm.wire.messages import (
 __all__ = ["RawNode"]
 
 COMMITTED_PAGE_BYTES = 1 << 20
+MAX_TERM = 2**63 - 1  # stores and JRaft hold terms as signed integers
 
 
 class _Proposal(msgspec.Struct, frozen=True, gc=False):
@@ -146,6 +147,8 @@ class RawNode:
 
         Raises `RemoteProtocolError` where the sender broke the protocol: close its connection.
         """
+        if request.term > MAX_TERM:
+            raise RemoteProtocolError(f"term {request.term} is beyond what can be stored", request.type.name)
         if request.type is MessageType.APPEND_ENTRIES_REQUEST:
             self._step_append(request, token)
         elif request.type is MessageType.REQUEST_VOTE_REQUEST:
@@ -158,7 +161,7 @@ class RawNode:
     def answered(self, seq: int, response: Response) -> None:
         """Take the answer to the request ``seq`` of `Ready.requests`."""
         peer = self._vote_requests.pop(seq, None)
-        if response.term > self._term:
+        if self._term < response.term <= MAX_TERM:
             self._become_follower(response.term, 0)
         elif peer is not None:
             if self._role is Role.CANDIDATE and response.term == self._term and response.accepted:
@@ -461,7 +464,7 @@ class RawNode:
             return
         previous, last = sent
         progress.unreachable = False
-        if not response.accepted or response.term < self._term:
+        if not response.accepted or response.term != self._term:
             # The logs do not meet at `previous`; the hint may jump back any distance.
             progress.probe(min(previous, max(response.next_index, 1)))
         elif last > progress.match_index or progress.state is ProgressState.PROBE:
