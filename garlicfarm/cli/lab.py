@@ -6,7 +6,8 @@ import math
 import re
 import sys
 import tempfile
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from garlicfarm.provision import FarmPlan, MemberPlan
     from garlicfarm.testing.processes import ProcessFarm
 
-__all__ = ["lab"]
+__all__ = ["lab", "running_lab"]
 
 POLL_S = 0.5
 UNTIL_TIMEOUT_S = 120.0
@@ -68,8 +69,11 @@ def lab(options: Options, nodes: int, interval: int, router: str, until: str | N
 
     On a terminal it shows the farm until Ctrl-C, and nothing of it is left behind.
     """
+    import signal
+
     import trio
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it leaves nothing behind either
     if router == "i2pcontrol":
         from garlicfarm.testing.i2pd import check_programs, in_private_network, reexec_in_private_network
 
@@ -82,19 +86,30 @@ def lab(options: Options, nodes: int, interval: int, router: str, until: str | N
 async def _main(nodes: int, interval: int, router: str, until: str | None, timeout_s: float | None) -> None:
     import trio
 
+    deadline_s = (timeout_s or UNTIL_TIMEOUT_S) if until else (timeout_s or math.inf)
+    with tempfile.TemporaryDirectory(prefix="garlicfarm-lab-") as directory, trio.fail_after(deadline_s):
+        async with running_lab(Path(directory), nodes, interval, router) as farm:
+            if until:
+                await _wait(farm, until)
+            else:
+                await _show(farm)
+
+
+@asynccontextmanager
+async def running_lab(
+    directory: Path, nodes: int, interval_ms: int, router: str
+) -> AsyncIterator[ProcessFarm]:
+    """The lab's farm below ``directory``, its posting interval committed, for as long as the block lasts.
+
+    ``router``: ``simulated``, or ``i2pcontrol`` (in a private network only: `garlicfarm.testing.i2pd`).
+    """
     from garlicfarm.testing.processes import process_farm
 
-    deadline_s = (timeout_s or UNTIL_TIMEOUT_S) if until else (timeout_s or math.inf)
     async with AsyncExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="garlicfarm-lab-")))
-        stack.enter_context(trio.fail_after(deadline_s))
         members = await _members(stack, directory, nodes, router)
         farm = await stack.enter_async_context(process_farm(directory / "farm", members, _plan(directory)))
-        await _set_interval(farm, interval)
-        if until:
-            await _wait(farm, until)
-        else:
-            await _show(farm)
+        await _set_interval(farm, interval_ms)
+        yield farm
 
 
 def _plan(directory: Path) -> FarmPlan:

@@ -1,0 +1,84 @@
+"""The lab as a user runs it: own processes, real TLS, real files."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from garlicfarm.errors import ConfigError
+from garlicfarm.testing import i2pd
+
+GARLICFARM = [sys.executable, "-m", "garlicfarm"]
+NAMESPACE = ["unshare", "--map-root-user", "--net"]
+
+
+def run(*arguments: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    return subprocess.run(
+        [*GARLICFARM, "lab", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        env=environment,
+    )
+
+
+def test_lab_until_publisher_names_both_and_leaves_nothing(tmp_path: Path) -> None:
+    ended = run("--until", "publisher", tmp_path=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert re.fullmatch(r"leader [123], publisher [123]\n", ended.stdout)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lab_of_one_node_until_leader_ends(tmp_path: Path) -> None:
+    ended = run("--nodes", "1", "--until", "leader", tmp_path=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("leader 1, ")
+
+
+def test_lab_too_slow_for_its_timeout_exits_124_and_leaves_nothing(tmp_path: Path) -> None:
+    ended = run("--until", "publisher", "--timeout", "0.5", tmp_path=tmp_path)
+    assert ended.returncode == 124
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("interval", ["0", "soon", "2h", "500ms", "1s "])
+def test_lab_interval_out_of_range_or_form_is_a_usage_error(interval: str, tmp_path: Path) -> None:
+    ended = run("--interval", interval, tmp_path=tmp_path)
+    assert ended.returncode == 2
+    assert "--interval" in ended.stderr
+
+
+@pytest.mark.i2pd
+@pytest.mark.netns
+@pytest.mark.slow
+def test_lab_on_real_i2pd_names_a_publisher_from_true_figures(tmp_path: Path) -> None:
+    try:
+        i2pd.check_programs()
+        problem = ""
+        tried = subprocess.run([*NAMESPACE, "true"], capture_output=True, text=True, check=False)
+        if tried.returncode:
+            problem = f"no network namespaces here: {tried.stderr.strip()}"
+    except ConfigError as error:
+        problem = str(error)
+    if problem:
+        if os.environ.get("CI") in {"true", "1"}:
+            pytest.fail(problem)
+        pytest.skip(problem)
+    checks = Path(__file__).with_name("lab_on_i2pd_checks.py")
+    ended = subprocess.run(
+        [*NAMESPACE, sys.executable, str(checks), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert '"publisher": ' in ended.stdout
