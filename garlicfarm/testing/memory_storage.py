@@ -32,6 +32,11 @@ class MemoryStorage:
         if persist.hard_state is not None:
             self._hard_state = persist.hard_state
 
+    @property
+    def contents(self) -> tuple[Entry, ...]:
+        """The whole durable log."""
+        return tuple(self._entries)
+
     def initial_state(self) -> tuple[HardState, Configuration]:
         committed = self._entries[: self._hard_state.commit]
         for entry in reversed(committed):
