@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from garlicfarm.errors import ProposalDropped, RemoteProtocolError
-from garlicfarm.raft.log import RaftLog
+from garlicfarm.raft.log import ENTRY_HEADER_BYTES, RaftLog
 from garlicfarm.raft.progress import Progress, ProgressState
 from garlicfarm.raft.types import (
     Entry,
@@ -413,7 +413,7 @@ class RawNode:
             self._respond(token, kind, self.id, Refusal.UNCOMMITTED, False)
 
     def _append_own(self, values: Sequence[bytes], token: int, source: int | None) -> bool:
-        size = sum(map(len, values))
+        size = sum(map(len, values)) + ENTRY_HEADER_BYTES * len(values)
         if self._uncommitted_bytes and self._uncommitted_bytes + size > self._config.max_uncommitted_bytes:
             return False
         index = self._log.last_index + 1

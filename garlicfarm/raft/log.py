@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 from garlicfarm.raft.types import Entry, Storage
 
-__all__ = ["RaftLog"]
+__all__ = ["ENTRY_HEADER_BYTES", "RaftLog"]
+
+ENTRY_HEADER_BYTES = 13
+"""What an entry costs beside its value: without it, entries without a value would know no bounds."""
 
 
 class RaftLog:
@@ -42,7 +45,8 @@ class RaftLog:
 
     def entries(self, lo: int, hi: int, max_bytes: int) -> Sequence[Entry]:
         """Entries lo ≤ index < hi: at least one, then as many as ``max_bytes`` allow; fewer where
-        durable and volatile entries meet."""
+        durable and volatile entries meet, and where headers alone come to ``max_bytes``."""
+        hi = min(hi, lo + 1 + max_bytes // ENTRY_HEADER_BYTES)
         if lo <= self.stable:
             return self._storage.entries(lo, min(hi, self.stable + 1), max_bytes)
         start = lo - self._memory[0].index

@@ -99,7 +99,8 @@ class Refusal:
 
 
 class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Every knob of the core. Times in ms of `tick`'s clock, sizes in bytes of entry values.
+    """Every knob of the core. Times in ms of `tick`'s clock, sizes in bytes of entry values; where many
+    entries are small, their headers are bounded too.
 
     ``priority`` ≥ 1 narrows the range that election timeouts are drawn from: a member with a higher
     one tends to stand first. ``batch_bytes`` bounds one AppendEntries (one entry always fits).
