@@ -1,0 +1,204 @@
+"""What a leader has on its way to a follower: probe or window, batches, heartbeats, commit notices."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.raft.playbook import Player
+
+
+def _leader(entries: int = 0, **config: int) -> Player:
+    """A leader whose followers have all of its log, and that then was given entries of 10 bytes."""
+    player = Player(**config).lead()
+    while player.requests:
+        player.accept()
+    for _ in range(entries):
+        player.node.propose((b"0123456789",), 0)
+        player.turn()
+    return player
+
+
+def _sizes(player: Player, peer: int = 2) -> list[int]:
+    return [len(request.entries) for _, _, request in player.sent(peer)]
+
+
+def test_probe_one_request_is_on_its_way_until_the_logs_are_known_to_meet() -> None:
+    player = Player(1, [1, 1]).lead()
+    player.node.propose((b"x",), 1)
+    player.turn()
+    ((_, seq, request),) = player.sent(2)
+    assert player.node.status().peers[2].state == "probe"
+    player.answer(seq, request, 1, accepted=False)
+    ((_, seq, request),) = player.sent(2)
+    assert (request.last_log_index, len(request.entries)) == (0, 4)
+    player.answer(seq, request, 5)
+    assert player.node.status().peers[2].state == "replicate"
+    assert player.node.status().peers[2].match_index == 4
+
+
+@pytest.mark.parametrize("window", [1, 2, 5])
+def test_replicate_window_bounds_the_messages_on_their_way(window: int) -> None:
+    player = _leader(12, max_inflight_messages=window)
+    requests = player.sent(2)
+    assert [len(request.entries) for _, _, request in requests] == [1] * window
+    _, seq, request = requests[0]
+    player.answer(seq, request, request.last_log_index + 2)
+    assert _sizes(player) == [12 - window]  # all that waited, in one message
+
+
+def test_replicate_window_bounds_the_bytes_on_their_way() -> None:
+    player = _leader(12, max_inflight_bytes=25)
+    requests = player.sent(2)
+    assert [len(request.entries) for _, _, request in requests] == [1, 1, 1]  # the third goes over it
+    for _, seq, request in requests:
+        assert not player.sent(2)
+        player.answer(seq, request, request.last_log_index + 2)
+        break
+    assert _sizes(player) == [9]
+
+
+def test_batch_is_bounded_by_bytes_but_holds_at_least_one_entry() -> None:
+    for limit, expected in ((1, [1] * 7), (9, [1] * 7), (30, [3, 3, 1]), (1000, [7])):
+        player = _leader(batch_bytes=limit)
+        player.node.propose((b"0123456789",) * 7, 0)
+        player.turn()
+        assert _sizes(player) == expected
+
+
+def test_batch_of_entries_without_bytes_is_bounded_too() -> None:
+    player = _leader(batch_bytes=130)
+    player.node.propose((b"",) * 25, 0)
+    player.turn()
+    assert _sizes(player) == [11, 11, 3]
+
+
+def test_batches_go_on_across_what_is_durable_and_what_is_not() -> None:
+    player = Player(1, [1, 1]).lead()
+    player.slow_disk = True
+    player.node.propose((b"x",), 0)
+    player.turn()
+    ((_, seq, request),) = player.sent(2)
+    player.answer(seq, request, 1, accepted=False)
+    ((_, seq, request),) = player.sent(2)
+    assert [entry.term for entry in request.entries] == [1, 1, 2]
+    player.answer(seq, request, 4)
+    assert _sizes(player) == [1]
+
+
+def test_pipelined_requests_carry_on_where_the_one_before_ended() -> None:
+    player = _leader(4)
+    assert [request.last_log_index for _, _, request in player.sent(2)] == [1, 2, 3, 4]
+    assert player.node.status().peers[2].next_index == 6
+
+
+def test_refusal_in_the_window_begins_a_probe_and_later_answers_do_not_count() -> None:
+    player = _leader(4)
+    requests = player.sent(2)
+    for position, (_, seq, request) in enumerate(requests):
+        player.answer(seq, request, 2, accepted=position == 3)
+    peer = player.node.status().peers[2]
+    assert (peer.state, peer.match_index, peer.inflight) == ("probe", 1, 1)
+    assert _sizes(player) == [4]
+
+
+@pytest.mark.parametrize("hint", [0, 1, 3, 99])
+def test_refusal_never_moves_below_what_is_known_to_match_nor_forward(hint: int) -> None:
+    player = _leader(4)
+    _, seq, request = player.sent(2)[2]
+    player.answer(seq, request, hint, accepted=False)
+    ((_, _, request),) = player.sent(2)
+    assert 1 <= request.last_log_index <= 3
+
+
+def test_old_answer_takes_nothing_back() -> None:
+    player = _leader(3)
+    requests = player.sent(2)
+    for _, seq, request in reversed(requests):
+        player.answer(seq, request, request.last_log_index + 2)
+    assert player.node.status().peers[2].match_index == 4
+    for _, seq, request in requests:
+        player.answer(seq, request, 1, accepted=False)
+    assert player.node.status().peers[2].state == "replicate"
+
+
+def test_lost_request_is_repeated_at_the_next_heartbeat_and_not_before() -> None:
+    player = _leader(3)
+    (_, seq, _), *_ = player.sent(2)
+    player.node.report_unreachable(2, seq)
+    player.node.report_unreachable(2, seq + 2)  # of the same lost connection
+    player.node.propose((b"x",), 1)
+    player.turn()
+    assert not player.sent(2)
+    player.wait(50)
+    ((_, _, request),) = player.sent(2)
+    assert (request.last_log_index, len(request.entries)) == (1, 4)
+
+
+def test_peer_that_cannot_be_reached_is_tried_once_a_heartbeat() -> None:
+    player = _leader()
+    for _ in range(5):
+        player.wait(50)
+        ((_, seq, _),) = player.sent(2)
+        player.node.report_unreachable(2, seq)
+        player.turn()
+        assert not player.sent(2)
+
+
+def test_heartbeat_is_spared_where_entries_go() -> None:
+    player = _leader()
+    for _ in range(4):
+        player.wait(30)
+        player.node.propose((b"x",), 1)
+        player.turn()
+    requests = player.sent(2)
+    assert [len(request.entries) for _, _, request in requests] == [1] * 4
+
+
+def test_heartbeats_confirm_no_more_than_was_sent() -> None:
+    player = _leader(1)
+    player.wait(50)
+    requests = player.sent(2)
+    assert [(r.last_log_index, len(r.entries)) for _, _, r in requests] == [(1, 1), (2, 0)]
+    _, seq, request = requests[0]
+    player.answer(seq, request, 3)
+    assert player.node.status().peers[2].match_index == 2
+
+
+def test_commit_is_told_once_and_with_entries_where_there_are_some() -> None:
+    player = _leader(1)
+    player.accept(peer=2)
+    ((_, seq, request),) = player.sent(2)
+    assert (request.commit_index, request.entries) == (2, ())
+    player.answer(seq, request, 3)
+    assert not player.sent(2)
+    player.node.propose((b"x",), 1)
+    player.turn()
+    ((_, seq, request),) = player.sent(2)
+    assert (request.commit_index, len(request.entries)) == (2, 1)
+
+
+def test_all_deadlines_are_known_and_none_is_in_the_past() -> None:
+    player = Player()
+    for _ in range(200):
+        deadline = player.node.deadline_ms
+        assert deadline is not None
+        assert deadline >= player.now
+        player.wait(7)
+    player.lead()
+    for _ in range(20):
+        assert player.node.deadline_ms is not None
+        assert player.now < player.node.deadline_ms <= player.now + 50
+        player.wait(13)
+
+
+def test_leader_alone_waits_for_nothing() -> None:
+    player = Player(members=(1,)).lead()
+    assert player.node.deadline_ms is None
+
+
+def test_hints_of_long_conflicts_are_constant_in_size() -> None:
+    follower = Player(2, [1] * 10 + [2] * 500 + [3] * 500)
+    for previous, expected in (((1010, 4), 511), ((510, 4), 11), ((700, 2), 511), ((700, 1), 11)):
+        response = follower.append(5, previous, source=1)
+        assert response is not None
+        assert (response.accepted, response.next_index) == (False, expected)
