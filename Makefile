@@ -33,6 +33,7 @@ crash: .venv/test ## own processes, their leader killed KILLS times; nothing ack
 
 bench: .venv/base ## what three processes commit per second, and what it costs
 	.venv/bin/python benchmarks/commits.py
+	.venv/bin/python benchmarks/memory.py
 
 wheel: .venv/base ## the distribution, into dist/
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .

@@ -42,7 +42,7 @@ class NodeMetrics:
             "router_requests_total", "Questions to the I2P router.", "farm", "plugin", "outcome"
         )
         self.auth_failures = self._counter(
-            "auth_failures_total", "Wrong credentials; farm is empty for the admin listener.", "farm"
+            "auth_failures_total", "Wrong credentials; farm is empty: who fails has not shown one.", "farm"
         )
         self.raft_role = self._gauge("raft_role", "1 for the role this member has.", "farm", "role")
         self.raft_proposals = self._counter("raft_proposals_total", "Proposals.", "farm", "outcome")
@@ -114,7 +114,6 @@ class FarmMetrics:
         self.raft_first_index = node.raft_first_index.labels(farm)
         self.raft_leader_changes = node.raft_leader_changes.labels(farm)
         self.raft_commit_seconds = node.raft_commit_seconds.labels(farm)
-        self.auth_failures = node.auth_failures.labels(farm)
         self.storage_fsync_seconds = node.storage_fsync_seconds.labels(farm)
         self.storage_batch_entries = node.storage_batch_entries.labels(farm)
         self.storage_bytes = node.storage_bytes.labels(farm)
@@ -147,22 +146,30 @@ class FarmMetrics:
         """A message was refused; ``reason`` is a fixed word."""
         self._node.raft_refused.labels(self._farm, reason).inc()
 
-    def count_skipped(self, reason: str) -> None:
-        """A committed entry was skipped; ``reason`` is a fixed word."""
-        self._node.farm_entries_skipped.labels(self._farm, reason).inc()
+    def count_skipped(self, reason: str, number: int = 1) -> None:
+        """Committed entries were skipped; ``reason`` is one of the validity rule's phrases."""
+        self._node.farm_entries_skipped.labels(self._farm, reason).inc(number)
 
     def count_router_request(self, plugin: str, outcome: str) -> None:
         """One question to the router: ``ok``, ``error`` or ``not-supported``."""
         self._node.router_requests.labels(self._farm, plugin, outcome).inc()
 
     def set_peer(
-        self, peer: int, *, state: str, match_index: int, rtt_s: float | None, last_contact_s: float | None
+        self,
+        peer: int,
+        *,
+        state: str,
+        match_index: int | None,
+        rtt_s: float | None,
+        last_contact_s: float | None,
     ) -> None:
-        """What is known of a peer; ``state`` is probe, replicate, snapshot or unreachable."""
+        """What is known of a peer; ``state`` is probe, replicate, snapshot or unreachable, "" where only
+        the leader knows."""
         label = str(peer)
         for name in _PEER_STATES:
             self._node.peer_state.labels(self._farm, label, name).set(name == state)
-        self._node.peer_match_index.labels(self._farm, label).set(match_index)
+        if match_index is not None:
+            self._node.peer_match_index.labels(self._farm, label).set(match_index)
         if rtt_s is not None:
             self._node.peer_rtt_seconds.labels(self._farm, label).set(rtt_s)
         if last_contact_s is not None:

@@ -175,6 +175,7 @@ class _Api:
     async def metrics(self, request: Request) -> Response:
         self._gate.scraper(request)
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        self._node.collect()
         return Response(encode(self._node.metrics.registry), headers={"Content-Type": content_type})
 
     async def healthz(self, request: Request) -> Response:

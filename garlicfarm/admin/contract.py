@@ -89,3 +89,6 @@ class NodeView(Protocol):
 
     def ready(self) -> bool:
         """Whether every farm knows a leader."""
+
+    def collect(self) -> None:
+        """Bring the gauges of `metrics` up to date; called at each scrape."""

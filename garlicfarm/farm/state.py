@@ -165,6 +165,10 @@ class FarmApplication:
         """Point 3: ids of the members that may be named, ascending."""
         return self._eligible([member for member in self._state.members if self.recent(member)])
 
+    def scores(self) -> dict[int, int]:
+        """Point 4: the score of each current member that has a status, 0 … 1,000,000."""
+        return {id_: self._views[id_].score for id_ in self.members if id_ in self._views}
+
     def leases(self) -> tuple[metals.MetaLease, ...]:
         """Point 7: what the Meta LeaseSet lists. Republish when hashes or costs differ; the end dates
         move with farm time."""

@@ -23,6 +23,7 @@ from garlicfarm.errors import (
     UnreachableError,
 )
 from garlicfarm.farm.application import Application
+from garlicfarm.farm.state import FarmApplication
 from garlicfarm.handshake import Established
 from garlicfarm.link import Backoff
 from garlicfarm.logs import EventLogger
@@ -127,6 +128,8 @@ class Farm:
         self._proposals: dict[int, _Proposal] = {}
         self._leader = 0
         self._role = Role.FOLLOWER
+        self._publisher: int | None = None
+        self._skipped: dict[str, int] = {}
         self._moved = trio.Event()  # the leader changed
         self._advanced = trio.Event()  # something was applied
         self.applied_index = 0
@@ -199,10 +202,25 @@ class Farm:
                 self.peers.follow(self.raw.configuration)
             else:
                 self.application.apply(entry.index, entry.term, entry.value)
+        if isinstance(self.application, FarmApplication):
+            self._note_fold(self.application)
         self.applied_index = entries[-1].index
         self.raw.applied(self.applied_index)
         advanced, self._advanced = self._advanced, trio.Event()
         advanced.set()
+
+    def _note_fold(self, application: FarmApplication) -> None:
+        """Tell what the fold decided: a new publisher, and entries that it skipped."""
+        if application.publisher != self._publisher:
+            self._publisher = application.publisher
+            self.metrics.farm_publisher_changes.inc()
+            self.log.info("publisher", publisher=self._publisher or "none")
+        for reason, count in application.skipped.items():
+            new = count - self._skipped.get(reason, 0)
+            if new:
+                self._skipped[reason] = count
+                self.metrics.count_skipped(reason, new)
+                self.log.warning("entry-skipped", reason=reason, count=count)
 
     def _note_leader(self) -> None:
         status = self.raw.status()

@@ -131,6 +131,11 @@ class Node:
         """Whether every farm knows a leader."""
         return all(member.farm.leader_id for member in self._members.values())
 
+    def collect(self) -> None:
+        """Bring the gauges up to date."""
+        for member in self._members.values():
+            member.view.collect()
+
     # ------------------------------------------------------------------ making
 
     def _make_member(
@@ -274,9 +279,12 @@ class Node:
         await self._transport(url.scheme).serve(url, handler, task_status=task_status)
 
     def _rejected(self, scheme: str, peer: Peer, reason: str) -> None:
+        if reason == "challenge":  # every first visit is one
+            return
         self.metrics.listener_rejected.labels(scheme, reason).inc()
-        if reason != "challenge":  # every first visit is one
-            self._log.warning("rejected", peer=peer.address, reason=reason, transport=scheme)
+        if reason == "password":
+            self.metrics.auth_failures.labels("").inc()
+        self._log.warning("rejected", peer=peer.address, reason=reason, transport=scheme)
 
     async def _serve_stream(
         self, scheme: str, gates: Mapping[str, Gate], guard: Guard, stream: trio.abc.Stream, peer: Peer

@@ -164,6 +164,36 @@ class View:
                 return msgspec.convert(node, NodeReport), round(max(0.0, age_s), 1)
         return NodeReport(), None
 
+    # ------------------------------------------------------------------ metrics
+
+    def collect(self) -> None:
+        """Bring the farm's gauges up to date."""
+        farm, metrics, core = self._farm, self._farm.metrics, self._farm.raw.status()
+        metrics.set_role(core.role.value)
+        metrics.raft_term.set(core.term)
+        metrics.raft_leader_id.set(core.leader)
+        metrics.raft_commit_index.set(core.commit)
+        metrics.raft_applied_index.set(farm.applied_index)
+        metrics.raft_first_index.set(core.first_index)
+        metrics.raft_last_index.set(core.last_index)
+        metrics.storage_bytes.set(farm.store.size_bytes())
+        for server in core.configuration.servers:
+            if server.id == self.node_id:
+                continue
+            progress = core.peers.get(server.id)
+            state = "unreachable" if not self._reachable(server.id) else progress.state if progress else ""
+            metrics.set_peer(
+                server.id,
+                state=state,
+                match_index=progress.match_index if progress else None,
+                rtt_s=farm.peers.rtt_s(server.id),
+                last_contact_s=farm.peers.contact_age_s(server.id),
+            )
+        if isinstance(farm.application, FarmApplication):
+            metrics.farm_publisher_id.set(farm.application.publisher or 0)
+            for member, score in farm.application.scores().items():
+                metrics.set_score(member, score)
+
 
 class _Config(msgspec.Struct):
     by: str | None = None

@@ -151,6 +151,11 @@ class LogStore:
         self._reads.close()
         self.writes.close()
 
+    def size_bytes(self) -> int:
+        """What the store's files take on disk."""
+        files = [self.path, self.path.with_name(f"{FILE_NAME}-wal")]
+        return sum(file.stat().st_size for file in files if file.exists())
+
     # The read side of the core.
 
     def initial_state(self) -> tuple[HardState, Configuration]:

@@ -178,6 +178,9 @@ class FakeNode:
     def ready(self) -> bool:
         return self.leader_known
 
+    def collect(self) -> None:
+        self.metrics.farm("farm").raft_commit_index.set(self.farms["farm"].commit_index)
+
     def client(self, url: str, user: str = "anna", **options: Any) -> AdminClient:
         options = {"pin": self.pin, "password": PASSWORDS[user][1], **options}
         return AdminClient([url], user=user, **options)
