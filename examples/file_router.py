@@ -1,0 +1,51 @@
+"""A router plugin: figures from a JSON file that some other program keeps up to date."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from garlicfarm.errors import NotSupported, RouterError
+from garlicfarm.router import Bandwidth, DestinationStatus, RemoteStatus, Router, RouterStatus
+
+
+class FileRouterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The keys of [farm.router] beside plugin = "file"."""
+
+    path: str
+
+
+class FileRouter(Router):
+    Config = FileRouterConfig
+
+    def __init__(self, config: Any, base_dir: Path) -> None:
+        super().__init__(config, base_dir)
+        self._path = base_dir / config.path
+
+    async def get_local_router_status(self) -> RouterStatus:
+        try:
+            figures = json.loads(self._path.read_text())
+            limit, used = figures["limit"], figures["used"]
+            return RouterStatus(  # what is not known is left out, never invented
+                uptime=figures["uptime_s"] * 1000,
+                configured_bandwidth=Bandwidth(in_=limit[0], out=limit[1]),
+                current_bandwidth=Bandwidth(in_=used[0], out=used[1]),
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise RouterError(f"{self._path} has no figures: {error}") from error
+
+    async def get_local_leaf_hash(self, master_hash: bytes) -> bytes | None:
+        raise NotSupported("the file names no destinations")
+
+    async def get_local_leaf_status(self, leaf: bytes) -> DestinationStatus:
+        raise NotSupported("the file has no figures of destinations")
+
+    async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:
+        raise NotSupported("the file has no figures of others")
+
+    async def publish_meta_ls(self, master_hash: bytes, contents: bytes) -> None:
+        raise NotSupported("a file cannot publish")
+
+    async def stop_publishing_meta_ls(self, master_hash: bytes) -> None:
+        raise NotSupported("a file cannot publish")
