@@ -210,6 +210,7 @@ def _write(path: Path, data: bytes, mode: int = 0o600) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+    fsync_path(path.parent)
 
 
 @contextmanager
@@ -232,6 +233,7 @@ def _staging(target: Path) -> Iterator[Path]:
             moved.append(child.rename(target / child.name))
         staging.rmdir()
         fsync_path(target)
+        fsync_path(target.absolute().parent)
     except BaseException as error:
         for path in (staging, target) if new else (staging, *moved):
             shutil.rmtree(path, ignore_errors=True)
