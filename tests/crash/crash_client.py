@@ -1,0 +1,184 @@
+"""The client of the crash test, a process of its own: posts without end, and journals what it was told.
+
+``crash_client.py SPEC.json`` until its stdin ends. Each task posts entry after entry, each with a label
+of its own, ``<poster>-<number>``. The journal has a line per attempt, synced in batches::
+
+    ack      MONOTONIC_S INDEX LABEL      the farm said: committed, at this index
+    unknown  MONOTONIC_S 0     LABEL      sent, not answered: it may be in the log, once
+    refused  MONOTONIC_S 0     LABEL      the farm or the client said: certainly not in the log
+
+With the application ``log`` nothing is posted twice, over the Raft wire. With ``farm`` the entries are
+notes of users with a sequence, posted over the admin API of any node; the same bytes are posted until
+they are acknowledged, and some of them once more after that (D17).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+import msgspec
+import trio
+
+from garlicfarm.certificates import pin_of_file
+from garlicfarm.client import AdminClient
+from garlicfarm.client.farm import FarmClient, open_farm_client
+from garlicfarm.errors import NoQuorum, NotLeader, OutcomeUnknown, ProposalDropped, UnreachableError
+from garlicfarm.farm.documents import StatusDocument
+from garlicfarm.farm.status import encode_status
+from garlicfarm.plugins import make_transport
+from garlicfarm.testing.processes import NodeProcess
+
+PASSWORD = "the crash test's password"
+ENTRY_BYTES = 100
+CONNECTIONS = 4
+REFUSED_PAUSE_S = 0.1
+AGAIN = 0.05  # how many acknowledged notes are posted once more
+
+
+class Spec(msgspec.Struct):
+    """What the harness tells: ``directories`` and ``endpoints`` by id, ``posters`` how many at a time,
+    ``pause_s`` the mean pause of each between two entries."""
+
+    application: str
+    journal: str
+    directories: dict[int, str]
+    endpoints: dict[int, str]
+    farm_id: str
+    posters: int
+    pause_s: float
+
+    def users(self) -> list[str]:
+        """Each poster is a user of its own."""
+        return [f"poster{number}" for number in range(self.posters)]
+
+
+class Journal:
+    """Lines are durable soon after `write`; all of them when `run` was cancelled."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._lines: list[str] = []
+
+    def write(self, what: str, label: str, index: int = 0) -> None:
+        self._lines.append(f"{what} {time.monotonic():.3f} {index} {label}\n")
+
+    async def run(self) -> NoReturn:
+        try:
+            while True:
+                await trio.to_thread.run_sync(self.flush)
+                await trio.sleep(0.02)
+        finally:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._lines:
+            lines, self._lines = self._lines, []
+            self._file.write("".join(lines).encode())
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+
+class Posters:
+    def __init__(self, spec: Spec, journal: Journal) -> None:
+        self._spec = spec
+        self._journal = journal
+        self._stopping = False
+
+    async def run(self) -> None:
+        """Post until stdin ends, then wait for the outcomes that are outstanding."""
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(self._open()) for _ in range(CONNECTIONS)]
+            async with trio.open_nursery() as nursery:
+                for number, user in enumerate(self._spec.users()):
+                    if self._spec.application == "log":
+                        nursery.start_soon(self._post_values, clients[number % CONNECTIONS], user)
+                    else:
+                        nursery.start_soon(self._post_notes, user)
+                async with trio.lowlevel.FdStream(os.dup(0)) as stdin:
+                    await stdin.receive_some(1)
+                self._stopping = True
+
+    def _open(self) -> AbstractAsyncContextManager[FarmClient]:
+        transport = make_transport("ssl", {}, Path())
+        return open_farm_client(
+            self._spec.endpoints,
+            farm="farm",
+            user="poster0",
+            password=PASSWORD,
+            transport=lambda scheme: transport,
+            farm_id=bytes.fromhex(self._spec.farm_id),
+        )
+
+    async def _post_values(self, client: FarmClient, poster: str) -> None:
+        number = 0
+        while not self._stopping:
+            number += 1
+            label = f"{poster}-{number}"
+            try:
+                index, _ = await client.post([label.encode().ljust(ENTRY_BYTES, b".")])
+            except OutcomeUnknown:
+                self._journal.write("unknown", label)
+            except (NoQuorum, ProposalDropped):
+                self._journal.write("refused", label)
+                await trio.sleep(REFUSED_PAUSE_S)
+            else:
+                self._journal.write("ack", label, index)
+                await trio.sleep(random.uniform(0, 2 * self._spec.pause_s))
+
+    async def _post_notes(self, user: str) -> None:
+        sequence = 0
+        nodes = [NodeProcess(id_, Path(path)) for id_, path in self._spec.directories.items()]
+        while not self._stopping:
+            sequence += 1
+            note = StatusDocument(
+                cluster="farm",
+                date=time.time_ns() // 1_000_000,
+                id=0,
+                sequence=sequence,
+                config={"by": user},
+            )
+            entry = encode_status(note)
+            await self._post_note(nodes, user, f"{user}-{sequence}", entry)
+            if random.random() < AGAIN:
+                await self._post_note(nodes, user, f"{user}-{sequence}", entry)
+            await trio.sleep(random.uniform(0, 2 * self._spec.pause_s))
+
+    async def _post_note(self, nodes: list[NodeProcess], user: str, label: str, entry: bytes) -> None:
+        """Post the same bytes to one node after the other until one acknowledges them."""
+        random.shuffle(nodes)
+        while True:
+            for node in nodes:
+                url = node.url
+                if url is None:
+                    continue
+                pin = pin_of_file(node.directory / "data" / "tls" / "node.crt")
+                async with AdminClient([url], user=user, password=PASSWORD, pin=pin) as client:
+                    try:
+                        index, _ = await client.post("farm", entry)
+                    except OutcomeUnknown:
+                        self._journal.write("unknown", label)
+                    except (NoQuorum, NotLeader, ProposalDropped, UnreachableError):
+                        self._journal.write("refused", label)
+                    else:
+                        self._journal.write("ack", label, index)
+                        return
+            await trio.sleep(REFUSED_PAUSE_S)
+
+
+async def main(spec: Spec, journal: Journal) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.run)
+        await Posters(spec, journal).run()
+        nursery.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    given = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Spec)
+    with Path(given.journal).open("ab") as journal_file:
+        trio.run(main, given, Journal(journal_file))

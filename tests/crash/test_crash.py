@@ -1,0 +1,55 @@
+"""Short forms of the crash test: kills, power cuts, and a node that acknowledges before it syncs."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+HERE = Path(__file__).parent
+DEADLINE_S = 100.0
+
+
+@pytest.fixture(scope="session")
+def storage_that_forgets() -> None:
+    reason = runpy.run_path(str(HERE / "powerloss.py"))["why_unavailable"]()
+    if reason is not None and os.environ.get("CI") == "true":
+        pytest.fail(f"CI must be able to cut the power: {reason}")
+    if reason is not None:
+        pytest.skip(reason)
+
+
+async def run(*arguments: str) -> tuple[int, str]:
+    command = [sys.executable, str(HERE / "run.py"), *arguments]
+    with trio.fail_after(DEADLINE_S):
+        done = await trio.run_process(
+            command, capture_stdout=True, stderr=subprocess.STDOUT, check=False, stdin=subprocess.DEVNULL
+        )
+    return done.returncode, done.stdout.decode()
+
+
+@pytest.mark.parametrize("arguments", [("log", "3", "300"), ("farm", "3", "50")], ids=["log", "farm"])
+async def test_crash_short(arguments: tuple[str, str, str]) -> None:
+    phase, kills, acks = arguments
+    code, output = await run("--phase", phase, "--kills", kills, "--acks", acks)
+    assert code == 0, output
+    assert "all promises were kept" in output
+
+
+@pytest.mark.usefixtures("storage_that_forgets")
+async def test_power_loss_keeps_acknowledged() -> None:
+    code, output = await run("--phase", "power", "--kills", "2", "--acks", "300")
+    assert code == 0, output
+    assert "2 power cuts" in output
+
+
+@pytest.mark.usefixtures("storage_that_forgets")
+async def test_power_loss_mutant_is_caught() -> None:
+    code, output = await run("--phase", "power", "--mutant", "normal", "--kills", "1", "--acks", "0")
+    assert code == 1, output
+    assert "acknowledged entries are missing" in output
