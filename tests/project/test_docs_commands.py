@@ -1,0 +1,218 @@
+"""The commands in README, tutorial and guides, run as they stand there: one farm of three processes.
+
+What cannot run here is marked on the page (``sh setup``) or belongs to other machines (ssh, scp, root).
+Only ports and timeouts differ from what a reader has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from garlicfarm.testing.processes import free_ports
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = ("docs/tutorial.md", "docs/howto/users.md", "docs/howto/replicated-log.md", "README.md")
+FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n]*)\n(?P<body>.*?)^ *```$", re.MULTILINE | re.DOTALL)
+TIMEOUT_S = 90
+
+
+def blocks(page: str, info: str) -> list[str]:
+    """The fenced blocks of a page with this info string."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [found["body"] for found in FENCE.finditer(text) if found["info"] == info]
+
+
+def runnable(page: str) -> list[str]:
+    if page == "README.md":
+        return [block for block in blocks(page, "sh") if "log post" in block]
+    return blocks(page, "sh")
+
+
+def environment(directory: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GARLICFARM_")}
+    raft = {"ELECTION_TIMEOUT_MIN_S": "0.5", "ELECTION_TIMEOUT_MAX_S": "1.0", "HEARTBEAT_S": "0.15"}
+    return {
+        **kept,
+        **{f"GARLICFARM_FARM__FARM__RAFT__{key}": value for key, value in raft.items()},
+        "GARLICFARM_ADMIN__URL": "https://127.0.0.1:0",
+        "HOME": str(directory),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "REPO": str(ROOT),
+    }
+
+
+class Told:
+    """What the blocks of the pages wrote, and the directory in which they did."""
+
+    def __init__(self, directory: Path, output: str) -> None:
+        self.directory = directory
+        parts = re.split(r"^@@@ (\S+)\n", output, flags=re.MULTILINE)
+        self.output = dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    """All pages were followed, in order, and the farm is still running."""
+    directory = tmp_path_factory.mktemp("tutorial")
+    script = ["set -eu -o pipefail"]
+    for page in PAGES:
+        for number, block in enumerate(runnable(page)):
+            script += [f"echo '@@@ {page}:{number}'", block]
+    text = "\n".join([*script, "echo '@@@ end'", ""])
+    for port, free in zip((28150, 28160, 28170), free_ports(3), strict=True):
+        text = text.replace(str(port), str(free))
+    (directory / "script").write_text(text)
+    with (directory / "output").open("wb") as output:
+        process = subprocess.Popen(
+            ["bash", "script"],
+            cwd=directory,
+            env=environment(directory),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            code = process.wait(TIMEOUT_S)
+            said = (directory / "output").read_text()
+            assert code == 0, said
+            yield Told(directory, said)
+        finally:
+            process.kill()
+            process.wait()
+            end_processes(directory)
+
+
+def end_processes(directory: Path) -> None:
+    """Kill what the pages started and did not end, by the ids that they noted."""
+    for file in directory.glob("trial/node-*/pid"):
+        pid = int(file.read_text())
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            # Ids come again; only a node of this very directory is ours.
+            if str(directory).encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_tutorial_makes_three_directories_and_elects_a_leader(told: Told) -> None:
+    made = told.output["docs/tutorial.md:0"]
+    assert [line.split()[:2] for line in made.splitlines()] == [
+        ["ID", "DIRECTORY"],
+        *([str(n), f"trial/node-{n}"] for n in (1, 2, 3)),
+    ]
+    assert "ok" in told.output["docs/tutorial.md:1"]
+    assert "quorum, can lose 1 more" in told.output["docs/tutorial.md:3"]
+
+
+def test_tutorial_posts_before_and_after_the_kill_and_loses_nothing(told: Told) -> None:
+    first, everywhere, after = (told.output[f"docs/tutorial.md:{number}"] for number in (4, 5, 7))
+    assert first.splitlines()[0] == "2"
+    assert '"value":"hello, farm\\n"' in everywhere
+    lines = [line for line in after.splitlines() if line.startswith("{")]
+    assert ["hello, farm" in lines[0], "still here" in lines[1], len(lines)] == [True, True, 2]
+    assert "can lose 0 more" in after
+    assert "unreachable" in after
+
+
+def test_tutorial_killed_node_catches_up(told: Told) -> None:
+    assert "still here" in told.output["docs/tutorial.md:8"]
+    assert "event=started" in told.output["docs/tutorial.md:9"]
+
+
+def test_users_page_lists_the_user_and_lets_it_in(told: Told) -> None:
+    assert told.output["docs/howto/users.md:0"].split() == blocks("docs/howto/users.md", "text")[0].split()
+    assert "leader" in told.output["docs/howto/users.md:2"]
+
+
+def test_replicated_log_example_prints_what_the_page_shows(told: Told) -> None:
+    shown = blocks("docs/howto/replicated-log.md", "text")[0]
+    said = told.output["docs/howto/replicated-log.md:0"]
+    without_numbers = [re.sub(r"\d+", "N", text).split() for text in (said, shown)]
+    assert without_numbers[0] == without_numbers[1]
+
+
+def test_readme_posts_and_reads_in_a_nodes_directory(told: Told) -> None:
+    index, *lines = told.output["README.md:0"].splitlines()
+    assert index.isdigit()
+    assert "hello, farm" in lines[-1]
+
+
+def test_readme_three_machines_makes_checked_directories(told: Told, tmp_path: Path) -> None:
+    (block,) = [block for block in blocks("README.md", "sh") if "farm create" in block]
+    lines = [line for line in block.splitlines() if not line.startswith(("ssh", "scp"))]
+    done = run("bash", "-euc", "\n".join(lines), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(": ok") == 3
+    assert sorted(path.name for path in (tmp_path / "myfarm").iterdir()) == ["node-1", "node-2", "node-3"]
+    guide = next(b for b in blocks("docs/howto/three-machines.md", "sh") if "farm create" in b)
+    assert guide.splitlines()[0] in block
+
+
+@pytest.mark.parametrize("line", [line for line in README.splitlines() if line.startswith("ssh ")])
+def test_readme_ssh_commands_work_in_a_nodes_directory(told: Told, tmp_path: Path, line: str) -> None:
+    (tmp_path / "garlicfarm").symlink_to(told.directory / "trial" / "node-2")
+    _, host, command = shlex.split(line, comments=True)
+    assert host == "a.example"
+    if command.endswith("node start"):
+        # The node of that directory runs already: the command got as far as its lock.
+        done = run("bash", "-c", command, cwd=tmp_path)
+        assert (done.returncode, "another process uses" in done.stderr) == (7, True)
+    elif command.endswith("-f"):
+        done = run(
+            "timeout",
+            "-s",
+            "INT",
+            "4",
+            "bash",
+            "-c",
+            f"{command.replace(' -f', ' -f --timeout 2')}",
+            cwd=tmp_path,
+        )
+        assert "hello, farm" in done.stdout
+        assert done.returncode == 124
+    else:
+        done = run("bash", "-c", command, cwd=tmp_path)
+        assert (done.returncode, "leader" in done.stdout) == (0, True)
+
+
+def test_tutorial_end_lets_every_node_exit_with_0(told: Told) -> None:
+    """Runs last: it ends the farm."""
+    (end,) = blocks("docs/tutorial.md", "sh end")
+    pids = [int((told.directory / f"trial/node-{n}/pid").read_text()) for n in (1, 2, 3)]
+    done = run("bash", "-euc", end, cwd=told.directory)
+    assert done.returncode == 0, done.stderr
+    for n, pid in zip((1, 2, 3), pids, strict=True):
+        wait_for_end(pid)
+        assert "event=stopping" in (told.directory / f"trial/node-{n}/node.log").read_text()
+
+
+def wait_for_end(pid: int) -> None:
+    """The processes are init's children now: what they end with is seen by nobody but their log."""
+    done = run("timeout", "15", "tail", f"--pid={pid}", "-f", "/dev/null", cwd=ROOT)
+    assert done.returncode == 0, f"{pid} did not end"
+
+
+def test_make_targets_on_the_pages_exist() -> None:
+    named = set()
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        named |= set(
+            re.findall(r"(?:^|`|sudo )make ([a-z]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        )
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"lab", "test"} <= named
+    assert named <= targets
+
+
+def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=cwd, env=environment(cwd), capture_output=True, text=True, timeout=60, check=False
+    )
