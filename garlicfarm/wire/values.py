@@ -157,8 +157,8 @@ def encode_log_pack(first_offset: int, entries: Sequence[LogEntry]) -> bytes:
 def decode_log_pack(data: bytes, max_bytes: int, max_entry_bytes: int) -> LogPack:
     """The reverse of `encode_log_pack`, as far as a receiver trusts it: differences of offsets only.
 
-    ``max_bytes`` bounds what is uncompressed, and holds while uncompressing; ``max_entry_bytes`` the
-    value of one Application entry. Raises `RemoteProtocolError` for anything but one whole gzip
+    ``max_bytes`` bounds what is uncompressed (64 KiB more at the moment it is exceeded);
+    ``max_entry_bytes`` the value of one Application entry. Raises `RemoteProtocolError` for anything but one whole gzip
     member, sizes that do not add up (so also for JRaft's H2 flavour, which has no index), offsets
     that do not rise, kinds that are never in a log, and what is over the limits.
     """
@@ -197,14 +197,14 @@ def decode_log_pack(data: bytes, max_bytes: int, max_entry_bytes: int) -> LogPac
 
 def _gunzip(data: bytes, max_bytes: int) -> bytearray:
     """Exactly one gzip member. Small steps, both ways: the input left over is copied at every call,
-    and a bomb must not fill more than the limit before it is seen."""
+    and a bomb must not get further than one step past the limit."""
     stream = zlib.decompressobj(_GZIP)
     body = bytearray()
     try:
         for start in range(0, len(data), _STEP):
             piece = data[start : start + _STEP]
             while piece and not stream.eof:
-                body += stream.decompress(piece, min(_STEP, max_bytes + 1 - len(body)))
+                body += stream.decompress(piece, _STEP)
                 if len(body) > max_bytes:
                     raise RemoteProtocolError(f"it uncompresses to more than {max_bytes} bytes", "LogPack")
                 piece = stream.unconsumed_tail

@@ -218,6 +218,16 @@ def test_eof_between_header_and_entries_raises_and_names_the_entry() -> None:
     assert caught.value.where == "AppendEntriesRequest, entry 2 at byte 62"
 
 
+def test_partial_is_true_only_inside_a_message() -> None:
+    decoder = RequestDecoder(Limits())
+    data = header(3, 17) + entry(APP, b"abcd")
+    for at in range(len(data)):
+        assert decoder.partial == (at > 0)
+        decoder.receive_data(data[at : at + 1])
+        assert (decoder.next_message() is not None) == (at == len(data) - 1)
+    assert not decoder.partial
+
+
 # Bad requests: each is refused with nothing more than the header that shows the fault
 
 

@@ -222,6 +222,7 @@ ONE = struct.pack(">QB", 1, 1) + b"x"
         (packed([0], ONE)[:-8] + bytes(8), "not gzip"),
         (gzip.compress(bytes(7)), "7 bytes are too few"),
         (packed([0], ONE, index_length=9), "index_length 9 and log_length 10 do not make up 26 bytes"),
+        (packed([0], ONE, index_length=9, log_length=9), "index_length 9 and log_length 9 do not make up"),
         (packed([0], ONE, index_length=2**32 - 8), "do not make up"),
         (packed([0], ONE, log_length=9), "do not make up"),
         (packed([0], ONE, log_length=11), "do not make up"),
