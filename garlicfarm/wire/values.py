@@ -158,9 +158,9 @@ def decode_log_pack(data: bytes, max_bytes: int, max_entry_bytes: int) -> LogPac
     """The reverse of `encode_log_pack`, as far as a receiver trusts it: differences of offsets only.
 
     ``max_bytes`` bounds what is uncompressed (64 KiB more at the moment it is exceeded);
-    ``max_entry_bytes`` the value of one Application entry. Raises `RemoteProtocolError` for anything but one whole gzip
-    member, sizes that do not add up (so also for JRaft's H2 flavour, which has no index), offsets
-    that do not rise, kinds that are never in a log, and what is over the limits.
+    ``max_entry_bytes`` the value of one Application entry. Raises `RemoteProtocolError` for anything
+    but one whole gzip member, sizes that do not add up (so also for JRaft's H2 flavour, which has no
+    index), offsets that do not rise, kinds that are never in a log, and what is over the limits.
     """
     body = _gunzip(data, max_bytes)
     if len(body) < _PACK.size:
