@@ -269,6 +269,12 @@ class Farm:
         self._put(self._step, request, self._next_token)
 
     def _step(self, request: Request, token: int) -> None:
+        if request.type is MessageType.CLIENT_REQUEST and self.raw.role is Role.LEADER:
+            # Judged only now: when the request came in, this member may not have been leader yet.
+            refusal = self._slots[token].session.refusal(request) if request.entries else 0
+            if refusal:
+                self._slots.pop(token).resolve(self.refuse(refusal))
+                return
         try:
             self.raw.step(request, token)
         except RemoteProtocolError as fault:

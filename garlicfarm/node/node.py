@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import secrets
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import NoReturn
 
@@ -284,7 +286,8 @@ class Node:
         self.metrics.listener_rejected.labels(scheme, reason).inc()
         if reason == "password":
             self.metrics.auth_failures.labels("").inc()
-        self._log.warning("rejected", peer=peer.address, reason=reason, transport=scheme)
+        # One cause for all addresses: whoever floods us may have many.
+        self._log.warning("rejected", address=peer.address, reason=reason, transport=scheme)
 
     async def _serve_stream(
         self, scheme: str, gates: Mapping[str, Gate], guard: Guard, stream: trio.abc.Stream, peer: Peer
@@ -299,11 +302,16 @@ class Node:
         except* (*CONNECTION_ERRORS, OutcomeUnknown) as group:
             error = _leaf(group)
             self.metrics.listener_rejected.labels(scheme, "broken").inc()
-            self._log.warning("connection-lost", peer=peer.address, cause=str(error) or type(error).__name__)
-        except* Exception:
-            # A defect of ours: it must not take the other connections along, nor pass unseen.
+            cause = str(error) or type(error).__name__
+            self._log.warning("connection-lost", address=peer.address, cause=cause)
+        except* Exception as group:  # noqa: BLE001
+            # A defect of ours, or a users file that broke: it must not take the other connections along,
+            # nor pass unseen. Where, and not what: the text may quote the peer.
+            error = _leaf(group)
+            *_, frame = traceback.extract_tb(error.__traceback__)
+            where = f"{PurePath(frame.filename).name}:{frame.lineno}"
             self.metrics.listener_rejected.labels(scheme, "defect").inc()
-            logging.getLogger("garlicfarm.node").exception("a connection ended by a defect")
+            self._log.error("connection-defect", error=type(error).__name__, where=where)
         finally:
             connections.dec()
             await close(stream)

@@ -130,29 +130,21 @@ class Session:
             self._wait_scope.deadline = slot.since + self._answer_timeout_s
         self._slots.append(slot)
         self._unanswered_bytes += slot.size
-        if request.type is MessageType.CLIENT_REQUEST and request.entries:
-            refusal = self._refusal(request)
-            if refusal:
-                slot.resolve(self._farm.refuse(refusal))
-                return
         self._farm.step(request, slot)
 
     def _check(self, request: Request) -> None:
         caller, us = self._caller, self._farm.node_id
         where = request.type.name
-        if request.source != caller.member_id:
-            raise RemoteProtocolError(f"{caller.name} speaks as {request.source}", where)
+        if request.source != caller.member_id or request.source == us:
+            raise RemoteProtocolError(f"{caller.name} speaks as {request.source} to {us}", where)
         for_anybody = request.type is MessageType.CLIENT_REQUEST
         if request.destination != us and not (for_anybody and request.destination == 0):
             raise RemoteProtocolError(f"a request for {request.destination} sent to {us}", where)
         if request.type not in _MEMBER_REQUESTS or not (caller.member_id or for_anybody):
             raise RemoteProtocolError("a request that this server does not serve to this caller", where)
 
-    def _refusal(self, request: Request) -> int:
-        """Why entries are refused where they arrive (D8), 0 if they are not. Only the leader refuses;
-        the others redirect."""
-        if not self._farm.is_leader:
-            return 0
+    def refusal(self, request: Request) -> int:
+        """Why the leader refuses the entries of a ClientRequest (D8), 0 if it does not."""
         if not self._caller.may_post:
             return Refusal.ROLE
         for entry in request.entries:

@@ -1,0 +1,283 @@
+"""Whole nodes in this process: real stores, TLS on loopback, the real clock."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from garlicfarm.client.farm import FarmClient, open_farm_client
+from garlicfarm.config import load
+from garlicfarm.handshake import Established, initiate
+from garlicfarm.http.digest import ChallengeCache
+from garlicfarm.identity import member_password, read_secret_file
+from garlicfarm.node import APPLICATIONS, Node, serve
+from garlicfarm.node.farm import Farm
+from garlicfarm.plugins import make_transport
+from garlicfarm.provision import FarmPlan, MadeFarm, MemberPlan, create_farm
+from garlicfarm.testing.processes import free_ports
+from garlicfarm.transport import Endpoint
+from garlicfarm.users import UserStore
+from garlicfarm.wire import ResponseDecoder, encode_request
+from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
+
+ALONE: Mapping[str, Any] = {
+    "election_timeout_min_s": 0.1,
+    "election_timeout_max_s": 0.2,
+    "heartbeat_s": 0.05,
+    "rpc_timeout_s": 1.0,
+}
+"""``[farm.raft]`` of a farm of one: a leader at once."""
+
+THREE: Mapping[str, Any] = {
+    "election_timeout_min_s": 0.6,
+    "election_timeout_max_s": 1.2,
+    "heartbeat_s": 0.15,
+    "rpc_timeout_s": 1.0,
+}
+"""``[farm.raft]`` of members that share one event loop."""
+
+TRANSPORT = make_transport("ssl", {}, Path())
+USERS = {"alice": "poster", "bob": "reader"}
+
+
+def password_of(user: str) -> str:
+    return f"the word of {user}, kept secret"
+
+
+def client_request(*values: bytes, source: int = 0, destination: int = 0, **fields: int) -> Request:
+    entries = tuple(LogEntry(0, ValueType.APPLICATION, value) for value in values)
+    return Request(MessageType.CLIENT_REQUEST, source, destination, entries=entries, **fields)
+
+
+class Wire:
+    """A hand-driven connection after its handshake."""
+
+    def __init__(self, established: Established) -> None:
+        self.stream = established.stream
+        self.leader = established.leader
+        self._decoder = ResponseDecoder()
+        self._decoder.receive_data(established.leftover)
+
+    async def send(self, *requests: Request) -> None:
+        await self.stream.send_all(b"".join(map(encode_request, requests)))
+
+    async def receive(self) -> Response | None:
+        """The next answer; None: the server closed."""
+        while (response := self._decoder.next_message()) is None:
+            try:
+                data = await self.stream.receive_some(65536)
+            except trio.BrokenResourceError:
+                return None
+            if not data:
+                return None
+            self._decoder.receive_data(data)
+        return response
+
+    async def ask(self, request: Request) -> Response | None:
+        await self.send(request)
+        return await self.receive()
+
+
+class Running:
+    """One node of a `Cluster` while it runs."""
+
+    def __init__(self) -> None:
+        self.shutdown = trio.Event()
+        self.scope = trio.CancelScope()
+        self.ended = trio.Event()
+        self.error: BaseException | None = None
+        self.node: Node
+
+
+class Cluster:
+    """``nodes`` are those that run; ``directories`` those that could."""
+
+    def __init__(
+        self, made: MadeFarm, plan: FarmPlan, nursery: trio.Nursery, applications: Mapping[str, Any]
+    ) -> None:
+        self.plan = plan
+        self.farm_id = made.farm_id
+        self.endpoints = {server.id: server.endpoint for server in made.configuration.servers}
+        self.directories = dict(made.directories)
+        self.running: dict[int, Running] = {}
+        self.applications = applications
+        self.environ: dict[str, str] = {}
+        self.opened: list[trio.abc.Stream] = []
+        self._nursery = nursery
+        secret = read_secret_file(self.data(1) / "secrets" / f"{plan.name}.secret")[0]
+        self.password: Callable[[int], str] = partial(member_password, secret, made.farm_id)
+
+    def data(self, node_id: int) -> Path:
+        return self.directories[node_id] / "data"
+
+    def node(self, node_id: int = 1) -> Node:
+        return self.running[node_id].node
+
+    def farm(self, node_id: int = 1, name: str = "") -> Farm:
+        return self.node(node_id)._members[name or self.plan.name].farm
+
+    def endpoint(self, node_id: int = 1) -> Endpoint:
+        return Endpoint.parse(self.endpoints[node_id])
+
+    async def start(self, *ids: int) -> None:
+        async with trio.open_nursery() as nursery:
+            for node_id in ids or self.directories:
+                nursery.start_soon(self._start, node_id)
+
+    async def _start(self, node_id: int) -> None:
+        self.running[node_id] = running = Running()
+        running.node = await self._nursery.start(self._run, node_id, running)
+
+    async def _run(self, node_id: int, running: Running, *, task_status: trio.TaskStatus[Node]) -> None:
+        config = load(self.directories[node_id] / "garlicfarm.toml", self.environ)
+        listening = False
+
+        class Status:
+            def started(self, node: Node) -> None:
+                nonlocal listening
+                listening = True
+                task_status.started(node)
+
+        try:
+            with running.scope:
+                await serve(
+                    config,
+                    applications=self.applications,
+                    shutdown=running.shutdown,
+                    task_status=Status(),
+                )
+        except Exception as error:
+            if not listening:
+                raise
+            running.error = error
+        finally:
+            self.running.pop(node_id, None)
+            running.ended.set()
+
+    async def stop(self, *ids: int) -> None:
+        """End nodes in order."""
+        ending = [self.running[node_id] for node_id in ids or tuple(self.running)]
+        for running in ending:
+            running.shutdown.set()
+        for running in ending:
+            await running.ended.wait()
+
+    async def leader(self, *among: int) -> int:
+        """The leader that all running nodes (or those named) agree on."""
+        with trio.fail_after(20):
+            while True:
+                views = {self.farm(node_id).leader_id for node_id in among or self.running}
+                if (
+                    len(views) == 1
+                    and (leader := views.pop()) in self.running
+                    and self.farm(leader).is_leader
+                ):
+                    return leader
+                await trio.sleep(0.01)
+
+    async def applied(self, index: int) -> None:
+        """All running nodes have applied up to ``index``."""
+        with trio.fail_after(20):
+            for node_id in self.running:
+                await self.farm(node_id).wait_applied(index - 1)
+
+    # ------------------------------------------------------------------ from outside
+
+    def connect(
+        self,
+        node_id: int = 1,
+        source: str = "127.0.0.1",
+        wrap: Callable[[trio.abc.Stream], trio.abc.Stream] = lambda stream: stream,
+    ) -> Callable[[], Any]:
+        """How to open a TLS stream to a node, from any address of loopback."""
+        endpoint = self.endpoint(node_id)
+
+        async def open_stream() -> trio.abc.Stream:
+            tcp = await trio.open_tcp_stream(endpoint.host, endpoint.port, local_address=source)
+            stream = trio.SSLStream(tcp, TRANSPORT._client, https_compatible=True)
+            try:
+                await stream.do_handshake()
+            except BaseException:
+                await trio.aclose_forcefully(stream)
+                raise
+            return wrap(stream)
+
+        return open_stream
+
+    async def login(
+        self,
+        user: str = "alice",
+        password: str | None = None,
+        *,
+        node_id: int = 1,
+        farm: str = "",
+        source: str = "127.0.0.1",
+        wrap: Callable[[trio.abc.Stream], trio.abc.Stream] = lambda stream: stream,
+    ) -> Wire:
+        """Log in; the password of members and of `USERS` is known. Closed with the cluster."""
+        if password is None:
+            password = self.password(int(user)) if user.isdigit() else password_of(user)
+        endpoint = self.endpoint(node_id)
+        established = await initiate(
+            self.connect(node_id, source, wrap),
+            host=f"{endpoint.host}:{endpoint.port}",
+            farm=farm or self.plan.name,
+            user=user,
+            password=password,
+            cache=ChallengeCache(),
+        )
+        self.opened.append(established.stream)
+        return Wire(established)
+
+    @asynccontextmanager
+    async def client(self, *ids: int, timeout_s: float = 10.0, **more: Any) -> AsyncIterator[FarmClient]:
+        endpoints = {node_id: self.endpoints[node_id] for node_id in ids or self.endpoints}
+        options = {
+            "user": "alice",
+            "password": password_of("alice"),
+            "farm": self.plan.name,
+            "farm_id": self.farm_id,
+        }
+        async with open_farm_client(
+            endpoints, transport=lambda scheme: TRANSPORT, timeout_s=timeout_s, **(options | more)
+        ) as client:
+            yield client
+
+
+@asynccontextmanager
+async def cluster(
+    directory: Path,
+    count: int = 1,
+    *,
+    start: bool = True,
+    applications: Mapping[str, Any] = APPLICATIONS,
+    members: Mapping[int, MemberPlan] | None = None,
+    **plan: Any,
+) -> AsyncIterator[Cluster]:
+    """A farm of ``count`` nodes, by default of application ``log``, with the users `USERS`."""
+    plan = {"application": "log", "raft": ALONE if count == 1 else THREE} | plan
+    if members is None:
+        members = {
+            node_id: MemberPlan(endpoint=f"ssl://127.0.0.1:{port}", admin_url="https://127.0.0.1:0")
+            for node_id, port in enumerate(free_ports(count), 1)
+        }
+    farm_plan = FarmPlan(**plan)
+    made = await trio.to_thread.run_sync(create_farm, directory / "farm", members, farm_plan)
+    for path in made.directories.values():
+        for name, role in USERS.items():
+            UserStore(path / "data" / "users").add(name, role, password_of(name))
+    async with trio.open_nursery() as nursery:
+        running = Cluster(made, farm_plan, nursery, applications)
+        if start:
+            await running.start()
+        try:
+            yield running
+        finally:
+            for stream in running.opened:
+                await trio.aclose_forcefully(stream)
+        nursery.cancel_scope.cancel()
