@@ -1,0 +1,94 @@
+"""The command line's reference is what the commands say of themselves.
+
+``python tests/project/test_docs_cli.py`` writes the page anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from garlicfarm.cli import cli
+from garlicfarm.cli.exits import Exit
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
+ERRORS = PAGE.with_name("errors.md")
+BEGIN, END = "<!-- commands: begin -->\n", "<!-- commands: end -->\n"
+
+
+def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command below ``group`` that does something, by its full name."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+def render() -> str:
+    """The sections of the page, from the commands themselves."""
+    parts = []
+    for name, command in commands(cli, "garlicfarm"):
+        usage = " ".join([name, *command.collect_usage_pieces(click.Context(command))])
+        parts += [f"### {name}\n", f"`{usage}`\n", " ".join((command.help or "").split()) + "\n"]
+        rows = [
+            f"| {_names(option)} | {_meaning(option)} |"
+            for option in command.params
+            if isinstance(option, click.Option)
+        ]
+        if rows:
+            parts.append("\n".join(["| option | meaning |", "|---|---|", *rows, ""]))
+    return "\n".join(parts)
+
+
+def _names(option: click.Option) -> str:
+    value = "" if option.is_flag or option.count else f" {option.metavar or _type(option)}"
+    return ", ".join(f"`{name}{value}`" for name in option.opts).replace("|", "\\|")
+
+
+def _type(option: click.Option) -> str:
+    kind: Any = option.type
+    return (
+        "|".join(kind.choices)
+        if isinstance(kind, click.Choice)
+        else str(kind.name).removesuffix(" range").upper()
+    )
+
+
+def _meaning(option: click.Option) -> str:
+    parts = [option.help or ("How to print." if option.name == "output" else "")]
+    kind = option.type
+    if isinstance(kind, click.IntRange) and kind.max is not None:
+        parts.append(f"{kind.min} to {kind.max}.")
+    if option.required:
+        parts.append("Required.")
+    if option.show_default:
+        parts.append(f"Default: {option.default}.")
+    text = " ".join(" ".join(part.split()) for part in parts if part)
+    return re.sub(r"\[default: (.*?)\]", r"Default: \1.", text).replace("|", "\\|")
+
+
+def test_reference_of_commands_is_what_the_commands_say() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    shown = text.partition(BEGIN)[2].partition(END)[0]
+    assert shown == render(), f"the commands changed: python {Path(__file__).name} writes the page anew"
+
+
+def test_reference_of_exit_codes_names_each_code_once() -> None:
+    table = re.findall(r"^\| (\d+) \| ([a-z]+) \|", ERRORS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [(int(number), name) for number, name in table] == [
+        (code.value, code.name.lower().replace("_", "")) for code in Exit
+    ]
+
+
+if __name__ == "__main__":
+    old = PAGE.read_text(encoding="utf-8")
+    before, _, rest = old.partition(BEGIN)
+    PAGE.write_text(before + BEGIN + render() + END + rest.partition(END)[2], encoding="utf-8")

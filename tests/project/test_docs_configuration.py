@@ -1,0 +1,113 @@
+"""The configuration's reference has every key with its default and range, as the model has them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from garlicfarm.config import model
+from garlicfarm.testing.simulated_router import SimulatedConfig
+from garlicfarm_plugin_i2pcontrol import I2PControlConfig
+from garlicfarm_transport_ssl import SslConfig
+
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "top level": model.Document,
+    "[node]": model.NodeSection,
+    "[log]": model.LogSection,
+    "[admin]": model.AdminSection,
+    "[[listener]]": model.ListenerSection,
+    "[[farm]]": model.FarmSection,
+    "[farm.raft]": model.RaftSection,
+    "[farm.retention]": model.RetentionSection,
+    "[farm.meta]": model.MetaSection,
+    "[[farm.leaf]]": model.LeafSection,
+}
+PLUGINS: dict[str, type[msgspec.Struct]] = {
+    "### [transport.ssl]": SslConfig,
+    '`plugin = "simulated"`': SimulatedConfig,
+    '`plugin = "i2pcontrol"`': I2PControlConfig,
+}
+TABLES = {
+    "node",
+    "log",
+    "admin",
+    "listener",
+    "transport",
+    "farm",
+    "raft",
+    "retention",
+    "router",
+    "meta",
+    "leaf",
+}
+
+
+def rows(after: str) -> dict[str, tuple[str, str, str]]:
+    """The first table after a text: key → default, allowed, meaning."""
+    table = re.search(r"(?:^\|.*\n)+", TEXT[TEXT.index(after) :], re.MULTILINE)
+    assert table is not None
+    found = {}
+    for line in table[0].splitlines()[2:]:
+        key, default, allowed, meaning = (cell.strip() for cell in line.strip("|").split(" | "))
+        found[key.strip("`")] = (default, allowed, meaning)
+    return found
+
+
+def toml(value: Any) -> str:
+    if value is None:
+        return '`""`'
+    if isinstance(value, Path | str):
+        return f"`{value}`" if str(value) else '`""`'
+    return f"`{json.dumps(value)}`"
+
+
+def default(field: Any, section: str) -> str:
+    if section == "[farm.raft]" and field.name in model.PRESETS["clearnet"]:
+        return "preset"
+    if field.name == "secret_file":
+        return "`secrets/NAME.secret` in `data_dir`"
+    return "required" if field.required else toml(field.default)
+
+
+def words(field: Any) -> str:
+    (meta,) = (each for each in field.type.__metadata__ if isinstance(each, msgspec.Meta))
+    return str(meta.description)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_section_has_every_key_with_default_and_range(section: str) -> None:
+    shown = rows(f"### {section}\n")
+    fields = [field for field in msgspec.structs.fields(SECTIONS[section]) if field.name not in TABLES]
+    if section == "top level":
+        fields = [field for field in fields if field.name == "version"]
+    assert {key: row[:2] for key, row in shown.items()} == {
+        field.name: (default(field, section), words(field)) for field in fields
+    }
+    assert all(row[2] for row in shown.values())
+
+
+@pytest.mark.parametrize("place", PLUGINS)
+def test_plugin_table_has_every_key_with_default(place: str) -> None:
+    shown = rows(place)
+    fields = msgspec.structs.fields(PLUGINS[place])
+    assert {key: row[0] for key, row in shown.items()} == {field.name: default(field, "") for field in fields}
+
+
+def test_presets_are_those_of_the_model() -> None:
+    table = re.findall(r"^\| `(\w+)` \| ([\d.]+) \| ([\d.]+) \|$", TEXT, re.MULTILINE)
+    assert {key: {"clearnet": float(a), "i2p": float(b)} for key, a, b in table} == {
+        key: {name: model.PRESETS[name][key] for name in ("clearnet", "i2p")}
+        for key in model.PRESETS["clearnet"]
+    }
+
+
+def test_every_section_of_the_model_has_its_place() -> None:
+    sections = {value for name, value in vars(model).items() if name.endswith("Section")}
+    assert sections == set(SECTIONS.values()) - {model.Document}
+    assert get_args(model.Preset)  # the model's types are annotated; the words come from there
