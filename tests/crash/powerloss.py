@@ -423,7 +423,8 @@ def why_unavailable() -> str | None:
         except FileNotFoundError:
             return "unshare (Debian: util-linux) is not installed"
     if done.returncode:
-        return f"no FUSE mount in a user namespace: {done.stderr.decode().strip().splitlines()[-1]}"
+        *_, cause = done.stderr.decode().strip().split("\n")
+        return f"no FUSE mount in a user namespace: {cause}"
     return None
 
 
