@@ -98,6 +98,7 @@ class Link:
         self._work = trio.Event()
         self._poke = trio.Event()
         self._waiting = False
+        self._failures = 0
         self._receive_scope = trio.CancelScope()
         self.connected = False
         self.rtt_s: float | None = None
@@ -116,26 +117,29 @@ class Link:
         self._poke.set()
 
     async def run(self) -> NoReturn:
-        """Keep the connection up until cancelled; the stream is closed on the way out."""
-        failures = 0
-        while True:
-            if self._lazy:
-                await self._work.wait()
-            try:
-                with trio.fail_after(self._timeout_s):
-                    established = await self._connect()
-                failures = 0
-                await self._exchange(established)
-            except* CONNECTION_ERRORS as group:
-                error = _first(group)
+        """Keep the connection up until cancelled; then the stream is closed, and what was not answered
+        has failed."""
+        try:
+            while True:
+                if self._lazy:
+                    await self._work.wait()
+                try:
+                    with trio.fail_after(self._timeout_s):
+                        established = await self._connect()
+                    await self._exchange(established)
+                except* CONNECTION_ERRORS as group:
+                    error = _first(group)
+                self._fail_all()
+                self._on_change(error)
+                self._failures += 1
+                self._waiting = True
+                self._poke = trio.Event()
+                with trio.move_on_after(self._backoff.wait_s(self._failures)):
+                    await self._poke.wait()
+                self._waiting = False
+        finally:
+            self._waiting = True  # whoever still sends is told at once
             self._fail_all()
-            self._on_change(error)
-            failures += 1
-            self._waiting = True
-            self._poke = trio.Event()
-            with trio.move_on_after(self._backoff.wait_s(failures)):
-                await self._poke.wait()
-            self._waiting = False
 
     def _fail_all(self) -> None:
         self.connected = False
@@ -207,6 +211,7 @@ class Link:
         if self._server_id not in (None, response.source):
             raise RemoteProtocolError(f"member {self._server_id} answers as {response.source}")
         self._outstanding.popleft()
+        self._failures = 0  # not before: a server may let us in and close, again and again
         self.rtt_s = now - sent
         self._on_answer(tag, response)
 
@@ -261,8 +266,9 @@ class Caller:
     async def call(self, request: Request) -> Response:
         """Send a request and wait for its answer.
 
-        Raises `UnreachableError` or `AuthError` (certainly not sent), `OutcomeUnknown` (sent, no
-        answer). Cancelled, the request may or may not take effect.
+        Raises `OutcomeUnknown` (sent, no answer), or what is wrong with the connection, the request
+        being certainly not sent: `TransportError`, `AuthError`, `RemoteProtocolError`. Cancelled, the
+        request may or may not take effect.
         """
         self._next_tag = tag = self._next_tag + 1
         call = self._calls[tag] = _Call()

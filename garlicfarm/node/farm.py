@@ -15,12 +15,13 @@ import trio
 
 from garlicfarm.config import FarmSection
 from garlicfarm.errors import (
+    AuthError,
     EntryRefused,
     NoQuorum,
     OutcomeUnknown,
     ProposalDropped,
     RemoteProtocolError,
-    UnreachableError,
+    TransportError,
 )
 from garlicfarm.farm.application import Application
 from garlicfarm.farm.state import FarmApplication
@@ -48,8 +49,6 @@ STALL_S = 0.05
 REDIRECT_PAUSE_S = 0.05
 MAX_PENDING_POSTS = 4096
 _REASONS = {
-    Refusal.TOO_LARGE: "too-large",
-    Refusal.APPLICATION: "application",
     Refusal.UNCOMMITTED: "too-much-uncommitted",
     Refusal.TRANSFER: "leadership-in-transfer",
     Refusal.ROLE: "role-missing",
@@ -356,13 +355,15 @@ class Farm:
         request = Request(MessageType.CLIENT_REQUEST, self.node_id, leader, entries=(value,))
         try:
             response = await self.peers.call(leader, request)
-        except UnreachableError:
-            return None
+        except (TransportError, AuthError, RemoteProtocolError):
+            return None  # certainly not sent, whatever is wrong with the connection
         if response is None:
             return None
         if response.accepted:
             return response.next_index - 1, response.term
         if response.destination == leader and response.next_index:
+            if response.next_index in (Refusal.TOO_LARGE, Refusal.APPLICATION):
+                raise EntryRefused("", f"the leader refuses what this member ({self.node_id}) lets pass")
             raise ProposalDropped(_REASONS.get(response.next_index, "refused"))
         return None
 

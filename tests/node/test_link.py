@@ -1,0 +1,458 @@
+"""A connection that keeps itself up: each request answered or failed, once, on streams in memory."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm.errors import (
+    AuthError,
+    GarlicFarmError,
+    OutcomeUnknown,
+    RemoteProtocolError,
+    TransportError,
+    UnreachableError,
+)
+from garlicfarm.handshake import Established
+from garlicfarm.link import QUEUE_LIMIT, Backoff, Caller, Link
+from garlicfarm.wire import Limits, RequestDecoder, encode_response
+from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
+
+Clock = trio.testing.MockClock
+
+TIMEOUT_S = 2.0
+BACKOFF = Backoff(lambda: 0.5, first_s=0.1, longest_s=0.8)  # 0.1, 0.2, 0.4, 0.8, 0.8 …
+VOTE = Request(MessageType.REQUEST_VOTE_REQUEST, 1, 2, 1)
+POST = Request(MessageType.CLIENT_REQUEST, 1, 2, entries=(LogEntry(0, ValueType.APPLICATION, b"x"),))
+
+
+def answer(number: int = 0, *, to: Request = VOTE, source: int = 2) -> bytes:
+    kind = MessageType.APPEND_ENTRIES_RESPONSE if to.type is POST.type else MessageType(to.type + 1)
+    return encode_response(Response(kind, source, 1, 1, number, True))
+
+
+class Server:
+    """What a link connects to; ``behave(stream, number)`` is each connection's, closed at its end."""
+
+    def __init__(
+        self, behave: Callable[[trio.abc.Stream, int], Awaitable[None]], leftover: bytes = b""
+    ) -> None:
+        self.behave = behave
+        self.leftover = leftover
+        self.attempts: list[float] = []
+        self.nursery: trio.Nursery
+        self.pair: Callable[[], tuple[trio.abc.Stream, trio.abc.Stream]] = trio.testing.memory_stream_pair
+
+    async def connect(self) -> Established:
+        self.attempts.append(trio.current_time())
+        ours, theirs = self.pair()
+        self.nursery.start_soon(self._serve, theirs, len(self.attempts))
+        await trio.lowlevel.checkpoint()
+        return Established(ours, "farm", "1", frozenset(), None, None, self.leftover)
+
+    async def _serve(self, stream: trio.abc.Stream, number: int) -> None:
+        async with stream:
+            await self.behave(stream, number)
+
+
+class Told:
+    """What a link reports."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, int]] = []
+        self.failures: list[tuple[int, bool]] = []
+        self.changes: list[str] = []
+
+    def change(self, error: Exception | None) -> None:
+        self.changes.append("up" if error is None else f"{type(error).__name__}: {error}")
+
+
+def link(connect: Callable[[], Awaitable[Established]], told: Told, **more: object) -> Link:
+    options: dict[str, object] = {"server_id": 2, "timeout_s": TIMEOUT_S, "backoff": BACKOFF}
+    return Link(
+        connect,
+        on_answer=lambda tag, response: told.answers.append((tag, response.next_index)),
+        on_failure=lambda tag, sent: told.failures.append((tag, sent)),
+        on_change=told.change,
+        **(options | more),  # type: ignore[arg-type]
+    )
+
+
+async def silent(stream: trio.abc.Stream, number: int) -> None:
+    while await stream.receive_some():
+        pass
+
+
+async def closing(stream: trio.abc.Stream, number: int) -> None:
+    pass
+
+
+async def echoing(stream: trio.abc.Stream, number: int) -> None:
+    """Answers each request with its term as next_index."""
+    decoder = RequestDecoder(Limits())
+    while data := await stream.receive_some():
+        decoder.receive_data(data)
+        while (request := decoder.next_message()) is not None:
+            await stream.send_all(answer(request.term, to=request))
+
+
+def vote(term: int) -> Request:
+    return Request(MessageType.REQUEST_VOTE_REQUEST, 1, 2, term)
+
+
+async def test_answers_are_paired_with_requests_in_order(autojump_clock: Clock) -> None:
+    told, server = Told(), Server(echoing)
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told)
+        server.nursery.start_soon(under_test.run)
+        for tag, term in ((7, 70), (3, 30)):
+            under_test.send(tag, vote(term))  # before it is connected
+        await trio.sleep(0.01)
+        assert under_test.connected
+        under_test.send(5, POST)
+        under_test.send(4, vote(40))
+        await trio.sleep(0.01)
+        server.nursery.cancel_scope.cancel()
+    assert told.answers == [(7, 70), (3, 30), (5, 0), (4, 40)]
+    assert told.failures == []
+    assert told.changes == ["up"]
+
+
+async def test_leftover_of_the_handshake_is_the_beginning_of_an_answer(autojump_clock: Clock) -> None:
+    async def rest(stream: trio.abc.Stream, number: int) -> None:
+        await stream.receive_some()
+        await stream.send_all(answer(9)[10:])
+        await silent(stream, number)
+
+    told, server = Told(), Server(rest, leftover=answer(9)[:10])
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told)
+        server.nursery.start_soon(under_test.run)
+        under_test.send(1, VOTE)
+        await trio.sleep(0.01)
+        server.nursery.cancel_scope.cancel()
+    assert told.answers == [(1, 9)]
+
+
+async def test_server_that_accepts_and_never_answers_is_cut_after_the_deadline(autojump_clock: Clock) -> None:
+    told, server = Told(), Server(silent)
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told)
+        server.nursery.start_soon(under_test.run)
+        await trio.sleep(50)  # an idle connection has no deadline
+        assert server.attempts == [0]
+        under_test.send(1, VOTE)
+        await trio.sleep(1)
+        under_test.send(2, VOTE)
+        await trio.sleep(0.999)
+        assert told.failures == []
+        await trio.sleep(0.002)
+        assert told.failures == [(1, True), (2, True)]
+        await trio.sleep(0.1)
+        server.nursery.cancel_scope.cancel()
+    assert server.attempts == [0, pytest.approx(52.1)]
+    assert told.changes == ["up", "UnreachableError: no answer within 2 s", "up"]
+
+
+async def test_each_answer_moves_the_deadline_to_the_next_request(autojump_clock: Clock) -> None:
+    async def slow(stream: trio.abc.Stream, number: int) -> None:
+        while await stream.receive_some():
+            await trio.sleep(1.5)
+            await stream.send_all(answer())
+
+    told, server = Told(), Server(slow)
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told)
+        server.nursery.start_soon(under_test.run)
+        for tag in range(5):
+            under_test.send(tag, VOTE)
+            await trio.sleep(1.6)
+        assert len(told.answers) == 5
+        assert under_test.rtt_s == pytest.approx(1.5)
+        server.nursery.cancel_scope.cancel()
+    assert told.changes == ["up"]
+
+
+async def test_server_that_does_not_read_is_cut_after_the_deadline(autojump_clock: Clock) -> None:
+    async def deaf(stream: trio.abc.Stream, number: int) -> None:
+        await trio.sleep_forever()
+
+    told, server = Told(), Server(deaf)
+    server.pair = trio.testing.lockstep_stream_pair
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told)
+        server.nursery.start_soon(under_test.run)
+        under_test.send(1, VOTE)
+        await trio.sleep(1)
+        under_test.send(2, VOTE)
+        await trio.sleep(1.01)
+        server.nursery.cancel_scope.cancel()
+    assert told.failures == [(1, True), (2, False)]
+
+
+async def test_connecting_has_the_same_deadline(autojump_clock: Clock) -> None:
+    told, begun = Told(), list[float]()
+
+    async def connect() -> Established:
+        begun.append(trio.current_time())
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async with trio.open_nursery() as nursery:
+        under_test = link(connect, told)
+        nursery.start_soon(under_test.run)
+        await trio.sleep(1.9)
+        under_test.send(1, VOTE)
+        await trio.sleep(0.3)
+        nursery.cancel_scope.cancel()
+    assert begun == [0, pytest.approx(2.1)]
+    assert told.failures == [(1, False)]
+    assert told.changes == ["TooSlowError: "]
+
+
+@pytest.mark.parametrize(
+    ("reply", "fault"),
+    [
+        (answer(source=3), "member 2 answers as 3"),
+        (answer(to=POST), "APPEND_ENTRIES_RESPONSE answers REQUEST_VOTE_REQUEST"),
+        (answer() * 2, "an answer to nothing"),
+        (b"\xff" * 26, "type 255"),
+    ],
+)
+async def test_wrong_answer_breaks_the_connection(reply: bytes, fault: str, autojump_clock: Clock) -> None:
+    async def wrong(stream: trio.abc.Stream, number: int) -> None:
+        await stream.receive_some()
+        await stream.send_all(reply)
+        await silent(stream, number)
+
+    told, server = Told(), Server(wrong)
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told)
+        server.nursery.start_soon(under_test.run)
+        under_test.send(1, VOTE)
+        await trio.sleep(0.01)
+        server.nursery.cancel_scope.cancel()
+    assert fault in told.changes[1]
+    assert "RemoteProtocolError" in told.changes[1]
+    assert len(told.answers) + len(told.failures) == 1
+
+
+async def test_waits_grow_until_the_server_answers_also_if_it_lets_us_in(autojump_clock: Clock) -> None:
+    async def moody(stream: trio.abc.Stream, number: int) -> None:
+        if number == 6:
+            await stream.receive_some()
+            await stream.send_all(answer())
+
+    told, server = Told(), Server(moody)
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told)
+        server.nursery.start_soon(under_test.run)
+        await trio.sleep(2.35)
+        under_test.send(1, VOTE)
+        await trio.sleep(0.3)
+        server.nursery.cancel_scope.cancel()
+    assert server.attempts == pytest.approx([0, 0.1, 0.3, 0.7, 1.5, 2.3, 2.45, 2.65])
+    assert told.answers == [(1, 0)]
+
+
+def test_backoff_is_jittered_doubles_and_ends_at_the_longest() -> None:
+    for lot in (0.0, 0.25, 0.999):
+        backoff = Backoff(lambda lot=lot: lot, first_s=0.1, longest_s=5.0)  # type: ignore[misc]
+        waits = [backoff.wait_s(failures) for failures in (1, 2, 3, 7, 1000)]
+        assert waits == pytest.approx([base * (0.5 + lot) for base in (0.1, 0.2, 0.4, 5.0, 5.0)])
+
+
+async def test_request_fails_at_once_while_the_link_waits_and_a_poke_ends_the_wait(
+    autojump_clock: Clock,
+) -> None:
+    told, server = Told(), Server(echoing)
+    refuse = True
+
+    async def connect() -> Established:
+        if refuse:
+            raise UnreachableError("nobody there")
+        return await server.connect()
+
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(connect, told)
+        server.nursery.start_soon(under_test.run)
+        await trio.sleep(0.31)  # now it waits for 0.4 s
+        under_test.send(1, VOTE)
+        assert told.failures == [(1, False)]
+        refuse = False
+        under_test.poke()
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.attempts == [pytest.approx(0.31)]
+        under_test.send(2, VOTE)
+        await trio.sleep(0.01)
+        server.nursery.cancel_scope.cancel()
+    assert told.answers == [(2, 1)]
+    assert told.changes == ["UnreachableError: nobody there"] * 3 + ["up"]
+
+
+async def test_lazy_link_connects_only_for_a_request(autojump_clock: Clock) -> None:
+    told, server = Told(), Server(closing)
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told, lazy=True)
+        server.nursery.start_soon(under_test.run)
+        await trio.sleep(10)
+        under_test.send(1, VOTE)
+        await trio.sleep(10)
+        assert server.attempts == [10]  # it failed, and nobody wants the connection any more
+        under_test.send(2, VOTE)
+        await trio.sleep(10)
+        server.nursery.cancel_scope.cancel()
+    assert server.attempts == [10, 20]
+    assert [tag for tag, _ in told.failures] == [1, 2]
+
+
+async def test_queue_is_bounded(autojump_clock: Clock) -> None:
+    told = Told()
+    under_test = link(trio.sleep_forever, told)  # type: ignore[arg-type]
+    for tag in range(QUEUE_LIMIT + 1):
+        under_test.send(tag, VOTE)
+    assert told.failures == [(QUEUE_LIMIT, False)]
+
+
+@pytest.mark.parametrize("sent", [True, False])
+async def test_cancelled_link_reports_what_is_open_and_closes_its_stream(
+    sent: bool, autojump_clock: Clock
+) -> None:
+    """A member whose endpoint changed: the core must not wait for answers that nobody reads."""
+    closed = trio.Event()
+
+    async def until_closed(stream: trio.abc.Stream, number: int) -> None:
+        await silent(stream, number)
+        closed.set()
+
+    told, server = Told(), Server(until_closed)
+
+    async def never() -> Established:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async with trio.open_nursery() as server.nursery:
+        with trio.move_on_after(1):
+            async with trio.open_nursery() as nursery:
+                under_test = link(server.connect if sent else never, told)
+                nursery.start_soon(under_test.run)
+                under_test.send(1, VOTE)
+        assert told.failures == [(1, sent)]
+        under_test.send(2, VOTE)
+        assert told.failures[1:] == [(2, False)]
+        if sent:
+            await closed.wait()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_every_request_is_answered_or_failed_exactly_once(seed: int, autojump_clock: Clock) -> None:
+    lots = random.Random(seed)
+
+    async def moody(stream: trio.abc.Stream, number: int) -> None:
+        decoder = RequestDecoder(Limits())
+        try:
+            while data := await stream.receive_some():
+                decoder.receive_data(data)
+                while (request := decoder.next_message()) is not None:
+                    await trio.sleep(lots.choice((0, 0, 0.01, 0.5)))
+                    mood = lots.random()
+                    if mood < 0.03:
+                        return
+                    if mood < 0.05:
+                        await trio.sleep(10)
+                    noise = b"\0" if mood > 0.98 else b""
+                    await stream.send_all(noise + answer(request.term))
+        except trio.BrokenResourceError:
+            pass
+
+    told, server, tags = Told(), Server(moody), 300
+
+    async def connect() -> Established:
+        await trio.sleep(lots.choice((0, 0.1)))
+        if lots.random() < 0.3:
+            raise lots.choice((UnreachableError("no"), AuthError("no"), RemoteProtocolError("no")))
+        return await server.connect()
+
+    async with trio.open_nursery() as server.nursery:
+        async with trio.open_nursery() as nursery:
+            under_test = link(connect, told, lazy=bool(seed % 2))
+            nursery.start_soon(under_test.run)
+            for tag in range(tags):
+                under_test.send(tag, vote(tag))
+                await trio.sleep(lots.choice((0, 0, 0, 0.05, 1)))
+            nursery.cancel_scope.cancel()
+        server.nursery.cancel_scope.cancel()
+    reported = Counter([tag for tag, _ in told.answers] + [tag for tag, _ in told.failures])
+    assert reported == Counter(range(tags))
+    assert all(tag == term for tag, term in told.answers)
+    assert told.answers
+    assert told.failures
+
+
+def caller(connect: Callable[[], Awaitable[Established]]) -> Caller:
+    return Caller(connect, server_id=2, timeout_s=TIMEOUT_S, backoff=BACKOFF, lazy=True)
+
+
+async def test_calls_of_many_tasks_share_one_connection(autojump_clock: Clock) -> None:
+    server, results = Server(echoing), dict[int, int]()
+    async with trio.open_nursery() as server.nursery:
+        under_test = caller(server.connect)
+        server.nursery.start_soon(under_test.run)
+
+        async def one(term: int) -> None:
+            results[term] = (await under_test.call(vote(term))).next_index
+
+        async with trio.open_nursery() as nursery:
+            for term in range(50):
+                nursery.start_soon(one, term)
+        server.nursery.cancel_scope.cancel()
+    assert results == {term: term for term in range(50)}
+    assert len(server.attempts) == 1
+
+
+async def test_call_that_was_sent_and_not_answered_has_an_unknown_outcome(autojump_clock: Clock) -> None:
+    server = Server(silent)
+    async with trio.open_nursery() as server.nursery:
+        under_test = caller(server.connect)
+        server.nursery.start_soon(under_test.run)
+        with pytest.raises(OutcomeUnknown):
+            await under_test.call(POST)
+        assert trio.current_time() == TIMEOUT_S
+        server.nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "error", [UnreachableError("x"), TransportError("x"), AuthError("x"), RemoteProtocolError("x")]
+)
+async def test_call_that_was_never_sent_says_what_is_wrong(
+    error: GarlicFarmError, autojump_clock: Clock
+) -> None:
+    async def connect() -> Established:
+        raise error
+
+    async with trio.open_nursery() as nursery:
+        under_test = caller(connect)
+        nursery.start_soon(under_test.run)
+        with pytest.raises(type(error), match="x"):
+            await under_test.call(POST)
+        nursery.cancel_scope.cancel()
+
+
+async def test_cancelled_call_does_not_disturb_the_pairing_of_others(autojump_clock: Clock) -> None:
+    async def slow(stream: trio.abc.Stream, number: int) -> None:
+        await trio.sleep(1)
+        await echoing(stream, number)
+
+    server = Server(slow)
+    async with trio.open_nursery() as server.nursery:
+        under_test = caller(server.connect)
+        server.nursery.start_soon(under_test.run)
+        with trio.move_on_after(0.5):
+            await under_test.call(vote(1))
+        assert (await under_test.call(vote(2))).next_index == 2
+        server.nursery.cancel_scope.cancel()
