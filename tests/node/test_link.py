@@ -254,7 +254,7 @@ async def test_waits_grow_until_the_server_answers_also_if_it_lets_us_in(autojum
         server.nursery.start_soon(under_test.run)
         await trio.sleep(2.35)
         under_test.send(1, VOTE)
-        await trio.sleep(0.3)
+        await trio.sleep(0.4)
         server.nursery.cancel_scope.cancel()
     assert server.attempts == pytest.approx([0, 0.1, 0.3, 0.7, 1.5, 2.3, 2.45, 2.65])
     assert told.answers == [(1, 0)]
