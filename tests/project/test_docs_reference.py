@@ -1,0 +1,137 @@
+"""Metrics, errors, endpoints, messages and kits: the reference names what the code has, and no more."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import prometheus_client
+import pytest
+import trio
+from starlette.routing import Route
+
+from garlicfarm import errors
+from garlicfarm.admin.app import create_app
+from garlicfarm.metrics import NodeMetrics
+from garlicfarm.testing.invariants import __doc__ as INVARIANTS
+from garlicfarm.wire import MessageType, ValueType
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def rows(page: str, columns: int) -> list[tuple[str, ...]]:
+    """The table rows of a page that begin with a name in backticks and have so many columns."""
+    text = (REFERENCE / page).read_text(encoding="utf-8")
+    cells = [
+        tuple(c.strip() for c in re.split(r"(?<!\\)\|", line)[1:-1])
+        for line in re.findall(r"^\| `.*\|$", text, re.M)
+    ]
+    return [row for row in cells if len(row) == columns]
+
+
+def test_metrics_page_has_every_metric_with_type_and_labels() -> None:
+    metrics = NodeMetrics()
+    expected = {}
+    for collector in metrics.registry._collector_to_names:
+        if not isinstance(collector, prometheus_client.metrics.MetricWrapperBase):
+            continue
+        total = "_total" if collector._type == "counter" else ""
+        name = collector._name.removeprefix("garlicfarm_") + total
+        expected[name] = (collector._type, ", ".join(collector._labelnames))
+    shown = {name.strip("`"): (kind, labels) for name, kind, labels, _ in rows("metrics.md", 4)}
+    assert shown == expected
+
+
+def test_log_words_on_the_metrics_page_are_those_of_the_code() -> None:
+    text = (REFERENCE / "metrics.md").read_text(encoding="utf-8").partition("Words:")[2]
+    said = set(re.findall(r"`([a-z-]+)`", text))
+    logged = set()
+    for path in (ROOT / "garlicfarm").rglob("*.py"):
+        logged |= set(
+            re.findall(r'log\.(?:info|warning|error)\(\s*"([a-z-]+)"', path.read_text(encoding="utf-8"))
+        )
+    assert said == logged | {"became-follower", "became-candidate", "became-leader"}
+
+
+def test_errors_page_has_every_error_with_its_parent() -> None:
+    shown = {name.strip("`"): base.strip("`") for name, base, *_ in rows("errors.md", 4)}
+    assert shown == {
+        name: "" if (base := getattr(errors, name).__base__) is errors.GarlicFarmError else base.__name__
+        for name in errors.__all__
+        if name != "GarlicFarmError"
+    }
+
+
+class _Node:
+    """As much of a node as an application needs to be made."""
+
+    metrics = NodeMetrics()
+
+    class users:
+        @staticmethod
+        def lookup(name: str) -> dict[str, list[str]]:
+            return {}
+
+
+async def test_admin_page_has_every_endpoint() -> None:
+    app = create_app(_Node(), shutdown=trio.Event())  # type: ignore[arg-type]
+    served = {
+        f"{method} {route.path}"
+        for route in app.routes
+        if isinstance(route, Route)
+        for method in (route.methods or ())
+        if method != "HEAD"
+    }
+    shown = {name.strip("`").partition("?")[0] for name, *_ in rows("admin-api.md", 3) if " /" in name}
+    assert shown == served
+
+
+def test_admin_page_has_every_kind_of_problem() -> None:
+    kinds = set()
+    for name in ("app.py", "access.py", "problems.py"):
+        source = (ROOT / "garlicfarm" / "admin" / name).read_text(encoding="utf-8")
+        kinds |= set(re.findall(r'Problem\(\s*(?:\d+|error\.status_code),\s*"([a-z-]+)"', source))
+    text = (
+        (REFERENCE / "admin-api.md").read_text(encoding="utf-8").partition("## Errors")[2].partition("## ")[0]
+    )
+    shown = {
+        word for row in re.findall(r"^\| \d+ \| (.*?) \|", text, re.M) for word in re.findall("`(.*?)`", row)
+    }
+    assert len(kinds) > 10
+    assert shown == kinds
+
+
+def test_protocol_page_has_every_decision_once() -> None:
+    text = (REFERENCE / "protocol.md").read_text(encoding="utf-8")
+    defined = re.findall(r'<a id="d(\d+)"></a>', text)
+    assert sorted(map(int, defined)) == list(range(1, 19))
+    cited = set()
+    for path in [*(ROOT / "garlicfarm").rglob("*.py"), *(ROOT / "transports").rglob("*.py")]:
+        cited |= set(re.findall(r"\bD(\d{1,2})\b", path.read_text(encoding="utf-8")))
+    assert cited <= set(defined)
+
+
+@pytest.mark.parametrize(("kind", "title"), [(MessageType, "messages"), (ValueType, "values")])
+def test_protocol_page_numbers_are_those_of_the_wire(kind: type[MessageType | ValueType], title: str) -> None:
+    text = (REFERENCE / "protocol.md").read_text(encoding="utf-8")
+    table = text.partition(f"<!-- {title} -->")[2].partition("\n\n")[0]
+    shown = {}
+    for name, numbers in re.findall(r"^\| (\w+(?: / Response)?) \| ([\d /]+) \|", table, re.M):
+        request, _, response = name.partition(" / ")
+        first, *second = numbers.split(" / ")
+        shown[request] = int(first)
+        if response:
+            shown[request.removesuffix("Request") + response] = int(second[0])
+    names = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper(): number for name, number in shown.items()}
+    assert names == {member.name: member.value for member in kind}
+
+
+def test_testing_page_names_what_is_there() -> None:
+    for name, *_ in rows("testing-kits.md", 2):
+        module, dot, attribute = name.strip("`").partition(".")
+        if dot:
+            assert hasattr(importlib.import_module(f"garlicfarm.testing.{module}"), attribute), name
+    shown = {name.strip("`") for name, *_ in rows("testing-kits.md", 2) if "." not in name}
+    assert shown == set(re.findall(r"^`(\w+)`  ", INVARIANTS or "", re.M))
