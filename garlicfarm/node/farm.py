@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import trio
 
@@ -31,8 +31,8 @@ from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.peers import Peers
 from garlicfarm.node.session import Slot
-from garlicfarm.raft import Entry, RaftConfig, RawNode, Ready, Refusal, Role
-from garlicfarm.storage import LogStore, Writer
+from garlicfarm.raft import Entry, Persist, RaftConfig, RawNode, Ready, Refusal, Role, Storage
+from garlicfarm.storage import Genesis
 from garlicfarm.wire import Limits, decode_configuration
 from garlicfarm.wire.messages import (
     Configuration,
@@ -43,7 +43,7 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 
-__all__ = ["Farm"]
+__all__ = ["Farm", "Store", "StoreWriter"]
 
 STALL_S = 0.05
 REDIRECT_PAUSE_S = 0.05
@@ -53,6 +53,26 @@ _REASONS = {
     Refusal.TRANSFER: "leadership-in-transfer",
     Refusal.ROLE: "role-missing",
 }
+
+
+class Store(Storage, Protocol):
+    """What a farm reads: `garlicfarm.storage.LogStore`, or one in memory."""
+
+    genesis: Genesis
+
+    def size_bytes(self) -> int:
+        """What it takes on the disk."""
+
+
+class StoreWriter(Protocol):
+    """What writes it: `garlicfarm.storage.Writer`, or one in memory."""
+
+    def submit(self, persist: Persist) -> None:
+        """Queue a durable step."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
+        """Write until cancelled."""
+        ...
 
 
 class _Proposal:
@@ -68,6 +88,7 @@ class _Proposal:
 class Farm:
     """A member of one farm, from its open store to its place in the cluster.
 
+    ``make_writer(on_durable, on_batch)`` makes the one writer of ``store``;
     ``dial(id, endpoint)`` opens an authenticated stream to another member.
     """
 
@@ -75,7 +96,8 @@ class Farm:
         self,
         section: FarmSection,
         node_id: int,
-        store: LogStore,
+        store: Store,
+        make_writer: Callable[[Callable[[int], None], Callable[[int, float], None]], StoreWriter],
         application: Application,
         dial: Callable[[int, str], Awaitable[Established]],
         metrics: FarmMetrics,
@@ -115,11 +137,7 @@ class Farm:
             unreachable=lambda peer, seq: self._put(self.raw.report_unreachable, peer, seq),
             changed=self._peer_changed,
         )
-        self._writer = Writer(
-            store,
-            on_durable=lambda token: self._put(self.raw.persisted, token),
-            on_batch=self._wrote,
-        )
+        self._writer = make_writer(lambda token: self._put(self.raw.persisted, token), self._wrote)
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._wake = trio.Event()
         self._next_token = 0
@@ -165,7 +183,7 @@ class Farm:
             while self._inbox:
                 function, arguments = self._inbox.popleft()
                 function(*arguments)
-            raw.tick(int(trio.current_time() * 1000))
+            raw.tick(round(trio.current_time() * 1000))
             self._carry_out(raw.ready())
 
     def _put(self, function: Callable[..., None], *arguments: Any) -> None:

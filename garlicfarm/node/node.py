@@ -41,7 +41,7 @@ from garlicfarm.node.session import Caller, Session
 from garlicfarm.node.view import View
 from garlicfarm.plugins import make_router, make_transport
 from garlicfarm.router import Router
-from garlicfarm.storage import DataDirectory, LogReader, LogStore
+from garlicfarm.storage import DataDirectory, LogReader, LogStore, Writer
 from garlicfarm.transport import Endpoint, Peer, Transport
 from garlicfarm.users import UserStore
 
@@ -166,6 +166,7 @@ class Node:
             section,
             self.node_id,
             store,
+            partial(Writer, store),
             applications[section.application](section.name),
             partial(self._dial, section, genesis.farm_id, password),
             self.metrics.farm(section.name),

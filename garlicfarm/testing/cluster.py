@@ -1,0 +1,288 @@
+"""`cluster`: a whole farm in one process, for tests of your own application.
+
+    from garlicfarm.testing.cluster import Cluster, cluster
+
+    @pytest.fixture
+    async def farm() -> AsyncIterator[Cluster]:
+        async with cluster(3, application=MyApplication) as running:
+            yield running
+
+    async def test_my_application_survives_its_leader(farm: Cluster, autojump_clock: MockClock) -> None:
+        index, term = await farm.post(b"an entry")
+        await farm.kill(await farm.leader())
+        await farm.applied(index)
+
+Each node is the real one (`garlicfarm.node.farm`: sessions, links, handshake, the consensus core) over a
+network and stores in memory. With pytest-trio's ``autojump_clock``, which each test has to name itself, no
+time is spent waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import trio
+
+from garlicfarm.config import FarmSection, MetaSection, RaftSection, RetentionSection
+from garlicfarm.config.model import PRESETS
+from garlicfarm.errors import OutcomeUnknown
+from garlicfarm.farm.application import Application
+from garlicfarm.farm.log import LogApplication
+from garlicfarm.handshake import Established, Gate, Guard, initiate, respond
+from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
+from garlicfarm.identity import member_lookup, member_password
+from garlicfarm.link import CONNECTION_ERRORS
+from garlicfarm.logs import EventLogger
+from garlicfarm.metrics import NodeMetrics
+from garlicfarm.node.farm import Farm
+from garlicfarm.node.session import Caller, Session
+from garlicfarm.raft import Persist
+from garlicfarm.storage import Genesis
+from garlicfarm.testing.memory_network import MemoryNetwork
+from garlicfarm.testing.memory_storage import UnsyncedStorage
+from garlicfarm.transport import Endpoint, Peer
+from garlicfarm.wire.messages import ClusterServer, Configuration
+
+__all__ = ["Cluster", "cluster"]
+
+FARM = "farm"
+PORT = 27150
+PATIENCE_S = 300.0
+FSYNC_S = 0.002
+
+
+class _Disk(UnsyncedStorage):
+    """A `garlicfarm.node.farm.Store`; what is not synced is lost when its node is killed."""
+
+    def __init__(self, genesis: Genesis) -> None:
+        assert genesis.configuration is not None
+        super().__init__(genesis.configuration)
+        self.genesis = genesis
+
+    def size_bytes(self) -> int:
+        return sum(len(entry.value) for entry in self.contents)
+
+
+class _Writer:
+    """A `garlicfarm.node.farm.StoreWriter`: all that is queued becomes durable at once."""
+
+    def __init__(
+        self, disk: _Disk, on_durable: Callable[[int], None], on_batch: Callable[[int, float], None]
+    ) -> None:
+        self._disk = disk
+        self._on_durable = on_durable
+        self._on_batch = on_batch
+        self._work = trio.Event()
+
+    def submit(self, persist: Persist) -> None:
+        self._disk.submit(persist)
+        self._work.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
+        task_status.started()
+        while True:
+            await self._work.wait()
+            self._work = trio.Event()
+            steps = len(self._disk.pending)
+            await trio.sleep(FSYNC_S)
+            batch = [self._disk.sync() for _ in range(steps)]
+            self._on_batch(sum(len(persist.entries) for persist in batch), FSYNC_S)
+            self._on_durable(batch[-1].token)
+
+
+class _Node:
+    """A node that runs."""
+
+    def __init__(self, farm: Farm) -> None:
+        self.farm = farm
+        self.scope = trio.CancelScope()
+        self.ended = trio.Event()
+
+
+class Cluster:
+    """The nodes 1 … n. Made by `cluster`."""
+
+    def __init__(
+        self,
+        size: int,
+        application: Callable[[], Application],
+        raft: RaftSection,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.network = MemoryNetwork()
+        self._application = application
+        self._raft = raft
+        self._nursery = nursery
+        self._farm_id = secrets.token_bytes(16)
+        self._secret = secrets.token_bytes(32)
+        servers = tuple(ClusterServer(i, f"memory://{_host(i)}:{PORT}") for i in range(1, size + 1))
+        genesis = Genesis(FARM, self._farm_id, "log", 1, Configuration(0, 0, servers))
+        self._disks = {server.id: _Disk(genesis) for server in servers}
+        self._nodes: dict[int, _Node] = {}
+
+    # ------------------------------------------------------------------ what you see
+
+    @property
+    def running(self) -> frozenset[int]:
+        """The nodes that are not killed."""
+        return frozenset(self._nodes)
+
+    def farm(self, node: int) -> Farm:
+        """A running node's farm: role, term, log and all. Raises `KeyError` if it is killed."""
+        return self._nodes[node].farm
+
+    def application(self, node: int) -> Application:
+        """A running node's application. Raises `KeyError` if it is killed."""
+        return self.farm(node).application
+
+    async def leader(self, among: Collection[int] | None = None) -> int:
+        """The node that leads a majority, ``among`` these (all that run).
+
+        Raises `trio.TooSlowError` after 300 s: there is none.
+        """
+        with trio.fail_after(PATIENCE_S):
+            while True:
+                for node in sorted(among or self.running):
+                    if self.farm(node).is_leader and self._followers(node) > len(self._disks) // 2:
+                        return node
+                await trio.sleep(self._raft.heartbeat_s / 10)
+
+    def _followers(self, leader: int) -> int:
+        core = self.farm(leader).raw
+        cut_off = {a for a, b in self.network.blocked if b == _host(leader)}
+        return sum(
+            node.farm.leader_id == leader and node.farm.raw.term == core.term
+            for node_id, node in self._nodes.items()
+            if _host(node_id) not in cut_off
+        )
+
+    async def applied(self, index: int, nodes: Collection[int] | None = None) -> None:
+        """Return once these nodes (all that run) have applied ``index``. Raises `trio.TooSlowError`."""
+        with trio.fail_after(PATIENCE_S):
+            for node in nodes or self.running:
+                await self.farm(node).wait_applied(index - 1)
+
+    # ------------------------------------------------------------------ what you do
+
+    async def post(self, entry: bytes, *, via: int | None = None) -> tuple[int, int]:
+        """Post an entry through a node (the leader); (index, term) once it is committed.
+
+        Raises `EntryRefused`, `ProposalDropped`, `NoQuorum` (certainly not appended),
+        `OutcomeUnknown`. Cancelled, it may or may not be appended.
+        """
+        node = await self.leader() if via is None else via
+        return await self.farm(node).post_entry(entry, 0)
+
+    async def kill(self, node: int) -> None:
+        """End a node as a power failure does: what it had not synced is lost."""
+        running = self._nodes.pop(node)
+        running.scope.cancel()
+        await running.ended.wait()
+        self.network.kill(_host(node))
+        self._disks[node].pending.clear()
+
+    async def restart(self, node: int) -> None:
+        """Start a node, which is killed first if it runs, with what is on its disk."""
+        if node in self._nodes:
+            await self.kill(node)
+        await self._nursery.start(self._run, node)
+
+    def partition(self, *sides: Collection[int]) -> None:
+        """Part the nodes: those of different sides do not hear each other until `heal`."""
+        self.network.partition(*([_host(node) for node in side] for side in sides))
+
+    def heal(self) -> None:
+        """End all partitions."""
+        self.network.heal()
+
+    # ------------------------------------------------------------------ a node
+
+    async def _run(self, node: int, *, task_status: trio.TaskStatus[None]) -> None:
+        disk = self._disks[node]
+        transport = self.network.transport(_host(node))
+        section = FarmSection(
+            name=FARM,
+            endpoint=f"memory://{_host(node)}:{PORT}",
+            application="log",
+            default_transport="memory",
+            secret_file=Path("unused"),
+            raft=self._raft,
+            retention=RetentionSection(),
+            meta=MetaSection(),
+        )
+        password = member_password(self._secret, self._farm_id, node)
+        challenges = ChallengeCache()
+
+        async def dial(member: int, text: str) -> Established:
+            endpoint = Endpoint.parse(text)
+            return await initiate(
+                partial(transport.open_stream, endpoint),
+                host=f"{endpoint.host}:{endpoint.port}",
+                farm=FARM,
+                user=str(node),
+                password=password,
+                cache=challenges,
+                farm_id=self._farm_id,
+            )
+
+        log = EventLogger(logging.getLogger("garlicfarm.testing.cluster"), farm=FARM, node=node)
+        metrics = NodeMetrics().farm(FARM)
+        farm = Farm(section, node, disk, partial(_Writer, disk), self._application(), dial, metrics, log)
+        lookup = member_lookup([self._secret], self._farm_id, lambda user: {})
+        verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
+        gates = {FARM: Gate(FARM, self._farm_id, verifier)}
+        guard = Guard()
+
+        async def serve(stream: trio.abc.Stream, peer: Peer) -> None:
+            try:
+                established = await respond(stream, gates, guard, peer)
+                if established is not None:
+                    caller = Caller(f"member {established.user}", int(established.user), may_post=True)
+                    timeout_s = farm.answer_timeout_s
+                    await Session(farm, established.stream, caller, established.leftover, timeout_s).run()
+            except* (*CONNECTION_ERRORS, OutcomeUnknown) as group:
+                log.info("connection-lost", peer=peer.address, cause=str(group.exceptions[0]))
+
+        running = _Node(farm)
+        try:
+            with running.scope:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(transport.serve, Endpoint("memory", _host(node), PORT), serve)
+                    await nursery.start(farm.run)
+                    self._nodes[node] = running
+                    task_status.started()
+        finally:
+            running.ended.set()
+
+
+def _host(node: int) -> str:
+    return f"node{node}"
+
+
+@asynccontextmanager
+async def cluster(
+    size: int = 3,
+    *,
+    application: Callable[[], Application] = LogApplication,
+    raft: RaftSection | None = None,
+) -> AsyncIterator[Cluster]:
+    """Run a farm of ``size`` nodes, each with its own ``application()``, for the body of the context.
+
+    ``raft``: timeouts and limits; those of the preset ``clearnet`` if None. A node that fails raises
+    its error from the context.
+    """
+    if raft is None:
+        raft = msgspec.convert(PRESETS["clearnet"], RaftSection)
+    async with trio.open_nursery() as nursery:
+        running = Cluster(size, application, raft, nursery)
+        for node in range(1, size + 1):
+            await running.restart(node)
+        yield running
+        nursery.cancel_scope.cancel()
