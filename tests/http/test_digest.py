@@ -159,6 +159,19 @@ def test_verify_does_the_same_hashes_whoever_asks(user: str, monkeypatch: pytest
     assert calls == 5  # two candidates of two hashes each, and the dummy's HA1
 
 
+@pytest.mark.parametrize("user", ["alice", "nobody"])
+def test_verify_never_accepts_the_stand_in_for_unknown_users(user: str) -> None:
+    verifier = make_verifier()
+    proof = {"nonce": new_nonce(verifier, NOW_S), "nc": "00000001", "cnonce": "c", "uri": TARGET}
+    stand_in = ha1("MD5", "", REALM, verifier._dummy)
+    response = digest_response("MD5", stand_in, method="GET", **proof)
+    header = (
+        f'Digest username="{user}", realm="{REALM}", nonce="{proof["nonce"]}", uri="{TARGET}", '
+        f'response="{response}", qop=auth, nc=00000001, cnonce="c"'
+    )
+    assert verifier.verify("GET", TARGET, header, NOW_S) == Refused(failed=True)
+
+
 def test_verify_for_another_method_or_target_fails() -> None:
     verifier = make_verifier()
     challenges = verifier.challenges(NOW_S, b"r" * 16)

@@ -102,12 +102,12 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(server: Server, certificate: Path) -> AsyncIterator[Server]:
+async def serving(server: Server, certificate: Path, *, lenient: bool = True) -> AsyncIterator[Server]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     plain = await trio.open_tcp_listeners(0, host="127.0.0.1")
     server.port = plain[0].socket.getsockname()[1]
-    listeners = [trio.SSLListener(listener, context, https_compatible=True) for listener in plain]
+    listeners = [trio.SSLListener(listener, context, https_compatible=lenient) for listener in plain]
     async with trio.open_nursery() as nursery:
         await nursery.start(trio.serve_listeners, server.handle, listeners)
         with trio.fail_after(30):
@@ -319,6 +319,16 @@ async def test_answer_to_a_large_post_is_not_lost_to_a_reset(certificate: Path, 
             await stream.send_all(head + body)
             assert (await stream.receive_some()).startswith(b"HTTP/1.1 404 Not Found\r\n")
             await stream.aclose()
+
+
+async def test_refused_client_sees_a_clean_end_of_tls(certificate: Path, users: UserStore) -> None:
+    async with serving(Server(ALGORITHMS, users), certificate, lenient=False) as server:
+        tcp = await trio.open_tcp_stream("127.0.0.1", server.port)
+        stream = trio.SSLStream(tcp, trusting(certificate), server_hostname="127.0.0.1")
+        await stream.send_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        answer = b"".join([chunk async for chunk in stream])
+        await stream.aclose()
+    assert answer.endswith(b"\r\n\r\nNot Found\n")
 
 
 async def test_plain_text_on_the_tls_port_costs_its_own_connection_only(

@@ -347,6 +347,19 @@ async def test_client_that_sends_garbage_without_end_is_read_a_little_and_closed
     assert sent <= 65536 + 2 * 4096
 
 
+async def test_client_that_still_sends_its_body_is_read_so_that_the_answer_is_not_reset(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    server = Server(nursery)
+    stream = await server.open_stream()
+    async with taking(0):
+        await stream.send_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n")
+        await trio.testing.wait_all_tasks_blocked()
+        await stream.send_all(b"nine here")
+        await stream.send_eof()
+        assert (await read_all(stream)).startswith(b"HTTP/1.1 404 Not Found\r\n")
+
+
 async def test_client_that_breaks_off_is_counted_and_costs_nothing_else(nursery: trio.Nursery) -> None:
     server = Server(nursery)
     ours, theirs = trio.testing.memory_stream_pair()
