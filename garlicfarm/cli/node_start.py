@@ -53,7 +53,8 @@ async def _main(config: Config) -> None:
     async def end_in_time(signals: AsyncIterator[int]) -> None:
         async for _ in signals:
             shutdown.set()
-            nursery.cancel_scope.deadline = trio.current_time() + config.node.shutdown_timeout_s
+            deadline = trio.current_time() + config.node.shutdown_timeout_s
+            nursery.cancel_scope.deadline = min(nursery.cancel_scope.deadline, deadline)
 
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:

@@ -21,6 +21,7 @@ from garlicfarm.errors import (
     NoQuorum,
     OutcomeUnknown,
     ProposalDropped,
+    RemoteProtocolError,
     TransportError,
 )
 from garlicfarm.handshake import Established, initiate
@@ -28,6 +29,7 @@ from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.link import Backoff, Caller
 from garlicfarm.raft import Refusal
 from garlicfarm.transport import Endpoint, Transport
+from garlicfarm.wire import Limits
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 
 __all__ = ["FarmClient", "open_farm_client"]
@@ -47,20 +49,26 @@ class FarmClient:
     async def post(self, entries: Sequence[bytes]) -> tuple[int, int]:
         """Append entries, all or nothing; (index, term) of the last one after their commit.
 
-        Raises, the entries being certainly not appended: `EntryRefused` (the application's verdict),
-        `AuthError` (wrong credentials, or the user may not post), `ProposalDropped` (the leader has
-        too much uncommitted), `NoQuorum` (no leader within the deadline). `OutcomeUnknown`: sent, not
-        answered; a repetition may append them twice. Cancelled: as `OutcomeUnknown`.
+        Raises, the entries being certainly not appended: `EntryRefused` (the application's verdict, or
+        an entry over 1 MiB, which would cost the connection, and others' posts on it), `AuthError`
+        (wrong credentials, or the user may not post), `ProposalDropped` (the leader has too much
+        uncommitted), `NoQuorum` (no leader within the deadline). `OutcomeUnknown`: sent, not answered;
+        a repetition may append them twice. Cancelled: as `OutcomeUnknown`.
         """
+        limit = Limits().max_entry_bytes
+        if any(len(entry) > limit for entry in entries):
+            raise EntryRefused("", f"larger than {limit} bytes")
         values = tuple(LogEntry(0, ValueType.APPLICATION, entry) for entry in entries)
         request = Request(MessageType.CLIENT_REQUEST, 0, 0, entries=values)
         target: int | None = None
+        reason = "none is known"
         with trio.move_on_after(self._timeout_s):
             while True:
                 target = self._target
                 try:
                     response = await self._callers[target].call(request)
-                except TransportError:
+                except (TransportError, RemoteProtocolError) as error:
+                    reason = str(error)
                     self._turn(target)
                 else:
                     if response.accepted:
@@ -69,8 +77,9 @@ class FarmClient:
                 target = None
                 await trio.sleep(REDIRECT_PAUSE_S)
         if target is not None:
+            self._turn(target)  # it may hang
             raise OutcomeUnknown(f"no answer within {self._timeout_s:g} s")
-        raise NoQuorum(f"no leader took the entry within {self._timeout_s:g} s")
+        raise NoQuorum(f"no leader took the entry within {self._timeout_s:g} s: {reason}")
 
     def _redirected(self, asked: int, response: Response) -> None:
         reason = response.next_index

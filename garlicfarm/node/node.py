@@ -20,7 +20,7 @@ from garlicfarm.admin.app import create_app
 from garlicfarm.admin.contract import FarmView
 from garlicfarm.admin.server import serve as serve_admin
 from garlicfarm.config import Config, FarmSection, ListenerSection
-from garlicfarm.errors import ConfigError, OutcomeUnknown, StorageError
+from garlicfarm.errors import ConfigError, OutcomeUnknown, PluginError, StorageError, TransportError
 from garlicfarm.farm.application import Application
 from garlicfarm.farm.base64 import decode_destination
 from garlicfarm.farm.lease import Lease
@@ -193,9 +193,14 @@ class Node:
     async def _dial(
         self, section: FarmSection, farm_id: bytes, password: str, member: int, text: str
     ) -> Established:
-        endpoint = Endpoint.parse(text, section.default_transport)
+        try:
+            endpoint = Endpoint.parse(text, section.default_transport)
+            transport = self._transport(endpoint.scheme)
+        except (ConfigError, PluginError) as error:
+            # A member that this node cannot dial must not end it: the others may do without.
+            raise TransportError(f"member {member} cannot be dialled at {text}: {error}") from error
         return await initiate(
-            partial(self._transport(endpoint.scheme).open_stream, endpoint),
+            partial(transport.open_stream, endpoint),
             host=f"{endpoint.host}:{endpoint.port}",
             farm=section.name,
             user=str(self.node_id),
@@ -231,7 +236,9 @@ class Node:
                     self.addresses.append(await nursery.start(self._listen, listener))
                 for member in self._members.values():
                     await nursery.start(self._run_member, member)
-                (self.config.node.data_dir / "admin.url").write_text(self.admin_url + "\n")
+                part = self.config.node.data_dir / "admin.url.part"
+                part.write_text(self.admin_url + "\n")
+                part.replace(part.with_name("admin.url"))  # its readers wait for it to exist
                 self._log.info("started", version=__version__, admin=self.admin_url)
                 task_status.started(self)
                 await shutdown.wait()
@@ -250,7 +257,7 @@ class Node:
                 task_status.started()
         except* StorageError as group:
             self._members.pop(farm.name)
-            self._log.error("farm-failed", farm=farm.name, cause=str(group.exceptions[0]))
+            self._log.error("farm-failed", farm=farm.name, cause=str(_leaf(group)))
             if not self._members:
                 raise
 

@@ -21,7 +21,7 @@ class _Peer:
         self.caller = caller
         self.scope = scope
         self.last_contact_s: float | None = None
-        self.error: str | None = None
+        self.error: str | None = ""
 
 
 class Peers:
@@ -109,7 +109,10 @@ class Peers:
 
     def _on_change(self, member: int, error: Exception | None) -> None:
         if peer := self._peers.get(member):
-            peer.error = None if error is None else str(error) or type(error).__name__
+            text = None if error is None else str(error) or type(error).__name__
+            if text == peer.error:
+                return  # who stays away is told of once
+            peer.error = text
         self._changed(member, error)
 
     # ------------------------------------------------------------------ for the farm
@@ -155,4 +158,4 @@ class Peers:
     def error(self, member: int) -> str | None:
         """Why the connection is down, None if it is up or was never tried."""
         peer = self._peers.get(member)
-        return peer.error if peer and not peer.link.connected else None
+        return peer.error or None if peer and not peer.link.connected else None

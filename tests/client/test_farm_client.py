@@ -1,0 +1,192 @@
+"""The client on the Raft wire: it follows the leader, and says what became of a post."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm.client.farm import FarmClient
+from garlicfarm.errors import (
+    AuthError,
+    EntryRefused,
+    GarlicFarmError,
+    NoQuorum,
+    OutcomeUnknown,
+    ProposalDropped,
+    RemoteProtocolError,
+    UnreachableError,
+)
+from garlicfarm.raft import Refusal
+from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
+from tests.node.cluster import cluster, password_of
+
+Clock = trio.testing.MockClock
+TIMEOUT_S = 3.0
+HANG = "hang"
+
+
+def said(source: int, destination: int, next_index: int = 0, *, accepted: bool = False) -> Response:
+    return Response(MessageType.APPEND_ENTRIES_RESPONSE, source, destination, 5, next_index, accepted)
+
+
+class FakeCaller:
+    """One server; what it says next: an answer, an error, or nothing for ever. The last is repeated."""
+
+    def __init__(self, *script: Response | GarlicFarmError | str) -> None:
+        self.script = list(script)
+        self.asked: list[Request] = []
+
+    async def call(self, request: Request) -> Response:
+        self.asked.append(request)
+        await trio.lowlevel.checkpoint()
+        now = self.script[0] if len(self.script) == 1 else self.script.pop(0)
+        if isinstance(now, Exception):
+            raise now
+        if isinstance(now, Response):
+            return now
+        await trio.sleep_forever()
+        raise AssertionError
+
+
+def client(callers: Mapping[int, FakeCaller]) -> FarmClient:
+    return FarmClient(callers, TIMEOUT_S)  # type: ignore[arg-type]
+
+
+async def test_redirect_is_followed_and_remembered(autojump_clock: Clock) -> None:
+    callers = {1: FakeCaller(said(1, 3)), 2: FakeCaller(HANG), 3: FakeCaller(said(3, 3, 8, accepted=True))}
+    under_test = client(callers)
+    assert await under_test.post([b"a", b"b"]) == (7, 5)
+    assert await under_test.post([b"c"]) == (7, 5)
+    assert [len(caller.asked) for caller in callers.values()] == [1, 0, 2]
+    request = callers[3].asked[0]
+    assert (request.source, request.destination) == (0, 0)
+    assert [entry.value for entry in request.entries] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        said(1, NO_LEADER),
+        said(1, 99),  # a leader whose endpoint we do not know
+        UnreachableError("x"),
+        RemoteProtocolError("x"),
+    ],
+    ids=repr,
+)
+async def test_server_of_no_help_is_left_for_the_next(
+    first: Response | GarlicFarmError, autojump_clock: Clock
+) -> None:
+    callers = {1: FakeCaller(first), 2: FakeCaller(said(2, 2, 2, accepted=True))}
+    assert await client(callers).post([b"x"]) == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (said(1, 1, Refusal.ROLE), AuthError),
+        (said(1, 1, Refusal.APPLICATION), EntryRefused),
+        (said(1, 1, Refusal.TOO_LARGE), EntryRefused),
+        (said(1, 1, Refusal.UNCOMMITTED), ProposalDropped),
+        (said(1, 1, Refusal.TRANSFER), ProposalDropped),
+        (AuthError("x"), AuthError),
+        (OutcomeUnknown("x"), OutcomeUnknown),
+    ],
+    ids=repr,
+)
+async def test_refusal_is_raised_and_not_repeated(
+    answer: Response | GarlicFarmError, error: type[Exception], autojump_clock: Clock
+) -> None:
+    callers = {1: FakeCaller(answer), 2: FakeCaller(said(2, 2, 2, accepted=True))}
+    with pytest.raises(error):
+        await client(callers).post([b"x"])
+    assert [len(caller.asked) for caller in callers.values()] == [1, 0]
+
+
+async def test_no_leader_anywhere_is_no_quorum_at_the_deadline_and_says_why(autojump_clock: Clock) -> None:
+    callers = {1: FakeCaller(said(1, NO_LEADER)), 2: FakeCaller(UnreachableError("connection refused"))}
+    with pytest.raises(NoQuorum, match="connection refused"):
+        await client(callers).post([b"x"])
+    assert trio.current_time() == pytest.approx(TIMEOUT_S, abs=0.1)
+    assert len(callers[1].asked) > 10
+
+
+async def test_hanging_server_costs_one_post_and_the_next_asks_another(autojump_clock: Clock) -> None:
+    callers = {1: FakeCaller(HANG), 2: FakeCaller(said(2, 2, 2, accepted=True))}
+    under_test = client(callers)
+    with pytest.raises(OutcomeUnknown):
+        await under_test.post([b"x"])
+    assert trio.current_time() == TIMEOUT_S
+    assert await under_test.post([b"x"]) == (1, 5)
+
+
+async def test_oversized_entry_is_refused_before_it_costs_the_connection(autojump_clock: Clock) -> None:
+    callers = {1: FakeCaller(said(1, 1, 2, accepted=True))}
+    with pytest.raises(EntryRefused):
+        await client(callers).post([b"x", bytes((1 << 20) + 1)])
+    assert not callers[1].asked
+
+
+@asynccontextmanager
+async def hanging_server() -> AsyncIterator[int]:
+    """Its port: connections are accepted by the kernel, and by nobody else."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        yield listener.socket.getsockname()[1]
+
+
+async def test_many_tasks_share_one_connection_and_follow_a_new_leader(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3) as nodes, nodes.client() as client:
+        await nodes.leader()
+        indexes: list[int] = []
+
+        async def post(number: int) -> None:
+            indexes.append((await client.post([b"%d" % number]))[0])
+
+        async def post_all(count: int) -> None:
+            async with trio.open_nursery() as nursery:
+                for number in range(count):
+                    nursery.start_soon(post, number)
+
+        await post_all(200)
+        assert sorted(indexes) == list(range(2, 202))
+        sessions = [nodes.node(node_id)._sessions.get(("farm", "alice"), ()) for node_id in nodes.running]
+        assert [len(scopes) <= 1 for scopes in sessions] == [True] * 3
+        first = await nodes.leader()
+        leader = nodes.running[first]
+        leader.scope.cancel()
+        await leader.ended.wait()
+        with trio.fail_after(5):
+            while client._callers[first]._link.connected:  # noqa: ASYNC110 - or a post is sent in vain
+                await trio.sleep(0.01)
+        await post_all(20)  # the first ones wait for the election
+        assert len(set(indexes)) == 220
+
+
+async def test_wrong_password_reader_and_wrong_farm_are_told_apart(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        await nodes.leader()
+        for more, error, words in [
+            ({"password": "guess"}, AuthError, "password"),
+            ({"user": "bob", "password": password_of("bob")}, AuthError, "may not post"),
+            ({"farm": "other"}, NoQuorum, "no farm at"),
+            ({"farm_id": bytes(16)}, NoQuorum, "farm"),
+        ]:
+            async with nodes.client(timeout_s=0.5, **more) as client:
+                with pytest.raises(error, match=words):
+                    await client.post([b"x"])
+
+
+async def test_silent_server_is_passed_over(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes, hanging_server() as port:
+        await nodes.leader()
+        silent = f"ssl://127.0.0.1:{port}?pin={nodes.endpoint().params['pin']}"
+        nodes.endpoints = {7: silent, **nodes.endpoints}
+        async with nodes.client(timeout_s=0.5) as client:
+            with pytest.raises(OutcomeUnknown):
+                await client.post([b"x"])
+            assert (await client.post([b"y"]))[0] == 2

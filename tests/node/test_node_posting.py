@@ -1,0 +1,262 @@
+"""Posts through real nodes: where they end up, and what a poster learns when they do not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm.errors import (
+    AuthError,
+    EntryRefused,
+    GarlicFarmError,
+    NoQuorum,
+    OutcomeUnknown,
+    ProposalDropped,
+    RemoteProtocolError,
+    TransportError,
+    UnreachableError,
+)
+from garlicfarm.provision import MemberPlan
+from garlicfarm.raft import Refusal
+from garlicfarm.testing.processes import free_ports
+from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
+from tests.node.cluster import ALONE, Cluster, client_request, cluster
+
+
+def values(nodes: Cluster, node_id: int) -> list[bytes]:
+    """The committed application entries of a node's log."""
+    farm = nodes.farm(node_id)
+    entries = farm.store.entries(1, farm.applied_index + 1, 1 << 30)
+    return [entry.value for entry in entries if entry.value_type == 1]
+
+
+async def test_posts_through_every_member_reach_all_logs_once_and_in_one_order(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3) as nodes:
+        await nodes.leader()
+        places: dict[bytes, tuple[int, int]] = {}
+
+        async def post(node_id: int, number: int) -> None:
+            entry = b"%d from %d" % (number, node_id)
+            places[entry] = await nodes.farm(node_id).post_entry(entry, 0)
+
+        async with trio.open_nursery() as nursery:
+            for node_id in nodes.running:
+                for number in range(20):
+                    nursery.start_soon(post, node_id, number)
+        await nodes.applied(max(index for index, _ in places.values()))
+        logs = [values(nodes, node_id) for node_id in nodes.running]
+        assert logs[0] == logs[1] == logs[2] == sorted(places, key=lambda entry: places[entry])
+        assert sorted(index for index, _ in places.values()) == list(range(2, 62))
+
+
+async def test_post_during_an_election_waits_for_it_and_a_dead_member_is_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "garlicfarm")
+    async with cluster(tmp_path, 3) as nodes:
+        first = await nodes.leader()
+        caplog.clear()
+        dead = nodes.running[first]
+        dead.scope.cancel()
+        await dead.ended.wait()
+        follower = next(iter(nodes.running))
+        index, term = await nodes.farm(follower).post_entry(b"meanwhile", 0)
+        second = await nodes.leader()
+        assert second != first
+        assert term == nodes.farm(second).raw.term > 1
+        await nodes.applied(index)
+        assert values(nodes, second) == [b"meanwhile"]
+        await trio.sleep(1.2)
+        told = [
+            record.garlicfarm_fields
+            for record in caplog.records
+            if getattr(record, "garlicfarm_fields", {}).get("event") == "peer-lost"
+        ]
+        causes = [fields["cause"] for fields in told if fields["node"] == follower]
+        assert 1 <= len(causes) == len(set(causes))
+        await nodes.start(first)
+        await nodes.applied(index)
+        assert values(nodes, first) == [b"meanwhile"]
+
+
+async def test_post_without_a_quorum_ends_in_time_and_none_is_acknowledged(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3) as nodes:
+        leader = await nodes.leader()
+        survivor, other = (node_id for node_id in nodes.running if node_id != leader)
+        nodes.running[other].scope.cancel()
+        # The leader with one of two followers still has its quorum.
+        index, _ = await nodes.farm(survivor).post_entry(b"with two", 0)
+        nodes.running[survivor].scope.cancel()
+        farm = nodes.farm(leader)
+        begun = trio.current_time()
+        with pytest.raises(OutcomeUnknown):
+            await farm.post_entry(b"on the leader alone", 0)
+        assert trio.current_time() - begun < farm.answer_timeout_s + 0.5
+        dead = nodes.running[leader]
+        dead.scope.cancel()
+        await dead.ended.wait()
+        await nodes.start(survivor)
+        farm = nodes.farm(survivor)
+        begun = trio.current_time()
+        with pytest.raises(NoQuorum):
+            await farm.post_entry(b"on a follower alone", 0)
+        assert trio.current_time() - begun < farm.answer_timeout_s + 0.5
+        await nodes.start(other)  # both know all that was acknowledged
+        await nodes.leader()
+        assert (await farm.post_entry(b"again with two", 0))[0] > index
+        assert values(nodes, survivor) == [b"with two", b"again with two"]
+
+
+async def test_post_over_the_bound_of_uncommitted_entries_is_dropped(tmp_path: Path) -> None:
+    raft = {"max_uncommitted_bytes": 1024}
+    async with cluster(tmp_path, 3, raft={**ALONE, "election_timeout_max_s": 0.5, **raft}) as nodes:
+        leader = await nodes.leader()
+        farm, wire = nodes.farm(leader), await nodes.login(node_id=leader)
+        for node_id in tuple(nodes.running):
+            if node_id != leader:
+                nodes.running[node_id].scope.cancel()
+        async with trio.open_nursery() as nursery:
+
+            async def first() -> None:
+                with pytest.raises(OutcomeUnknown):
+                    await farm.post_entry(os.urandom(900), 0)
+
+            nursery.start_soon(first)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            with pytest.raises(ProposalDropped, match="too-much-uncommitted"):
+                await farm.post_entry(os.urandom(900), 0)
+            answer = await wire.ask(client_request(os.urandom(900)))
+            assert answer is not None
+            assert (answer.accepted, answer.next_index) == (False, Refusal.UNCOMMITTED)
+
+
+async def test_entry_that_the_application_refuses_is_refused_with_the_field(tmp_path: Path) -> None:
+    async with cluster(tmp_path, application="farm") as nodes:
+        await nodes.leader()
+        with pytest.raises(EntryRefused) as caught:
+            await nodes.farm().post_entry(b'{"cluster":"other","date":1,"id":0}', 0)
+        assert caught.value.field == "cluster"
+
+
+async def test_entry_over_the_limit_is_refused(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        await nodes.leader()
+        await nodes.farm().post_entry(bytes(1 << 20), 0)
+        with pytest.raises(EntryRefused, match="larger than 1048576 bytes"):
+            await nodes.farm().post_entry(bytes((1 << 20) + 1), 0)
+
+
+def said(accepted: bool, destination: int, next_index: int) -> Response:
+    return Response(MessageType.APPEND_ENTRIES_RESPONSE, 2, destination, 7, next_index, accepted)
+
+
+ANSWERS: list[tuple[Response | GarlicFarmError | None, object]] = [
+    (said(True, 2, 43), (42, 7)),
+    (said(False, 2, Refusal.UNCOMMITTED), ProposalDropped),
+    (said(False, 2, Refusal.TRANSFER), ProposalDropped),
+    (said(False, 2, Refusal.APPLICATION), EntryRefused),
+    (said(False, 2, Refusal.TOO_LARGE), EntryRefused),
+    (said(False, 3, 0), None),
+    (said(False, NO_LEADER, 0), None),
+    (None, None),
+    (UnreachableError("x"), None),
+    (TransportError("x"), None),
+    (AuthError("x"), None),
+    (RemoteProtocolError("x"), None),
+    (OutcomeUnknown("x"), OutcomeUnknown),
+]
+
+
+@pytest.mark.parametrize(("answer", "outcome"), ANSWERS, ids=repr)
+async def test_forwarded_post_ends_as_the_leaders_answer_says(
+    answer: Response | GarlicFarmError | None,
+    outcome: object,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """None: certainly not appended, and worth another try."""
+    asked: list[Request] = []
+
+    async def call(leader: int, request: Request) -> Response | None:
+        asked.append(request)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async with cluster(tmp_path) as nodes:
+        farm = nodes.farm()
+        monkeypatch.setattr(farm.peers, "call", call)
+        if isinstance(outcome, type):
+            with pytest.raises(outcome):
+                await farm._forward(2, b"x")
+        else:
+            assert await farm._forward(2, b"x") == outcome
+    (request,) = asked
+    assert (request.type, request.source, request.destination) == (MessageType.CLIENT_REQUEST, 1, 2)
+
+
+async def test_post_that_waits_for_its_commit_delays_neither_votes_nor_appends(tmp_path: Path) -> None:
+    """A follower's posts travel on a connection of their own."""
+    async with cluster(tmp_path, 3) as nodes:
+        leader = await nodes.leader()
+        follower, other = (node_id for node_id in nodes.running if node_id != leader)
+        await nodes.farm(follower).post_entry(b"warm", 0)
+        logins = nodes.farm(leader).peers
+        held = trio.Event()
+        steps: list[tuple[object, ...]] = []
+        farm = nodes.farm(leader)
+        put = farm._put
+
+        def hold(function: Callable[..., None], *arguments: object) -> None:
+            """Keep posts from the core of the leader."""
+            if function == farm._step and arguments[0].type is MessageType.CLIENT_REQUEST:  # type: ignore[attr-defined]
+                steps.append((function, *arguments))
+                held.set()
+            else:
+                put(function, *arguments)
+
+        farm._put = hold  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+            outcome: list[tuple[int, int]] = []
+
+            async def post() -> None:
+                outcome.append(await nodes.farm(follower).post_entry(b"held", 0))
+
+            nursery.start_soon(post)
+            with trio.fail_after(5):
+                await held.wait()
+            term = farm.raw.term
+            index, _ = await nodes.farm(leader).post_entry(b"not held", 0)
+            await nodes.applied(index)  # appends reach the follower whose post waits
+            ages = [nodes.farm(node_id).peers.contact_age_s(leader) for node_id in (follower, other)]
+            assert all(age is not None and age < 0.5 for age in ages)
+            assert not outcome
+            assert nodes.farm(leader).raw.term == term
+            for function, *arguments in steps:
+                put(function, *arguments)  # type: ignore[arg-type]
+        assert outcome == [(index + 1, term)]
+        assert logins is nodes.farm(leader).peers
+
+
+async def test_member_that_cannot_be_dialled_costs_no_more_than_its_vote(tmp_path: Path) -> None:
+    """No plugin for its transport: the others elect and commit."""
+    ports = free_ports(2)
+    endpoints = [f"ssl://127.0.0.1:{port}" for port in ports] + ["nosuch://127.0.0.1:1"]
+    members = {
+        node_id: MemberPlan(endpoint=endpoint, admin_url="https://127.0.0.1:0")
+        for node_id, endpoint in enumerate(endpoints, 1)
+    }
+    async with cluster(tmp_path, 3, members=members, start=False) as nodes:
+        await nodes.start(1, 2)
+        await nodes.leader()
+        await nodes.farm(1).post_entry(b"x", 0)
+        error = nodes.farm(1).peers.error(3)
+        assert error is not None
+        assert "nosuch" in error
+        status = nodes.node(1).farms["farm"].status()
+        assert [row["role"] == "unreachable" for row in status["members"]] == [False, False, True]
