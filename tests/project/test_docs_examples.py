@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import trio
@@ -25,6 +27,12 @@ def example(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+counter = example("test_counter")
+farm = counter.farm
+test_counter_survives_its_leader = counter.test_counter_survives_its_leader
+test_counter_refuses_what_is_no_number = counter.test_counter_refuses_what_is_no_number
 
 
 class TestMemoryTransport(TransportSuite):
@@ -57,15 +65,26 @@ class TestFileRouter(RouterSuite):
         return made
 
 
+async def test_farm_of_processes_on_the_page_works(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "reference" / "testing-kits.md").read_text(encoding="utf-8")
+    (block,) = [
+        code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "process_farm" in code
+    ]
+    names: dict[str, Any] = {}
+    exec(compile(block, "testing-kits.md", "exec"), names)
+    await names["test_my_program_survives_a_kill"](tmp_path)
+
+
 @pytest.mark.parametrize(
     ("page", "name"),
     [
-        ("replicated-log.md", "replicated_log"),
-        ("transport-plugin.md", "memory_transport"),
-        ("router-plugin.md", "file_router"),
+        ("howto/replicated-log.md", "replicated_log"),
+        ("howto/transport-plugin.md", "memory_transport"),
+        ("howto/router-plugin.md", "file_router"),
+        ("reference/testing-kits.md", "test_counter"),
     ],
 )
 def test_page_with_example_shows_the_file_as_it_is(page: str, name: str) -> None:
-    text = (ROOT / "docs" / "howto" / page).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     source = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
     assert f"```python\n{source}```\n" in text
