@@ -1,0 +1,175 @@
+"""Statuses: repeated until their outcome is known, with sequences that rise over restarts."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm.errors import EntryRefused, GarlicFarmError, NoQuorum, OutcomeUnknown, ProposalDropped
+from garlicfarm.farm.lease import Lease
+from garlicfarm.farm.state import FarmApplication
+from garlicfarm.farm.status import encode_admin
+from garlicfarm.node import poster as poster_module
+from garlicfarm.node.farm import Farm
+from garlicfarm.node.poster import Poster
+from tests.farm.scripted_log import configuration
+from tests.node.cluster import Cluster, cluster
+
+Clock = trio.testing.MockClock
+INTERVAL_S = 30.0  # of a farm that was told nothing else
+
+
+class FakeFarm:
+    """Commits what it is given, unless ``trouble`` says otherwise."""
+
+    def __init__(self, application: FarmApplication) -> None:
+        self.name = "farm"
+        self.node_id = 1
+        self.application = application
+        self.section = SimpleNamespace(
+            meta=SimpleNamespace(destination="", publish="auto"), leaf=(), router={}
+        )
+        self.raw = SimpleNamespace(
+            status=lambda: SimpleNamespace(term=1, role=SimpleNamespace(value="leader"), commit=1)
+        )
+        self.log = SimpleNamespace(warning=self._note, error=self._note)
+        self.applied_index = 1
+        self.posted: list[bytes] = []
+        self.times: list[float] = []
+        self.trouble: list[GarlicFarmError] = []
+        self.notes: list[str] = []
+
+    def _note(self, event: str, **fields: object) -> None:
+        self.notes.append(event)
+
+    async def post_entry(self, entry: bytes, author: int) -> tuple[int, int]:
+        self.posted.append(entry)
+        self.times.append(trio.current_time())
+        await trio.sleep(0.1)
+        if self.trouble:
+            raise self.trouble.pop(0)
+        self.applied_index += 1
+        self.application.apply(self.applied_index, 1, entry)
+        return self.applied_index, 1
+
+    async def wait_applied(self, beyond: int) -> None:
+        while self.applied_index <= beyond:  # noqa: ASYNC110 - a fake
+            await trio.sleep(0.05)
+
+    def sequences(self) -> list[int]:
+        return [json.loads(entry)["sequence"] for entry in self.posted]
+
+
+def made() -> tuple[FakeFarm, Lease, Poster]:
+    application = FarmApplication("farm")
+    application.configure(0, configuration(1, 2, 3))
+    farm, lease = FakeFarm(application), Lease()
+    return farm, lease, Poster(cast(Farm, farm), application, None, None, lease, None)
+
+
+async def run_for(seconds: float, poster: Poster) -> None:
+    with trio.move_on_after(seconds):
+        await poster.run()
+
+
+async def test_status_of_unknown_outcome_is_repeated_byte_for_byte(autojump_clock: Clock) -> None:
+    farm, lease, poster = made()
+    farm.trouble = [OutcomeUnknown("x"), NoQuorum("x"), ProposalDropped("x"), OutcomeUnknown("x")]
+    await run_for(20, poster)
+    assert len(farm.posted) == 5
+    assert len(set(farm.posted)) == 1
+    assert farm.notes == ["status-not-posted"] * 4
+    assert lease.expires_ms is not None
+    await run_for(20, poster)
+    assert len(set(farm.posted)) == 2
+    assert farm.sequences()[-1] > farm.sequences()[0]
+
+
+async def test_statuses_come_an_interval_apart_and_never_closer_after_trouble(autojump_clock: Clock) -> None:
+    farm, _, poster = made()
+    await run_for(3 * INTERVAL_S + 1, poster)
+    assert farm.times == pytest.approx([0, INTERVAL_S, 2 * INTERVAL_S, 3 * INTERVAL_S])
+    farm, _, poster = made()
+    farm.trouble = [OutcomeUnknown("x")] * 100  # more than an interval long
+    await run_for(200, poster)
+    good = farm.times[100:]
+    assert len(good) > 3
+    assert farm.posted[100] == farm.posted[0]
+    assert good[2] - good[1] == pytest.approx(INTERVAL_S, abs=0.2)
+
+
+async def test_refused_status_is_told_and_replaced_by_the_next_one(autojump_clock: Clock) -> None:
+    farm, lease, poster = made()
+    farm.trouble = [EntryRefused("date", "x")]
+    await run_for(1, poster)
+    assert farm.notes == ["status-refused"]
+    assert lease.expires_ms is None
+    await run_for(INTERVAL_S, poster)
+    assert farm.posted[1] != farm.posted[0]
+    assert lease.expires_ms is not None
+
+
+async def test_status_that_the_fold_skips_begins_no_lease(autojump_clock: Clock) -> None:
+    """The clock was set back, and the log goes further than this process has read so far."""
+    farm, lease, poster = made()
+    ahead = time.time_ns() // 1_000_000 + 3_600_000
+    post = farm.post_entry
+
+    async def after_an_older_one(entry: bytes, author: int) -> tuple[int, int]:
+        older = json.loads(entry) | {"sequence": ahead, "date": ahead}
+        farm.applied_index += 1
+        farm.application.apply(farm.applied_index, 1, json.dumps(older).encode())
+        farm.post_entry = post  # type: ignore[method-assign]
+        return await post(entry, author)
+
+    farm.post_entry = after_an_older_one  # type: ignore[method-assign]
+    await run_for(1, poster)
+    assert len(farm.posted) == 1
+    assert lease.expires_ms is None
+    await run_for(INTERVAL_S, poster)
+    assert farm.sequences()[1] == ahead + 1
+    assert lease.expires_ms is not None
+
+
+async def statuses(nodes: Cluster, count: int) -> list[dict[str, Any]]:
+    """The newest statuses in the log of node 1, once it holds so many."""
+    farm = nodes.farm()
+    with trio.fail_after(20):
+        while True:
+            entries = farm.store.entries(1, farm.applied_index + 1, 1 << 30)
+            found = [json.loads(entry.value) for entry in entries if entry.value_type == 1]
+            found = [document for document in found if "node" in document["config"]]
+            if len(found) >= count:
+                return found
+            await farm.wait_applied(farm.applied_index)
+
+
+async def test_restarted_node_continues_its_sequence_although_its_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, application="farm") as nodes:
+        await nodes.leader()
+        farm = nodes.farm()
+        entry = encode_admin("farm", 1, 1, None, "interval", "alice", {"ms": 1000})
+        await farm.post_entry(entry, 1)
+        before = await statuses(nodes, 2)
+        await nodes.stop()
+        hour_ns = 3600 * 10**9
+        clock = SimpleNamespace(time_ns=lambda: time.time_ns() - hour_ns, time=time.time)
+        monkeypatch.setattr(poster_module, "time", clock)
+        await nodes.start()
+        after = await statuses(nodes, len(before) + 3)
+        assert after[: len(before)] == before
+        newest = [document["sequence"] for document in after]
+        assert newest[-1] > before[-1]["sequence"]
+        assert after[-1]["date"] < before[-1]["date"]
+        application = nodes.farm().application
+        assert isinstance(application, FarmApplication)
+        assert application.last_sequence(1) == newest[-1]
