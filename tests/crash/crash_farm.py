@@ -75,7 +75,7 @@ async def run_rounds(rounds: Rounds, directory: Path) -> str:
     Raises `Violation` (in groups).
     """
     # A power cut would take the nodes' own accounts with it.
-    NodeProcess.log_file = property(lambda node: directory / f"node-{node.id}.log")  # type: ignore[assignment]
+    NodeProcess.log_file = property(lambda node: directory / f"node-{node.id}.log")
     plan = FarmPlan(application=rounds.application, raft=RAFT)
     async with AsyncExitStack() as stack:
         place, storage = directory, None
@@ -124,7 +124,8 @@ class _Run:
         async with self._client(spec):
             befall = self._cut_power if self._storage else self._kill
             while self._kills["leader"] < self._rounds.kills:
-                if self._random.random() < 0.8:  # else perhaps before there is a leader again
+                # Mostly under load; after the first time also before there is a leader again.
+                if not self._kills or self._random.random() < 0.8:
                     await self._until("nothing was committed", self._progress)
                 await trio.sleep(self._random.uniform(0, 1))
                 await befall()

@@ -34,6 +34,7 @@ from crash_farm import Rounds, run_rounds
 PHASES = ("log", "farm", "power")
 BROKEN = "a promise was broken"
 SKIPPED = 77
+INTERRUPTED = 130
 NODE = ("-m", "garlicfarm", "node", "start")
 
 
@@ -46,7 +47,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument("--mounted", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    # As by Ctrl-C, so that no node is left behind.
+    # As by Ctrl-C, so that no node is left behind; also in the background, where a shell ignores SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     if options.phase is None:
         return run_all(options.kills, options.acks)
@@ -65,10 +67,16 @@ def run_phase(rounds: Rounds, mutated: str | None) -> int:
     title = f"{rounds.phase}{f' with mutant {mutated}' if mutated else ''}, seed {rounds.seed}"
     directory = Path(tempfile.mkdtemp(prefix="garlicfarm-crash-"))
     broken: list[BaseException] = []
+    interrupted = False
     try:
         report = trio.run(run_rounds, rounds, directory)
     except* Violation as group:
         broken += _leaves(group)
+    except* KeyboardInterrupt:
+        interrupted = True
+    if interrupted:
+        shutil.rmtree(directory)
+        return INTERRUPTED
     if not broken:
         print(f"{title}: all promises were kept: {report}", flush=True)
     if not broken or mutated:
@@ -111,7 +119,8 @@ def run_child(*arguments: str, broken: bool = False) -> bool:
                 seen |= BROKEN in line
         except KeyboardInterrupt:
             child.terminate()
-            raise
+            child.wait()
+            sys.exit(INTERRUPTED)
     if child.returncode == SKIPPED:
         return os.environ.get("CI") != "true"
     if broken:
