@@ -1,0 +1,119 @@
+"""The core under whatever Hypothesis thinks of: three members, any order of deliveries, losses, writes
+and crashes, checked by the invariants after each step. It shrinks what it finds to a short script."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from garlicfarm.raft import Role
+from tests.raft.playbook import Player, Stage
+
+MEMBERS = st.integers(1, 3)
+
+
+class Cluster(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage = Stage([], [], [], batch_bytes=20, max_inflight_messages=2)
+        self.answers: list[tuple[int, Player, int, int, int]] = []  # asker, answerer, its token, seq, start
+        for player in self.stage.players.values():
+            player.slow_disk = True
+
+    @rule(member=MEMBERS)
+    def stand_for_election(self, member: int) -> None:
+        player = self.stage[member]
+        if player.node.role is not Role.LEADER and player.node.deadline_ms is not None:
+            player.wait(player.node.deadline_ms - player.now)
+
+    @rule(member=MEMBERS)
+    def beat(self, member: int) -> None:
+        if self.stage[member].node.role is Role.LEADER:
+            self.stage[member].wait(50)
+
+    @rule(member=MEMBERS, value=st.binary(max_size=3))
+    def post(self, member: int, value: bytes) -> None:
+        self.stage[member].post(value)
+
+    @rule(member=MEMBERS, steps=st.integers(1, 3))
+    def write(self, member: int, steps: int) -> None:
+        for _ in range(min(steps, len(self.stage[member].disk.pending))):
+            self.stage[member].sync()
+
+    @precondition(lambda self: any(player.requests for player in self.stage.players.values()))
+    @rule(data=st.data(), keep=st.booleans())
+    def deliver(self, data: st.DataObject, keep: bool) -> None:
+        """Any request at all, in any order; sometimes it comes again later."""
+        waiting = [(p, item) for p in self.stage.players.values() for item in p.requests]
+        sender, item = data.draw(st.sampled_from(waiting))
+        if not keep:
+            sender.requests.remove(item)
+        peer, seq, request = item
+        receiver = self.stage[peer]
+        receiver.take(request)
+        self.answers.append((sender.id, receiver, receiver.token, seq, id(sender.node)))
+
+    @precondition(lambda self: self.answers)
+    @rule(data=st.data(), lost=st.booleans())
+    def answer(self, data: st.DataObject, lost: bool) -> None:
+        answer = data.draw(st.sampled_from(self.answers))
+        asker, answerer, token, seq, process = answer
+        sender = self.stage[asker]
+        response = answerer.responses.get(token)
+        if lost:
+            sender.node.report_unreachable(answerer.id, seq)
+            sender.turn()
+        elif response is not None and process == id(sender.node):
+            sender.hear(seq, response)
+        self.answers.remove(answer)
+
+    @rule(member=MEMBERS, other=MEMBERS, rounds=st.integers(1, 4))
+    def talk(self, member: int, other: int, rounds: int) -> None:
+        """A pair for whom, for once, all goes well."""
+        sender, receiver = self.stage[member], self.stage[other]
+        for player in (sender, receiver):
+            while player.disk.pending:
+                player.sync()
+        for _ in range(rounds):
+            for _, seq, request in sender.sent(other):
+                receiver.take(request)
+                while receiver.disk.pending:
+                    receiver.sync()
+                response = receiver.responses.get(receiver.token)
+                if response is not None:
+                    sender.hear(seq, response)
+
+    @rule(member=MEMBERS, other=MEMBERS)
+    def campaign(self, member: int, other: int) -> None:
+        if self.stage[member].node.role is not Role.LEADER:
+            self.stand_for_election(member)
+            self.talk(member, other, 1)
+
+    @rule(member=MEMBERS, writes=st.integers(0, 3))
+    def crash(self, member: int, writes: int) -> None:
+        player = self.stage[member]
+        self.answers = [a for a in self.answers if a[0] != member and a[1] is not player]
+        player.crash(min(writes, len(player.disk.pending)))
+
+    def teardown(self) -> None:
+        """Whatever happened: all that runs agrees in the end."""
+        players = self.stage.players.values()
+        for player in players:
+            player.slow_disk = False
+            while player.disk.pending:
+                player.sync()
+            player.requests.clear()
+        newest = max(player.node.term for player in players)
+        best = max(players, key=lambda player: (player.terms[-1:], len(player.terms)))
+        others = [player.id for player in players if player is not best]
+        for player in players:
+            player.ask_vote(newest + 1, (0, 0), source=player.id % 3 + 1)  # all of them in one term
+        self.stage.elect(best.id, *others)
+        self.stage.settle(best.id, *others)
+        assert {tuple(player.terms) for player in players} == {tuple(best.terms)}
+        assert {player.commit for player in players} == {len(best.terms)}
+
+
+TestCluster = Cluster.TestCase
+TestCluster.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
