@@ -13,12 +13,14 @@ import shlex
 import signal
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from garlicfarm.testing.processes import free_ports
+from garlicfarm.testing.simulated_router import simulated_destination
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -182,6 +184,21 @@ def test_readme_ssh_commands_work_in_a_nodes_directory(told: Told, tmp_path: Pat
     else:
         done = run("bash", "-c", command, cwd=tmp_path)
         assert (done.returncode, "leader" in done.stdout) == (0, True)
+
+
+@pytest.mark.parametrize("page", ["docs/howto/three-machines.md", "docs/howto/i2pd.md"])
+def test_tables_for_the_end_of_the_configuration_are_valid_there(page: str, tmp_path: Path) -> None:
+    member = "--member 1=ssl://a.example:27150 --out farm"
+    assert run("bash", "-c", f"garlicfarm farm create {member}", cwd=tmp_path).returncode == 0
+    file = tmp_path / "farm" / "node-1" / "garlicfarm.toml"
+    (table,) = blocks(page, "toml")
+    leaf = b64encode(simulated_destination(1), altchars=b"-~").decode()
+    file.write_text(f"{file.read_text()}\n{table.replace('…', leaf)}")
+    password = file.with_name("i2pcontrol.password")
+    password.write_text("itoopie\n")
+    password.chmod(0o600)
+    done = run("bash", "-c", f"garlicfarm config check --config {file}", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_tutorial_end_lets_every_node_exit_with_0(told: Told) -> None:
