@@ -124,16 +124,43 @@ def configure(
     level: Literal["debug", "info", "warning", "error"], format: Literal["text", "json"], stream: TextIO
 ) -> None:
     """Send the log of this process to ``stream``: ours from ``level`` on, that of libraries from
-    warning on. Replaces what was set up before."""
+    warning on, of each of their messages one a second. Replaces what was set up before."""
     handler = logging.StreamHandler(stream)
+    handler.addFilter(_once_a_second())
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("garlicfarm").setLevel(level.upper())
 
 
+def _once_a_second() -> Callable[[logging.LogRecord], bool]:
+    """A filter for what is not logged by an `EventLogger`: Trio, out of file descriptors, writes a
+    traceback ten times a second."""
+    told: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def passes(record: logging.LogRecord) -> bool:
+        if hasattr(record, "garlicfarm_fields"):
+            return True
+        cause = (record.name, str(record.msg))
+        now = time.monotonic()
+        written, suppressed = told.pop(cause, (now - 1, 0))
+        if now - written < 1:
+            told[cause] = (written, suppressed + 1)
+            return False
+        told[cause] = (now, 0)
+        if len(told) > MAX_CAUSES:
+            del told[next(iter(told))]
+        if suppressed:
+            record.suppressed = suppressed
+        return True
+
+    return passes
+
+
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """The event's fields; a foreign record has its message as the only one."""
+    """The event's fields; a foreign record has its message, and how many like it were held back."""
     fields = dict(getattr(record, "garlicfarm_fields", None) or {"message": record.getMessage()})
+    if hasattr(record, "suppressed"):
+        fields["suppressed"] = record.suppressed
     if record.exc_info:
         fields["exception"] = logging.Formatter().formatException(record.exc_info)
     return fields

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["start"]
 
 Level = Literal["error", "warning", "info", "debug"]
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
 
@@ -56,8 +57,10 @@ async def _main(config: Config) -> None:
             deadline = trio.current_time() + config.node.shutdown_timeout_s
             nursery.cancel_scope.deadline = min(nursery.cancel_scope.deadline, deadline)
 
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with trio.open_signal_receiver(*_SIGNALS) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(end_in_time, signals)
             await serve(config, shutdown=shutdown)
             nursery.cancel_scope.cancel()
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # what ended well is not killed on its way out

@@ -1,0 +1,101 @@
+"""A node that runs out of file descriptors: it goes on, says so once a second, and recovers."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+import trio
+
+from garlicfarm import logs
+from garlicfarm.client.farm import open_farm_client
+from garlicfarm.provision import FarmPlan
+from garlicfarm.testing.processes import process_farm
+from garlicfarm.transport import Endpoint
+from garlicfarm.users import UserStore
+from tests.node.cluster import ALONE, TRANSPORT
+
+LIMIT = 48
+ROOM = "trio.serve_listeners"
+
+
+async def test_node_without_file_descriptors_goes_on_quietly_and_recovers(tmp_path: Path) -> None:
+    limited = ("/bin/sh", "-c", f'ulimit -n {LIMIT}; exec "$0" -m garlicfarm node start "$@"', sys.executable)
+    plan = FarmPlan(application="log", raft=ALONE)
+    async with process_farm(tmp_path / "farm", 1, plan, command=limited, start=False) as farm:
+        node = farm.nodes[1]
+        UserStore(node.directory / "data" / "users").add("alice", "poster", "secret")
+        await farm.start(1)
+        endpoint = Endpoint.parse(farm.endpoints[1])
+        async with (
+            open_farm_client(
+                farm.endpoints,
+                farm="farm",
+                user="alice",
+                password="secret",
+                transport=lambda scheme: TRANSPORT,
+            ) as client,
+            AsyncExitStack() as stack,
+        ):
+            await client.post([b"before"])
+            for _ in range(LIMIT):
+                stack.push_async_exit(await trio.open_tcp_stream(endpoint.host, endpoint.port))
+            with trio.fail_after(10):
+                while node.log_file.read_text().count(ROOM) < 3:
+                    await client.post([b"during"])
+                    await trio.sleep(0.1)
+            await stack.aclose()
+            with trio.fail_after(10):
+                stream = await TRANSPORT.open_stream(endpoint)
+            await stream.aclose()
+            await client.post([b"after"])
+        assert await farm.stop(1) == 0
+    told = [line for line in node.log_file.read_text().splitlines() if ROOM in line]
+    assert len(told) <= 15
+    assert all("EMFILE" in line for line in told)
+    assert "suppressed=" in told[1]
+    assert int(told[1].rpartition("suppressed=")[2].split()[0]) >= 5
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Iterator[TextIO]:
+    root, ours = logging.getLogger(), logging.getLogger("garlicfarm")
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()  # or `configure` would close them
+    with (tmp_path / "log").open("w+") as file:
+        yield file
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    ours.setLevel(logging.NOTSET)
+
+
+def test_foreign_message_is_written_once_a_second_and_the_rest_counted(
+    output: TextIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    logs.configure("info", "text", output)
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now)
+    foreign = logging.getLogger("library")
+    for _ in range(5):
+        foreign.warning("no room for %s", "x")
+    foreign.warning("another")
+    for _ in range(3):
+        logging.getLogger("garlicfarm.node").info("e", extra={"garlicfarm_fields": {"event": "e"}})
+    now += 1
+    foreign.warning("no room for %s", "y")
+    now += 1
+    foreign.warning("no room for %s", "z")
+    output.seek(0)
+    lines = [line.partition(" ")[2].strip() for line in output]
+    assert lines == [
+        'WARNING library message="no room for x"',
+        "WARNING library message=another",
+        *["INFO  node event=e"] * 3,
+        'WARNING library message="no room for y" suppressed=4',
+        'WARNING library message="no room for z"',
+    ]
