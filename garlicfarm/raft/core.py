@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from garlicfarm.errors import ProposalDropped, RemoteProtocolError
-from garlicfarm.raft.log import ENTRY_HEADER_BYTES, RaftLog
+from garlicfarm.raft.appended import checked_entries, conflict_hint, new_entries
+from garlicfarm.raft.log import RaftLog
+from garlicfarm.raft.membership import Membership
 from garlicfarm.raft.progress import Progress, ProgressState
+from garlicfarm.raft.proposals import Proposals
 from garlicfarm.raft.types import (
     Entry,
     HardState,
@@ -36,7 +37,7 @@ from garlicfarm.raft.types import (
     Status,
     Storage,
 )
-from garlicfarm.wire import decode_configuration, encode_configuration
+from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import (
     NO_LEADER,
     Configuration,
@@ -53,13 +54,6 @@ COMMITTED_PAGE_BYTES = 1 << 20
 MAX_TERM = 2**63 - 1  # stores and JRaft hold terms as signed integers
 
 
-class _Proposal(msgspec.Struct, frozen=True, gc=False):
-    last_index: int
-    size: int
-    token: int
-    source: int | None  # of a ClientRequest; None: `propose`
-
-
 class RawNode:
     """One member of one cluster, driven from outside; it does no I/O and knows no clock.
 
@@ -73,7 +67,7 @@ class RawNode:
         self._randint = randint
         self.id = config.id
         self._log = RaftLog(storage)
-        hard_state, self._configuration = storage.initial_state()
+        hard_state, configuration = storage.initial_state()
         self._term = hard_state.term
         self._vote = hard_state.vote
         self._commit = hard_state.commit
@@ -85,19 +79,8 @@ class RawNode:
         self._votes: set[int] = set()
         self._vote_requests: dict[int, int] = {}  # seq -> peer
         self._progress: dict[int, Progress] = {}
-        self._proposals: deque[_Proposal] = deque()
-        self._uncommitted_bytes = 0
-        # Configurations in the log that are not committed yet, by index.
-        self._pending: deque[tuple[int, Configuration]] = deque()
-        index = self._commit + 1
-        while index <= self._log.last_index:
-            page = self._log.entries(index, self._log.last_index + 1, COMMITTED_PAGE_BYTES)
-            self._pending.extend(
-                (e.index, decode_configuration(e.value))
-                for e in page
-                if e.value_type is ValueType.CONFIGURATION
-            )
-            index = page[-1].index + 1
+        self._proposals = Proposals(config.max_uncommitted_bytes)
+        self._membership = Membership(configuration, self._log, self._commit)
         self._seq = 0
         self._issued = 0  # token of the last Persist handed out
         self._persisted = 0
@@ -116,7 +99,7 @@ class RawNode:
         if self._role is Role.LEADER:
             sent = [progress.last_sent_ms for progress in self._progress.values()]
             return min(sent) + self._config.heartbeat_ms if sent else None
-        if not self._member(self.id):
+        if self.id not in self._membership:
             return None
         return self._now if self._election_deadline is None else self._election_deadline
 
@@ -134,7 +117,7 @@ class RawNode:
             low, high = self._config.election_timeout_min_ms, self._config.election_timeout_max_ms
             span = (high - low) // self._config.priority
             self._election_deadline = now_ms + self._randint(low, low + span)
-        elif now_ms >= self._election_deadline and self._member(self.id):
+        elif now_ms >= self._election_deadline and self.id in self._membership:
             self._campaign()
             self.tick(now_ms)
 
@@ -187,7 +170,7 @@ class RawNode:
         """
         if self._role is not Role.LEADER:
             raise ProposalDropped("not-leader")
-        if not self._append_own(entries, token, None):
+        if not self._append_own(entries, token, from_client=False):
             raise ProposalDropped("too-much-uncommitted")
 
     def persisted(self, token: int) -> None:
@@ -251,7 +234,7 @@ class RawNode:
     @property
     def configuration(self) -> Configuration:
         """The Configuration in force."""
-        return self._configuration
+        return self._membership.in_force
 
     @property
     def leader(self) -> int:
@@ -274,20 +257,10 @@ class RawNode:
             peer: PeerStatus(p.match_index, p.next_index, p.state.value, len(p.sent))
             for peer, p in self._progress.items()
         }
-        return Status(
-            self.id,
-            self._role,
-            self._term,
-            self._vote,
-            self._leader,
-            self._commit,
-            self._applied,
-            self._log.stable,
-            self._log.first_index,
-            self._log.last_index,
-            self._configuration,
-            peers,
-        )
+        log, role, term = self._log, self._role, self._term
+        heard = (self._vote, self._leader)
+        indexes = (self._commit, self._applied, log.stable, log.first_index, log.last_index)
+        return Status(self.id, role, term, *heard, *indexes, self._membership.in_force, peers)
 
     # ------------------------------------------------------------------ what depends on durability
 
@@ -307,12 +280,6 @@ class RawNode:
 
     # ------------------------------------------------------------------ roles and elections (Raft §5.2)
 
-    def _member(self, peer: int) -> bool:
-        return any(server.id == peer for server in self._configuration.servers)
-
-    def _quorum(self) -> int:
-        return len(self._configuration.servers) // 2 + 1
-
     def _become_follower(self, term: int, leader: int) -> None:
         if term > self._term:
             self._term = term
@@ -329,13 +296,11 @@ class RawNode:
             self._leader = leader
 
     def _drop_proposals(self) -> None:
-        for proposal in self._proposals:
-            if proposal.source is None:
-                self._outcomes.append((proposal.token, None))
-            else:
+        for proposal in self._proposals.drop():
+            if proposal.from_client:
                 self._responses.append((proposal.token, None))
-        self._proposals.clear()
-        self._uncommitted_bytes = 0
+            else:
+                self._outcomes.append((proposal.token, None))
 
     def _campaign(self) -> None:
         self._role = Role.CANDIDATE
@@ -348,18 +313,12 @@ class RawNode:
         self._election_deadline = None
         barrier = self._barrier()
         self._held.append((barrier, self._term))  # our own vote counts once it is durable
-        for server in self._configuration.servers:
+        for server in self._membership.in_force.servers:
             if server.id != self.id:
                 self._seq += 1
                 self._vote_requests[self._seq] = server.id
-                request = Request(
-                    MessageType.REQUEST_VOTE_REQUEST,
-                    self.id,
-                    server.id,
-                    self._term,
-                    self._log.last_term,
-                    self._log.last_index,
-                )
+                kind, last = MessageType.REQUEST_VOTE_REQUEST, (self._log.last_term, self._log.last_index)
+                request = Request(kind, self.id, server.id, self._term, *last)
                 self._held.append((barrier, (server.id, self._seq, request)))
 
     def _step_vote(self, request: Request, token: int) -> None:
@@ -379,7 +338,7 @@ class RawNode:
 
     def _count_vote(self, peer: int) -> None:
         self._votes.add(peer)
-        if sum(self._member(voter) for voter in self._votes) >= self._quorum():
+        if sum(voter in self._membership for voter in self._votes) >= self._membership.quorum:
             self._become_leader()
 
     def _become_leader(self) -> None:
@@ -387,15 +346,15 @@ class RawNode:
         self._leader = self.id
         self._vote_requests.clear()
         self._update_progress()
-        newest = self._pending[-1][1] if self._pending else self._configuration
+        newest = self._membership.newest
         repeat = Configuration(self._log.last_index + 1, newest.log_index, newest.servers)
         entry = Entry(repeat.log_index, self._term, ValueType.CONFIGURATION, encode_configuration(repeat))
         self._log.append((entry,))
-        self._pending.append((repeat.log_index, repeat))
+        self._membership.append(repeat.log_index, repeat)
 
     def _update_progress(self) -> None:
         """Follow exactly the other members of the Configuration in force."""
-        members = {server.id for server in self._configuration.servers} - {self.id}
+        members = {server.id for server in self._membership.in_force.servers} - {self.id}
         for peer in self._progress.keys() - members:
             del self._progress[peer]
         for peer in sorted(members - self._progress.keys()):
@@ -409,19 +368,16 @@ class RawNode:
             self._respond(token, kind, self._leader or NO_LEADER, 0, False)
         elif not request.entries:
             self._respond(token, kind, self.id, self._log.last_index + 1, True)
-        elif not self._append_own([entry.value for entry in request.entries], token, request.source):
+        elif not self._append_own([entry.value for entry in request.entries], token, from_client=True):
             self._respond(token, kind, self.id, Refusal.UNCOMMITTED, False)
 
-    def _append_own(self, values: Sequence[bytes], token: int, source: int | None) -> bool:
-        size = sum(map(len, values)) + ENTRY_HEADER_BYTES * len(values)
-        if self._uncommitted_bytes and self._uncommitted_bytes + size > self._config.max_uncommitted_bytes:
-            return False
+    def _append_own(self, values: Sequence[bytes], token: int, from_client: bool) -> bool:
         index = self._log.last_index + 1
+        if not self._proposals.admit(values, index + len(values) - 1, token, from_client):
+            return False
         self._log.append(
             [Entry(i, self._term, ValueType.APPLICATION, value) for i, value in enumerate(values, index)]
         )
-        self._uncommitted_bytes += size
-        self._proposals.append(_Proposal(self._log.last_index, size, token, source))
         return True
 
     def _send_entries(self, peer: int, progress: Progress) -> bool:
@@ -477,38 +433,23 @@ class RawNode:
         """Commit what a majority holds durably, if it is of the current term (Raft §5.4.2)."""
         matches = sorted(
             self._log.stable if s.id == self.id else self._progress[s.id].match_index
-            for s in self._configuration.servers
+            for s in self._membership.in_force.servers
         )
-        index = matches[len(matches) - self._quorum()]
+        index = matches[len(matches) - self._membership.quorum]
         if index > self._commit and self._log.term(index) == self._term:
             self._commit_to(index)
-            while self._proposals and self._proposals[0].last_index <= index:
-                proposal = self._proposals.popleft()
-                self._uncommitted_bytes -= proposal.size
-                if proposal.source is None:
-                    self._outcomes.append((proposal.token, (proposal.last_index, self._term)))
+            for proposal in self._proposals.committed(index):
+                last = proposal.last_index
+                if proposal.from_client:  # durable at a majority: this waits for none of our own writes
+                    kind = MessageType.APPEND_ENTRIES_RESPONSE
+                    answer = Response(kind, self.id, self.id, self._term, last + 1, True)
+                    self._responses.append((proposal.token, answer))
                 else:
-                    self._respond_committed(proposal)
-
-    def _respond_committed(self, proposal: _Proposal) -> None:
-        """A committed entry is durable at a majority: the answer waits for none of our own writes."""
-        response = Response(
-            MessageType.APPEND_ENTRIES_RESPONSE,
-            self.id,
-            self.id,
-            self._term,
-            proposal.last_index + 1,
-            True,
-        )
-        self._responses.append((proposal.token, response))
+                    self._outcomes.append((proposal.token, (last, self._term)))
 
     def _commit_to(self, index: int) -> None:
         self._commit = index
-        changed = False
-        while self._pending and self._pending[0][0] <= index:
-            self._configuration = self._pending.popleft()[1]
-            changed = True
-        if changed and self._role is Role.LEADER:
+        if self._membership.commit(index) and self._role is Role.LEADER:
             self._update_progress()
 
     # ------------------------------------------------------------------ the follower (Raft §5.3)
@@ -524,7 +465,7 @@ class RawNode:
             raise RemoteProtocolError(
                 "a second leader in one term", f"AppendEntriesRequest, term {self._term}"
             )
-        entries, configurations = self._checked_entries(request)
+        entries, configurations = checked_entries(request)
         self._become_follower(request.term, request.source)
         previous, last = request.last_log_index, request.last_log_index + len(entries)
         if previous > self._log.last_index:
@@ -532,60 +473,18 @@ class RawNode:
             return
         # What lies at or below our commit index is the same on every leader's log.
         if previous > self._commit and self._log.term(previous) != request.last_log_term:
-            self._respond(token, kind, request.source, self._conflict_hint(request), False)
+            self._respond(token, kind, request.source, conflict_hint(self._log, self._commit, request), False)
             return
-        new = next(
-            (
-                position
-                for position, entry in enumerate(entries)
-                if entry.index > self._commit
-                and (entry.index > self._log.last_index or self._log.term(entry.index) != entry.term)
-            ),
-            len(entries),
-        )
-        if new < len(entries):
-            start = entries[new].index
+        new = new_entries(self._log, self._commit, entries)
+        if new:
+            start = new[0].index
             if start <= self._log.last_index:
                 self._log.truncate(start)
-                while self._pending and self._pending[-1][0] >= start:
-                    self._pending.pop()
-            self._log.append(entries[new:])
-            self._pending.extend(pair for pair in configurations if pair[0] >= start)
+                self._membership.truncate(start)
+            self._log.append(new)
+            for index, configuration in configurations:
+                if index >= start:
+                    self._membership.append(index, configuration)
         if min(request.commit_index, last) > self._commit:
             self._commit_to(min(request.commit_index, last))
         self._respond(token, kind, request.source, last + 1, True)
-
-    def _checked_entries(self, request: Request) -> tuple[list[Entry], list[tuple[int, Configuration]]]:
-        """The entries at their places, and the Configurations among them; nothing is changed yet."""
-        entries: list[Entry] = []
-        configurations: list[tuple[int, Configuration]] = []
-        previous_term = request.last_log_term
-        for index, entry in enumerate(request.entries, request.last_log_index + 1):
-            where = f"AppendEntriesRequest, index {index}"
-            if not previous_term <= entry.term <= request.term:
-                raise RemoteProtocolError("the terms of a log never fall", where)
-            previous_term = entry.term
-            if entry.value_type is ValueType.CONFIGURATION:
-                configuration = decode_configuration(entry.value)
-                if not configuration.servers:
-                    raise RemoteProtocolError("a Configuration that names nobody", where)
-                configurations.append((index, configuration))
-            elif entry.value_type is not ValueType.APPLICATION:
-                raise RemoteProtocolError("a value that never lies in a log", where)
-            entries.append(Entry(index, entry.term, entry.value_type, entry.value))
-        return entries, configurations
-
-    def _conflict_hint(self, request: Request) -> int:
-        """The next_index that gets both logs to meet in a round per term, not per entry (Raft §5.3).
-
-        Entries of a later term than the leader's at ``last_log_index`` cannot match; of an earlier
-        term, the leader may hold none: then that term is passed over as a whole.
-        """
-        index = request.last_log_index
-        conflicting = self._log.term(index)
-        later = conflicting > request.last_log_term
-        while index > self._commit and (
-            self._log.term(index) > request.last_log_term if later else self._log.term(index) == conflicting
-        ):
-            index -= 1
-        return index + 1

@@ -245,11 +245,6 @@ class Player:
         return (status, self.terms, list(self.requests), self.node.deadline_ms)
 
 
-def committed_configuration(player: Player) -> Configuration:
-    """The last Configuration in a member's log."""
-    return player.node._pending[-1][1]
-
-
 def configuration_entry(term: int, index: int, previous: int, members: Sequence[int] = (1, 2, 3)) -> LogEntry:
     return LogEntry(
         term, ValueType.CONFIGURATION, encode_configuration(configuration(index, previous, members))

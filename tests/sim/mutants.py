@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from garlicfarm.raft import core
 from garlicfarm.raft.core import RawNode
 from garlicfarm.raft.log import RaftLog
 
@@ -75,11 +76,7 @@ def keeps_match_indexes_of_an_earlier_leadership(patch: pytest.MonkeyPatch) -> N
 
 
 def truncates_what_matches(patch: pytest.MonkeyPatch) -> None:
-    mutate(
-        patch,
-        RawNode._step_append,
-        ("(entry.index > self._log.last_index or self._log.term(entry.index) != entry.term)", "True"),
-    )
+    patch.setattr(core, "new_entries", lambda log, commit, entries: [e for e in entries if e.index > commit])
 
 
 def takes_a_pending_write_for_what_replaced_it(patch: pytest.MonkeyPatch) -> None:

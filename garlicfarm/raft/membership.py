@@ -1,0 +1,58 @@
+"""Which Configuration is in force, and which of the log's are still to come."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from garlicfarm.raft.log import RaftLog
+from garlicfarm.wire import decode_configuration
+from garlicfarm.wire.messages import Configuration, ValueType
+
+__all__ = ["Membership"]
+
+_PAGE_BYTES = 1 << 20
+
+
+class Membership:
+    """A Configuration takes force when it is committed, as in JRaft (D7)."""
+
+    def __init__(self, in_force: Configuration, log: RaftLog, commit: int) -> None:
+        self.in_force = in_force
+        # Those in the log that are not committed yet, by index.
+        self._pending: deque[tuple[int, Configuration]] = deque()
+        index = commit + 1
+        while index <= log.last_index:
+            page = log.entries(index, log.last_index + 1, _PAGE_BYTES)
+            for entry in page:
+                if entry.value_type is ValueType.CONFIGURATION:
+                    self.append(entry.index, decode_configuration(entry.value))
+            index = page[-1].index + 1
+
+    @property
+    def newest(self) -> Configuration:
+        """The last one in the log, committed or not."""
+        return self._pending[-1][1] if self._pending else self.in_force
+
+    @property
+    def quorum(self) -> int:
+        """How many members are a majority."""
+        return len(self.in_force.servers) // 2 + 1
+
+    def __contains__(self, member: int) -> bool:
+        return any(server.id == member for server in self.in_force.servers)
+
+    def append(self, index: int, configuration: Configuration) -> None:
+        """The log got one more."""
+        self._pending.append((index, configuration))
+
+    def truncate(self, index: int) -> None:
+        """The log lost its entries from ``index`` on."""
+        while self._pending and self._pending[-1][0] >= index:
+            self._pending.pop()
+
+    def commit(self, index: int) -> bool:
+        """All up to ``index`` is committed; whether another Configuration is in force now."""
+        before = self.in_force
+        while self._pending and self._pending[0][0] <= index:
+            self.in_force = self._pending.popleft()[1]
+        return self.in_force is not before
