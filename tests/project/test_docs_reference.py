@@ -12,7 +12,7 @@ import trio
 from starlette.routing import Route
 
 from garlicfarm import errors
-from garlicfarm.admin.app import create_app
+from garlicfarm.admin import app
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.testing.invariants import __doc__ as INVARIANTS
 from garlicfarm.wire import MessageType, ValueType
@@ -76,16 +76,22 @@ class _Node:
 
 
 async def test_admin_page_has_every_endpoint() -> None:
-    app = create_app(_Node(), shutdown=trio.Event())  # type: ignore[arg-type]
+    application = app.create_app(_Node(), shutdown=trio.Event())  # type: ignore[arg-type]
     served = {
         f"{method} {route.path}"
-        for route in app.routes
+        for route in application.routes
         if isinstance(route, Route)
         for method in (route.methods or ())
         if method != "HEAD"
     }
     shown = {name.strip("`").partition("?")[0] for name, *_ in rows("admin-api.md", 3) if " /" in name}
     assert shown == served
+
+
+def test_admin_page_has_the_limits_of_a_page_of_the_log() -> None:
+    shown = {name.strip("`"): (default, allowed) for name, default, allowed, _ in rows("admin-api.md", 4)}
+    assert shown["limit"] == (f"{app.DEFAULT_LIMIT}", f"1 to {app.MAX_LIMIT}")
+    assert shown["wait_s"] == ("0", f"0 to {app.MAX_WAIT_S:.0f}")
 
 
 def test_admin_page_has_every_kind_of_problem() -> None:
