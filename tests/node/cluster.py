@@ -26,9 +26,9 @@ from garlicfarm.wire import ResponseDecoder, encode_request
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 
 ALONE: Mapping[str, Any] = {
-    "election_timeout_min_s": 0.1,
-    "election_timeout_max_s": 0.2,
-    "heartbeat_s": 0.05,
+    "election_timeout_min_s": 0.02,
+    "election_timeout_max_s": 0.04,
+    "heartbeat_s": 0.01,
     "rpc_timeout_s": 1.0,
 }
 """``[farm.raft]`` of a farm of one: a leader at once."""

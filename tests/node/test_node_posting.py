@@ -25,7 +25,7 @@ from garlicfarm.provision import MemberPlan
 from garlicfarm.raft import Refusal
 from garlicfarm.testing.processes import free_ports
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
-from tests.node.cluster import ALONE, Cluster, client_request, cluster
+from tests.node.cluster import THREE, Cluster, client_request, cluster
 
 
 def values(nodes: Cluster, node_id: int) -> list[bytes]:
@@ -114,7 +114,7 @@ async def test_post_without_a_quorum_ends_in_time_and_none_is_acknowledged(tmp_p
 
 async def test_post_over_the_bound_of_uncommitted_entries_is_dropped(tmp_path: Path) -> None:
     raft = {"max_uncommitted_bytes": 1024}
-    async with cluster(tmp_path, 3, raft={**ALONE, "election_timeout_max_s": 0.5, **raft}) as nodes:
+    async with cluster(tmp_path, 3, raft={**THREE, **raft}) as nodes:
         leader = await nodes.leader()
         farm, wire = nodes.farm(leader), await nodes.login(node_id=leader)
         for node_id in tuple(nodes.running):

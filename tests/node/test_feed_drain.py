@@ -1,0 +1,113 @@
+"""Readers that drain a long log take no time away from the heartbeats: three real processes, real TLS."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+import trio
+
+from garlicfarm.client import AdminClient
+from garlicfarm.client.farm import FarmClient, open_farm_client
+from garlicfarm.plugins import make_transport
+from garlicfarm.provision import FarmPlan
+from garlicfarm.testing.processes import FAST, ProcessFarm, process_farm
+from garlicfarm.users import UserStore
+
+ENTRIES = int(os.environ.get("FEED_ENTRIES", "200000"))
+BATCH = 500
+POSTERS = 4
+HEARTBEAT_S = FAST["heartbeat_s"]
+# A member is silent for a heartbeat where nothing is posted. The rest is for a machine of two cores
+# that runs three nodes, two readers and other tests.
+SILENCE_S = 2 * HEARTBEAT_S + 0.3
+
+
+async def leader_of(farm: ProcessFarm) -> int:
+    with trio.fail_after(30):
+        while True:
+            async with farm.nodes[1].client() as client:
+                leader = (await client.status(farm.name))["leader"]
+            if leader:
+                return leader
+            await trio.sleep(0.05)
+
+
+async def fill(client: FarmClient) -> None:
+    async def post(first: int) -> None:
+        for number in range(first, ENTRIES, POSTERS * BATCH):
+            await client.post([b"entry %d" % (number + i) for i in range(min(BATCH, ENTRIES - number))])
+
+    async with trio.open_nursery() as nursery:
+        for poster in range(POSTERS):
+            nursery.start_soon(post, poster * BATCH)
+
+
+async def drain(client: AdminClient, farm: str, digests: list[tuple[int, bytes]]) -> None:
+    count, digest = 0, hashlib.sha256()
+    async for entry in client.log(farm):
+        count += 1
+        digest.update(b"%d %d %d " % (entry.index, entry.term, len(entry.value)) + entry.value)
+    digests.append((count, digest.digest()))
+
+
+async def watch(client: AdminClient, farm: str, silences: list[float]) -> None:
+    while True:
+        status = await client.status(farm)
+        assert status["role"] == "leader"
+        silences += [member["last_contact_s"] for member in status["members"]]
+        await trio.sleep(0.02)
+
+
+@pytest.mark.slow
+async def test_readers_draining_a_follower_and_the_leader_delay_no_heartbeat(
+    tmp_path: Path, record_property: pytest.RecordProperty
+) -> None:
+    plan = FarmPlan(application="log", raft=FAST)
+    async with process_farm(tmp_path / "farm", 3, plan, start=False) as farm:
+        for node in farm.nodes.values():
+            UserStore(node.directory / "data" / "users").add("poster", "poster", "poster's password")
+        for node_id in farm.nodes:
+            await farm.start(node_id)
+        leader = await leader_of(farm)
+        begun = trio.current_time()
+        async with open_farm_client(
+            farm.endpoints,
+            farm=farm.name,
+            user="poster",
+            password="poster's password",
+            transport=lambda scheme: make_transport(scheme, {}, tmp_path),
+        ) as poster:
+            await fill(poster)
+        filled = trio.current_time()
+        follower = leader % 3 + 1
+        digests: list[tuple[int, bytes]] = []
+        silences: list[float] = []
+        async with (
+            farm.nodes[leader].client() as at_leader,
+            farm.nodes[leader].client() as watcher,
+            farm.nodes[follower].client() as at_follower,
+        ):
+            async with trio.open_nursery() as watching:
+                watching.start_soon(watch, watcher, farm.name, silences)
+                async with trio.open_nursery() as draining:
+                    draining.start_soon(drain, at_leader, farm.name, digests)
+                    draining.start_soon(drain, at_follower, farm.name, digests)
+                watching.cancel_scope.cancel()
+        drained = trio.current_time()
+        assert await leader_of(farm) == leader
+    report = {
+        "fill_s": filled - begun,
+        "drain_s": drained - filled,
+        "polls": len(silences) // 3,
+        "longest_silence_s": max(silences),
+    }
+    for name, figure in report.items():
+        record_property(name, figure)
+    print({name: round(figure, 3) for name, figure in report.items()})
+    assert digests[0] == digests[1]
+    assert digests[0][0] == ENTRIES
+    assert len(silences) >= 3 * 10
+    assert max(silences) <= SILENCE_S
