@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,18 +60,20 @@ def _plans(members: tuple[str, ...]) -> dict[int, MemberPlan]:
     from garlicfarm.provision import ADMIN_PORT, MemberPlan
     from garlicfarm.transport import Endpoint
 
-    plans: dict[int, MemberPlan] = {}
-    hosts: list[str] = []
+    endpoints: dict[int, Endpoint] = {}
     for text in members:
         number, equals, url = text.partition("=")
-        if not (number.isascii() and number.isdigit() and equals) or int(number) in plans:
+        if not (number.isascii() and number.isdigit() and equals) or int(number) in endpoints:
             raise click.BadParameter(
                 f"{text!r} must be ID=ENDPOINT, each id once, as 1=ssl://a.example:27150",
                 param_hint="--member",
             )
-        host = Endpoint.parse(url).host
-        # Members on one machine need an admin port each.
-        admin_url = f"https://127.0.0.1:{ADMIN_PORT + hosts.count(host)}"
-        hosts.append(host)
-        plans[int(number)] = MemberPlan(endpoint=url, admin_url=admin_url)
+        endpoints[int(number)] = Endpoint.parse(url)
+    # Members on one machine need an admin port each, and none that a member is dialled at.
+    taken = {(endpoint.host, endpoint.port) for endpoint in endpoints.values()}
+    plans: dict[int, MemberPlan] = {}
+    for node_id, endpoint in endpoints.items():
+        port = next(port for port in count(ADMIN_PORT) if (endpoint.host, port) not in taken)
+        taken.add((endpoint.host, port))
+        plans[node_id] = MemberPlan(endpoint=str(endpoint), admin_url=f"https://127.0.0.1:{port}")
     return plans

@@ -95,8 +95,8 @@ class DataDirectory:
             data = (path / "node.json").read_bytes()
         except FileNotFoundError:
             raise StorageMissing(
-                f"{path} is not the data directory of a node; `garlicfarm node init` makes a new farm, "
-                "`garlicfarm node join` enrols in a running one"
+                f"{path} is not the data directory of a node; `garlicfarm node init` or "
+                "`garlicfarm farm create` makes one, and nothing else does"
             ) from None
         except OSError as error:
             raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error

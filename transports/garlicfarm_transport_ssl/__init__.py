@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -108,7 +109,8 @@ class SslTransport(Transport):
         try:
             tcp = await trio.open_tcp_stream(endpoint.host, endpoint.port)
         except (OSError, UnicodeError) as exc:
-            raise UnreachableError(f"{endpoint}: {_text(exc)}", "is the node up, and the port open?") from exc
+            place = Endpoint(endpoint.scheme, endpoint.host, endpoint.port)
+            raise UnreachableError(f"{place}: {_text(exc)}", "is the node up, and the port open?") from exc
         # A pinned peer needs no name, so none is sent in the clear.
         name = endpoint.host if self.config.ca else None
         stream = trio.SSLStream(tcp, self._client, server_hostname=name, https_compatible=True)
@@ -208,6 +210,8 @@ def _text(exc: BaseException) -> str:
         return exc.verify_message
     if isinstance(exc, ssl.SSLError):
         return (exc.reason or str(exc)).lower().replace("_", " ")
+    if isinstance(exc, OSError) and (exc.errno or 0) > 0:
+        return os.strerror(exc.errno or 0)  # Trio's text has the address as Python writes it
     return (exc.strerror if isinstance(exc, OSError) else "") or str(exc) or type(exc).__name__
 
 
