@@ -8,7 +8,9 @@ value of ``plugin =`` in ``[farm.router]``, the remaining keys of that table are
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -21,7 +23,7 @@ from garlicfarm.farm.documents import (
     Tunnels,
 )
 
-__all__ = ["Bandwidth", "DestinationStatus", "RemoteStatus", "Router", "RouterStatus", "Tunnels"]
+__all__ = ["Bandwidth", "DestinationStatus", "RemoteStatus", "Router", "RouterStatus", "Tunnels", "figures"]
 
 
 class Router(ABC):
@@ -34,6 +36,9 @@ class Router(ABC):
 
     api_version: ClassVar[int] = 1
     Config: ClassVar[type[msgspec.Struct]]
+    origins: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Optional, for `garlicfarm router show`: where the router has each figure from, in its own words,
+    as ``{"router.uptime": …, "destinations.currentTunnels.in": …}``."""
 
     def __init__(self, config: Any, base_dir: Path) -> None:
         """``config`` is an instance of ``Config``; relative paths in it are relative to ``base_dir``."""
@@ -71,3 +76,14 @@ class Router(ABC):
     @abstractmethod
     async def stop_publishing_meta_ls(self, master_hash: bytes) -> None:
         """Publish it no longer. What floodfills hold stays until it expires."""
+
+
+def figures(status: RouterStatus | DestinationStatus) -> dict[str, Any]:
+    """Every figure of ``status`` by its key in the document, as ``configuredBandwidth.in``; ``None`` (one
+    for both ways) where it is not reported."""
+    reported = msgspec.to_builtins(status)
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(status):
+        key, value = field.encode_name, reported.get(field.encode_name)
+        found |= {f"{key}.{way}": value[way] for way in value} if isinstance(value, dict) else {key: value}
+    return found

@@ -34,6 +34,7 @@ __all__ = [
     "I2pdRouter",
     "check_programs",
     "i2pd_network",
+    "i2pd_restarted",
     "in_private_network",
     "reexec_in_private_network",
 ]
@@ -193,6 +194,17 @@ async def i2pd_network(base_dir: Path, count: int) -> AsyncIterator[list[I2pdRou
             )
             for i, data_dir in enumerate(data_dirs)
         ]
+
+
+@asynccontextmanager
+async def i2pd_restarted(router: I2pdRouter, *options: str) -> AsyncIterator[None]:
+    """Run a router of `i2pd_network` again after its process was ended, with its data directory.
+
+    ``options`` are i2pd's own and outdo its configuration file, as ``--i2pcontrol.address=127.0.0.1``.
+    It is not waited for: I2PControl answers a little later. On the way out it is ended as there.
+    """
+    async with _running([router.data_dir], *options):
+        yield
 
 
 @asynccontextmanager

@@ -18,15 +18,23 @@ from __future__ import annotations
 import hashlib
 import inspect
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar, get_args
 
 import msgspec
 import pytest
 import trio
 
 from garlicfarm.errors import LocalProtocolError, NotSupported, RouterError
-from garlicfarm.router import DestinationStatus, RemoteStatus, Router, RouterStatus
+from garlicfarm.router import (
+    Bandwidth,
+    DestinationStatus,
+    RemoteStatus,
+    Router,
+    RouterStatus,
+    Tunnels,
+    figures,
+)
 
 __all__ = ["RouterSuite"]
 
@@ -74,6 +82,20 @@ class RouterSuite:
         async with router:
             status = await _answer(router.get_local_router_status)
         _check_document(status, RouterStatus)
+
+    async def test_origins_if_given_name_every_figure_reported(self, router: Router, leaf: bytes) -> None:
+        origins = type(router).origins
+        assert origins.keys() <= set(_figure_keys())
+        for origin in origins.values():
+            assert origin
+            assert origin.isprintable()
+        async with router:
+            status = await _answer(router.get_local_router_status)
+            found = {f"router.{key}": value for key, value in figures(status).items()}
+            if (of_leaf := await _supported(router.get_local_leaf_status, leaf)) is not None:
+                found |= {f"destinations.{key}": value for key, value in figures(of_leaf).items()}
+        reported = {key for key, value in found.items() if value is not None} - {"destinations.destination"}
+        assert not origins or reported <= origins.keys()
 
     async def test_router_uptime_asked_twice_does_not_fall(self, router: Router) -> None:
         async with router:
@@ -197,3 +219,12 @@ def _check_document(status: Any, document: type[msgspec.Struct]) -> None:
     """Constructing a Struct checks nothing; decoding does: types, 0 … 2**63-1, nothing unknown."""
     assert type(status) is document
     assert msgspec.json.decode(msgspec.json.encode(status), type=document) == status
+
+
+def _figure_keys() -> Iterator[str]:
+    """Every key that `Router.origins` can have."""
+    for room, document in (("router", RouterStatus), ("destinations", DestinationStatus)):
+        for field in msgspec.structs.fields(document):
+            goes_two_ways = {Bandwidth, Tunnels} & set(get_args(field.type))
+            for way in (".in", ".out") if goes_two_ways else ("",):
+                yield f"{room}.{field.encode_name}{way}"

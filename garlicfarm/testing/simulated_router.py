@@ -13,6 +13,7 @@ import random
 import time
 from base64 import b64decode, b64encode
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import trio
@@ -27,6 +28,16 @@ LEASE_SET_MS = 600_000
 LEASE_SET_RENEWED_MS = 480_000
 META_LEASE_BYTES = 40
 MAX_META_LEASES = 16
+FIGURES = (
+    *("router.uptime", "router.jobLag", "router.exploratoryTunnels", "router.participatingTunnels"),
+    *("router.configuredBandwidth.in", "router.configuredBandwidth.out"),
+    *("router.currentBandwidth.in", "router.currentBandwidth.out"),
+    *("destinations.uptime", "destinations.leaseSetExpires"),
+    *("destinations.configuredTunnels.in", "destinations.configuredTunnels.out"),
+    *("destinations.currentTunnels.in", "destinations.currentTunnels.out"),
+    *("destinations.configuredConnections", "destinations.currentConnections"),
+    *("destinations.currentBandwidth.in", "destinations.currentBandwidth.out"),
+)
 
 
 class SimulatedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,6 +52,7 @@ class SimulatedRouter(Router):
     """See the module. Raises `ConfigError` when made with a destination that is none."""
 
     Config = SimulatedConfig
+    origins = MappingProxyType(dict.fromkeys(FIGURES, "simulated"))
     config: SimulatedConfig
 
     def __init__(self, config: SimulatedConfig, base_dir: Path) -> None:

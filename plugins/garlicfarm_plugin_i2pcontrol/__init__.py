@@ -1,8 +1,8 @@
-"""Router plugin ``i2pcontrol``: the figures of a real i2pd, read over I2PControl.
+"""Router plugin ``i2pcontrol``: the figures of a real i2pd or Java I2P, read over I2PControl.
 
-i2pd reports its uptime, participating tunnels, bandwidth limit and current bandwidth; job lag,
-exploratory tunnels and destinations it does not, and they stay absent (D13). It can be asked neither
-for leaves (``[[farm.leaf]]`` names them) nor to publish.
+Both report uptime, participating tunnels, bandwidth limit and current bandwidth; Java I2P its job lag
+too. Exploratory tunnels and destinations they do not report, and these stay absent (D13). They can be
+asked neither for leaves (``[[farm.leaf]]`` names them) nor to publish.
 
 Never expose I2PControl: i2pd 2.45.1 hands out tokens but does not check them.
 """
@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -24,15 +25,17 @@ from garlicfarm_plugin_i2pcontrol._client import I2PControlClient, Question
 
 __all__ = ["I2PControlConfig", "I2PControlRouter", "router_status"]
 
-DEFAULT_PORT = 7650
+DEFAULT_PORTS = {"https": 7650, "http": 7657}  # i2pd; Java I2P's console, which I2PControl is part of
 MAX_PASSWORD_CHARACTERS = 256  # i2pd reads requests into a buffer of 1024 bytes
 BYTES_PER_UNIT = 1024
-"""i2pd's limit is in KB/s, and its own code multiplies by 1024 where it compares it with bytes."""
+"""Limits are in KB/s, and the routers' own code multiplies by 1024 where it compares them with bytes."""
 
 
 class I2PControlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[farm.router]`` with ``plugin = "i2pcontrol"``.
 
+    ``url`` of i2pd: ``https://127.0.0.1:7650``; of Java I2P: ``http://127.0.0.1:7657/jsonrpc/``. Plain
+    http is for loopback addresses only.
     ``password_file`` (mode 0600) holds the password on its first line. ``pin`` is ``sha256-`` and the
     unpadded base64url SHA-256 of the router's certificate (``i2pcontrol.crt.pem`` in i2pd's data
     directory); only a router at a loopback address may go without, since there whoever can listen in
@@ -48,15 +51,30 @@ class I2PControlRouter(Router):
     """See the module. Raises `ConfigError` when made, with every problem of its configuration."""
 
     Config = I2PControlConfig
+    origins = MappingProxyType(
+        {
+            "router.uptime": "RouterInfo i2p.router.uptime",
+            "router.jobLag": "GetRate jobQueue.jobLag",
+            "router.participatingTunnels": "RouterInfo i2p.router.net.tunnels.participating",
+            "router.configuredBandwidth.in": "NetworkSetting i2p.router.net.bw.in",
+            "router.configuredBandwidth.out": "NetworkSetting i2p.router.net.bw.out",
+            "router.currentBandwidth.in": "RouterInfo i2p.router.net.bw.inbound.15s",
+            "router.currentBandwidth.out": "RouterInfo i2p.router.net.bw.outbound.15s",
+        }
+    )
     config: I2PControlConfig
 
     def __init__(self, config: I2PControlConfig, base_dir: Path) -> None:
         super().__init__(config, base_dir)
         problems = []
-        host, port, path = "", 0, ""
+        scheme, host, port, path = "", "", 0, ""
         try:
-            host, port, path = _parse(config.url)
-            if not config.pin and not _is_loopback(host):
+            scheme, host, port, path = _parse(config.url)
+            if scheme == "http" and not _is_loopback(host):
+                problems.append(f"router.url: plain http is for loopback, as 127.0.0.1, and {host} is not")
+            elif scheme == "http" and config.pin:
+                problems.append("router.pin: http has no certificate; use https, or leave pin out")
+            elif not config.pin and not _is_loopback(host):
                 problems.append(f"router.pin: needed for {host}, no loopback address such as 127.0.0.1")
         except ValueError as error:
             problems.append(f"router.url: {error}")
@@ -68,11 +86,14 @@ class I2PControlRouter(Router):
             problems.append(f"router.password_file: {error}")
         if problems:
             raise ConfigError(problems)
-        self._client = I2PControlClient(host, port, path, password, config.pin)
+        self._client = I2PControlClient(scheme, host, port, path, password, config.pin)
 
     async def get_local_router_status(self) -> RouterStatus:
-        info = await self._client.ask(Question.ROUTER_INFO)
-        return router_status(info, await self._client.ask(Question.NETWORK_SETTING))
+        return router_status(
+            info=await self._client.ask(Question.ROUTER_INFO),
+            settings=await self._client.ask(Question.NETWORK_SETTING),
+            job_lag=await self._client.ask(Question.JOB_LAG),
+        )
 
     async def get_local_leaf_hash(self, master_hash: bytes) -> bytes | None:
         raise NotSupported("I2PControl does not name destinations; list them under [[farm.leaf]]")
@@ -90,10 +111,13 @@ class I2PControlRouter(Router):
         raise NotSupported("I2PControl cannot publish a Meta LeaseSet")
 
 
-def router_status(info: Mapping[str, Any], settings: Mapping[str, Any]) -> RouterStatus:
-    """The status in the answers to RouterInfo and NetworkSetting; unusable figures are absent."""
+def router_status(
+    info: Mapping[str, Any], settings: Mapping[str, Any], job_lag: Mapping[str, Any]
+) -> RouterStatus:
+    """The status in the answers to RouterInfo, NetworkSetting and GetRate; unusable figures are absent."""
     return RouterStatus(
         uptime=_count(info, "i2p.router.uptime"),
+        job_lag=_count(job_lag, "Result"),
         participating_tunnels=_count(info, "i2p.router.net.tunnels.participating"),
         configured_bandwidth=_bandwidth(
             _count(settings, "i2p.router.net.bw.in", BYTES_PER_UNIT),
@@ -111,7 +135,8 @@ def _bandwidth(in_: int | None, out: int | None) -> Bandwidth | None:
 
 
 def _count(answer: Mapping[str, Any], key: str, factor: int = 1) -> int | None:
-    """Rates come as 2456.00; i2pd before 2.41 wrote uptime as text; one that overflowed is negative."""
+    """Rates come as 2456.00; i2pd before 2.41 wrote uptime as text, Java I2P writes settings so; an
+    uptime that overflowed is negative."""
     value = answer.get(key)
     if isinstance(value, str) and re.fullmatch("[0-9]{1,19}", value):
         value = int(value)
@@ -120,13 +145,13 @@ def _count(answer: Mapping[str, Any], key: str, factor: int = 1) -> int | None:
     return int(value) * factor
 
 
-def _parse(url: str) -> tuple[str, int, str]:
-    """Host, port and path of an ``https`` URL; raises `ValueError`."""
-    match = re.fullmatch(r"https://(\[[0-9A-Fa-f:]+\]|[0-9A-Za-z.-]+)(?::([0-9]{1,5}))?(/[!-~]*)?", url)
-    port = int(match[2] or DEFAULT_PORT) if match else 0
+def _parse(url: str) -> tuple[str, str, int, str]:
+    """Scheme, host, port and path of a URL; raises `ValueError`."""
+    match = re.fullmatch(r"(https?)://(\[[0-9A-Fa-f:]+\]|[0-9A-Za-z.-]+)(?::([0-9]{1,5}))?(/[!-~]*)?", url)
+    port = int(match[3] or DEFAULT_PORTS[match[1]]) if match else 0
     if match is None or port > 65_535:
-        raise ValueError(f"{url!r} is not https://ADDRESS:PORT; I2PControl is never spoken in plain text")
-    return match[1].strip("[]"), port, match[3] or "/"
+        raise ValueError(f"{url!r} is not https://ADDRESS:PORT or, on loopback, http://ADDRESS:PORT")
+    return match[1], match[2].strip("[]"), port, match[4] or "/"
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,13 +1,14 @@
-"""I2PControl, API 1: JSON-RPC 2.0 in HTTPS POSTs, as i2pd answers it. Two questions, no orders.
+"""I2PControl, API 1: JSON-RPC 2.0 in POSTs, as i2pd and Java I2P answer it. Three questions, no orders.
 
 I2PControl has no read-only form: ``NetworkSetting {"i2p.router.net.bw.in": null}`` asks for the
 bandwidth limit, and with any other value, even ``""``, sets it. So nothing here takes a value from a
-caller: a `Question` is a method and its keys, and `I2PControlClient.ask` sends null for each of them.
+caller: `Question` holds all that is ever sent, and only GetRate, which sets nothing, has values.
 """
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -29,18 +30,23 @@ TOKEN_REFUSED: Final = frozenset({-32002, -32003, -32004})  # none sent, unknown
 
 
 class Question(Enum):
-    """Everything that this client can ask: (method, keys)."""
+    """Everything that this client can ask: (method, parameters without the token)."""
 
     ROUTER_INFO = (
         "RouterInfo",
-        (
-            "i2p.router.uptime",
-            "i2p.router.net.tunnels.participating",
-            "i2p.router.net.bw.inbound.15s",
-            "i2p.router.net.bw.outbound.15s",
+        dict.fromkeys(
+            (
+                "i2p.router.uptime",
+                "i2p.router.net.tunnels.participating",
+                "i2p.router.net.bw.inbound.15s",
+                "i2p.router.net.bw.outbound.15s",
+            )
         ),
     )
-    NETWORK_SETTING = ("NetworkSetting", ("i2p.router.net.bw.in", "i2p.router.net.bw.out"))
+    NETWORK_SETTING = ("NetworkSetting", dict.fromkeys(("i2p.router.net.bw.in", "i2p.router.net.bw.out")))
+    # Java I2P makes any statistic that it is asked for and does not keep; this one, over a minute, each
+    # router keeps. i2pd has no GetRate.
+    JOB_LAG = ("GetRate", {"Stat": "jobQueue.jobLag", "Period": 60_000})
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -56,16 +62,18 @@ class _Response(msgspec.Struct, frozen=True):
 class I2PControlClient:
     """One I2PControl server. `ask` may be called by several tasks at once; nothing needs closing.
 
-    ``pin`` is ``sha256-…`` of the server's certificate; empty: any certificate is accepted, which is
-    for loopback only, and the caller's to see to.
+    ``scheme`` is https or http. ``pin`` is ``sha256-…`` of the server's certificate; empty: any
+    certificate is accepted. http, and https without a pin, are for loopback only: the caller sees to it.
     """
 
-    def __init__(self, host: str, port: int, path: str, password: str, pin: str) -> None:
+    def __init__(self, scheme: str, host: str, port: int, path: str, password: str, pin: str) -> None:
         self._host, self._port, self._path = host, port, path
+        self._is_tls = scheme == "https"
         self._name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._password = password
         self._pin = pin
         self._token: str | None = None
+        self._not_offered: set[Question] = set()  # as the router that gave the token told
         # i2pd's certificate is self-signed and names nobody: it is known by its pin or not at all.
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._tls.check_hostname = False
@@ -74,40 +82,55 @@ class I2PControlClient:
     async def ask(self, question: Question) -> dict[str, Any]:
         """The answer's keys and values; what the router does not know is not among them.
 
-        Authenticates first, and once more if the token is refused. Raises `RouterError`: nobody
-        answers within 5 s a step, wrong certificate, password refused, not an I2PControl answer.
-        Cancelled, it has no effect: nothing that it sends changes the router.
+        Authenticates first, and once more if the token is refused, as after a restart of the router.
+        Raises `RouterError`: nobody answers within 5 s a step, wrong certificate, password refused, not
+        an I2PControl answer. Cancelled, it has no effect: nothing that it sends changes the router.
         """
-        method, keys = question.value
+        try:
+            return await self._ask(question)
+        except RouterError:
+            self._token = None  # who answers next may have been restarted, or be another router
+            raise
+
+    async def _ask(self, question: Question) -> dict[str, Any]:
+        method, params = question.value
         for _ in range(2):
             if self._token is None:
                 self._token = await self._authenticate()
-            # The token comes last: i2pd 2.45.1 puts a stray comma before the first known key otherwise.
-            response = await self._call(method, dict.fromkeys(keys) | {"Token": self._token})
-            if response.error is None:
-                return response.result or {}
-            if response.error.code == METHOD_NOT_FOUND:
+                self._not_offered.clear()
+            if question in self._not_offered:
                 return {}
-            if response.error.code not in TOKEN_REFUSED:
-                raise RouterError(
-                    f"I2PControl at {self._name} refused {method}: {response.error.message!r:.200}"
-                )
-            self._token = None
+            # The token comes last: i2pd 2.45.1 puts a stray comma before the first known key otherwise.
+            response = await self._call(method, params | {"Token": self._token})
+            error = response.error
+            if error is None:
+                return response.result or {}
+            if error.code in TOKEN_REFUSED:
+                self._token = None
+                continue
+            if error.code == METHOD_NOT_FOUND:
+                self._not_offered.add(question)
+            # A router that keeps no such rate says so in several ways; the other figures count without it.
+            elif question is not Question.JOB_LAG:
+                raise RouterError(f"I2PControl at {self._name} refused {method}: {error.message!r:.200}")
+            return {}
         raise RouterError(f"I2PControl at {self._name} refuses the token that it has just given")
 
     async def _authenticate(self) -> str:
         response = await self._call("Authenticate", {"API": 1, "Password": self._password})
-        token = (response.result or {}).get("Token")
-        if isinstance(token, str):
+        result, error = response.result, response.error
+        if result and isinstance(token := result.get("Token"), str):
             return token
         # i2pd answers a wrong password with an empty result, Java I2P with an error.
-        if response.error is None or response.error.code == PASSWORD_REFUSED:
-            raise RouterError(f"I2PControl at {self._name} refused the password; check password_file")
-        raise RouterError(
-            f"I2PControl at {self._name} refused to authenticate: {response.error.message!r:.200}"
-        )
+        if result == {} or (error and error.code == PASSWORD_REFUSED):
+            raise RouterError(
+                f"I2PControl at {self._name} refused the password; "
+                "put the one that the router is configured with into password_file, and start again"
+            )
+        reason = repr(error.message) if error else "it gave no token"
+        raise RouterError(f"I2PControl at {self._name} refused to authenticate: {reason:.200}")
 
-    async def _call(self, method: str, params: dict[str, Any]) -> _Response:
+    async def _call(self, method: str, params: Mapping[str, Any]) -> _Response:
         body = msgspec.json.encode({"id": 1, "method": method, "params": params, "jsonrpc": "2.0"})
         try:
             with trio.fail_after(TIMEOUT_S):
@@ -127,29 +150,38 @@ class I2PControlClient:
     async def _post(self, body: bytes) -> bytes:
         """One exchange on a connection of its own, as i2pd wants it."""
         tcp = await trio.open_tcp_stream(self._host, self._port)
+        if not self._is_tls:
+            async with tcp:
+                return await self._exchange(tcp, body)
         async with trio.SSLStream(tcp, self._tls, https_compatible=True) as stream:
             await stream.do_handshake()
             found = pin_of(stream.getpeercert(binary_form=True))
             if self._pin and found != self._pin:
-                raise RouterError(f"{self._name} has the certificate {found}, not the one of the pin")
-            connection = h11.Connection(h11.CLIENT)
-            # i2pd knows the names of headers in this spelling only.
-            headers = {
-                "Host": self._name,
-                "Content-Type": "application/json",
-                "Content-Length": str(len(body)),
-            }
-            request = h11.Request(method="POST", target=self._path, headers=list(headers.items()))
-            events = (request, h11.Data(data=body), h11.EndOfMessage())
-            await stream.send_all(b"".join(connection.send(event) or b"" for event in events))
-            received = bytearray()
-            while not isinstance(event := connection.next_event(), h11.EndOfMessage):
-                if event is h11.NEED_DATA:
-                    connection.receive_data(bytes(await stream.receive_some(MAX_RESPONSE_BYTES)))
-                elif isinstance(event, h11.Response) and event.status_code != 200:
-                    raise RouterError(f"what answers at {self._name} said HTTP {event.status_code}")
-                elif isinstance(event, h11.Data):
-                    received += event.data
-                    if len(received) > MAX_RESPONSE_BYTES:
-                        raise RouterError(f"the answer of {self._name} exceeds {MAX_RESPONSE_BYTES} bytes")
-            return bytes(received)
+                raise RouterError(
+                    f"{self._name} has the certificate {found}, not the one of the pin; "
+                    "if the router made itself a new one (compare i2pcontrol.crt.pem), change pin"
+                )
+            return await self._exchange(stream, body)
+
+    async def _exchange(self, stream: trio.abc.Stream, body: bytes) -> bytes:
+        connection = h11.Connection(h11.CLIENT)
+        # i2pd knows the names of headers in this spelling only.
+        headers = {
+            "Host": self._name,
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+        }
+        request = h11.Request(method="POST", target=self._path, headers=list(headers.items()))
+        events = (request, h11.Data(data=body), h11.EndOfMessage())
+        await stream.send_all(b"".join(connection.send(event) or b"" for event in events))
+        received = bytearray()
+        while not isinstance(event := connection.next_event(), h11.EndOfMessage):
+            if event is h11.NEED_DATA:
+                connection.receive_data(bytes(await stream.receive_some(MAX_RESPONSE_BYTES)))
+            elif isinstance(event, h11.Response) and event.status_code != 200:
+                raise RouterError(f"what answers at {self._name} said HTTP {event.status_code}")
+            elif isinstance(event, h11.Data):
+                received += event.data
+                if len(received) > MAX_RESPONSE_BYTES:
+                    raise RouterError(f"the answer of {self._name} exceeds {MAX_RESPONSE_BYTES} bytes")
+        return bytes(received)

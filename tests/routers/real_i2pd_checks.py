@@ -1,9 +1,11 @@
-"""What the plugin reads of running i2pd routers, named by $I2PD_ROUTERS. Run by test_real_i2pd.py."""
+"""What the plugin reads of running i2pd routers, named by $I2PD_ROUTERS. Run by test_real_i2pd.py, in
+this order: the last check ends the last router."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,13 @@ import trio
 
 from garlicfarm.errors import RouterError
 from garlicfarm.router import Bandwidth, Router, RouterStatus
-from garlicfarm.testing.i2pd import in_private_network
+from garlicfarm.testing.i2pd import I2pdRouter, i2pd_restarted, in_private_network
 from garlicfarm.testing.router_suite import RouterSuite
 from garlicfarm_plugin_i2pcontrol import I2PControlConfig, I2PControlRouter
 
 ROUTERS = json.loads(os.environ["I2PD_ROUTERS"])
 TUNNELS_TIMEOUT_S = 40
+RESTART_TIMEOUT_S = 30
 
 
 def plugin(router: dict[str, str], **keys: str) -> I2PControlRouter:
@@ -84,3 +87,47 @@ async def test_wrong_password_is_refused_as_such(tmp_path: Path) -> None:
 async def test_certificate_of_another_router_is_refused() -> None:
     with pytest.raises(RouterError, match="pin"):
         await plugin(ROUTERS[0], pin=ROUTERS[1]["pin"]).get_local_router_status()
+
+
+async def test_router_killed_and_restarted_is_read_again() -> None:
+    killed = I2pdRouter(**ROUTERS[-1] | {"data_dir": Path(ROUTERS[-1]["data_dir"])})
+    pinned = plugin(ROUTERS[-1])
+    before = await pinned.get_local_router_status()
+    os.kill(killed.pid, signal.SIGKILL)
+    await assert_refused(pinned)
+
+    async with i2pd_restarted(killed):
+        after = await answer_of(pinned)
+        assert after.uptime < before.uptime
+        assert after.configured_bandwidth == before.configured_bandwidth
+    await assert_refused(pinned)
+
+    # Pins are for addresses beyond loopback, so the router moves there to be known by none.
+    at_loopback = "--i2pcontrol.address=127.0.0.1"
+    pinned, unpinned = (plugin(ROUTERS[-1], url="https://127.0.0.1:7650", **pin) for pin in ({}, {"pin": ""}))
+    async with i2pd_restarted(killed, at_loopback):
+        await answer_of(pinned)
+        await answer_of(unpinned)
+    for name in ("i2pcontrol.crt.pem", "i2pcontrol.key.pem"):
+        killed.data_dir.joinpath(name).unlink()
+    async with i2pd_restarted(killed, at_loopback):
+        assert (await answer_of(unpinned)).configured_bandwidth == before.configured_bandwidth
+        with pytest.raises(RouterError, match=r"not the one of the pin; .* change pin"):
+            await pinned.get_local_router_status()
+    await assert_refused(unpinned)
+
+
+async def assert_refused(router: Router) -> None:
+    for _ in range(2):
+        with pytest.raises(RouterError, match="cannot be talked to"):
+            await router.get_local_router_status()
+
+
+async def answer_of(router: Router) -> RouterStatus:
+    """The first answer of a router that is starting."""
+    with trio.fail_after(RESTART_TIMEOUT_S):
+        while True:
+            try:
+                return await router.get_local_router_status()
+            except RouterError:
+                await trio.sleep(0.1)
