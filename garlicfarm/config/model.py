@@ -33,6 +33,10 @@ __all__ = [
 ]
 
 
+HEADERS_BYTES = 58
+"""What a request and one entry take on the wire beside the entry's value."""
+
+
 def _allowed(words: str, form: Callable[[Any], bool] | None = None, **limits: Any) -> msgspec.Meta:
     """``words`` finish the sentence "it must be …"; ``form`` looks at what types cannot say."""
     return msgspec.Meta(description=words, extra={"form": form} if form else None, **limits)
@@ -129,13 +133,17 @@ class RaftSection(msgspec.Struct, frozen=True, kw_only=True):
         limits = (
             ("election_timeout_min_s", "election_timeout_max_s"),
             ("heartbeat_s", "election_timeout_min_s"),
-            ("max_entry_bytes", "max_message_bytes"),
         )
         problems = [
             f"{low}: {getattr(self, low)} is not allowed; it must be less than {high} ({getattr(self, high)})"
             for low, high in limits
             if getattr(self, low) >= getattr(self, high)
         ]
+        if self.max_entry_bytes + HEADERS_BYTES > self.max_message_bytes:
+            problems.append(
+                f"max_entry_bytes: {self.max_entry_bytes} is not allowed; with {HEADERS_BYTES} bytes of "
+                f"headers it must fit into max_message_bytes ({self.max_message_bytes})"
+            )
         if problems:
             raise ConfigError(problems)
 

@@ -46,6 +46,8 @@ from garlicfarm.wire.messages import (
 __all__ = ["Farm", "Store", "StoreWriter"]
 
 STALL_S = 0.05
+BATCH_BYTES = 1 << 20
+MESSAGE_HEADER_BYTES = 45
 REDIRECT_PAUSE_S = 0.05
 MAX_PENDING_POSTS = 4096
 _REASONS = {
@@ -120,6 +122,8 @@ class Farm:
                 election_timeout_max_ms=round(raft.election_timeout_max_s * 1000),
                 heartbeat_ms=round(raft.heartbeat_s * 1000),
                 priority=raft.priority,
+                # Values and entry headers are each bounded by it; both must fit into one message.
+                batch_bytes=min(BATCH_BYTES, (raft.max_message_bytes - MESSAGE_HEADER_BYTES) // 2),
                 max_inflight_messages=raft.max_inflight_messages,
                 max_inflight_bytes=raft.max_inflight_bytes,
                 max_uncommitted_bytes=raft.max_uncommitted_bytes,

@@ -24,6 +24,7 @@ __all__ = ["Caller", "Session", "Slot"]
 
 MAX_UNANSWERED = 4096
 MAX_UNANSWERED_BYTES = 8 << 20
+ENTRY_OVERHEAD_BYTES = 128  # what an entry costs in memory beside its value
 PARTIAL_MESSAGE_TIMEOUT_S = 30.0
 CLIENT_IDLE_S = 3600.0
 
@@ -125,7 +126,7 @@ class Session:
         """Hold the request against what this connection may say (D6), and pass it on."""
         self._check(request)
         self._farm.heard_from(self._caller.member_id, request)
-        slot = Slot(self, sum(len(entry.value) for entry in request.entries))
+        slot = Slot(self, sum(len(entry.value) + ENTRY_OVERHEAD_BYTES for entry in request.entries))
         if not self._slots:
             self._wait_scope.deadline = slot.since + self._answer_timeout_s
         self._slots.append(slot)

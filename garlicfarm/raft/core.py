@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from garlicfarm.errors import ProposalDropped, RemoteProtocolError
+from garlicfarm.errors import LocalProtocolError, ProposalDropped, RemoteProtocolError
 from garlicfarm.raft.appended import checked_entries, conflict_hint, new_entries
 from garlicfarm.raft.log import RaftLog
 from garlicfarm.raft.membership import Membership
@@ -166,8 +166,11 @@ class RawNode:
         """Append application entries, all or nothing. The outcome comes as ``(token, (index, term))``
         of the last one once it is committed, or ``(token, None)`` where it is unknown.
 
-        Raises `ProposalDropped`: ``not-leader``, or ``too-much-uncommitted`` (certainly not appended).
+        Raises `ProposalDropped`: ``not-leader``, or ``too-much-uncommitted`` (certainly not appended);
+        `LocalProtocolError`: no entries.
         """
+        if not entries:
+            raise LocalProtocolError("a proposal has at least one entry")
         if self._role is not Role.LEADER:
             raise ProposalDropped("not-leader")
         if not self._append_own(entries, token, from_client=False):

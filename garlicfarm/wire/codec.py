@@ -22,6 +22,9 @@ from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, V
 
 __all__ = ["Limits", "RequestDecoder", "ResponseDecoder", "encode_request", "encode_response"]
 
+MAX_ENTRIES = 1 << 17
+"""Entries in one message: empty ones would cost many times in memory what they cost on the wire."""
+
 _REQUEST = struct.Struct(">BIIQQQQI")
 _RESPONSE = struct.Struct(">BIIQQB")
 _ENTRY = struct.Struct(">QBI")
@@ -233,7 +236,7 @@ class RequestDecoder(_Decoder):
 
         Raises `RemoteProtocolError`, and from then on always, for a type that is unknown or not a
         request's, entries of a kind or number that the type does not carry, sizes that do not add
-        up, and what is over the limits.
+        up, and what is over the limits or `MAX_ENTRIES`.
         """
         self._raise_if_broken()
         if self._rule is None:
@@ -312,6 +315,8 @@ class RequestDecoder(_Decoder):
                 append(LogEntry(term, value_type, data[start:end]))
                 pos, left = end, rest
             self._pos, self._left = pos, left
+            if len(self._entries) > MAX_ENTRIES:
+                raise self._broken(f"more than {MAX_ENTRIES} entries in one message", self._where())
         return True
 
     def _entry_fault(self, kind: int, size: int, rest: int) -> str:

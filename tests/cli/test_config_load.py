@@ -242,7 +242,7 @@ def test_load_bad_value_gives_one_sentence(tmp_path: Path, old: str, new: str, e
         (
             "[farm.raft]\nmax_entry_bytes = 65536\nmax_message_bytes = 65536",
             "farm[0].raft.max_entry_bytes: 65536 is not allowed; "
-            "it must be less than max_message_bytes (65536)",
+            "with 58 bytes of headers it must fit into max_message_bytes (65536)",
         ),
         ("[farm.raft]\nheartbeats = 3", "farm[0].raft.heartbeats: no such key; did you mean heartbeat_s?"),
         (

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
 
+from garlicfarm.config import RaftSection
+from garlicfarm.config.model import PRESETS
 from garlicfarm.errors import EntryRefused, NoQuorum, OutcomeUnknown
 from garlicfarm.farm.log import LogApplication
 from garlicfarm.testing.cluster import Cluster, cluster
@@ -112,6 +115,20 @@ async def test_node_that_was_away_catches_up(farm: Cluster, autojump_clock: Mock
     await farm.restart(away)
     await farm.applied(posts[-1][0])
     assert len(_states(farm)) == 1
+
+
+async def test_node_that_was_away_catches_up_in_messages_of_the_smallest_size(
+    autojump_clock: MockClock,
+) -> None:
+    values = {**PRESETS["clearnet"], "max_message_bytes": 65536, "max_entry_bytes": 65536 - 58}
+    async with cluster(3, raft=msgspec.convert(values, RaftSection)) as farm:
+        away = next(node for node in farm.running if node != await farm.leader())
+        await farm.kill(away)
+        for size in (1000,) * 100 + (65536 - 58,):
+            index, _ = await farm.post(bytes(size))
+        await farm.restart(away)
+        await farm.applied(index, [away])
+        assert len(_states(farm)) == 1
 
 
 async def test_many_posts_at_once_all_commit_at_indexes_of_their_own(

@@ -228,6 +228,18 @@ def test_partial_is_true_only_inside_a_message() -> None:
     assert not decoder.partial
 
 
+def test_more_entries_than_allowed_are_refused_though_small() -> None:
+    entries = entry(APP, b"") * (1 << 16)
+    decoder = RequestDecoder(Limits())
+    decoder.receive_data(header(3, 4 * len(entries)))
+    for _ in range(2):
+        decoder.receive_data(entries)
+        assert decoder.next_message() is None
+    decoder.receive_data(entries)
+    with pytest.raises(RemoteProtocolError, match="more than 131072 entries"):
+        decoder.next_message()
+
+
 # Bad requests: each is refused with nothing more than the header that shows the fault
 
 
