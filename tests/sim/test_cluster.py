@@ -122,7 +122,8 @@ async def test_node_that_was_away_catches_up_in_messages_of_the_smallest_size(
 ) -> None:
     values = {**PRESETS["clearnet"], "max_message_bytes": 65536, "max_entry_bytes": 65536 - 58}
     async with cluster(3, raft=msgspec.convert(values, RaftSection)) as farm:
-        away = next(node for node in farm.running if node != await farm.leader())
+        leader = await farm.leader()
+        away = next(node for node in farm.running if node != leader)
         await farm.kill(away)
         for size in (1000,) * 100 + (65536 - 58,):
             index, _ = await farm.post(bytes(size))
