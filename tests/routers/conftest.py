@@ -232,6 +232,12 @@ def password_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def wrong_password(password_file: Path) -> str:
+    password_file.write_text("wrong\n")
+    return "wrong"
+
+
+@pytest.fixture
 def make(password_file: Path) -> Callable[..., I2PControlRouter]:
     """An `I2PControlRouter` with the given keys of its configuration."""
 

@@ -192,12 +192,6 @@ async def test_status_asked_twice_authenticates_and_looks_for_get_rate_once(cont
     assert control_server.methods == ["Authenticate", *questions, "GetRate", *questions]
 
 
-@pytest.fixture
-def wrong_password(password_file: Path) -> str:
-    password_file.write_text("wrong\n")
-    return "wrong"
-
-
 @pytest.mark.parametrize("error", [None, -32001], ids=["i2pd", "java"])
 async def test_wrong_password_raises_router_error_without_the_password(
     control_server, make, wrong_password: str, error: int | None

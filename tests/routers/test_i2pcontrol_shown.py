@@ -1,0 +1,128 @@
+"""`garlicfarm router show` with the plugin: i2pd, Java I2P, and a router that does not answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from garlicfarm.cli import run
+from garlicfarm.node import poster
+from garlicfarm_plugin_i2pcontrol import I2PControlRouter
+
+Capture = pytest.CaptureFixture[str]
+
+CONFIGURATION = """
+version = 1
+[node]
+id = 1
+[[listener]]
+url = "ssl://127.0.0.1:27150"
+[[farm]]
+name = "farm"
+endpoint = "ssl://127.0.0.1:27150"
+[farm.router]
+plugin = "i2pcontrol"
+url = "{url}"
+password_file = "{password_file}"
+"""
+
+
+@pytest.fixture
+def show(tmp_path: Path, password_file: Path) -> Callable[..., Any]:
+    """Run the command, which has a Trio of its own, while the server of the test answers."""
+
+    async def show(url: str, *arguments: str) -> int:
+        path = tmp_path / "garlicfarm.toml"
+        path.write_text(CONFIGURATION.format(url=url, password_file=password_file))
+        command = ["router", "show", "--config", str(path), *arguments]
+        return await trio.to_thread.run_sync(run, command)
+
+    return show
+
+
+def rows(capsys: Capture) -> list[tuple[str, Any, str]]:
+    body = json.loads(capsys.readouterr().out)
+    return [(row["key"], row["value"], row["origin"]) for row in body["rows"]]
+
+
+async def test_i2pd_is_shown_with_the_question_behind_each_figure(
+    control_server, show, capsys: Capture
+) -> None:
+    assert await show(control_server.url, "-o", "json") == 0
+    assert rows(capsys) == [
+        ("router.lastPublishedRI", None, "not reported"),
+        ("router.uptime", 214_000, "RouterInfo i2p.router.uptime"),
+        ("router.jobLag", None, "not reported"),
+        ("router.exploratoryTunnels", None, "not reported"),
+        ("router.participatingTunnels", 23, "RouterInfo i2p.router.net.tunnels.participating"),
+        ("router.configuredBandwidth.in", 1_024_000_000, "NetworkSetting i2p.router.net.bw.in"),
+        ("router.configuredBandwidth.out", 1_024_000_000, "NetworkSetting i2p.router.net.bw.out"),
+        ("router.currentBandwidth.in", 3540, "RouterInfo i2p.router.net.bw.inbound.15s"),
+        ("router.currentBandwidth.out", 4534, "RouterInfo i2p.router.net.bw.outbound.15s"),
+    ]
+
+
+async def test_java_is_shown_with_its_job_lag(java_server, show, capsys: Capture) -> None:
+    assert await show(java_server.url, "-o", "json") == 0
+    assert ("router.jobLag", 2, "GetRate jobQueue.jobLag") in rows(capsys)
+
+
+async def test_origins_are_questions_that_are_asked(control_server, java_server, show) -> None:
+    assert await show(java_server.url) == 0
+    asked = {
+        f"{request['method']} {name}"
+        for request in java_server.requests
+        for name in [*request["params"], request["params"].get("Stat")]
+    }
+    assert set(I2PControlRouter.origins.values()) <= asked
+
+
+async def test_router_down_shows_nothing_reported_and_exits_1(
+    show, closed_port: int, capsys: Capture
+) -> None:
+    assert await show(f"https://127.0.0.1:{closed_port}") == 1
+    output = capsys.readouterr()
+    assert len(output.out.splitlines()) == 8
+    assert all(line.endswith("not reported") for line in output.out.splitlines()[1:])
+    assert output.err.startswith(f"error: farm farm: I2PControl at 127.0.0.1:{closed_port} cannot be talked")
+
+
+async def test_wrong_password_is_told_in_one_sentence(
+    control_server, show, wrong_password: str, capsys: Capture
+) -> None:
+    assert await show(control_server.url) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: farm farm: I2PControl at 127.0.0.1")
+    assert line.endswith("put the one that the router is configured with into password_file, and start again")
+
+
+async def stay_silent(stream: trio.abc.Stream) -> None:
+    await trio.sleep_forever()
+
+
+async def test_silent_router_is_given_up_after_the_nodes_own_time(
+    control_server, show, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poster, "ROUTER_TIMEOUT_S", 0.2)
+    control_server.raw = stay_silent
+    began = trio.current_time()
+    assert await show(control_server.url) == 1
+    assert trio.current_time() - began < 3
+    assert "did not answer within" in capsys.readouterr().err
+
+
+async def test_silent_router_is_given_up_after_timeout_with_124(
+    control_server, show, capsys: Capture
+) -> None:
+    control_server.raw = stay_silent
+    began = trio.current_time()
+    assert await show(control_server.url, "--timeout", "0.2") == 124
+    assert trio.current_time() - began < 3
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == "error: deadline passed\n"
