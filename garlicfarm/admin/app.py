@@ -1,12 +1,13 @@
 """The admin API's endpoints. Plain ASGI (Starlette): nothing here knows which server runs it.
 
-Everything is bounded: a page of the log by 1,000 entries and by what one `FarmView.read` returns, a
-write to a client by 256 KiB, a posted entry by 1 MiB, a long poll by 30 s.
+Everything is bounded: an answer from the log by 20,000 indexes, and what is held of it by 256 KiB (or
+one entry), a write to a client by 256 KiB, a posted entry by 1 MiB, a long poll by 30 s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing, suppress
 from typing import Any
 
 import msgspec
@@ -20,23 +21,30 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from garlicfarm.admin.access import Gatekeeper
-from garlicfarm.admin.contract import FarmView, NodeView, Page
+from garlicfarm.admin.contract import FarmView, NodeView
 from garlicfarm.admin.problems import Problem, problem_of
-from garlicfarm.errors import Compacted, GarlicFarmError, OutcomeUnknown
-from garlicfarm.feed.lines import encode_lines
+from garlicfarm.errors import Compacted, FellBehind, GarlicFarmError, OutcomeUnknown
+from garlicfarm.feed import lines, records
+from garlicfarm.raft.types import Entry
+from garlicfarm.wire.messages import ValueType
 
 __all__ = ["create_app"]
 
-MAX_LIMIT = 1000
-DEFAULT_LIMIT = 100
+MAX_LIMIT = 20_000
+DEFAULT_LIMIT = 1000
 MAX_WAIT_S = 30.0
 MAX_ENTRY_BYTES = 1 << 20
 MAX_WRITE_BYTES = 256 << 10
 BODY_DEADLINE_S = 30.0
 COMMIT_DEADLINE_S = 30.0
 
-_JSONL = "application/jsonl"
-_ACCEPTED = ("*/*", "application/*", _JSONL)
+_Encode = Callable[[Iterable[Entry]], bytes]
+_LINES: tuple[str, _Encode] = (lines.MEDIA_TYPE, lines.encode_lines)
+_FORMS: dict[str, tuple[str, _Encode]] = {
+    records.MEDIA_TYPE: (records.MEDIA_TYPE, records.encode_records),
+    **dict.fromkeys((lines.MEDIA_TYPE, "application/*", "*/*"), _LINES),
+}
+_FARM = "garlicfarm.farm"  # in a request's scope: the `FarmView` that it asks
 
 
 def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "") -> Starlette:
@@ -104,7 +112,7 @@ class _Api:
     async def farms(self, request: Request, user: str) -> Response:
         rows = [
             {
-                "name": farm.name,
+                "name": farm.farm,
                 "application": farm.application,
                 "farm_id": farm.farm_id.hex(),
                 "first_index": farm.first_index,
@@ -132,29 +140,35 @@ class _Api:
 
     async def log(self, request: Request, user: str) -> Response:
         farm = self._farm(request)
-        accept = request.headers.get("accept", "*/*")
-        if not any(part.partition(";")[0].strip() in _ACCEPTED for part in accept.split(",")):
-            raise Problem(406, "not-acceptable", f"entries come as {_JSONL}", f"Send `Accept: {_JSONL}`.")
+        media_type, encode = _form(request)
         after = int(_number(request, "after", 0, 2**63 - 1))
         limit = int(_number(request, "limit", DEFAULT_LIMIT, MAX_LIMIT, least=1))
         wait_s = _number(request, "wait_s", 0, MAX_WAIT_S)
         types = request.query_params.get("types", "application")
         if types not in ("application", "all"):
             raise Problem(400, "bad-query", "types is neither application nor all", "Correct the query.")
-        try:
-            with self._node.metrics.feed_readers.labels(farm.name).track_inprogress():
-                page = await self._page(request, farm, after, limit, wait_s, types == "all")
-        except Compacted as error:
-            problem = problem_of(error)
-            assert problem is not None
-            problem.headers = list(_farm_headers(farm, next_after=error.first_index - 1).items())
-            raise problem from error
-        self._node.metrics.feed_entries.labels(farm.name).inc(len(page.entries))
-        return _Pieces(
-            encode_lines(page.entries),
-            headers=_farm_headers(farm, next_after=page.next_after),
-            media_type=_JSONL,
-        )
+        readers = self._node.metrics.feed_readers.labels(farm.farm)
+        with readers.track_inprogress():
+            deadline = trio.current_time() + wait_s
+            while True:
+                # What is committed never changes, so it is known now where this answer will end.
+                upto = max(after, min(after + limit, farm.commit_index))
+                wanted = _Wanted(farm.entries(after, MAX_WRITE_BYTES, upto=upto), types == "all")
+                first = await wanted.piece()
+                if first or not wait_s or not await self._news(request, farm, upto, deadline):
+                    break
+                after = upto
+
+        async def body() -> AsyncGenerator[bytes]:
+            piece = first
+            with readers.track_inprogress():
+                while piece:
+                    self._node.metrics.feed_entries.labels(farm.farm).inc(len(piece))
+                    yield encode(piece)
+                    piece = await wanted.piece()
+
+        headers = _farm_headers(farm, next_after=upto)
+        return _Streamed(request, body, headers=headers, media_type=media_type)
 
     async def post(self, request: Request, user: str) -> Response:
         entry = await _body(request)
@@ -195,17 +209,8 @@ class _Api:
             raise Problem(
                 404, "no-such-farm", "this node has no farm of that name", "`GET /v1/farms` lists them."
             )
+        request.scope[_FARM] = farm
         return farm
-
-    async def _page(
-        self, request: Request, farm: FarmView, after: int, limit: int, wait_s: float, all_types: bool
-    ) -> Page:
-        """A page, waited for until there is an entry, or the time is up, or nobody waits any more."""
-        page = await farm.read(after, limit, all_types=all_types)
-        deadline = trio.current_time() + wait_s
-        while wait_s and not page.entries and await self._news(request, farm, page.next_after, deadline):
-            page = await farm.read(page.next_after, limit, all_types=all_types)
-        return page
 
     async def _news(self, request: Request, farm: FarmView, beyond: int, deadline: float) -> bool:
         """Whether something was committed before the deadline, the client's leaving and the shutdown."""
@@ -241,15 +246,69 @@ async def _committed(farm: FarmView, outcome: Awaitable[tuple[int, int]]) -> Res
     raise OutcomeUnknown(f"not known to be committed after {COMMIT_DEADLINE_S:.0f} s")
 
 
+class _Wanted:
+    """What a reader wants of ``pieces``."""
+
+    def __init__(self, pieces: AsyncIterator[Sequence[Entry]], all_types: bool) -> None:
+        self._pieces = pieces
+        self._all_types = all_types
+
+    async def piece(self) -> Sequence[Entry]:
+        """The next entries; none at the end."""
+        async for entries in self._pieces:
+            wanted = [e for e in entries if self._all_types or e.value_type is ValueType.APPLICATION]
+            if wanted:
+                return wanted
+        return ()
+
+
 class _Pieces(Response):
     """A body that is handed to the server piece by piece, as the client takes it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for start in range(0, len(self.body), MAX_WRITE_BYTES):
-            piece = bytes(self.body[start : start + MAX_WRITE_BYTES])
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await self._write(bytes(self.body), send)
         await send({"type": "http.response.body", "body": b""})
+
+    async def _write(self, data: bytes, send: Send) -> None:
+        for start in range(0, len(data), MAX_WRITE_BYTES):
+            piece = data[start : start + MAX_WRITE_BYTES]
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+
+class _Streamed(_Pieces):
+    """A body that is made while the client takes it. Where it cannot be finished the connection is cut
+    in the middle of it, so that nobody takes it for the whole."""
+
+    def __init__(
+        self,
+        request: Request,
+        make_body: Callable[[], AsyncGenerator[bytes]],
+        headers: dict[str, str],
+        media_type: str,
+    ) -> None:
+        super().__init__(headers=headers, media_type=media_type)
+        del self.headers["Content-Length"]
+        self._request = request
+        self._make_body = make_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        finished = False
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_when_left, nursery.cancel_scope)
+            with suppress(FellBehind):  # asked again, it is 410
+                async with aclosing(self._make_body()) as body:
+                    async for piece in body:
+                        await self._write(piece, send)
+                finished = True
+            nursery.cancel_scope.cancel()
+        if finished:
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _end_when_left(self, scope: trio.CancelScope) -> None:
+        await _left(self._request)
+        scope.cancel()
 
 
 def _json(body: object, farm: FarmView | None = None, *, status: int = 200) -> Response:
@@ -266,6 +325,16 @@ def _farm_headers(farm: FarmView, *, next_after: int | None = None) -> dict[str,
     if next_after is not None:
         headers["Garlic-Farm-Next-After"] = str(next_after)
     return headers
+
+
+def _form(request: Request) -> tuple[str, _Encode]:
+    """The media type of the entries, and who writes it: the first in Accept that there is."""
+    for part in request.headers.get("accept", "*/*").split(","):
+        form = _FORMS.get(part.partition(";")[0].strip().lower())
+        if form is not None:
+            return form
+    known = f"{lines.MEDIA_TYPE} and {records.MEDIA_TYPE}"
+    raise Problem(406, "not-acceptable", f"entries come as {known}", "Send one of them as `Accept`.")
 
 
 def _number(request: Request, name: str, default: float, most: float, *, least: float = 0) -> float:
@@ -319,7 +388,7 @@ async def _left(request: Request) -> None:
 
 def _answer_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
-    return error.response()
+    return _response(request, error)
 
 
 def _answer_error(request: Request, error: Exception) -> Response:
@@ -327,16 +396,27 @@ def _answer_error(request: Request, error: Exception) -> Response:
     problem = problem_of(error)
     if problem is None:
         raise error
-    return problem.response()
+    return _response(request, problem, error.first_index - 1 if isinstance(error, Compacted) else None)
 
 
 def _answer_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = list((error.headers or {}).items())
-    return Problem(
-        error.status_code, "no-such-endpoint", error.detail, "See the list of endpoints.", headers=headers
-    ).response()
+    return _response(
+        request,
+        Problem(
+            error.status_code, "no-such-endpoint", error.detail, "See the list of endpoints.", headers=headers
+        ),
+    )
 
 
 def _answer_defect(request: Request, error: Exception) -> Response:
-    return Problem(500, "defect", "a defect of this program", "See the node's log.").response()
+    return _response(request, Problem(500, "defect", "a defect of this program", "See the node's log."))
+
+
+def _response(request: Request, problem: Problem, next_after: int | None = None) -> Response:
+    response = problem.response()
+    farm: FarmView | None = request.scope.get(_FARM)
+    if farm is not None:
+        response.headers.update(_farm_headers(farm, next_after=next_after))
+    return response

@@ -8,44 +8,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from garlicfarm.feed.lines import Page
+from garlicfarm.feed.source import EntrySource
 
 if TYPE_CHECKING:
     from garlicfarm.metrics import NodeMetrics
     from garlicfarm.users import UserStore
 
-__all__ = ["FarmView", "NodeView", "Page"]
+__all__ = ["FarmView", "NodeView"]
 
 
-class FarmView(Protocol):
+class FarmView(EntrySource, Protocol):
     """One farm of this node. Deadlines of all waits are the caller's."""
 
-    @property
-    def name(self) -> str: ...
     @property
     def application(self) -> str: ...
     @property
     def farm_id(self) -> bytes: ...
     @property
     def node_id(self) -> int: ...
-    @property
-    def first_index(self) -> int: ...
-    @property
-    def commit_index(self) -> int:
-        """Up to where `read` can read: committed, and durable at this member."""
 
     def status(self) -> dict[str, Any]:
         """The body of ``GET …/status``, ``"schema": "garlicfarm.status/1"`` included."""
 
-    async def read(self, after: int, limit: int, *, all_types: bool) -> Page:
-        """Committed entries with index > ``after``: at most ``limit``, and a bounded number of bytes.
-
-        It may be empty and yet move on, over entries of other types. `Compacted` if ``after`` <
-        first_index − 1.
-        """
-
-    async def wait_commit(self, beyond: int) -> None:
-        """Return once `commit_index` is > ``beyond``."""
+    async def wait_commit(self, beyond: int) -> int:
+        """Return `commit_index` once it is > ``beyond``."""
 
     async def post(self, entry: bytes, user: str) -> tuple[int, int]:
         """Append an entry on behalf of ``user`` and return (index, term) once it is committed.

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 import httpx
 import msgspec
+import trio
 
 from garlicfarm.client.trust import client_tls
 from garlicfarm.errors import (
@@ -30,14 +32,31 @@ from garlicfarm.errors import (
     RemoteProtocolError,
     UnreachableError,
 )
-from garlicfarm.feed.lines import Page, decode_line
+from garlicfarm.feed.records import MEDIA_TYPE, RecordDecoder
 from garlicfarm.raft.types import Entry
 
-__all__ = ["AdminClient"]
+__all__ = ["AdminClient", "Page"]
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 45.0  # longer than a long poll, and than a node waits for a commit
+MAX_LIMIT = 20_000
+MAX_PAGE_BYTES = 8 << 20
 KEEPALIVE_S = 5.0  # shorter than the listener's, so that a request never meets a closing connection
+
+_NEXT_AFTER = "Garlic-Farm-Next-After"
+_COMMIT_INDEX = "Garlic-Farm-Commit-Index"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some committed entries, in order.
+
+    ``next_after`` is what to ask for next: at least the index of the last entry, more where entries of
+    other types were passed over; so an empty page may move on. At the end it is the commit index.
+    """
+
+    entries: Sequence[Entry]
+    next_after: int
 
 
 class AdminClient:
@@ -98,7 +117,7 @@ class AdminClient:
     async def state(self, farm: str) -> tuple[int, bytes]:
         """(index, snapshot) of the application: where to start after `Compacted`."""
         response = await self._ask("GET", _path(farm, "state"))
-        return _header(response, "Garlic-Farm-Next-After"), response.content
+        return _header(response, _NEXT_AFTER), response.content
 
     async def metrics(self) -> str:
         """The node's metrics in Prometheus' text format (from the node's own machine)."""
@@ -123,11 +142,12 @@ class AdminClient:
         return _place(await self._ask("POST", _path(farm, "policy"), content=wanted))
 
     async def page(
-        self, farm: str, after: int, *, limit: int = 1000, wait_s: float = 0, all_types: bool = False
+        self, farm: str, after: int, *, limit: int = MAX_LIMIT, wait_s: float = 0, all_types: bool = False
     ) -> tuple[Page, int]:
-        """One page of entries with index > ``after``, and the commit index when it was read.
+        """Entries with index > ``after``, and the commit index when they were read.
 
-        :param limit: 1 … 1000.
+        :param limit: 1 … 20,000: how many indexes further it goes at most. A page also ends after some
+            8 MiB, and where the answer broke off.
         :param wait_s: how long the node waits for an entry where there is none, 0 … 30.
         :raises Compacted: they are gone; `state` is where to start.
         """
@@ -137,23 +157,40 @@ class AdminClient:
             "wait_s": str(wait_s),
             "types": "all" if all_types else "application",
         }
-        headers = {"Accept": "application/jsonl"}
-        response = await self._ask("GET", _path(farm, "log"), params=params, headers=headers)
-        # Lines end in "\n" alone; str.splitlines would also split at characters inside of a value.
-        entries = [decode_line(line) for line in response.content.split(b"\n") if line]
-        page = Page(entries, _header(response, "Garlic-Farm-Next-After"))
-        return page, _header(response, "Garlic-Farm-Commit-Index")
+        headers = {"Accept": MEDIA_TYPE}
+        response = await self._ask("GET", _path(farm, "log"), params=params, headers=headers, stream=True)
+        next_after, commit_index = _header(response, _NEXT_AFTER), _header(response, _COMMIT_INDEX)
+        decoder = RecordDecoder(after)
+        entries: list[Entry] = []
+        body = response.aiter_raw()
+        try:
+            async for data in body:
+                entries += decoder.receive_data(data)
+                if entries and response.num_bytes_downloaded > MAX_PAGE_BYTES:
+                    return Page(entries, entries[-1].index), commit_index
+        except httpx.TransportError as error:
+            if not entries:
+                raise UnreachableError(f"{response.url.host}: {error or 'the answer broke off'}") from error
+            return Page(entries, entries[-1].index), commit_index
+        finally:
+            with trio.CancelScope() as scope:
+                scope.cancel()  # where it is not read to its end: httpx's generators do not close one another
+                async for _ in body:
+                    pass
+            await response.aclose()
+        decoder.receive_eof()
+        return Page(entries, next_after), commit_index
 
     async def log(
         self,
         farm: str,
         after: int = 0,
         *,
-        limit: int = 1000,
+        limit: int = MAX_LIMIT,
         wait_s: float = 0,
         all_types: bool = False,
     ) -> AsyncIterator[Entry]:
-        """Committed entries with index > ``after``, in order.
+        """Committed entries with index > ``after``, in order, a `page` at a time.
 
         Ends at the commit index; with ``wait_s`` > 0 (the length of a long poll, at most 30) it never
         ends. Raises what `page` raises.
@@ -174,14 +211,19 @@ class AdminClient:
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
+        stream: bool = False,
     ) -> httpx.Response:
+        """The answer, a good one; with ``stream`` its body is still to be read, and it to be closed."""
         unreachable: list[str] = []
         declined: GarlicFarmError | None = None
         for url, auth in list(self._nodes.items()):
             try:
-                response = await self._client.request(
-                    method, url + path, params=params, headers=headers, content=content, auth=auth
+                request = self._client.build_request(
+                    method, url + path, params=params, headers=headers, content=content
                 )
+                response = await self._client.send(request, auth=auth, stream=stream)
+                if not response.is_success:
+                    await response.aread()
             except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
                 distrust = _distrust(error)
                 if distrust is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -11,10 +12,10 @@ from garlicfarm.errors import EntryRefused
 from garlicfarm.farm.documents import NodeReport
 from garlicfarm.farm.state import FarmApplication
 from garlicfarm.farm.status import encode_admin
-from garlicfarm.feed.lines import Page
 from garlicfarm.feed.pages import PageReader
+from garlicfarm.feed.source import EntryStream
 from garlicfarm.node.farm import Farm
-from garlicfarm.raft import Role
+from garlicfarm.raft import Entry, Role
 from garlicfarm.transport import Endpoint
 
 __all__ = ["View"]
@@ -26,7 +27,7 @@ class View:
     def __init__(self, farm: Farm, pages: PageReader) -> None:
         self._farm = farm
         self._pages = pages
-        self.name = farm.name
+        self.farm = farm.name
         self.application = farm.section.application
         self.farm_id = farm.store.genesis.farm_id
         self.node_id = farm.node_id
@@ -40,11 +41,18 @@ class View:
         """What is committed, durable here and applied: what readers may see."""
         return self._farm.applied_index
 
-    async def read(self, after: int, limit: int, *, all_types: bool) -> Page:
-        return await self._pages.read(after, limit, upto_index=self.commit_index, all_types=all_types)
+    @property
+    def is_leader(self) -> bool:
+        return self._farm.is_leader
 
-    async def wait_commit(self, beyond: int) -> None:
+    def entries(
+        self, after: int, max_bytes: int, *, upto: int | None = None
+    ) -> AsyncIterator[Sequence[Entry]]:
+        return EntryStream(self._pages.read, self.wait_commit, after, max_bytes, upto)
+
+    async def wait_commit(self, beyond: int) -> int:
         await self._farm.wait_applied(beyond)
+        return self.commit_index
 
     async def post(self, entry: bytes, user: str) -> tuple[int, int]:
         if self.application == "farm":
@@ -57,7 +65,7 @@ class View:
             raise EntryRefused("action", "this farm's application has no administration")
         now_ms = time.time_ns() // 1_000_000
         # No sequence: that belongs to the statuses of this member, which are being repeated.
-        entry = encode_admin(self.name, now_ms, self.node_id, None, action, user, args)
+        entry = encode_admin(self.farm, now_ms, self.node_id, None, action, user, args)
         return await self._farm.post_entry(entry, self.node_id)
 
     def state(self) -> tuple[int, bytes]:
@@ -88,7 +96,7 @@ class View:
             publisher = farm.application.publisher
         return {
             "schema": "garlicfarm.status/1",
-            "farm": self.name,
+            "farm": self.farm,
             "farm_id": self.farm_id.hex(),
             "node": self.node_id,
             "application": self.application,
@@ -108,14 +116,16 @@ class View:
         }
 
     def _reachable(self, member: int) -> bool:
-        """Heard from within the longest election timeout, as the leader and its followers always are;
-        between followers, an open connection has to do."""
+        """Our connection to it is up and, between a leader and its followers, it was heard from within
+        the longest election timeout."""
         if member == self.node_id:
             return True
+        if not self._farm.peers.connected(member):
+            return False
         age_s = self._farm.peers.contact_age_s(member)
         recent = age_s is not None and age_s <= self._farm.section.raft.election_timeout_max_s
         related = self._farm.is_leader or member == self._farm.leader_id
-        return recent if related else self._farm.peers.connected(member)
+        return recent or not related
 
     def _member(self, member: int, endpoint: str, publisher: int | None) -> dict[str, Any]:
         farm = self._farm

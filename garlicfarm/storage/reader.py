@@ -1,4 +1,4 @@
-"""Pages of the log for feeds, read in worker threads over a connection of their own."""
+"""Pieces of the log for feeds, read in worker threads over a connection of their own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from garlicfarm.errors import Compacted, LocalProtocolError
 from garlicfarm.raft.types import Entry
 from garlicfarm.storage.log_store import FILE_NAME
 from garlicfarm.storage.schema import Corrupt, connect, decode_entry, storage_error
-from garlicfarm.wire.messages import ValueType
 
 __all__ = ["LogReader"]
+
+_ENTRY_BYTES = 21  # what an entry costs in a feed's records, beside its value
 
 
 class LogReader:
@@ -34,38 +35,35 @@ class LogReader:
         """Close the connection."""
         self._db.close()
 
-    def page(
-        self, after: int, limit: int, max_bytes: int, upto_index: int, all_types: bool
-    ) -> tuple[Sequence[Entry], int]:
-        """Entries with after < index ≤ upto_index: at most ``limit`` ≥ 1, and no more than fit into
-        ``max_bytes`` of values, but at least one; without ``all_types`` those of applications only.
+    def entries(self, after: int, upto: int, max_bytes: int) -> Sequence[Entry]:
+        """Entries with ``after`` < index ≤ ``upto``, of all types: at least one, then as many as fit
+        into ``max_bytes``, each with 21 bytes beside its value. Blocking and short, one transaction.
 
-        Returns them and what to ask for next, which passes over entries of other types: a page may
-        be empty and yet move on. It is ``after`` if there is nothing. Blocking and short: at most
-        ``limit`` rows are looked at, in one read transaction.
+        ``upto`` > ``after`` must be committed, and not above `LogStore.last_index`: beyond it the disk
+        may still hold entries that are about to be replaced.
 
-        ``upto_index`` must be committed, and not above `LogStore.last_index`: beyond it the disk may
-        still hold entries that are about to be replaced.
-
-        Raises `Compacted` (``after`` < first index − 1), `StorageError`, `StorageDamaged`.
+        Raises `Compacted` (``after`` < first index − 1), `LocalProtocolError` (an empty range),
+        `StorageError`, `StorageDamaged`.
         """
-        if limit < 1:
-            raise LocalProtocolError(f"a page of {limit} entries")
-        query = "SELECT * FROM entries WHERE idx > ? AND idx <= ? ORDER BY idx LIMIT ?"
+        if upto <= after:
+            raise LocalProtocolError(f"entries after {after} up to {upto}")
         found: list[Entry] = []
-        index = after
         try:
-            with closing(self._db.execute(query, (after, upto_index, limit))) as rows:
+            with closing(
+                self._db.execute("SELECT * FROM entries WHERE idx > ? ORDER BY idx", (after,))
+            ) as rows:
                 for row in rows:
                     entry = decode_entry(row)
-                    if entry.index != index + 1:
-                        raise Compacted(entry.index) if index == after else Corrupt("a gap in the log")
-                    if all_types or entry.value_type is ValueType.APPLICATION:
-                        max_bytes -= len(entry.value)
-                        if max_bytes < 0 and found:
-                            break
-                        found.append(entry)
-                    index = entry.index
+                    if entry.index != after + 1 + len(found):
+                        raise Corrupt("a gap in the log") if found else Compacted(entry.index)
+                    max_bytes -= len(entry.value) + _ENTRY_BYTES
+                    if found and max_bytes < 0:
+                        break
+                    found.append(entry)
+                    if entry.index == upto:
+                        break
+            if not found:
+                raise Corrupt(f"the log ends before {upto}")
         except sqlite3.Error as error:
             raise storage_error(error, self._path) from error
-        return found, index
+        return found

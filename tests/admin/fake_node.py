@@ -11,12 +11,12 @@ from typing import Any
 import trio
 
 from garlicfarm.admin.app import create_app
-from garlicfarm.admin.contract import Page
 from garlicfarm.admin.server import serve
 from garlicfarm.certificates import make_certificate
 from garlicfarm.client import AdminClient
 from garlicfarm.errors import Compacted
-from garlicfarm.feed.pages import MAX_PAGE_BYTES
+from garlicfarm.feed.records import HEAD_BYTES
+from garlicfarm.feed.source import EntryStream
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.raft.types import Entry
 from garlicfarm.users import UserStore
@@ -37,12 +37,13 @@ class FakeFarm:
     """A farm of one whose log is a list."""
 
     def __init__(self, name: str = "farm") -> None:
-        self.name = name
+        self.farm = name
+        self.is_leader = True
         self.application = "farm"
         self.farm_id = bytes(range(16))
         self.node_id = 1
         self.first_index = 1
-        self.entries: list[Entry] = []
+        self.log: list[Entry] = []
         self.posted_by: list[str] = []
         self.post_error: Exception | None = None
         self.post_blocks = False
@@ -53,16 +54,16 @@ class FakeFarm:
 
     @property
     def commit_index(self) -> int:
-        return self.first_index + len(self.entries) - 1
+        return self.first_index + len(self.log) - 1
 
     def commit(self, value: bytes, kind: ValueType = ValueType.APPLICATION) -> int:
-        self.entries.append(Entry(self.commit_index + 1, 3, kind, value))
+        self.log.append(Entry(self.commit_index + 1, 3, kind, value))
         self._news.set()
         self._news = trio.Event()
         return self.commit_index
 
     def compact(self, first_index: int) -> None:
-        del self.entries[: first_index - self.first_index]
+        del self.log[: first_index - self.first_index]
         self.first_index = first_index
 
     def status(self) -> dict[str, Any]:
@@ -73,7 +74,7 @@ class FakeFarm:
         ]
         return {
             "schema": "garlicfarm.status/1",
-            "farm": self.name,
+            "farm": self.farm,
             "farm_id": self.farm_id.hex(),
             "node": 1,
             "application": self.application,
@@ -90,29 +91,33 @@ class FakeFarm:
             "members": members,
         }
 
-    async def read(self, after: int, limit: int, *, all_types: bool) -> Page:
+    def entries(
+        self, after: int, max_bytes: int, *, upto: int | None = None
+    ) -> AsyncIterator[Sequence[Entry]]:
+        return EntryStream(self.read, self.wait_commit, after, max_bytes, upto)
+
+    async def read(self, after: int, upto: int, max_bytes: int) -> Sequence[Entry]:
         await trio.lowlevel.checkpoint()
         if self.read_error is not None:
             raise self.read_error
         if after < self.first_index - 1:
             raise Compacted(self.first_index)
         chosen: list[Entry] = []
-        size = 0
-        for entry in self.entries[after - self.first_index + 1 :]:
-            if all_types or entry.value_type is ValueType.APPLICATION:
-                size += len(entry.value)
-                if len(chosen) == limit or (chosen and size > MAX_PAGE_BYTES):
-                    return Page(chosen, chosen[-1].index)
-                chosen.append(entry)
-        return Page(chosen, max(after, self.commit_index))
+        for entry in self.log[after - self.first_index + 1 : upto - self.first_index + 1]:
+            max_bytes -= len(entry.value) + HEAD_BYTES
+            if chosen and max_bytes < 0:
+                break
+            chosen.append(entry)
+        return chosen
 
-    async def wait_commit(self, beyond: int) -> None:
+    async def wait_commit(self, beyond: int) -> int:
         self.waiting += 1
         try:
             while self.commit_index <= beyond:
                 await self._news.wait()
         finally:
             self.waiting -= 1
+        return self.commit_index
 
     async def post(self, entry: bytes, user: str) -> tuple[int, int]:
         await trio.lowlevel.checkpoint()

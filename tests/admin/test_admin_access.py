@@ -137,7 +137,7 @@ async def test_curl_with_digest_gets_in_and_posts(node: FakeNode, url: str) -> N
     arguments += ["--data-binary", "from curl", f"{url}/v1/farms/farm/log"]
     done = await trio.run_process(arguments, stdin=b'user = "paul:paul\'s"', capture_stdout=True)
     assert done.stdout == b'{"index":1,"term":3}'
-    assert node.farm.entries[0].value == b"from curl"
+    assert node.farm.log[0].value == b"from curl"
 
 
 async def test_log_of_the_program_never_shows_credentials(
@@ -145,6 +145,7 @@ async def test_log_of_the_program_never_shows_credentials(
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="garlicfarm")
     caplog.set_level(logging.DEBUG, logger="hypercorn")
+    node.farm.commit(b"x")
     node.farm.read_error = RuntimeError("a defect that is logged")
     tls = client_tls(pin=node.pin, ca=None)
     auth = httpx.DigestAuth("rita", PASSWORDS["rita"][1])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import ssl
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from garlicfarm.errors import (
     Compacted,
     ConfigError,
     EntryRefused,
+    FellBehind,
     GarlicFarmError,
     LocalProtocolError,
     NoQuorum,
@@ -24,6 +26,7 @@ from garlicfarm.errors import (
     RemoteProtocolError,
     UnreachableError,
 )
+from garlicfarm.raft.types import Entry
 from garlicfarm.wire.messages import ValueType
 from tests.admin.fake_node import PASSWORDS, FakeNode
 
@@ -47,9 +50,9 @@ async def test_log_read_to_its_end_gives_every_entry_once_in_order(node: FakeNod
         node.farm.commit(bytes([number, 0xFF]), kind)
     async with node.client(url) as client:
         read = [entry async for entry in client.log("farm", 2, limit=4, all_types=True)]
-        assert read == node.farm.entries[2:]
+        assert read == node.farm.log[2:]
         read = [entry async for entry in client.log("farm", limit=4)]
-        assert read == [e for e in node.farm.entries if e.value_type is ValueType.APPLICATION]
+        assert read == [e for e in node.farm.log if e.value_type is ValueType.APPLICATION]
 
 
 async def test_log_followed_goes_on_past_the_end(node: FakeNode, url: str) -> None:
@@ -61,6 +64,40 @@ async def test_log_followed_goes_on_past_the_end(node: FakeNode, url: str) -> No
                 assert (await anext(log)).value == b"%d" % number
                 node.farm.commit(b"%d" % (number + 1))
         await log.aclose()  # type: ignore[attr-defined]
+
+
+async def test_page_of_large_entries_ends_after_some_mebibytes(
+    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("garlicfarm.client.admin.MAX_PAGE_BYTES", 1 << 20)
+    for number in range(60):
+        node.farm.commit(bytes([number]) * 100_000)
+    async with node.client(url) as client:
+        page, commit_index = await client.page("farm", 0)
+        assert page.entries == node.farm.log[: page.next_after]
+        assert 10 <= page.next_after < 20
+        assert commit_index == 60
+        assert [entry async for entry in client.log("farm")] == node.farm.log
+
+
+async def test_log_whose_answer_breaks_off_goes_on_from_there(
+    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(60):
+        node.farm.commit(bytes([number]) * 100_000)
+    read, breaks = node.farm.read, iter([30, 45])
+
+    async def breaking(after: int, upto: int, max_bytes: int) -> Sequence[Entry]:
+        if after > at[0]:
+            at[0] = next(breaks, 99)
+            raise FellBehind("for once")
+        return await read(after, upto, max_bytes)
+
+    at = [next(breaks)]
+    monkeypatch.setattr(node.farm, "read", breaking)
+    async with node.client(url) as client:
+        assert [entry async for entry in client.log("farm")] == node.farm.log
+    assert at == [99]
 
 
 @pytest.mark.parametrize("form", ["hex", "base64url"])

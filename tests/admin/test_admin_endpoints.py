@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -16,6 +17,8 @@ from garlicfarm.errors import (
     OutcomeUnknown,
     ProposalDropped,
 )
+from garlicfarm.feed.lines import encode_lines
+from garlicfarm.feed.records import MEDIA_TYPE, encode_records
 from garlicfarm.wire.messages import ValueType
 from tests.admin.fake_node import PASSWORDS, FakeNode, until
 
@@ -116,27 +119,83 @@ async def test_log_read_with_all_types_has_configurations_too(
     assert response.headers["garlic-farm-next-after"] == "1"
 
 
-async def test_log_read_of_large_entries_is_cut_into_bounded_pages(
+async def test_log_read_as_records_gives_them_with_their_place(
     node: FakeNode, http: httpx.AsyncClient
+) -> None:
+    node.farm.commit(b"config", ValueType.CONFIGURATION)
+    node.farm.commit(b"\xff")
+    for types, expected in (("all", node.farm.log), ("application", node.farm.log[1:])):
+        for accept in (MEDIA_TYPE, f"{MEDIA_TYPE}, */*;q=0.1"):
+            response = await http.get(f"/v1/farms/farm/log?types={types}", headers={"Accept": accept})
+            assert response.headers["content-type"] == MEDIA_TYPE
+            assert response.content == encode_records(expected)
+            assert response.headers["garlic-farm-next-after"] == "2"
+
+
+async def test_log_limit_bounds_how_far_a_read_goes(node: FakeNode, http: httpx.AsyncClient) -> None:
+    for number in range(6):
+        node.farm.commit(b"x", ValueType.APPLICATION if number % 3 else ValueType.CONFIGURATION)
+    response = await http.get("/v1/farms/farm/log?after=2&limit=3")
+    assert [line["index"] for line in map(msgspec.json.decode, response.content.splitlines())] == [3, 5]
+    assert response.headers["garlic-farm-next-after"] == "5"
+    response = await http.get("/v1/farms/farm/log?after=3&limit=1")
+    assert (response.content, response.headers["garlic-farm-next-after"]) == (b"", "4")
+    for after in (6, 9):
+        response = await http.get(f"/v1/farms/farm/log?after={after}&limit=1")
+        assert (response.content, response.headers["garlic-farm-next-after"]) == (b"", str(after))
+
+
+@pytest.mark.parametrize("accept", ["application/jsonl", MEDIA_TYPE])
+async def test_log_read_of_large_entries_streams_them_in_bounded_pieces(
+    node: FakeNode, http: httpx.AsyncClient, accept: str
 ) -> None:
     for _ in range(40):
         node.farm.commit(b"\xff" * 100_000)
     node.farm.commit(b"\xff" * (1 << 20))
-    after, pages = 0, 0
-    while after < 41:
-        response = await http.get(f"/v1/farms/farm/log?limit=1000&after={after}")
-        assert len(response.content) < 1.5 * (1 << 20)
-        after, pages = int(response.headers["garlic-farm-next-after"]), pages + 1
-    assert pages == 21
-    assert node.largest_piece <= 256 << 10
+    response = await http.get("/v1/farms/farm/log?limit=20000", headers={"Accept": accept})
+    encode = encode_records if accept == MEDIA_TYPE else encode_lines
+    assert response.content == encode(node.farm.log)
+    assert response.headers["garlic-farm-next-after"] == "41"
+    assert node.largest_piece == 256 << 10
+
+
+async def test_log_compacted_under_a_reader_breaks_its_answer_off(
+    node: FakeNode, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(100):
+        node.farm.commit(bytes(200_000))
+    async with http.stream("GET", "/v1/farms/farm/log?limit=100") as response:
+        assert response.headers["garlic-farm-next-after"] == "100"
+        node.farm.compact(100)
+        with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+            await response.aread()
+    response = await http.get("/v1/farms/farm/log?after=50")
+    problem(response, 410, "compacted")
+    assert "Error in ASGI" not in caplog.text
+
+
+async def test_log_read_by_a_client_that_leaves_is_read_no_further(
+    node: FakeNode, http: httpx.AsyncClient
+) -> None:
+    for _ in range(200):
+        node.farm.commit(bytes(200_000))
+    gauge = partial(node.metrics.registry.get_sample_value, "garlicfarm_feed_readers", {"farm": "farm"})
+    async with http.stream("GET", "/v1/farms/farm/log?limit=200") as response:
+        assert response.status_code == 200
+        await until(lambda: gauge() == 1)
+    await until(lambda: gauge() == 0)
+    read = node.metrics.registry.get_sample_value("garlicfarm_feed_entries_total", {"farm": "farm"})
+    assert 1 <= read < 100
 
 
 @pytest.mark.parametrize(
     "query",
-    ["after=-1", "after=x", "limit=0", "limit=1001", "limit=1.5", "wait_s=31", "wait_s=nan", "types=some"],
+    ["after=-1", "after=x", "limit=0", "limit=20001", "limit=1.5", "wait_s=31", "wait_s=nan", "types=some"],
 )
 async def test_log_asked_wrongly_is_a_bad_query(http: httpx.AsyncClient, query: str) -> None:
-    problem(await http.get(f"/v1/farms/farm/log?{query}"), 400, "bad-query")
+    response = await http.get(f"/v1/farms/farm/log?{query}")
+    problem(response, 400, "bad-query")
+    assert response.headers["garlic-farm-commit-index"] == "0"
 
 
 async def test_log_asked_in_a_form_that_is_not_there_is_not_acceptable(http: httpx.AsyncClient) -> None:
@@ -152,7 +211,9 @@ async def test_log_read_below_its_first_entry_is_gone(node: FakeNode, http: http
     node.farm.compact(6)
     response = await http.get("/v1/farms/farm/log?after=4")
     assert problem(response, 410, "compacted")["first_index"] == 6
-    assert response.headers["garlic-farm-first-index"] == "6"
+    figures = ["garlic-farm-id", "garlic-farm-first-index", "garlic-farm-commit-index"]
+    assert [response.headers[name] for name in figures] == [node.farm.farm_id.hex(), "6", "9"]
+    assert response.headers["garlic-farm-next-after"] == "5"
     assert (await http.get("/v1/farms/farm/log?after=5")).status_code == 200
 
 
@@ -162,7 +223,7 @@ async def test_post_taken_answers_with_its_place_after_commit(
     response = await http.post("/v1/farms/farm/log", content=b"entry \xff")
     assert response.status_code == 201
     assert response.json() == {"index": 1, "term": 3}
-    assert node.farm.entries[0].value == b"entry \xff"
+    assert node.farm.log[0].value == b"entry \xff"
     assert node.farm.posted_by == ["paul"]
 
 
@@ -206,7 +267,7 @@ async def test_policy_posted_by_an_admin_is_one_committed_entry_in_that_name(
 ) -> None:
     async with node.client(url) as client:
         assert await client.administer("farm", "interval", {"ms": 1000}) == (1, 3)
-    assert node.farm.entries[0].value == b"('interval', {'ms': 1000}, 'anna')"
+    assert node.farm.log[0].value == b"('interval', {'ms': 1000}, 'anna')"
     problem(await http.post("/v1/farms/farm/policy", json={"action": "interval"}), 403, "forbidden")
     http.auth = httpx.DigestAuth("anna", PASSWORDS["anna"][1])
     problem(await http.post("/v1/farms/farm/policy", json={"args": {}}), 400, "bad-body")
@@ -240,6 +301,7 @@ async def test_unknown_names_are_problems_too(http: httpx.AsyncClient) -> None:
 async def test_defect_of_an_endpoint_is_answered_and_logged_without_its_text(
     node: FakeNode, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
+    node.farm.commit(b"x")
     node.farm.read_error = RuntimeError("defect")
     body = problem(await http.get("/v1/farms/farm/log"), 500, "defect")
     assert "RuntimeError" not in str(body)

@@ -155,7 +155,7 @@ async def test_connection_on_which_nothing_moves_is_cut_while_its_body_is_awaite
         begin = time.monotonic()
         assert await rest(stream) == b""
     assert time.monotonic() - begin < 2
-    assert node.farm.entries == []
+    assert node.farm.log == []
     assert await still_serves(node, url)
 
 
@@ -168,7 +168,7 @@ async def test_body_that_stops_is_answered_as_too_slow(
     async with secured(node, url) as stream:
         await stream.send_all(half_a_post(target, credentials))
         assert (await rest(stream)).startswith(b"HTTP/1.1 408")
-    assert node.farm.entries == []
+    assert node.farm.log == []
 
 
 async def test_client_that_does_not_read_is_cut_and_holds_up_no_shutdown(

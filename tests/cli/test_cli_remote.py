@@ -165,7 +165,7 @@ def test_log_post_of_a_file_or_stdin_prints_the_index(
     assert json.loads(rest) == {"schema": "garlicfarm.log-post/1", "index": 2, "term": 3}
     process = spawn("log", "post", stdin=subprocess.PIPE)
     assert process.communicate(b"from stdin", timeout=10) == (b"3\n", b"")
-    values = [entry.value for entry in served.node.farm.entries]
+    values = [entry.value for entry in served.node.farm.log]
     assert values == [b"from a file \xff", b"from a file \xff", b"from stdin"]
     assert served.node.farm.posted_by == ["local"] * 3
 

@@ -38,51 +38,46 @@ async def reader(
     store.close()
 
 
-async def test_page_of_all_types_ends_at_each_of_its_bounds(reader: LogReader, log: list[Entry]) -> None:
-    assert reader.page(0, 100, 1000, 10, True) == (log, 10)
-    assert reader.page(2, 100, 1000, 7, True) == (log[2:7], 7)
-    assert reader.page(2, 3, 1000, 10, True) == (log[2:5], 5)
-    assert reader.page(6, 100, 25, 10, True) == (log[6:8], 8)
-    assert reader.page(6, 100, 0, 10, True) == (log[6:7], 7)
-    assert reader.page(10, 100, 1000, 10, True) == ([], 10)
-    assert reader.page(8, 100, 1000, 5, True) == ([], 8)
+async def test_entries_read_end_at_each_of_their_bounds(reader: LogReader, log: list[Entry]) -> None:
+    assert reader.entries(0, 10, 1000) == log
+    assert reader.entries(2, 7, 1000) == log[2:7]
+    assert reader.entries(6, 10, 2 * (10 + 21)) == log[6:8]
+    assert reader.entries(6, 10, 2 * (10 + 21) - 1) == log[6:7]
+    assert reader.entries(6, 10, 0) == log[6:7]
 
 
-async def test_page_of_applications_passes_over_other_types(reader: LogReader, log: list[Entry]) -> None:
-    assert reader.page(0, 100, 1000, 10, False) == ([log[1], log[2], *log[6:9]], 10)
-    assert reader.page(3, 3, 1000, 10, False) == ([], 6)
-    assert reader.page(3, 100, 10, 10, False) == ([log[6]], 7)
-    assert reader.page(9, 100, 10, 10, False) == ([], 10)
-
-
-async def test_page_after_what_is_gone_is_compacted(
+async def test_entries_after_what_is_gone_are_compacted(
     reader: LogReader, directory: Path, log: list[Entry]
 ) -> None:
     with closing(sqlite3.connect(directory / "log.db", isolation_level=None)) as other:
         other.execute("DELETE FROM entries WHERE idx < 4")
-    with pytest.raises(Compacted) as caught:
-        reader.page(2, 100, 1000, 10, True)
-    assert caught.value.first_index == 4
-    assert reader.page(3, 2, 1000, 10, True) == (log[3:5], 5)
+    for upto in (1, 3, 10):
+        with pytest.raises(Compacted) as caught:
+            reader.entries(0, upto, 1000)
+        assert caught.value.first_index == 4
+    assert reader.entries(3, 5, 1000) == log[3:5]
 
 
-async def test_page_with_a_damaged_entry_is_damage(reader: LogReader, directory: Path) -> None:
+async def test_entry_damaged_is_damage(reader: LogReader, directory: Path) -> None:
     with closing(sqlite3.connect(directory / "log.db", isolation_level=None)) as other:
         other.execute("UPDATE entries SET term = 9 WHERE idx = 3")
         with pytest.raises(StorageDamaged, match="entry 3"):
-            reader.page(0, 100, 1000, 10, True)
+            reader.entries(0, 10, 1000)
         other.execute("DELETE FROM entries WHERE idx = 3")
         with pytest.raises(StorageDamaged, match="gap"):
-            reader.page(0, 100, 1000, 10, True)
+            reader.entries(0, 10, 1000)
+        other.execute("DELETE FROM entries WHERE idx > 8")
+        with pytest.raises(StorageDamaged, match="ends before"):
+            reader.entries(8, 10, 1000)
 
 
-async def test_page_is_readable_from_any_thread(reader: LogReader, log: list[Entry]) -> None:
-    assert await trio.to_thread.run_sync(reader.page, 0, 100, 1000, 10, True) == (log, 10)
+async def test_entries_are_readable_from_any_thread(reader: LogReader, log: list[Entry]) -> None:
+    assert await trio.to_thread.run_sync(reader.entries, 0, 10, 1000) == log
 
 
-async def test_page_without_a_limit_is_refused(reader: LogReader) -> None:
+async def test_entries_of_an_empty_range_are_refused(reader: LogReader) -> None:
     with pytest.raises(LocalProtocolError):
-        reader.page(0, 0, 1000, 10, True)
+        reader.entries(4, 4, 1000)
 
 
 def test_reader_of_a_missing_store_is_refused(tmp_path: Path) -> None:
