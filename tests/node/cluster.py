@@ -41,6 +41,14 @@ THREE: Mapping[str, Any] = {
 }
 """``[farm.raft]`` of members that share one event loop."""
 
+HASTY: Mapping[str, Any] = {
+    **THREE,
+    "election_timeout_min_s": 0.4,
+    "election_timeout_max_s": 0.8,
+    "rpc_timeout_s": 0.6,
+}
+"""The same, where a test waits for deadlines to pass."""
+
 TRANSPORT = make_transport("ssl", {}, Path())
 USERS = {"alice": "poster", "bob": "reader"}
 
@@ -129,8 +137,8 @@ class Cluster:
         for node_id, directory in self.directories.items():
             if node_id != leader:
                 file = directory / "garlicfarm.toml"
-                text = file.read_text().replace("timeout_min_s = 0.6", "timeout_min_s = 2.0")
-                file.write_text(text.replace("timeout_max_s = 1.2", "timeout_max_s = 3.0"))
+                text = file.read_text().replace("timeout_min_s = 0.6", "timeout_min_s = 1.5")
+                file.write_text(text.replace("timeout_max_s = 1.2", "timeout_max_s = 2.0"))
 
     async def start(self, *ids: int) -> None:
         async with trio.open_nursery() as nursery:

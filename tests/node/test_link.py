@@ -311,6 +311,23 @@ async def test_lazy_link_connects_only_for_a_request(autojump_clock: Clock) -> N
     assert [tag for tag, _ in told.failures] == [1, 2]
 
 
+async def test_lazy_link_that_cannot_connect_tries_once_per_request(autojump_clock: Clock) -> None:
+    told, attempts = Told(), list[float]()
+
+    async def connect() -> Established:
+        attempts.append(trio.current_time())
+        raise UnreachableError("nobody there")
+
+    async with trio.open_nursery() as nursery:
+        under_test = link(connect, told, lazy=True)
+        nursery.start_soon(under_test.run)
+        under_test.send(1, VOTE)
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+    assert attempts == [0]
+    assert told.failures == [(1, False)]
+
+
 async def test_queue_is_bounded(autojump_clock: Clock) -> None:
     told = Told()
     under_test = link(trio.sleep_forever, told)  # type: ignore[arg-type]

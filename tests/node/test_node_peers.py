@@ -1,0 +1,147 @@
+"""Connections to the members of the Configuration in force, and to nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm.errors import UnreachableError
+from garlicfarm.handshake import Established
+from garlicfarm.link import Backoff
+from garlicfarm.node.peers import Peers
+from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request
+
+Clock = trio.testing.MockClock
+
+
+def configuration(*servers: str) -> Configuration:
+    """``2@a``: member 2 at the endpoint a."""
+    parts = [server.split("@") for server in servers]
+    return Configuration(0, 0, tuple(ClusterServer(int(member), endpoint) for member, endpoint in parts))
+
+
+class Network:
+    """Members by endpoint; those in ``up`` accept, and say nothing."""
+
+    def __init__(self, *up: str) -> None:
+        self.up = set(up)
+        self.dialled: list[tuple[int, str]] = []
+        self.changes: list[tuple[int, str]] = []
+        self.unreachable: list[tuple[int, int]] = []
+        self.streams: dict[str, trio.abc.Stream] = {}
+        self.peers = Peers(
+            1,
+            self.dial,
+            timeout_s=2,
+            call_timeout_s=4,
+            backoff=Backoff(lambda: 0.5, longest_s=1),
+            answered=lambda seq, response: None,
+            unreachable=lambda member, seq: self.unreachable.append((member, seq)),
+            changed=self.changed,
+        )
+
+    def changed(self, member: int, error: Exception | None) -> None:
+        self.changes.append((member, "up" if error is None else str(error)))
+
+    async def dial(self, member: int, endpoint: str) -> Established:
+        self.dialled.append((member, endpoint))
+        await trio.lowlevel.checkpoint()
+        if endpoint not in self.up:
+            raise UnreachableError("refused")
+        ours, self.streams[endpoint] = trio.testing.memory_stream_pair()
+        return Established(ours, "farm", "1", frozenset(), None, None, b"")
+
+    async def follow(self, *servers: str) -> None:
+        self.peers.follow(configuration(*servers))
+        await trio.testing.wait_all_tasks_blocked()
+
+
+def vote(member: int) -> Request:
+    return Request(MessageType.REQUEST_VOTE_REQUEST, 1, member, 1)
+
+
+async def ended(stream: trio.abc.Stream) -> bool:
+    with trio.move_on_after(1):
+        while await stream.receive_some():
+            pass
+        return True
+    return False
+
+
+async def test_member_that_stays_away_is_told_of_once_and_again_when_it_was_back(
+    autojump_clock: Clock,
+) -> None:
+    network = Network()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(network.peers.run)
+        await network.follow("1@x", "2@a")
+        await trio.sleep(600)
+        assert network.changes == [(2, "refused")]
+        assert len(network.dialled) > 100
+        assert network.peers.error(2) == "refused"
+        network.up.add("a")
+        await trio.sleep(2)
+        assert network.peers.connected(2)
+        assert network.peers.error(2) is None
+        network.up.clear()
+        await network.streams["a"].aclose()
+        await trio.sleep(600)
+        nursery.cancel_scope.cancel()
+    assert network.changes == [
+        (2, "refused"),
+        (2, "up"),
+        (2, "the peer closed the connection"),
+        (2, "refused"),
+    ]
+
+
+async def test_changed_endpoint_ends_the_old_connection_and_its_requests_have_failed(
+    autojump_clock: Clock,
+) -> None:
+    network = Network("a", "b", "c")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(network.peers.run)
+        await network.follow("1@x", "2@a", "3@c")
+        network.peers.send(2, 7, vote(2))
+        network.peers.send(3, 8, vote(3))
+        await network.follow("1@x", "2@b", "3@c")
+        assert network.unreachable == [(2, 7)]
+        assert await ended(network.streams["a"])
+        assert not await ended(network.streams["c"])
+        assert sorted(network.dialled) == [(2, "a"), (2, "b"), (3, "c")]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("servers", [["1@x"], ["1@x", "3@c"]])
+async def test_removed_member_is_let_go_and_what_is_sent_to_it_fails(
+    servers: Sequence[str], autojump_clock: Clock
+) -> None:
+    network = Network("a", "c")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(network.peers.run)
+        await network.follow("1@x", "2@a")
+        await network.follow(*servers)
+        assert await ended(network.streams["a"])
+        network.peers.send(2, 9, vote(2))
+        assert network.unreachable == [(2, 9)]
+        assert await network.peers.call(2, vote(2)) is None
+        nursery.cancel_scope.cancel()
+
+
+async def test_sign_of_life_ends_the_wait_before_the_next_attempt(autojump_clock: Clock) -> None:
+    network = Network()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(network.peers.run)
+        await network.follow("2@a")
+        await trio.sleep(100.5)
+        network.up.add("a")
+        begun = trio.current_time()
+        network.peers.heard_from(2)
+        await trio.testing.wait_all_tasks_blocked()
+        assert network.peers.connected(2)
+        assert trio.current_time() == begun
+        assert network.peers.contact_age_s(2) == 0
+        nursery.cancel_scope.cancel()
