@@ -82,8 +82,9 @@ async def test_answers_come_in_the_order_of_the_requests(autojump_clock: trio.te
     assert not errors
 
 
+@pytest.mark.parametrize("later_one_answered", [False, True])
 async def test_request_without_an_outcome_closes_the_connection_in_time(
-    autojump_clock: trio.testing.MockClock,
+    later_one_answered: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     farm, errors = FakeFarm(), list[BaseException]()
@@ -95,7 +96,8 @@ async def test_request_without_an_outcome_closes_the_connection_in_time(
         await trio.sleep(TIMEOUT_S / 2)
         await ours.send_all(encode_request(client_request(b"b")))
         await trio.testing.wait_all_tasks_blocked()
-        farm.answer(1)  # not the one that is waited for
+        if later_one_answered:
+            farm.answer(1)  # it has to wait for the first one
     assert trio.current_time() - begun == TIMEOUT_S
     assert [type(error) for error in errors] == [OutcomeUnknown]
 
