@@ -124,8 +124,8 @@ class I2PControlClient:
         # i2pd answers a wrong password with an empty result, Java I2P with an error.
         if result == {} or (error and error.code == PASSWORD_REFUSED):
             raise RouterError(
-                f"I2PControl at {self._name} refused the password; "
-                "put the one that the router is configured with into password_file, and start again"
+                f"I2PControl at {self._name} refused the password; put the router's own "
+                "(in i2pd.conf: password of [i2pcontrol]) into password_file, and start again"
             )
         reason = repr(error.message) if error else "it gave no token"
         raise RouterError(f"I2PControl at {self._name} refused to authenticate: {reason:.200}")

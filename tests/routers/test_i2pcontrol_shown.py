@@ -98,7 +98,7 @@ async def test_wrong_password_is_told_in_one_sentence(
     assert await show(control_server.url) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: farm farm: I2PControl at 127.0.0.1")
-    assert line.endswith("put the one that the router is configured with into password_file, and start again")
+    assert line.endswith("of [i2pcontrol]) into password_file, and start again")
 
 
 async def stay_silent(stream: trio.abc.Stream) -> None:
