@@ -234,7 +234,7 @@ class Node:
                 )
                 for listener in self.config.listener:
                     self.addresses.append(await nursery.start(self._listen, listener))
-                for member in self._members.values():
+                for member in tuple(self._members.values()):  # one may fail while the next one starts
                     await nursery.start(self._run_member, member)
                 part = self.config.node.data_dir / "admin.url.part"
                 part.write_text(self.admin_url + "\n")

@@ -47,12 +47,15 @@ class Publisher:
         self._listed: list[tuple[bytes, int]] = []  # hash and cost of what is published
         self._published_at = -REPUBLISH_S
         self._half_life_s = 0.0
+        self._begun = False  # the router may have taken it, whatever it answered
         self.publishing: bool | None = None
         self.last_published_ms = 0
 
     async def run(self) -> NoReturn:
         """Publish whenever it is this node's turn, until cancelled; then stop."""
-        await self._withdraw()  # what an earlier process left behind, and whether the router can at all
+        # What an earlier process left behind, and whether the router can at all; it may still be starting.
+        while not await self._withdraw():  # noqa: ASYNC110 - a router tells nobody that it is up
+            await trio.sleep(RETRY_S)
         try:
             while True:
                 pause_s = RETRY_S
@@ -61,7 +64,7 @@ class Publisher:
                 with trio.move_on_after(pause_s):
                     await self._farm.wait_applied(self._farm.applied_index)
         finally:
-            if self.publishing:
+            if self._begun:
                 with trio.move_on_after(1, shield=True):
                     await self._withdraw()
 
@@ -69,7 +72,7 @@ class Publisher:
         """Do what is due now; returns after how many seconds to look again, at the latest."""
         now_ms, expires_ms = boot_ms(), self._lease.expires_ms
         if expires_ms is None or not self._application.may_publish(self._farm.node_id, now_ms, expires_ms):
-            if self.publishing:
+            if self._begun:
                 await self._withdraw()
             return RETRY_S
         left_s = (expires_ms - now_ms) / 1000
@@ -89,6 +92,7 @@ class Publisher:
     async def _publish(self, leases: Sequence[MetaLease]) -> None:
         now_ms = time.time_ns() // 1_000_000
         published_ms = self._application.published_ms(now_ms)
+        self._begun = True
         try:
             await self._router.publish_meta_ls(self._master_hash, encode_contents(leases))
         except NotSupported:
@@ -105,18 +109,20 @@ class Publisher:
         self._half_life_s = (min(lease.end_date for lease in leases) - now_ms / 1000) / 2
         self._listed = [(lease.hash, lease.cost) for lease in leases]
 
-    async def _withdraw(self) -> None:
+    async def _withdraw(self) -> bool:
+        """Stop publishing; False: the router did not say that it does not publish."""
         try:
             with trio.fail_after(ROUTER_TIMEOUT_S):
                 await self._router.stop_publishing_meta_ls(self._master_hash)
         except NotSupported:
             self.publishing = None
-            return
+            return True
         except (RouterError, trio.TooSlowError) as error:
             self._farm.log.warning("withdraw-failed", cause=str(error) or "no answer in time")
-            return
+            return False
         if self.publishing:
             self._farm.log.info("not-publishing")
-        self.publishing = False
+        self.publishing = self._begun = False
         self._listed = []
         self._published_at = -REPUBLISH_S
+        return True

@@ -14,6 +14,7 @@ import trio
 from garlicfarm.errors import AuthError, ConfigError, OutcomeUnknown, RemoteProtocolError, StorageError
 from garlicfarm.farm.log import LogApplication
 from garlicfarm.identity import member_password, read_secret_file
+from garlicfarm.node.farm import Farm
 from garlicfarm.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.storage import writer as writer_module
 from tests.node.cluster import ALONE, Cluster, client_request, cluster
@@ -136,6 +137,27 @@ async def test_failed_store_ends_its_farm_and_the_last_one_the_node(
             b"farm",
             b"the first goes on",
         ]
+
+
+async def test_farm_that_fails_while_the_next_one_starts_costs_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = break_disk(monkeypatch)
+    run = Farm.run
+
+    async def slow_run(self: Farm, *, task_status: trio.TaskStatus[None]) -> None:
+        if self.name == "second":
+            await trio.sleep(0.5)
+        await run(self, task_status=task_status)
+
+    monkeypatch.setattr(Farm, "run", slow_run)
+    async with cluster(tmp_path, start=False) as nodes:
+        add_farm(nodes, tmp_path, "second")
+        add_farm(nodes, tmp_path, "third")
+        broken.add("farm")
+        await nodes.start()
+        assert list(nodes.node().farms) == ["second", "third"]
+        await committing(nodes, "second", "third")
 
 
 async def test_leader_whose_store_fails_is_replaced_and_nothing_acknowledged_is_lost(
