@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab test check sim crash bench wheel debs clean help
+.PHONY: lab test test-spark check sim crash bench wheel debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
@@ -18,7 +18,10 @@ lab: .venv/base ## a farm of three nodes on this machine, on simulated routers (
 	@if [ -t 1 ]; then .venv/bin/garlicfarm lab $(LAB); else .venv/bin/garlicfarm lab --until publisher $(LAB); fi
 
 test: check ## ruff, mypy and the tests
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest -m "not spark"
+
+test-spark: .venv/test .venv/spark ## the tests that need Spark (installs it: about 450 MB)
+	.venv/bin/python -m pytest -m spark tests/spark
 
 check: .venv/test ## ruff and mypy only
 	.venv/bin/ruff check .
@@ -46,7 +49,7 @@ clean: ## remove what was built and cached, but for .venv
 	find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 # Debian's Python has `venv` without what it needs, which leaves half an environment behind.
 .venv/bin/python:
@@ -64,4 +67,9 @@ help: ## this list
 
 .venv/test: .venv/base
 	$(PIP) install --quiet --editable '.[test]'
+	@touch $@
+
+.venv/spark: pyproject.toml | .venv/bin/python
+	@echo "Spark and a Java are about 450 MB to download; this takes minutes." >&2
+	$(PIP) install --quiet --editable '.[spark,java]'
 	@touch $@

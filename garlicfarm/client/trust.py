@@ -44,17 +44,26 @@ def client_tls(*, pin: str | None, ca: Path | None) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        context.sslobject_class = _pinned(pin_digest(pin))
+        context.sslobject_class, context.sslsocket_class = _pinned(pin_digest(pin))
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     return context
 
 
-def _pinned(digest: bytes) -> type[ssl.SSLObject]:
-    class Pinned(ssl.SSLObject):
+def _pinned(digest: bytes) -> tuple[type[ssl.SSLObject], type[ssl.SSLSocket]]:
+    """TLS over bytes, as Trio does it, and over a socket, as blocking clients do."""
+
+    def check(certificate: bytes | None) -> None:
+        if not hmac.compare_digest(hashlib.sha256(certificate or b"").digest(), digest):
+            raise ssl.SSLCertVerificationError("the certificate is not the pinned one")
+
+    class PinnedObject(ssl.SSLObject):
         def do_handshake(self) -> None:
             super().do_handshake()
-            certificate = self.getpeercert(binary_form=True) or b""
-            if not hmac.compare_digest(hashlib.sha256(certificate).digest(), digest):
-                raise ssl.SSLCertVerificationError("the certificate is not the pinned one")
+            check(self.getpeercert(binary_form=True))
 
-    return Pinned
+    class PinnedSocket(ssl.SSLSocket):
+        def do_handshake(self, block: bool = False) -> None:
+            super().do_handshake(block)
+            check(self.getpeercert(binary_form=True))
+
+    return PinnedObject, PinnedSocket

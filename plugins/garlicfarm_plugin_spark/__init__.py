@@ -1,0 +1,32 @@
+"""Spark on a farm's replicated log: a streaming data source, and a ranking that equals the nodes'.
+
+::
+
+    spark.dataSource.register(GarlicFarm)
+    entries = spark.readStream.format("garlicfarm").options(
+        url="https://127.0.0.1:27151", farm="farm", user="rita", passwordFile="rita.password"
+    ).load()
+
+`garlicfarm_plugin_spark.source` is the data source, `garlicfarm_plugin_spark.ranking` the query.
+`garlicfarm rank` runs the latter. Spark kills a worker that takes more than ten seconds to start, so
+nothing is imported here before it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from garlicfarm_plugin_spark.ranking import rankings
+    from garlicfarm_plugin_spark.source import GarlicFarm
+
+__all__ = ["GarlicFarm", "rankings"]
+
+_MODULES = {"GarlicFarm": "garlicfarm_plugin_spark.source", "rankings": "garlicfarm_plugin_spark.ranking"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,283 @@
+"""A farm's feed, read from Spark's own Python processes: no event loop, several nodes tried in turn.
+
+`garlicfarm.client.AdminClient` is for programs on Trio. A data source is called by Spark, one call
+after the other, and each of these processes may end at any time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qs, quote, urlsplit
+
+from garlicfarm.errors import (
+    AuthError,
+    Compacted,
+    ConfigError,
+    GarlicFarmError,
+    RemoteProtocolError,
+    UnreachableError,
+)
+
+if TYPE_CHECKING:
+    import httpx
+
+    from garlicfarm.raft.types import Entry
+
+__all__ = ["FarmFeed", "FarmHead", "Nodes", "close_feeds", "open_feed"]
+
+T = TypeVar("T")
+
+MAX_RANGE = 20_000  # indexes that one request may ask for
+WAIT_S = 2.0  # for a node that has not come as far as another one
+TIMEOUT_S = 30.0
+CONNECT_TIMEOUT_S = 5.0
+KEEPALIVE_S = 4.0  # shorter than the listener's
+TURNS = 3  # how often each node is tried in a row without any progress
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Where a farm is read, and as whom. Hashable, and free of secrets.
+
+    ``urls``: ``https://host:port``, tried in turn; each may carry the pin of its own certificate,
+    ``?pin=sha256-…``, as endpoints do. ``pin``: that of all others, ``ca``: the authorities instead.
+    """
+
+    urls: tuple[str, ...]
+    farm: str
+    user: str
+    password_file: Path
+    pin: str | None = None
+    ca: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FarmHead:
+    """A farm at one moment: its id (32 hex digits), the application, the oldest index that is held and
+    the newest one that is committed."""
+
+    farm_id: str
+    application: str
+    first_index: int
+    commit_index: int
+
+
+class _Node:
+    def __init__(self, url: str, nodes: Nodes, password: str) -> None:
+        import httpx
+
+        from garlicfarm.client.trust import client_tls
+
+        parts = urlsplit(url)
+        pins = parse_qs(parts.query).get("pin", [nodes.pin])
+        if parts.scheme != "https" or not parts.hostname:
+            raise ConfigError([f"{url!r} is not https://host:port"])
+        self.url = f"https://{parts.netloc}"
+        self.client = httpx.Client(
+            auth=httpx.DigestAuth(nodes.user, password),
+            verify=client_tls(pin=pins[-1], ca=nodes.ca),
+            timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
+            trust_env=False,
+        )
+
+
+class FarmFeed:
+    """Reads one farm. Made by `open_feed`, used by one thread at a time.
+
+    Methods raise `UnreachableError` (no node answers as it should), `AuthError` (password, role, or
+    the wrong certificate), `ConfigError` (no such farm, or another one of that name).
+    """
+
+    def __init__(self, nodes: Nodes) -> None:
+        """Raises `ConfigError`: an unusable URL, pin, authority or password file."""
+        from garlicfarm.identity import read_private_file
+
+        self._farm = nodes.farm
+        password = read_private_file(nodes.password_file).strip()
+        self._nodes = [_Node(url, nodes, password) for url in nodes.urls]
+        if not self._nodes:
+            raise ConfigError(["no admin URL given"])
+
+    def close(self) -> None:
+        """Close the connections."""
+        for node in self._nodes:
+            node.client.close()
+
+    def head(self, farm_id: str | None = None) -> FarmHead:
+        """The farm as the first node sees it that answers.
+
+        :param farm_id: 32 hex digits; `ConfigError` if the farm has another id.
+        """
+        return self._in_turn(lambda node: self._head(node, farm_id))
+
+    def ranking(self) -> bytes:
+        """The body of ``GET …/ranking``."""
+        return self._in_turn(lambda node: self._get(node, self._path("ranking")).content)
+
+    def state(self, farm_id: str) -> tuple[int, bytes]:
+        """(index, snapshot) of the application."""
+
+        def ask(node: _Node) -> tuple[int, bytes]:
+            response = self._get(node, self._path("state"))
+            self._check_farm(node, response, farm_id)
+            return int(response.headers["Garlic-Farm-Next-After"]), response.content
+
+        return self._in_turn(ask)
+
+    def entries(self, after: int, upto: int, farm_id: str) -> Iterator[Sequence[Entry]]:
+        """All committed entries with ``after`` < index ≤ ``upto``, in order, as they come.
+
+        An answer that breaks off is continued, at the next node if need be.
+        :raises Compacted: they are gone, at every node that answers.
+        """
+        problems: list[GarlicFarmError] = []
+        while after < upto:
+            before = after
+            try:
+                for entries in self._page(self._nodes[0], after, upto, farm_id):
+                    after = entries[-1].index
+                    yield entries
+                if after == before:
+                    raise UnreachableError(f"{self._nodes[0].url} has not come as far as index {upto}")
+            except (UnreachableError, Compacted) as error:
+                problems = [*problems, error] if after == before else [error]
+                if len(problems) >= TURNS * len(self._nodes):
+                    # Those that have it may be away for a moment: then this is no loss.
+                    raise min(problems, key=lambda problem: isinstance(problem, Compacted)) from error
+                self._turn()
+            else:
+                problems = []
+
+    def _page(self, node: _Node, after: int, upto: int, farm_id: str) -> Iterator[Sequence[Entry]]:
+        from garlicfarm.feed.records import MEDIA_TYPE, RecordDecoder
+
+        query = {
+            "after": str(after),
+            "limit": str(min(upto - after, MAX_RANGE)),
+            "types": "all",
+            "wait_s": str(WAIT_S),
+        }
+        with (
+            _mapped(node.url),
+            node.client.stream(
+                "GET", node.url + self._path("log"), params=query, headers={"Accept": MEDIA_TYPE}
+            ) as response,
+        ):
+            if not response.is_success:
+                response.read()
+            _check(node.url, response)
+            self._check_farm(node, response, farm_id)
+            decoder = RecordDecoder()
+            for data in response.iter_bytes():
+                if entries := decoder.receive_data(data):
+                    yield entries
+            decoder.receive_eof()
+
+    def _head(self, node: _Node, farm_id: str | None) -> FarmHead:
+        body = self._get(node, "/v1/farms").json()
+        for row in body["farms"]:
+            if row["name"] == self._farm:
+                _check_id(node.url, self._farm, str(row["farm_id"]), farm_id)
+                return FarmHead(
+                    str(row["farm_id"]),
+                    str(row["application"]),
+                    int(row["first_index"]),
+                    int(row["commit_index"]),
+                )
+        names = ", ".join(str(row["name"]) for row in body["farms"]) or "none"
+        raise ConfigError([f"{node.url} has no farm {self._farm!r}, only: {names}"])
+
+    def _check_farm(self, node: _Node, response: httpx.Response, farm_id: str) -> None:
+        _check_id(node.url, self._farm, response.headers["Garlic-Farm-Id"], farm_id)
+
+    def _path(self, what: str) -> str:
+        return f"/v1/farms/{quote(self._farm, safe='')}/{what}"
+
+    def _get(self, node: _Node, path: str) -> httpx.Response:
+        with _mapped(node.url):
+            response = node.client.get(node.url + path)
+        _check(node.url, response)
+        return response
+
+    def _in_turn(self, ask: Callable[[_Node], T]) -> T:
+        problems = []
+        for _ in list(self._nodes):
+            try:
+                return ask(self._nodes[0])
+            except UnreachableError as error:
+                problems.append(error.cause)
+                self._turn()
+        raise UnreachableError("; ".join(problems), "is the node running, and the URL right?")
+
+    def _turn(self) -> None:
+        self._nodes.append(self._nodes.pop(0))
+        time.sleep(0.05)
+
+
+_feeds: dict[Nodes, FarmFeed] = {}
+
+
+def open_feed(nodes: Nodes) -> FarmFeed:
+    """A feed of ``nodes``; one per process, so that batches share connections. Raises as `FarmFeed`."""
+    if nodes not in _feeds:
+        _feeds[nodes] = FarmFeed(nodes)
+    return _feeds[nodes]
+
+
+def close_feeds() -> None:
+    """Close what `open_feed` opened in this process."""
+    while _feeds:
+        _feeds.popitem()[1].close()
+
+
+@contextmanager
+def _mapped(url: str) -> Iterator[None]:
+    """The errors of HTTP and of records as ours; none of them says that an entry is lost."""
+    import ssl
+
+    import httpx
+
+    try:
+        yield
+    except (httpx.TransportError, RemoteProtocolError) as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is not None:
+            raise AuthError(f"{url} is not the node that it should be: {cause}") from error
+        raise UnreachableError(f"{url}: {error or type(error).__name__}") from error
+
+
+def _check(url: str, response: httpx.Response) -> None:
+    """Raise what a refusal means."""
+    if response.is_success:
+        return
+    try:
+        problem: dict[str, Any] = response.json()
+    except ValueError:
+        problem = {}
+    text = f"{url}: " + " ".join(str(problem[key]) for key in ("detail", "next") if key in problem)
+    match response.status_code:
+        case 401 | 403:
+            raise AuthError(text)
+        case 410:
+            raise Compacted(int(problem.get("first_index", 0)))
+        case 404:
+            raise ConfigError([text])
+    raise UnreachableError(f"{text} (status {response.status_code})")
+
+
+def _check_id(url: str, farm: str, found: str, wanted: str | None) -> None:
+    if wanted is not None and found != wanted:
+        raise ConfigError(
+            [
+                f"the checkpoint is of another farm {farm!r} (id {wanted}) than that at {url} (id {found}):"
+                " name the checkpoint of this farm, or a new one"
+            ]
+        )

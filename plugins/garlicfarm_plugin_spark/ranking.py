@@ -1,0 +1,118 @@
+"""The nodes' fold as a Structured Streaming query: for each batch and farm, the ranking at its last index.
+
+The fold is `garlicfarm.farm.state.FarmApplication` itself. Its snapshot is Spark's state for the farm, so
+that the checkpoint holds it, and what a batch repeats after a crash is known by its index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from garlicfarm.errors import RemoteProtocolError
+from garlicfarm.farm.state import FarmApplication
+from garlicfarm.wire import decode_configuration
+from garlicfarm.wire.messages import ValueType
+
+if TYPE_CHECKING:
+    import pandas
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.state import GroupState
+
+__all__ = ["COLUMNS", "Fold", "Row", "rankings"]
+
+STATE = 0  # as in `garlicfarm_plugin_spark.source`, which needs pyspark
+
+COLUMNS = (
+    "farm string, log_index bigint, publisher bigint, `order` array<bigint>, scores map<bigint, bigint>,"
+    " contents binary, skipped map<string, bigint>, ranking string, state_sha256 string"
+)
+"""What `rankings` gives. ``order``: member ids, best first; ``scores``: by member id; ``contents``: the
+Meta LeaseSet's; ``skipped``: how many entries, by reason; ``ranking``: the body of ``GET …/ranking`` at
+``log_index``, byte for byte; ``state_sha256``: of the body of ``GET …/state`` there, 64 hex digits."""
+
+Row = tuple[int, int, int, bytes]
+"""log_index, term, value_type, value"""
+
+
+class Fold:
+    """One farm's fold, from a snapshot at ``index`` (0: from nothing) on."""
+
+    def __init__(self, farm: str, index: int = 0, snapshot: bytes = b"") -> None:
+        """Raises `StorageVersion` or `StorageDamaged`, as `FarmApplication.restore` does."""
+        self.index = index
+        self._farm = FarmApplication(farm)
+        if index:
+            self._farm.restore(snapshot)
+
+    def apply(self, rows: Iterable[Row]) -> None:
+        """Fold in rows, in order; those up to ``index`` were folded in before.
+
+        Raises `RemoteProtocolError` where an index is missing: the feed has none missing.
+        """
+        for index, term, kind, value in rows:
+            if index <= self.index:
+                continue
+            if kind == STATE:
+                self._farm.restore(value)
+            elif index != self.index + 1:
+                raise RemoteProtocolError(f"index {index} follows {self.index}", "rows of a batch")
+            elif kind == ValueType.CONFIGURATION:
+                self._farm.configure(index, decode_configuration(value))
+            else:
+                self._farm.apply(index, term, value)
+            self.index = index
+
+    def snapshot(self) -> bytes:
+        """What the node's ``GET …/state`` gives at ``index``."""
+        return self._farm.snapshot()
+
+    def row(self) -> dict[str, Any]:
+        """The row of `COLUMNS` at ``index``."""
+        farm = self._farm
+        ranking = farm.ranking()
+        members: Any = ranking["members"]
+        return {
+            "farm": farm.farm,
+            "log_index": self.index,
+            "publisher": farm.publisher,
+            "order": [member["id"] for member in members],
+            "scores": farm.scores(),
+            "contents": farm.contents(),
+            "skipped": dict(farm.skipped),
+            "ranking": msgspec.json.encode({"index": self.index, **ranking}).decode(),
+            "state_sha256": sha256(farm.snapshot()).hexdigest(),
+        }
+
+
+def rankings(entries: DataFrame) -> DataFrame:
+    """The rankings of all farms in a stream of ``format("garlicfarm")`` with ``startingIndex=state``.
+
+    One row per batch and farm, see `COLUMNS`; write it in the output mode ``update``. Exactly once by
+    index: a batch that brings nothing new gives no row.
+    """
+    return entries.groupBy("farm").applyInPandasWithState(
+        fold_batch, COLUMNS, "log_index bigint, snapshot binary", "update", "NoTimeout"
+    )
+
+
+def fold_batch(
+    key: tuple[str], frames: Iterator[pandas.DataFrame], state: GroupState
+) -> Iterator[pandas.DataFrame]:
+    """One farm's part of one batch. Spark promises no order, so all of it is sorted first."""
+    import pandas
+
+    fold = Fold(key[0], *(state.get if state.exists else ()))
+    before = fold.index
+    rows: list[Row] = []
+    for frame in frames:
+        columns = (frame[name].tolist() for name in ("log_index", "term", "value_type", "value"))
+        rows.extend(zip(*columns, strict=True))
+    rows.sort(key=lambda row: row[:1])
+    fold.apply(rows)
+    if fold.index > before:
+        state.update((fold.index, fold.snapshot()))
+        yield pandas.DataFrame([fold.row()])

@@ -1,0 +1,126 @@
+"""A Spark session of one's own: quiet, on loopback where it is local, and gone when it is closed.
+
+All calls block, some for a minute. They are made outside of the main thread: there Spark would take the
+interrupt signal for itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from garlicfarm.errors import ConfigError, GarlicFarmError
+from garlicfarm_plugin_spark.java import find_java_home
+
+__all__ = ["Session"]
+
+STOP_TIMEOUT_S = 10.0
+DEFAULTS: Mapping[str, str] = {
+    "spark.app.name": "garlicfarm rank",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "1",  # one farm is one key; a checkpoint keeps the number
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.pollingDelay": "200ms",  # between two questions to a node that has no news
+}
+LOOPBACK: Mapping[str, str] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+_LOG4J = """rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
+"""
+_LEVELS = ("off", "warn", "info")
+
+
+class Session:
+    """``spark``, with the data source ``garlicfarm`` registered, and the Java process below it."""
+
+    def __init__(
+        self, scratch: Path, *, master: str, conf: Mapping[str, str] | None = None, verbosity: int = 0
+    ) -> None:
+        """Start it.
+
+        :param scratch: an empty directory that lasts longer than the session.
+        :param conf: Spark settings that win over ours.
+        :param verbosity: 0: nothing of Spark's own logs; 1: warnings; 2: everything, on stderr.
+        :raises ConfigError: no Java, or Spark is not installed.
+        :raises GarlicFarmError: Spark does not start.
+        """
+        if find_spec("pyspark") is None or find_spec("pyarrow") is None or find_spec("pandas") is None:
+            raise ConfigError(["Spark is not installed: pip install 'garlicfarm[spark]' (about 450 MB)"])
+        verbosity = min(max(verbosity, 0), 2)
+        os.environ["JAVA_HOME"] = str(find_java_home(scratch, os.environ))
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if "SPARK_CONF_DIR" not in os.environ:
+            (scratch / "log4j2.properties").write_text(_LOG4J.format(level=_LEVELS[verbosity]))
+            os.environ["SPARK_CONF_DIR"] = str(scratch)
+        settings = {**DEFAULTS, "spark.master": master, "spark.sql.warehouse.dir": str(scratch / "warehouse")}
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            settings |= LOOPBACK
+        self.settings = settings | dict(conf or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._start(quiet=not verbosity)
+
+    def _start(self, *, quiet: bool) -> None:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.errors import PySparkRuntimeError
+        from pyspark.java_gateway import launch_gateway
+        from pyspark.sql import SparkSession
+
+        from garlicfarm_plugin_spark.source import GarlicFarm
+
+        conf = SparkConf(loadDefaults=False).setAll(list(self.settings.items()))
+        # A session of its own, so that a terminal's Ctrl-C reaches us alone. It ends with us: its stdin
+        # is a pipe of ours.
+        options: dict[str, Any] = {"start_new_session": True, "stdout": subprocess.DEVNULL}
+        if quiet:
+            options["stderr"] = subprocess.DEVNULL
+        try:
+            gateway = launch_gateway(conf, options)
+            self._process = gateway.proc
+            self.spark = SparkSession(SparkContext(gateway=gateway, conf=conf))
+            self.spark.dataSource.register(GarlicFarm)
+        except (PySparkRuntimeError, OSError) as error:
+            self.close()
+            text = str(error).partition("\n")[0]
+            raise GarlicFarmError(f"Spark does not start, -v shows what it says: {text}") from error
+
+    @property
+    def alive(self) -> bool:
+        """Whether the Java process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def close(self) -> None:
+        """End the session and the Java process, in order or not."""
+        from py4j.protocol import Py4JError
+        from pyspark import SparkContext
+
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(Py4JError, OSError):  # it may be gone already
+            if SparkContext._active_spark_context is not None:
+                SparkContext._active_spark_context.stop()
+        SparkContext._gateway = SparkContext._jvm = None
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

@@ -1,0 +1,234 @@
+"""The streaming data source ``garlicfarm``: a farm's committed entries, by Raft index.
+
+Options:
+
+``url``
+    Admin URLs, separated by spaces, tried in turn; each may carry the pin of its own certificate,
+    ``?pin=sha256-…``. ``pin`` is that of all others; without any, ``ca`` (a file) or the system vouches.
+``farm``, ``user``, ``passwordFile``
+    The farm's name; a user of these nodes with the role reader; the file (mode 0600) of his password.
+``startingIndex``
+    Of a query without a checkpoint: ``earliest`` (the default), ``latest``, the first index that is
+    wanted, or ``state``, see below.
+``maxEntriesPerTrigger``
+    How many indexes a batch takes at most: 1 and more, 20,000 by default.
+``failOnDataLoss``
+    ``true`` (the default): a query ends where entries are gone that it has not read. ``false``: it goes
+    on at the first that is left, and logs that.
+
+Columns: ``farm`` string, ``log_index`` long, ``term`` long, ``value_type`` int (1 application,
+2 configuration), ``value`` binary; ``value.cast("string")`` and what follows runs in the JVM.
+
+With ``startingIndex=state`` the rows are all that a fold of the log needs: from index 1 on, or, if the
+log does not begin there any more, the application's state first, as a row of ``value_type`` 0 whose
+``log_index`` is the last one in it.
+
+An offset is ``{"index": n, "farm_id": hex}``: entries up to n of that farm are read. A checkpoint of
+another farm is refused. ``from``: where a batch began that did not begin at the offset before it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from garlicfarm.errors import Compacted, ConfigError, FellBehind
+from garlicfarm_plugin_spark.feed import FarmFeed, Nodes, close_feeds, open_feed
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["MAX_ENTRIES", "STATE", "GarlicFarm", "LogReader"]
+
+STATE = 0
+"""``value_type`` of a row that holds the application's state."""
+MAX_ENTRIES = 20_000
+MAX_BATCH_BYTES = 1 << 20
+SCHEMA = "farm string, log_index bigint, term bigint, value_type int, value binary"
+
+_log = logging.getLogger("garlicfarm.spark")
+
+
+class Offset(TypedDict, total=False):
+    """See the module; of a query that has no checkpoint, ``index`` is what ``startingIndex`` says."""
+
+    index: Any
+    farm_id: str
+
+
+@dataclass
+class Range(InputPartition):
+    """``after`` < index ≤ ``upto``. ``gone``: what to do where entries of it are gone: ``fail``, go on
+    at the first that is left (``skip``), or begin with the ``state``."""
+
+    after: int
+    upto: int
+    farm_id: str
+    gone: Literal["fail", "skip", "state"]
+
+
+class GarlicFarm(DataSource):
+    """``spark.dataSource.register(GarlicFarm)`` makes ``format("garlicfarm")`` known."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "garlicfarm"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def streamReader(self, schema: object) -> LogReader:
+        return LogReader(self.options)
+
+
+class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans batches and reads them. Raises `ConfigError` for an option that is missing or wrong."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        problems = [
+            f"the option {name} is missing"
+            for name in ("url", "farm", "user", "passwordFile")
+            if name not in options
+        ]
+        start = options.get("startingIndex", "earliest")
+        if start not in ("earliest", "latest", "state") and not (start.isdecimal() and int(start) > 0):
+            problems.append(f"startingIndex is {start!r}, not earliest, latest, state or an index from 1")
+        most = options.get("maxEntriesPerTrigger", str(MAX_ENTRIES))
+        if not (most.isdecimal() and int(most) > 0):
+            problems.append(f"maxEntriesPerTrigger is {most!r}, not a number from 1")
+        strict = options.get("failOnDataLoss", "true").lower()
+        if strict not in ("true", "false"):
+            problems.append(f"failOnDataLoss is {strict!r}, not true or false")
+        if problems:
+            raise ConfigError(problems)
+        self._nodes = Nodes(
+            urls=tuple(options["url"].split()),
+            farm=options["farm"],
+            user=options["user"],
+            password_file=Path(options["passwordFile"]),
+            pin=options.get("pin"),
+            ca=Path(options["ca"]) if "ca" in options else None,
+        )
+        self._start = start
+        self._most = int(most)
+        self._strict = strict == "true"
+        self._last: int | None = None
+
+    @property
+    def _feed(self) -> FarmFeed:
+        return open_feed(self._nodes)
+
+    # Planned in one process of the driver
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._most)
+
+    def initialOffset(self) -> Offset:
+        # Spark does not keep it: where the first batch really begins is in the offset that ends it.
+        return Offset(index=self._start)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._last = self._feed.head().commit_index
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch; ``start`` itself where there is nothing new."""
+        head = self._feed.head(start.get("farm_id"))
+        last = head.commit_index if self._last is None else min(self._last, head.commit_index)
+        begun = "farm_id" in start
+        after = start["index"] if begun else self._first_after(head.first_index, last)
+        most = None if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_rows", self._most)
+        begin = after
+        if after < head.first_index - 1:
+            match self._when_gone(begun=begun):
+                case "fail":
+                    raise self._gone(after, head.first_index)
+                case "state":
+                    most = None  # all of it comes as one row
+                case "skip":
+                    begin = head.first_index - 1
+                    _log.warning("%s", self._gone(after, head.first_index))
+        end = max(begin, last if most is None else min(last, begin + most))
+        if begun and end == after:
+            return dict(start)
+        offset: dict[str, Any] = {"index": end, "farm_id": head.farm_id}
+        return offset if begun and begin == after else {**offset, "from": begin}
+
+    def partitions(self, start: Offset, end: dict[str, Any]) -> list[Range]:
+        begun = "farm_id" in start
+        after = end.get("from", start["index"])
+        return [Range(after, end["index"], end["farm_id"], self._when_gone(begun=begun))]
+
+    def stop(self) -> None:
+        close_feeds()
+
+    def _first_after(self, first_index: int, last: int) -> int:
+        match self._start:
+            case "earliest":
+                return first_index - 1
+            case "latest":
+                return last
+            case "state":
+                return 0
+        return int(self._start) - 1
+
+    def _when_gone(self, *, begun: bool) -> Literal["fail", "skip", "state"]:
+        if self._start == "state" and not (begun and self._strict):
+            return "state"
+        return "fail" if self._strict else "skip"
+
+    def _gone(self, after: int, first_index: int) -> FellBehind:
+        if self._strict:
+            remedy = "begin with a new checkpoint, or set failOnDataLoss to false"
+        else:
+            remedy = "what was between is lost to this query"
+        return FellBehind(
+            f"the entries after index {after} are gone, the log of {self._nodes.farm} now starts at"
+            f" {first_index}: {remedy}"
+        )
+
+    # Read in a worker
+
+    def read(self, partition: Range) -> Iterator[pyarrow.RecordBatch]:
+        after = partition.after
+        while after < partition.upto:
+            try:
+                for entries in self._feed.entries(after, partition.upto, partition.farm_id):
+                    after = entries[-1].index
+                    yield self._batch(
+                        [(each.index, each.term, each.value_type, each.value) for each in entries]
+                    )
+            except Compacted as gone:
+                if partition.gone == "fail" or gone.first_index <= after + 1:
+                    raise self._gone(after, gone.first_index) from gone
+                if partition.gone == "state":
+                    after, snapshot = self._feed.state(partition.farm_id)
+                    yield self._batch([(after, 0, STATE, snapshot)])
+                else:
+                    _log.warning("%s", self._gone(after, gone.first_index))
+                    after = gone.first_index - 1
+
+    def _batch(self, rows: list[tuple[int, int, int, bytes]]) -> pyarrow.RecordBatch:
+        import pyarrow
+
+        indexes, terms, kinds, values = zip(*rows, strict=True)
+        return pyarrow.RecordBatch.from_arrays(
+            [
+                pyarrow.repeat(self._nodes.farm, len(rows)),
+                pyarrow.array(indexes, pyarrow.int64()),
+                pyarrow.array(terms, pyarrow.int64()),
+                pyarrow.array(kinds, pyarrow.int32()),
+                pyarrow.array(values, pyarrow.binary()),
+            ],
+            ["farm", "log_index", "term", "value_type", "value"],
+        )
