@@ -103,9 +103,10 @@ def test_bandwidth_limit_is_read_as_units_of_1024_bytes() -> None:
     assert status.configured_bandwidth == Bandwidth(in_=262_144, out=32_768)
 
 
+texts = st.text("0123456789.-e x²\0")  # of all Unicode, a first run is slower than Hypothesis allows
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=5,
 )
 
@@ -226,6 +227,15 @@ async def test_token_refused_once_authenticates_again(control_server, make, code
     async with make(url=control_server.url) as router:
         assert await router.get_local_router_status() == CAPTURED_STATUS
     assert control_server.methods == ["Authenticate", "RouterInfo"] * 2 + ["NetworkSetting", "GetRate"]
+
+
+async def test_question_refused_otherwise_raises_router_error_and_is_no_missing_figure(
+    control_server, make
+) -> None:
+    control_server.answer = ANSWERS["internal-error"]
+    async with make(url=control_server.url) as router:
+        with pytest.raises(RouterError, match="refused RouterInfo: 'no'"):
+            await router.get_local_router_status()
 
 
 async def test_token_refused_always_raises_router_error_after_two_tries(control_server, make) -> None:
