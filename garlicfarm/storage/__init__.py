@@ -5,13 +5,26 @@
   the read side of the consensus core (`garlicfarm.raft.types.Storage`).
 * `Writer`: the one thread that writes; everything queued becomes one transaction and one fsync, and
   only what is durable is reported. An error of a write or an fsync ends it: nothing is tried again.
-* `LogReader`: pages of the log for feeds, from worker threads, over a connection of its own.
+* `write_snapshot`: an application's state, which lets `Writer.compact` delete entries.
+* `LogReader`: pieces of the log for feeds, from worker threads, over a connection of its own.
 """
 
 from garlicfarm.storage.directory import DataDirectory
-from garlicfarm.storage.log_store import LogStore, create_store
+from garlicfarm.storage.log_store import SNAPSHOTS, LogStore, create_store
 from garlicfarm.storage.reader import LogReader
 from garlicfarm.storage.schema import Genesis
+from garlicfarm.storage.snapshots import Snapshot, remove_snapshots, write_snapshot
 from garlicfarm.storage.writer import Writer
 
-__all__ = ["DataDirectory", "Genesis", "LogReader", "LogStore", "Writer", "create_store"]
+__all__ = [
+    "SNAPSHOTS",
+    "DataDirectory",
+    "Genesis",
+    "LogReader",
+    "LogStore",
+    "Snapshot",
+    "Writer",
+    "create_store",
+    "remove_snapshots",
+    "write_snapshot",
+]

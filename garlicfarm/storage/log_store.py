@@ -13,9 +13,12 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import msgspec
+
 from garlicfarm.errors import (
     Compacted,
     LocalProtocolError,
+    StorageDamaged,
     StorageError,
     StorageInUse,
     StorageMissing,
@@ -25,12 +28,14 @@ from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage import schema
 from garlicfarm.storage.directory import fsync_path
 from garlicfarm.storage.schema import Genesis
+from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot
 from garlicfarm.storage.wal import check_wal
 from garlicfarm.wire.messages import Configuration
 
-__all__ = ["LogStore", "create_store"]
+__all__ = ["SNAPSHOTS", "LogStore", "create_store"]
 
 FILE_NAME = "log.db"
+SNAPSHOTS = "snapshots"
 _TAIL_BYTES = 8 * 1024 * 1024
 _ENTRY_OVERHEAD_BYTES = 160  # what an entry costs in memory beside its value
 _HEADER = b"SQLite format 3\0\x10\0\2\2"  # page size 4096, WAL for readers and writers
@@ -64,6 +69,8 @@ def create_store(directory: Path, genesis: Genesis) -> None:
             for statement in schema.SCHEMA.values():
                 db.execute(statement)
             db.execute("INSERT INTO meta VALUES (?, ?, ?, ?, ?, ?, ?)", meta)
+            boundary = schema.encode_boundary(0, 0, meta[5])
+            db.execute("INSERT INTO boundary VALUES (?, ?, ?, ?)", boundary)
             db.execute("INSERT INTO hard_state VALUES (?, ?, ?, ?)", schema.encode_hard_state(HardState()))
         part.chmod(0o600)
         fsync_path(part)
@@ -77,7 +84,13 @@ def create_store(directory: Path, genesis: Genesis) -> None:
 class _Contents(NamedTuple):
     genesis: Genesis
     hard_state: HardState
+    boundary: SnapshotMeta
     last_index: int
+
+
+class _Snapshots(NamedTuple):
+    restored: Snapshot | None
+    problems: list[str]
 
 
 class LogStore:
@@ -87,18 +100,25 @@ class LogStore:
     hides entries as soon as it is submitted. So everything up to ``last_index()`` is on disk, and
     stays. The newest entries (8 MiB) are kept in memory; older ones are read from disk, and checked.
 
-    Made by `open`; ``genesis`` says what the store was born with.
+    Made by `open`; ``genesis`` says what the store was born with, ``restored`` is the snapshot that the
+    application starts from (None: from the log's beginning), and ``problems`` are sentences about
+    snapshots that it cannot start from.
     """
 
     def __init__(
         self,
         path: Path,
         contents: _Contents,
+        snapshots: _Snapshots,
         reads: sqlite3.Connection,
         writes: sqlite3.Connection,
     ) -> None:
         self.path = path
-        self.genesis, self._hard_state, self._last = contents
+        self.genesis, self._hard_state, self._boundary, self._last = contents
+        self.restored, self.problems = snapshots
+        if self.restored is not None and self.restored.index > self._hard_state.commit:
+            # Only committed entries get into a snapshot; the commit index is written now and then.
+            self._hard_state = msgspec.structs.replace(self._hard_state, commit=self.restored.index)
         self.writes = writes  # Writer's thread only, from now on
         self._reads = reads
         self._tail: list[Entry] = []  # ends at _last, unless empty
@@ -136,6 +156,7 @@ class LogStore:
                 contents = _verify(reads, path)
                 if contents.genesis.farm != farm:
                     raise StorageError(f"{path} is of farm {contents.genesis.farm!r}, not of {farm!r}")
+                snapshots = _restorable(directory / SNAPSHOTS, reads, contents)
                 writes = stack.enter_context(closing(schema.connect(path, "rw")))
                 writes.execute("PRAGMA synchronous = FULL")
                 writes.execute("PRAGMA wal_autocheckpoint = 0")  # Writer does it: SQLite swallows its errors
@@ -144,7 +165,7 @@ class LogStore:
                 stack.pop_all()
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # the last: SQLite quoting a bad schema
             raise schema.storage_error(error, path) from error
-        return cls(path, contents, reads, writes)
+        return cls(path, contents, snapshots, reads, writes)
 
     def close(self) -> None:
         """Close both connections. `Writer.run` must have ended (it closes its own), or never begun."""
@@ -159,8 +180,8 @@ class LogStore:
     # The read side of the core.
 
     def initial_state(self) -> tuple[HardState, Configuration]:
-        """The durable hard state, and the Configuration in force at its commit index. Raises
-        `StorageError` (the disk), `StorageDamaged`."""
+        """The durable hard state, its commit index not below that of `restored`, and the Configuration in
+        force there. Raises `StorageError` (the disk), `StorageDamaged`."""
         query = "SELECT * FROM entries WHERE type = 2 AND idx <= ? ORDER BY idx DESC LIMIT 1"
         try:
             row = self._reads.execute(query, (self._hard_state.commit,)).fetchone()
@@ -168,7 +189,7 @@ class LogStore:
                 return self._hard_state, schema.configuration_of(schema.decode_entry(row).value)
         except sqlite3.Error as error:
             raise schema.storage_error(error, self.path) from error
-        return self._hard_state, self._genesis_configuration()
+        return self._hard_state, self._boundary.configuration
 
     def entries(self, lo: int, hi: int, max_bytes: int) -> Sequence[Entry]:
         """Entries lo ≤ index < hi, at least one, then as many as fit into ``max_bytes`` of values.
@@ -191,25 +212,24 @@ class LogStore:
         return found
 
     def term(self, index: int) -> int:
-        """The term of an entry, 0 for index 0. Raises as `entries`."""
-        if index == 0:
-            return 0
+        """The term of an entry, or of the one before `first_index` (0 for index 0). Raises as `entries`."""
+        if index == self._boundary.index:
+            return self._boundary.term
         return self.entries(index, index + 1, 0)[0].term
 
     def first_index(self) -> int:
         """Index of the first entry held, or to be held."""
-        return 1
+        return self._boundary.index + 1
 
     def last_index(self) -> int:
         """The last index that is durable and that nothing submitted replaces, 0 in a new store."""
         return self._last
 
     def snapshot(self) -> SnapshotMeta:
-        """The boundary below ``first_index``."""
-        return SnapshotMeta(0, 0, self._genesis_configuration())
-
-    def _genesis_configuration(self) -> Configuration:
-        return self.genesis.configuration or Configuration(0, 0)
+        """What the application starts from: `restored`, without its state."""
+        if self.restored is None:
+            return SnapshotMeta(0, 0, self.genesis.configuration or Configuration(0, 0))
+        return SnapshotMeta(self.restored.index, self.restored.term, self.restored.configuration)
 
     def _from_disk(self, lo: int, hi: int, max_bytes: int) -> list[Entry]:
         """Entries from lo on; more than are wanted by at most one."""
@@ -236,6 +256,11 @@ class LogStore:
         if persist.truncate_from is not None:
             self._truncations.append(persist.truncate_from)
             self._cut(persist.truncate_from)
+
+    def compacting(self, upto: int) -> None:
+        """The deletion of all entries up to ``upto`` was queued: hide them. The Configuration in force
+        at a boundary is only asked for at a start."""
+        self._boundary = SnapshotMeta(upto, self.term(upto), self._boundary.configuration)
 
     def written(self, persist: Persist) -> None:
         """A step is durable: show it, as far as no step queued behind it takes it back."""
@@ -290,13 +315,48 @@ def _verify(db: sqlite3.Connection, path: Path) -> _Contents:
     problem = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if problem != "ok":
         raise schema.Corrupt(problem)
-    last = 0
+    boundary = schema.read_boundary(db)
+    last = boundary.index
     with closing(db.execute("SELECT * FROM entries ORDER BY idx")) as rows:
         for row in rows:
             last += 1
             if schema.decode_entry(row).index != last:
                 raise schema.Corrupt(f"entry {last} is missing")
-    contents = _Contents(schema.read_genesis(db), schema.read_hard_state(db), last)
+    contents = _Contents(schema.read_genesis(db), schema.read_hard_state(db), boundary, last)
     if contents.hard_state.commit > last:
         raise schema.Corrupt(f"the log ends at {last}, but is committed up to {contents.hard_state.commit}")
     return contents
+
+
+def _restorable(directory: Path, db: sqlite3.Connection, contents: _Contents) -> _Snapshots:
+    """The newest sound snapshot that the log goes on from, and what is wrong with newer ones.
+
+    Raises `StorageDamaged`: there is none, and the log does not reach back to its beginning.
+    """
+    genesis, _, boundary, last = contents
+    problems: list[str] = []
+    for path in list_snapshots(directory):
+        try:
+            snapshot = read_snapshot(path)
+        except StorageDamaged as damage:
+            problems.append(str(damage))
+            continue
+        if (snapshot.farm_id, snapshot.application) != (genesis.farm_id, genesis.application):
+            problems.append(f"{path} is of another farm or application")
+        elif not boundary.index <= snapshot.index <= last:
+            problems.append(f"{path} does not meet the log, which has {boundary.index + 1} to {last}")
+        elif snapshot.term != _term(db, snapshot.index, boundary):
+            problems.append(f"{path} is of another log: its term is not that of the entry")
+        else:
+            return _Snapshots(snapshot, problems)
+    if boundary.index:
+        told = "; ".join(problems) or f"{directory} holds none"
+        raise schema.Corrupt(f"the log begins after {boundary.index}, without a snapshot of that. {told}")
+    return _Snapshots(None, problems)
+
+
+def _term(db: sqlite3.Connection, index: int, boundary: SnapshotMeta) -> int:
+    if index == boundary.index:
+        return boundary.term
+    row = db.execute("SELECT * FROM entries WHERE idx = ?", (index,)).fetchone()
+    return schema.decode_entry(row).term

@@ -15,7 +15,7 @@ from zlib import crc32
 import msgspec
 
 from garlicfarm.errors import RemoteProtocolError, StorageDamaged, StorageError
-from garlicfarm.raft.types import Entry, HardState
+from garlicfarm.raft.types import Entry, HardState, SnapshotMeta
 from garlicfarm.wire import decode_configuration, encode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
@@ -28,15 +28,17 @@ __all__ = [
     "configuration_of",
     "connect",
     "decode_entry",
+    "encode_boundary",
     "encode_entry",
     "encode_hard_state",
     "encode_meta",
+    "read_boundary",
     "read_genesis",
     "read_hard_state",
     "storage_error",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 APPLICATION_ID = 0x4746_4C47
 SCHEMA = {
     "meta": "CREATE TABLE meta(version INTEGER NOT NULL, farm TEXT NOT NULL, farm_id BLOB NOT NULL,"
@@ -44,6 +46,8 @@ SCHEMA = {
     " crc32 INTEGER NOT NULL) STRICT",
     "hard_state": "CREATE TABLE hard_state(term INTEGER NOT NULL, vote INTEGER NOT NULL,"
     " commit_index INTEGER NOT NULL, crc32 INTEGER NOT NULL) STRICT",
+    "boundary": "CREATE TABLE boundary(idx INTEGER NOT NULL, term INTEGER NOT NULL, configuration BLOB,"
+    " crc32 INTEGER NOT NULL) STRICT",
     "entries": "CREATE TABLE entries(idx INTEGER PRIMARY KEY, term INTEGER NOT NULL, type INTEGER NOT NULL,"
     " value BLOB NOT NULL, crc32 INTEGER NOT NULL) STRICT",
     "configurations": "CREATE INDEX configurations ON entries(idx) WHERE type = 2",
@@ -127,6 +131,20 @@ def encode_hard_state(state: HardState) -> tuple[int, int, int, int]:
 def read_hard_state(db: sqlite3.Connection) -> HardState:
     """Raises `sqlite3.Error`."""
     return HardState(*_only_row(db, "hard_state"))
+
+
+def encode_boundary(index: int, term: int, configuration: bytes | None) -> tuple[Any, ...]:
+    """The row of ``boundary``: the last entry that was deleted, (0, 0) at first, and the Configuration
+    in force there."""
+    row = (index, term, configuration)
+    return (*row, _row_crc(row))
+
+
+def read_boundary(db: sqlite3.Connection) -> SnapshotMeta:
+    """Raises `sqlite3.Error`."""
+    index, term, configuration = _only_row(db, "boundary")
+    decoded = Configuration(0, 0) if configuration is None else configuration_of(configuration)
+    return SnapshotMeta(index, term, decoded)
 
 
 def encode_entry(entry: Entry) -> tuple[int, int, int, bytes, int]:

@@ -13,6 +13,7 @@ import trio
 
 from garlicfarm.errors import LocalProtocolError
 from garlicfarm.raft.types import Persist
+from garlicfarm.storage.compaction import delete_entries
 from garlicfarm.storage.log_store import LogStore
 from garlicfarm.storage.schema import encode_entry, encode_hard_state, storage_error
 
@@ -22,6 +23,7 @@ _MAX_QUEUED_STEPS = 65_536
 _MAX_QUEUED_BYTES = 256 * 1024 * 1024
 _CHECKPOINT_BYTES = 4 * 1024 * 1024
 _BATCH_OVERHEAD_BYTES = 8 * 1024  # a small transaction rewrites two pages
+_DELETION_BYTES = 512 * 1024  # at most; mostly it rewrites far less
 
 
 class Writer:
@@ -41,7 +43,8 @@ class Writer:
         self._store = store
         self._on_durable = on_durable
         self._on_batch = on_batch
-        self._queue: SimpleQueue[Persist | None] = SimpleQueue()  # None: no more will come
+        # An int: delete all entries up to it. None: no more will come.
+        self._queue: SimpleQueue[Persist | int | None] = SimpleQueue()
         self._token = -1
         self._next_index = store.last_index() + 1
         self._commit = store.initial_state()[0].commit
@@ -78,6 +81,18 @@ class Writer:
         self._store.submitted(persist)
         self._queue.put(persist)
 
+    def compact(self, upto: int) -> None:
+        """Delete all entries with index ≤ ``upto``, little by little; returns at once. They can no longer
+        be read from the store. What the end of `run` leaves undone is for the next one to delete.
+
+        The caller knows that ``upto`` is durable, committed, and in a durable snapshot. Raises
+        `LocalProtocolError`: it is below what is deleted, or nothing would be left.
+        """
+        if not self._store.first_index() <= upto < self._store.last_index():
+            raise LocalProtocolError(f"compaction up to {upto} of a log up to {self._store.last_index()}")
+        self._store.compacting(upto)
+        self._queue.put(upto)
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
         """Write until cancelled; to be run once.
 
@@ -113,28 +128,41 @@ class Writer:
     def _work(self, loop: trio.lowlevel.TrioToken) -> None:
         """The thread. An error leaves it at once: the connection closes without another write or
         sync (the store's read-only connection stays open, so SQLite does not checkpoint)."""
-        queue = self._queue
-        unmoved_bytes = 0
+        unmoved_bytes = delete_upto = 0
         with closing(self._store.writes) as db:
             while True:
-                step = queue.get()
-                batch: list[Persist] = []
-                while step is not None:
-                    batch.append(step)
-                    if queue.empty():
-                        break
-                    step = queue.get()
+                batch, upto, over = self._take(wait=not delete_upto)
+                delete_upto = upto or delete_upto
                 if batch:
                     begun = perf_counter()
                     _write(db, batch)
                     loop.run_sync_soon(self._report, batch, perf_counter() - begun)
-                if step is None:
+                    unmoved_bytes += _BATCH_OVERHEAD_BYTES + sum(map(_size, batch))
+                if over:
                     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
                     return
-                unmoved_bytes += _BATCH_OVERHEAD_BYTES + sum(map(_size, batch))
+                if delete_upto:
+                    unmoved_bytes += _DELETION_BYTES
+                    if delete_entries(db, delete_upto):
+                        delete_upto = 0
                 if unmoved_bytes >= _CHECKPOINT_BYTES:
                     db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
                     unmoved_bytes = 0
+
+    def _take(self, *, wait: bool) -> tuple[list[Persist], int, bool]:
+        """All that is queued: steps, up to where to delete (0: nothing new), whether no more will come."""
+        steps: list[Persist] = []
+        upto = 0
+        while wait or not self._queue.empty():
+            wait = False
+            item = self._queue.get()
+            if item is None:
+                return steps, upto, True
+            if isinstance(item, int):
+                upto = item
+            else:
+                steps.append(item)
+        return steps, upto, False
 
     def _report(self, batch: Sequence[Persist], seconds: float) -> None:
         for persist in batch:

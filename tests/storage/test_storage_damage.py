@@ -221,16 +221,16 @@ async def test_shorter_wal_than_its_index_counts_is_damage(killed: Path) -> None
 async def test_store_of_a_later_format_is_another_version_and_stays(stopped: Path) -> None:
     path = stopped / "log.db"
     with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA user_version = 2")
+        db.execute("PRAGMA user_version = 3")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    with pytest.raises(StorageDamaged, match="version 2"):  # one bit of the header, or two: meta says 1
+    with pytest.raises(StorageDamaged, match="version 3"):  # one bit of the header, or two: meta says 2
         LogStore.open(stopped, farm="farm")
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        row = (2, *db.execute("SELECT * FROM meta").fetchone()[1:-1])
-        db.execute("UPDATE meta SET version = 2, crc32 = ?", (crc32(msgspec.msgpack.encode(row)),))
+        row = (3, *db.execute("SELECT * FROM meta").fetchone()[1:-1])
+        db.execute("UPDATE meta SET version = 3, crc32 = ?", (crc32(msgspec.msgpack.encode(row)),))
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     before = path.read_bytes()
-    with pytest.raises(StorageVersion, match="format version 2"):
+    with pytest.raises(StorageVersion, match="format version 3"):
         LogStore.open(stopped, farm="farm")
     assert path.read_bytes() == before
 

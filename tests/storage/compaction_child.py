@@ -1,0 +1,93 @@
+"""A process that appends, takes snapshots and compacts, and can be killed: ``compaction_child.py DIRECTORY``.
+
+Its application is the hash chain of `LogApplication`; entry i has the term 1 and the value ``entry i``.
+Prints ``durable INDEX`` when entries up to there are.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+import trio
+
+from garlicfarm.farm.log import LogApplication
+from garlicfarm.raft.types import Entry, HardState, Persist
+from garlicfarm.storage import (
+    SNAPSHOTS,
+    LogStore,
+    Snapshot,
+    Writer,
+    compaction,
+    remove_snapshots,
+    write_snapshot,
+)
+from garlicfarm.wire import ValueType
+
+EVERY = 40
+
+
+def entry(index: int) -> Entry:
+    return Entry(index, 1, ValueType.APPLICATION, b"entry %d" % index)
+
+
+def chain(index: int) -> bytes:
+    """The state after ``index`` entries."""
+    application = LogApplication()
+    for i in range(1, index + 1):
+        application.apply(i, 1, entry(i).value)
+    return application.snapshot()
+
+
+def resumed(store: LogStore) -> LogApplication:
+    """The application after all that is in the store: its snapshot, and the entries since."""
+    application = LogApplication()
+    start = 0
+    if store.restored is not None:
+        application.restore(store.restored.state)
+        start = store.restored.index
+    if store.last_index() > start:
+        for found in store.entries(start + 1, store.last_index() + 1, 1 << 40):
+            application.apply(found.index, found.term, found.value)
+    return application
+
+
+async def main(directory: Path) -> None:
+    compaction._STEP_ENTRIES = 7  # so that a compaction takes several transactions
+    compaction._FREE_PAGES = 0
+    durable = trio.Event()
+
+    def on_durable(token: int) -> None:
+        os.write(1, b"durable %d\n" % store.last_index())
+        durable.set()
+
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        application = resumed(store)
+        configuration = store.initial_state()[1]
+        writing = Writer(store, on_durable)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(lambda task_status: writing.run(task_status=task_status))
+            for token in count():
+                first = store.last_index() + 1
+                entries = tuple(entry(i) for i in range(first, first + 5))
+                durable = trio.Event()
+                writing.submit(Persist(token, HardState(1, 0, first - 1), None, entries))
+                await durable.wait()
+                for each in entries:
+                    application.apply(each.index, each.term, each.value)
+                last = entries[-1].index
+                if last % EVERY == 0:
+                    snapshot = Snapshot(
+                        store.genesis.farm_id, "log", 1, last, 1, configuration, (1,), application.snapshot()
+                    )
+                    await trio.to_thread.run_sync(write_snapshot, directory / SNAPSHOTS, snapshot)
+                    await trio.to_thread.run_sync(remove_snapshots, directory / SNAPSHOTS, 2)
+                    if last - 10 >= store.first_index():
+                        writing.compact(last - 10)
+
+
+if __name__ == "__main__":
+    trio.run(main, Path(sys.argv[1]))

@@ -1,0 +1,350 @@
+"""Snapshots, and a log that begins after one: durable before anything is deleted, believed when whole."""
+
+from __future__ import annotations
+
+import resource
+import runpy
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from garlicfarm.errors import Compacted, LocalProtocolError, StorageDamaged, StorageError, StorageVersion
+from garlicfarm.raft.types import Entry, HardState, Persist
+from garlicfarm.storage import (
+    SNAPSHOTS,
+    LogReader,
+    LogStore,
+    Snapshot,
+    Writer,
+    remove_snapshots,
+    write_snapshot,
+)
+from garlicfarm.storage import writer as writer_module
+from garlicfarm.storage.snapshots import list_snapshots, read_snapshot
+from garlicfarm.wire import ClusterServer, Configuration, ValueType, encode_configuration
+
+CHILD = Path(__file__).with_name("compaction_child.py")
+MODEL: dict[str, Any] = runpy.run_path(str(CHILD))
+MEMBERS = Configuration(7, 0, (ClusterServer(1, "ssl://a:1"), ClusterServer(4, "ssl://d:1")))
+
+
+def snapshot(index: int, term: int = 1, state: bytes = b"state", **fields: Any) -> Snapshot:
+    made = Snapshot(b"farm-id-16-bytes", "log", 1, index, term, MEMBERS, (1, 2, 4), state)
+    return msgspec.structs.replace(made, **fields)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_snapshot_written_is_read_again(tmp_path: Path) -> None:
+    directory = tmp_path / SNAPSHOTS
+    for state in (b"", bytes(range(256)) * 100):
+        write_snapshot(directory, snapshot(12, 3, state))
+        assert read_snapshot(directory / "12-3.snap") == snapshot(12, 3, state)
+    assert names(directory) == ["12-3.snap"]
+
+
+def test_snapshot_with_any_bit_flipped_or_cut_anywhere_is_damaged(tmp_path: Path) -> None:
+    write_snapshot(tmp_path, snapshot(12, 3, b"a state"))
+    path = tmp_path / "12-3.snap"
+    data = path.read_bytes()
+    for bit in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises((StorageDamaged, StorageVersion)) as caught:
+            read_snapshot(path)
+        assert caught.type is StorageDamaged or bit // 8 in (6, 7)
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        with pytest.raises(StorageDamaged):
+            read_snapshot(path)
+    path.write_bytes(data + b"\0")
+    with pytest.raises(StorageDamaged):
+        read_snapshot(path)
+    path.with_name("13-3.snap").write_bytes(data)
+    with pytest.raises(StorageDamaged, match="name"):
+        read_snapshot(path.with_name("13-3.snap"))
+    with pytest.raises(StorageError):
+        read_snapshot(tmp_path / "1-1.snap")
+
+
+def test_snapshots_removed_are_the_oldest(tmp_path: Path) -> None:
+    directory = tmp_path / SNAPSHOTS
+    assert list_snapshots(directory) == []
+    for index in (9, 10, 100, 1):
+        write_snapshot(directory, snapshot(index))
+    (directory / "200-1.part").touch()
+    assert [path.name for path in list_snapshots(directory)] == [f"{i}-1.snap" for i in (100, 10, 9, 1)]
+    remove_snapshots(directory, 2)
+    assert [path.name for path in list_snapshots(directory)] == ["100-1.snap", "10-1.snap"]
+
+
+def test_snapshot_without_room_is_an_error_and_leaves_what_was_there(tmp_path: Path) -> None:
+    write_snapshot(tmp_path, snapshot(1))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(StorageError, match="File too large"):
+            write_snapshot(tmp_path, snapshot(2, state=bytes(20_000)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert names(tmp_path) == ["1-1.snap"]
+
+
+# The log that begins after a snapshot
+
+
+def log(last: int) -> list[Entry]:
+    """Entries of 200 bytes; the 7th, and every 50th, is a Configuration."""
+    return [
+        Entry(
+            index,
+            1 + index // 30,
+            ValueType.CONFIGURATION,
+            encode_configuration(Configuration(index, 0, (ClusterServer(index, f"ssl://m{index}:1"),))),
+        )
+        if index == 7 or index % 50 == 0
+        else Entry(index, 1 + index // 30, ValueType.APPLICATION, b"%0200d" % index)
+        for index in range(1, last + 1)
+    ]
+
+
+Write = Callable[[LogStore, list[Persist]], Awaitable[list[int]]]
+
+
+async def fill(directory: Path, write: Write, last: int, *compact: int) -> None:
+    """Entries up to ``last``, all committed, written and then compacted."""
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        await write(store, [Persist(0, HardState(3, 2, last), None, tuple(log(last)))])
+    if compact:
+        await compacted(directory, *compact)
+
+
+async def compacted(directory: Path, *upto: int) -> None:
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        writer = Writer(store, lambda token: None)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(lambda task_status: writer.run(task_status=task_status))
+            for index in upto:
+                writer.compact(index)
+                assert store.first_index() == index + 1
+            with closing(LogReader(directory)) as reader, trio.fail_after(5):
+                while True:
+                    try:
+                        reader.entries(upto[-1] - 1, upto[-1] + 1, 0)
+                    except Compacted as gone:
+                        if gone.first_index == upto[-1] + 1:
+                            break
+                    await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+
+
+async def test_log_compacted_begins_after_its_boundary(directory: Path, write: Write) -> None:
+    await fill(directory, write, 120)
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        before = store.entries(91, 121, 1 << 20)
+        assert store.restored is None
+    write_snapshot(directory / SNAPSHOTS, snapshot(110, 4))
+    await compacted(directory, 40, 90)
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        assert (store.first_index(), store.last_index()) == (91, 120)
+        assert store.term(90) == 4
+        assert store.entries(91, 121, 1 << 20) == before
+        for ask in (lambda: store.term(89), lambda: store.entries(90, 95, 1 << 20)):
+            with pytest.raises(Compacted) as caught:
+                ask()
+            assert caught.value.first_index == 91
+        meta = store.snapshot()
+        assert (meta.index, meta.term, meta.configuration) == (110, 4, MEMBERS)
+        assert store.initial_state()[1].servers[0].id == 100
+        assert store.restored == snapshot(110, 4)
+        assert store.problems == []
+
+
+async def test_configuration_in_force_outlives_the_entry_that_held_it(directory: Path, write: Write) -> None:
+    await fill(directory, write, 45)
+    write_snapshot(directory / SNAPSHOTS, snapshot(45, 2))
+    await compacted(directory, 6)
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        assert store.initial_state()[1].servers[0].id == 7
+    await compacted(directory, 44)
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        assert store.initial_state()[1].servers[0].id == 7
+        assert store.initial_state()[0] == HardState(3, 2, 45)
+
+
+async def test_commit_index_is_not_below_the_snapshot(directory: Path, write: Write) -> None:
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        await write(store, [Persist(0, HardState(3, 2, 5), None, tuple(log(20)))])
+    write_snapshot(directory / SNAPSHOTS, snapshot(18))
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        assert store.initial_state()[0] == HardState(3, 2, 18)
+
+
+async def test_log_that_begins_late_needs_a_sound_snapshot(directory: Path, write: Write) -> None:
+    await fill(directory, write, 120)
+    for index, term in ((60, 3), (100, 4), (110, 4)):
+        write_snapshot(directory / SNAPSHOTS, snapshot(index, term))
+    await compacted(directory, 90)
+    newest, older, oldest = list_snapshots(directory / SNAPSHOTS)
+    newest.write_bytes(newest.read_bytes()[:-1] + b"x")
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        assert store.restored == snapshot(100, 4)
+        (problem,) = store.problems
+        assert "110-4.snap is damaged" in problem
+    older.unlink()
+    contents = (directory / "log.db").read_bytes()
+    with pytest.raises(StorageDamaged, match="begins after 90, without a snapshot") as caught:
+        LogStore.open(directory, farm="farm")
+    assert "60-3.snap does not meet the log" in str(caught.value)
+    assert (directory / "log.db").read_bytes() == contents
+    newest.unlink()
+    oldest.unlink()
+    (directory / SNAPSHOTS).rmdir()
+    with pytest.raises(StorageDamaged, match="holds none"):
+        LogStore.open(directory, farm="farm")
+
+
+@pytest.mark.parametrize(
+    ("strange", "problem"),
+    [
+        (snapshot(110, 4, farm_id=bytes(16)), "another farm"),
+        (snapshot(110, 4, application="farm"), "another farm"),
+        (snapshot(110, 3), "another log"),
+        (snapshot(121, 5), "does not meet"),
+    ],
+)
+async def test_snapshot_of_something_else_is_not_believed(
+    directory: Path, write: Write, strange: Snapshot, problem: str
+) -> None:
+    await fill(directory, write, 120)
+    write_snapshot(directory / SNAPSHOTS, strange)
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        assert store.restored is None
+        assert problem in store.problems[0]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE boundary SET idx = 89",
+        "UPDATE boundary SET term = 1",
+        "DELETE FROM boundary",
+        "DELETE FROM entries WHERE idx = 91",
+        "DELETE FROM entries WHERE idx > 109",
+    ],
+)
+async def test_boundary_that_does_not_fit_is_damage(directory: Path, write: Write, damage: str) -> None:
+    await fill(directory, write, 120)
+    write_snapshot(directory / SNAPSHOTS, snapshot(110, 4))
+    await compacted(directory, 90)
+    with closing(sqlite3.connect(directory / "log.db", isolation_level=None)) as db:
+        db.execute(damage)
+    with pytest.raises(StorageDamaged):
+        LogStore.open(directory, farm="farm")
+
+
+async def test_compaction_beside_appends_gives_pages_back(
+    directory: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("garlicfarm.storage.compaction._FREE_PAGES", 10)
+    monkeypatch.setattr("garlicfarm.storage.compaction._STEP_PAGES", 20)
+    await fill(directory, write, 5000)
+    size = (directory / "log.db").stat().st_size
+    write_snapshot(directory / SNAPSHOTS, snapshot(5000, 167))
+    durable = trio.Event()
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        writer = Writer(store, lambda token: durable.set())
+        async with trio.open_nursery() as nursery:
+            await nursery.start(lambda task_status: writer.run(task_status=task_status))
+            writer.compact(4900)
+            for token in range(20):
+                durable = trio.Event()
+                writer.submit(
+                    Persist(token, None, None, (Entry(5001 + token, 167, ValueType.APPLICATION, b"x"),))
+                )
+                with trio.fail_after(5):
+                    await durable.wait()
+            nursery.cancel_scope.cancel()
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        assert (store.first_index(), store.last_index()) == (4901, 5020)
+        assert store.problems == []
+    assert (directory / "log.db").stat().st_size < size * 0.8
+
+
+async def test_compaction_of_what_is_not_there_is_refused(directory: Path, write: Write) -> None:
+    await fill(directory, write, 20)
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        writer = Writer(store, lambda token: None)
+        for upto in (0, 20, 21):
+            with pytest.raises(LocalProtocolError):
+                writer.compact(upto)
+        writer.compact(9)
+        for upto in (8, 9):
+            with pytest.raises(LocalProtocolError):
+                writer.compact(upto)
+        writer.compact(10)
+
+
+async def test_error_of_a_deletion_ends_the_writer(
+    directory: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(directory, write, 20)
+
+    def fail(db: sqlite3.Connection, upto: int) -> bool:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(writer_module, "delete_entries", fail)
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        writer = Writer(store, lambda token: None)
+        writer.compact(9)
+        with pytest.raises(StorageError, match="disk I/O"), trio.fail_after(5):
+            await writer.run()
+    monkeypatch.undo()
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        assert store.first_index() == 1
+
+
+async def test_surplus_is_what_neither_count_nor_size_keeps(directory: Path, write: Write) -> None:
+    await fill(directory, write, 40)
+    with closing(LogReader(directory)) as reader:
+        assert reader.surplus(40, 30, 1 << 20) == 10
+        assert reader.surplus(40, 50, 1 << 20) == 0
+        assert reader.surplus(30, 30, 1 << 20) == 0
+        assert reader.surplus(40, 30, 1000) == 35
+        assert reader.surplus(40, 3, 1000) == 37
+        assert reader.surplus(40, 30, 999) == 36
+        assert reader.surplus(40, 30, 10) == 40
+
+
+def test_process_killed_between_snapshots_and_deletions_loses_nothing(directory: Path) -> None:
+    rnd = Random(8)
+    reported = 0
+    for _ in range(12):
+        with subprocess.Popen([sys.executable, str(CHILD), str(directory)], stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            lines = [child.stdout.readline() for _ in range(rnd.randint(5, 40))]
+            child.kill()
+            lines += child.stdout.readlines()
+        reported = int([line for line in lines if line.endswith(b"\n")][-1].split()[1])
+        with closing(LogStore.open(directory, farm="farm")) as store:
+            first, last = store.first_index(), store.last_index()
+            assert last >= reported
+            assert list(store.entries(first, last + 1, 1 << 40)) == [
+                MODEL["entry"](index) for index in range(first, last + 1)
+            ]
+            assert MODEL["resumed"](store).snapshot() == MODEL["chain"](last)
+            assert store.problems == []
+    assert first > 100
+    assert reported > 500
