@@ -79,6 +79,12 @@ class NodeMetrics:
             "storage_batch_entries", "Entries per transaction.", _BATCH
         )
         self.storage_bytes = self._gauge("storage_bytes", "Size of the store's files.", "farm")
+        self.storage_snapshots = self._counter(
+            "storage_snapshots_total", "Snapshots of the state, ok and failed.", "farm", "outcome"
+        )
+        self.storage_held_back_entries = self._gauge(
+            "storage_held_back_entries", "Entries kept only for members that lack them.", "farm"
+        )
         self.farm_publisher_id = self._gauge("farm_publisher_id", "Id of the publisher, 0 for none.", "farm")
         self.farm_publisher_changes = self._counter(
             "farm_publisher_changes_total", "New publishers named.", "farm"
@@ -117,6 +123,8 @@ class FarmMetrics:
         self.storage_fsync_seconds = node.storage_fsync_seconds.labels(farm)
         self.storage_batch_entries = node.storage_batch_entries.labels(farm)
         self.storage_bytes = node.storage_bytes.labels(farm)
+        self.storage_held_back_entries = node.storage_held_back_entries.labels(farm)
+        self._snapshots = {name: node.storage_snapshots.labels(farm, name) for name in ("ok", "failed")}
         self.farm_publisher_id = node.farm_publisher_id.labels(farm)
         self.farm_publisher_changes = node.farm_publisher_changes.labels(farm)
         self.feed_readers = node.feed_readers.labels(farm)
@@ -149,6 +157,10 @@ class FarmMetrics:
     def count_skipped(self, reason: str, number: int = 1) -> None:
         """Committed entries were skipped; ``reason`` is one of the validity rule's phrases."""
         self._node.farm_entries_skipped.labels(self._farm, reason).inc(number)
+
+    def count_snapshot(self, outcome: str) -> None:
+        """A snapshot was written: ``ok``, or ``failed``."""
+        self._snapshots[outcome].inc()
 
     def count_router_request(self, plugin: str, outcome: str) -> None:
         """One question to the router: ``ok``, ``error`` or ``not-supported``."""

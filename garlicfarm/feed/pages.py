@@ -39,3 +39,8 @@ class PageReader:
         """
         read = partial(self._reader.entries, after, upto, max_bytes)
         return await trio.to_thread.run_sync(read, limiter=self._limiter)
+
+    async def surplus(self, upto: int, keep_entries: int, keep_bytes: int) -> int:
+        """`LogReader.surplus`, likewise."""
+        find = partial(self._reader.surplus, upto, keep_entries, keep_bytes)
+        return await trio.to_thread.run_sync(find, limiter=self._limiter)

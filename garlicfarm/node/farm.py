@@ -90,6 +90,7 @@ class _Proposal:
 class Farm:
     """A member of one farm, from its open store to its place in the cluster.
 
+    ``application`` is in the state that ``store.snapshot()`` names: a new one where that is index 0.
     ``make_writer(on_durable, on_batch)`` makes the one writer of ``store``;
     ``dial(id, endpoint)`` opens an authenticated stream to another member.
     """
@@ -153,7 +154,13 @@ class Farm:
         self._skipped: dict[str, int] = {}
         self._moved = trio.Event()  # the leader changed
         self._advanced = trio.Event()  # something was applied
-        self.applied_index = 0
+        start = store.snapshot()
+        self.applied_index, self.applied_term = start.index, start.term
+        self.applied_configuration = start.configuration
+        self.used_ids = {server.id for server in start.configuration.servers}
+        if isinstance(application, FarmApplication):
+            self._publisher = application.publisher
+            self._skipped = dict(application.skipped)
 
     # ------------------------------------------------------------------ the tasks
 
@@ -161,9 +168,9 @@ class Farm:
         """Be a member until cancelled. Raises `StorageError`: a write failed, this farm is over."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._writer.run)
-            genesis = self.store.genesis.configuration
-            if genesis is not None:
-                self.application.configure(0, genesis)
+            if self.applied_configuration.servers:
+                if not self.applied_index:
+                    self.application.configure(0, self.applied_configuration)
                 self.peers.follow(self.raw.configuration)
             nursery.start_soon(self.peers.run)
             nursery.start_soon(self._raft_loop)
@@ -220,12 +227,14 @@ class Farm:
             if entry.value_type is ValueType.CONFIGURATION:
                 configuration = decode_configuration(entry.value)
                 self.application.configure(entry.index, configuration)
+                self.applied_configuration = configuration
+                self.used_ids.update(server.id for server in configuration.servers)
                 self.peers.follow(self.raw.configuration)
             else:
                 self.application.apply(entry.index, entry.term, entry.value)
         if isinstance(self.application, FarmApplication):
             self._note_fold(self.application)
-        self.applied_index = entries[-1].index
+        self.applied_index, self.applied_term = entries[-1].index, entries[-1].term
         self.raw.applied(self.applied_index)
         advanced, self._advanced = self._advanced, trio.Event()
         advanced.set()

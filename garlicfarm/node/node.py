@@ -11,8 +11,9 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import PurePath
 from types import MappingProxyType
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import msgspec
 import trio
 
 from garlicfarm._version import __version__
@@ -37,6 +38,7 @@ from garlicfarm.metrics import NodeMetrics
 from garlicfarm.node.farm import Farm
 from garlicfarm.node.poster import Poster
 from garlicfarm.node.publisher import Publisher
+from garlicfarm.node.retention import Retention
 from garlicfarm.node.session import Caller, Session
 from garlicfarm.node.view import View
 from garlicfarm.plugins import make_router, make_transport
@@ -87,9 +89,12 @@ async def serve(
 class _Member:
     """What one farm needs beside the `Farm` itself."""
 
-    def __init__(self, farm: Farm, view: View, gate: Gate, router: Router | None) -> None:
+    def __init__(
+        self, farm: Farm, view: View, retention: Retention, gate: Gate, router: Router | None
+    ) -> None:
         self.farm = farm
         self.view = view
+        self.retention = retention
         self.gate = gate
         self.router = router
 
@@ -162,17 +167,34 @@ class Node:
         stack.callback(reader.close)
         farm_secrets = read_secret_file(section.secret_file)
         password = member_password(farm_secrets[0], genesis.farm_id, self.node_id)
+        log = EventLogger(logging.getLogger("garlicfarm.raft"), farm=section.name, node=self.node_id)
+        application = applications[section.application](section.name)
+        for problem in store.problems:
+            log.warning("snapshot-unusable", cause=problem)
+        if store.restored is not None:
+            application.restore(store.restored.state)
+            store.restored = msgspec.structs.replace(store.restored, state=b"")  # it may be large
+        writer: Writer
+
+        def make_writer(*report: Any) -> Writer:
+            nonlocal writer
+            writer = Writer(store, *report)
+            return writer
+
         farm = Farm(
             section,
             self.node_id,
             store,
-            partial(Writer, store),
-            applications[section.application](section.name),
+            make_writer,
+            application,
             partial(self._dial, section, genesis.farm_id, password),
             self.metrics.farm(section.name),
-            EventLogger(logging.getLogger("garlicfarm.raft"), farm=section.name, node=self.node_id),
+            log,
         )
-        view = View(farm, PageReader(reader, self._limiter))
+        if store.restored is not None:
+            farm.used_ids.update(store.restored.ids)
+        pages = PageReader(reader, self._limiter)
+        view = View(farm, pages)
         lookup = member_lookup(farm_secrets, genesis.farm_id, self.users.lookup)
         verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
         gate = Gate(section.name, genesis.farm_id, verifier, leader=view.leader)
@@ -180,7 +202,7 @@ class Node:
         if section.router:
             table = {key: value for key, value in section.router.items() if key != "plugin"}
             router = make_router(section.router["plugin"], table, self.config.base_dir)
-        return _Member(farm, view, gate, router)
+        return _Member(farm, view, Retention(farm, store, writer, pages), gate, router)
 
     def _transport(self, scheme: str) -> Transport:
         if scheme not in self._transports:
@@ -253,6 +275,7 @@ class Node:
         try:
             async with member.router or nullcontext(), trio.open_nursery() as nursery:
                 await nursery.start(farm.run)
+                nursery.start_soon(member.retention.run)
                 self._start_posting(nursery, member)
                 task_status.started()
         except* StorageError as group:

@@ -256,8 +256,14 @@ class RawNode:
 
     def status(self) -> Status:
         """A picture of the state, for people and metrics."""
+        first = self._log.first_index
         peers = {
-            peer: PeerStatus(p.match_index, p.next_index, p.state.value, len(p.sent))
+            peer: PeerStatus(
+                p.match_index,
+                p.next_index,
+                p.state.value if p.next_index >= first else "snapshot",
+                len(p.sent),
+            )
             for peer, p in self._progress.items()
         }
         log, role, term = self._log, self._role, self._term
@@ -385,7 +391,7 @@ class RawNode:
 
     def _send_entries(self, peer: int, progress: Progress) -> bool:
         """Send the next entries that the window allows; False if there was nothing to send."""
-        if progress.next_index > self._log.last_index or progress.paused(
+        if not self._log.first_index <= progress.next_index <= self._log.last_index or progress.paused(
             self._config.max_inflight_messages, self._config.max_inflight_bytes
         ):
             return False
@@ -395,7 +401,8 @@ class RawNode:
 
     def _send_append(self, peer: int, progress: Progress, entries: Sequence[Entry]) -> None:
         self._seq += 1
-        previous = progress.next_index - 1
+        # A peer that needs entries which are gone is asked, at heartbeats, whether it has them after all.
+        previous = max(progress.next_index, self._log.first_index) - 1
         request = Request(
             MessageType.APPEND_ENTRIES_REQUEST,
             self.id,

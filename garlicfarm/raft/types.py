@@ -44,7 +44,8 @@ class HardState(msgspec.Struct, frozen=True, gc=False):
 
 
 class SnapshotMeta(msgspec.Struct, frozen=True):
-    """Up to where the log is replaced by a snapshot; index 0 and term 0 where there is none."""
+    """Up to where a snapshot replaces the log, and the Configuration in force there; index 0 and term 0
+    where there is none."""
 
     index: int
     term: int
@@ -118,7 +119,8 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
-    """A leader's view of one member."""
+    """A leader's view of one member. ``state``: probe, replicate, or snapshot where it needs entries that
+    are gone."""
 
     match_index: int
     next_index: int
@@ -165,4 +167,4 @@ class Storage(Protocol):
         """Index of the last entry held, 0 in a new store."""
 
     def snapshot(self) -> SnapshotMeta:
-        """The boundary below ``first_index``."""
+        """What the application starts from; ``index`` ≥ first_index − 1."""

@@ -66,7 +66,7 @@ async def watch(client: AdminClient, farm: str, silences: list[float]) -> None:
 async def test_readers_draining_a_follower_and_the_leader_delay_no_heartbeat(
     tmp_path: Path, record_property: pytest.RecordProperty
 ) -> None:
-    plan = FarmPlan(application="log", raft=FAST)
+    plan = FarmPlan(application="log", raft=FAST, retention={"keep_entries": 10 * ENTRIES})
     async with process_farm(tmp_path / "farm", 3, plan, start=False) as farm:
         for node in farm.nodes.values():
             UserStore(node.directory / "data" / "users").add("poster", "poster", "poster's password")

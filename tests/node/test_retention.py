@@ -1,0 +1,227 @@
+"""Members that keep little of their log: what is gone was in a snapshot, and every member held it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from garlicfarm.certificates import pin_of_file
+from garlicfarm.client import AdminClient
+from garlicfarm.errors import Compacted, StorageError
+from garlicfarm.farm.log import LogApplication
+from garlicfarm.farm.state import FarmApplication
+from garlicfarm.identity import read_private_file
+from garlicfarm.node import retention as retention_module
+from garlicfarm.provision import LOCAL_USER
+from garlicfarm.storage.snapshots import list_snapshots, read_snapshot
+from garlicfarm.wire import decode_configuration
+from garlicfarm.wire.messages import ValueType
+from tests.node.cluster import Cluster, cluster
+
+KEEP = {"snapshot_every_entries": 50, "keep_entries": 20, "keep_bytes": 1 << 20}
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention_module, "CHECK_S", 0.1)
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 20) -> None:
+    with trio.fail_after(timeout_s):
+        while not condition():  # noqa: ASYNC110  (what is waited for has no event)
+            await trio.sleep(0.02)
+
+
+def admin(nodes: Cluster, node_id: int) -> AdminClient:
+    data = nodes.data(node_id)
+    return AdminClient(
+        [nodes.node(node_id).admin_url],
+        user=LOCAL_USER,
+        password=read_private_file(data / "local.password").strip(),
+        pin=pin_of_file(data / "tls" / "node.crt"),
+    )
+
+
+def snapshots(nodes: Cluster, node_id: int = 1) -> list[str]:
+    directory = nodes.data(node_id) / "farms" / nodes.plan.name / "snapshots"
+    return [path.name for path in list_snapshots(directory)]
+
+
+def first_index(nodes: Cluster, node_id: int) -> int:
+    return nodes.farm(node_id).store.first_index()
+
+
+async def post(nodes: Cluster, count: int, name: bytes) -> int:
+    async with nodes.client() as client:
+        index = 0
+        for number in range(0, count, 10):
+            index, _ = await client.post([b"%s %d" % (name, number + i) for i in range(10)])
+    return index
+
+
+async def applied(nodes: Cluster, index: int) -> list[bytes]:
+    """The states of all that run, which have applied ``index``."""
+    for node_id in nodes.running:
+        with trio.fail_after(10):
+            await nodes.farm(node_id).wait_applied(index - 1)
+    return [nodes.farm(node_id).application.snapshot() for node_id in nodes.running]
+
+
+def told(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
+    fields = [getattr(record, "garlicfarm_fields", {}) for record in caplog.records]
+    return [each for each in fields if each.get("event") == event]
+
+
+async def test_leader_of_a_log_shortens_it_and_all_restart_from_snapshots(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, retention=KEEP) as nodes:
+        leader = await nodes.leader()
+        index = await post(nodes, 300, b"first")
+        await until(lambda: first_index(nodes, leader) > index - 100)
+        states = await applied(nodes, index)
+        assert len(set(states)) == 1
+        others = [node_id for node_id in nodes.running if node_id != leader]
+        assert [first_index(nodes, node_id) for node_id in others] == [1, 1], "they cannot know"
+        assert nodes.farm(leader).metrics.storage_held_back_entries._value.get() == 0
+        for node_id in nodes.running:
+            await until(lambda node_id=node_id: len(snapshots(nodes, node_id)) == 2)
+
+        # A reader that comes too late starts from the state, and has the same chain.
+        async with admin(nodes, leader) as client:
+            with pytest.raises(Compacted) as caught:
+                await client.page(nodes.plan.name, 0)
+            first = caught.value.first_index
+            assert 200 < first <= index - 19
+            at, state = await client.state(nodes.plan.name)
+            later = await post(nodes, 30, b"later")
+            mine = LogApplication()
+            mine.restore(state)
+            async for entry in client.log(nodes.plan.name, at):
+                mine.apply(entry.index, entry.term, entry.value)
+            assert {mine.snapshot()} == set(await applied(nodes, later))
+            with pytest.raises(Compacted):
+                await client.page(nodes.plan.name, first - 2)
+            held = [entry async for entry in client.log(nodes.plan.name, later - 20, all_types=True)]
+            assert [entry.index for entry in held] == list(range(later - 19, later + 1))
+
+        await nodes.stop(*nodes.directories)
+        await nodes.start()
+        new = await nodes.leader()
+        for node_id in nodes.running:
+            assert nodes.farm(node_id).store.snapshot().index >= first - 1
+            assert nodes.farm(node_id).used_ids == {1, 2, 3}
+        assert first_index(nodes, leader) >= first
+        index = await post(nodes, 100, b"restarted")
+        assert len(set(await applied(nodes, index))) == 1
+        await until(lambda: first_index(nodes, new) > first)
+
+
+async def test_member_that_is_down_holds_the_log_back_until_it_returns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="garlicfarm")
+    async with cluster(tmp_path, 3, start=False, retention=KEEP) as nodes:
+        nodes.favour(1)
+        await nodes.start(1, 2)
+        assert await nodes.leader() == 1
+        index = await post(nodes, 200, b"without 3")
+        await until(lambda: told(caplog, "log-held-back"))
+        assert first_index(nodes, 1) == 1
+        assert nodes.farm(1).metrics.storage_held_back_entries._value.get() >= 100
+        await nodes.start(3)
+        await until(lambda: first_index(nodes, 1) > index - 100)
+        assert len(set(await applied(nodes, index))) == 1
+        (warning,) = told(caplog, "log-held-back")
+        assert (warning["peer"], warning["held"]) == (3, 0)
+
+
+async def test_snapshot_that_cannot_be_written_is_tried_again_and_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[int] = []
+    write = retention_module.write_snapshot
+
+    def full(directory: Path, snapshot: Any) -> None:
+        attempts.append(snapshot.index)
+        if len(attempts) < 3:
+            raise StorageError("no space left on device")
+        write(directory, snapshot)
+
+    monkeypatch.setattr(retention_module, "write_snapshot", full)
+    async with cluster(tmp_path, retention=KEEP) as nodes:
+        await nodes.leader()
+        index = 0
+        while len(attempts) < 3:
+            index = await post(nodes, 10, b"x")
+            await applied(nodes, index)
+        assert all(b - a >= 50 for a, b in pairwise(attempts))
+        assert told(caplog, "snapshot-failed")[0]["index"] == attempts[0]
+        await until(lambda: first_index(nodes, 1) > 1)
+        counted = nodes.node().metrics.registry.get_sample_value
+        counts = [
+            counted("garlicfarm_storage_snapshots_total", {"farm": nodes.plan.name, "outcome": outcome})
+            for outcome in ("ok", "failed")
+        ]
+        assert counts == [1, 2]
+
+
+async def test_damaged_snapshot_is_told_and_the_one_before_it_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, retention={**KEEP, "keep_entries": 70}) as nodes:
+        await nodes.leader()
+        index = await post(nodes, 300, b"x")
+        await until(lambda: len(snapshots(nodes)) == 2 and first_index(nodes, 1) > 1)
+        (state,) = await applied(nodes, index)
+        await nodes.stop(1)
+        newest, older = list_snapshots(nodes.data(1) / "farms" / nodes.plan.name / "snapshots")
+        data = bytearray(newest.read_bytes())
+        data[-1] ^= 1
+        newest.write_bytes(data)
+        await nodes.start(1)
+        (event,) = told(caplog, "snapshot-unusable")
+        assert newest.name in event["cause"]
+        assert nodes.farm().store.snapshot().index == int(older.name.partition("-")[0])
+        assert await applied(nodes, index) == [state]
+
+
+async def test_farm_of_statuses_is_shortened_by_every_member(tmp_path: Path) -> None:
+    """A follower learns from the statuses what the others hold."""
+    keep = {**KEEP, "snapshot_every_entries": 8, "keep_entries": 4}
+    async with cluster(tmp_path, 3, application="farm", retention=keep) as nodes:
+        await nodes.leader()
+        async with admin(nodes, 1) as client:
+            await client.administer(nodes.plan.name, "interval", {"ms": 1000})
+        await until(lambda: all(first_index(nodes, node_id) > 8 for node_id in nodes.running), 40)
+        boundaries = {node_id: first_index(nodes, node_id) for node_id in nodes.running}
+        for node_id in nodes.running:
+            farm = nodes.farm(node_id)
+            for other in nodes.running:
+                assert nodes.farm(other).store.last_index() >= boundaries[node_id] - 1
+            assert farm.applied_configuration.servers
+        await nodes.stop(*nodes.directories)
+        directories = [path / "data" / "farms" / nodes.plan.name for path in nodes.directories.values()]
+        starts = [read_snapshot(list_snapshots(directory / "snapshots")[0]) for directory in directories]
+        await nodes.start()
+        await nodes.leader()
+        index = nodes.farm(1).applied_index + 6
+        await applied(nodes, index)
+        # The same index everywhere, from different snapshots on: the same bytes.
+        states = set()
+        for node_id, start in zip(nodes.directories, starts, strict=True):
+            store = nodes.farm(node_id).store
+            assert store.snapshot().index == start.index
+            fold = FarmApplication(nodes.plan.name)
+            fold.restore(start.state)
+            for entry in store.entries(start.index + 1, index + 1, 1 << 30):
+                if entry.value_type is ValueType.CONFIGURATION:
+                    fold.configure(entry.index, decode_configuration(entry.value))
+                else:
+                    fold.apply(entry.index, entry.term, entry.value)
+            states.add(fold.snapshot())
+        assert len(states) == 1
