@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import trio
 
-from garlicfarm.errors import LocalProtocolError
+from garlicfarm.errors import LocalProtocolError, StorageError
 from garlicfarm.raft.types import Persist
 from garlicfarm.storage.compaction import delete_entries
 from garlicfarm.storage.log_store import LogStore
@@ -56,8 +56,8 @@ class Writer:
         """Queue one step; returns at once. After the end of `run` it is neither written nor reported.
 
         Raises `LocalProtocolError`: tokens or a commit index that do not rise, entries that leave a
-        gap, a truncation of what is committed, a commit index beyond the log, or more than 65,536
-        steps or 256 MiB queued (the core bounds both far below).
+        gap, a truncation of what is committed, or a commit index beyond the log; `StorageError`: 65,536
+        steps or 256 MiB are queued, so the disk hangs.
         """
         first, entries = persist.truncate_from, persist.entries
         if first is None:
@@ -74,7 +74,8 @@ class Writer:
         if not self._commit <= commit < end:
             raise LocalProtocolError(f"commit index {commit} after {self._commit}, in a log up to {end - 1}")
         if self._queued_steps >= _MAX_QUEUED_STEPS or self._queued_bytes + size > _MAX_QUEUED_BYTES:
-            raise LocalProtocolError(f"{self._queued_steps} steps, {self._queued_bytes} bytes are queued")
+            queued = f"{self._queued_steps} steps, {self._queued_bytes} bytes are queued"
+            raise StorageError(f"{self._store.path}: the disk hangs; {queued}")
         self._token, self._next_index, self._commit = persist.token, end, commit
         self._queued_steps += 1
         self._queued_bytes += size
