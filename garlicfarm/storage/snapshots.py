@@ -145,9 +145,10 @@ def list_snapshots(directory: Path) -> Sequence[Path]:
 
 
 def remove_snapshots(directory: Path, keep: int) -> None:
-    """Delete all but the ``keep`` newest. Blocking. Raises `StorageError`: the system refuses."""
+    """Delete all but the ``keep`` newest, and what a killed process left half written. Not beside
+    `write_snapshot`. Blocking. Raises `StorageError`: the system refuses."""
     try:
-        for path in list_snapshots(directory)[keep:]:
+        for path in [*list_snapshots(directory)[keep:], *directory.glob("*.part")]:
             path.unlink()
     except OSError as error:
         raise StorageError(f"{directory}: {error.strerror or error}") from error
