@@ -26,6 +26,7 @@ COMMANDS = {
     "lab": "garlicfarm.cli.lab:lab",
     "log": "garlicfarm.cli.log:log",
     "node": "garlicfarm.cli.node:node",
+    "rank": "garlicfarm.cli.rank:rank",
     "router": "garlicfarm.cli.router:router",
     "status": "garlicfarm.cli.remote:status",
     "transports": "garlicfarm.cli.transports:transports",

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["ask", "connect", "farm_name", "status", "table"]
+__all__ = ["Access", "ask", "connect", "farm_name", "find_node", "status", "table"]
 
 T = TypeVar("T")
 
@@ -26,22 +27,29 @@ LOCAL_USER = "local"
 WATCH_INTERVAL_S = 1.0
 
 
-def connect(options: Options) -> AdminClient:
-    """A client for the node that the options name, else for the node of this machine.
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where a node is reached, as whom, and how it is known. No secret."""
+
+    urls: tuple[str, ...]
+    user: str
+    password_file: Path
+    pin: str | None
+    ca: Path | None
+
+
+def find_node(options: Options) -> Access:
+    """The node that the options name, else the node of this machine.
 
     The latter is found through its configuration; its data directory holds the address (``admin.url``,
     written while it runs), the credential of the user ``local``, and the certificate, which is pinned.
 
     :raises ConfigError: no such configuration, or a file in it cannot be used.
     """
-    from garlicfarm.client.admin import AdminClient
-    from garlicfarm.identity import read_private_file
-
     if options.node:
         if options.user is None or options.password_file is None:
             raise click.UsageError("--node needs --user and --password-file")
-        password = read_private_file(options.password_file).strip()
-        return AdminClient(options.node, user=options.user, password=password, pin=options.pin, ca=options.ca)
+        return Access(options.node, options.user, options.password_file, options.pin, options.ca)
 
     from garlicfarm.certificates import pin_of_file
     from garlicfarm.config import find_config, load
@@ -50,17 +58,26 @@ def connect(options: Options) -> AdminClient:
     data_dir = config.node.data_dir
     if options.user is not None and options.password_file is None:
         raise click.UsageError("--user needs --password-file")
-    password = read_private_file(options.password_file or data_dir / "local.password").strip()
     pin = options.pin
     if pin is None and options.ca is None:
         pin = pin_of_file(data_dir / "tls" / "node.crt")
-    return AdminClient(
-        [_local_url(data_dir, config.admin.url)],
-        user=options.user or LOCAL_USER,
-        password=password,
-        pin=pin,
-        ca=options.ca,
+    return Access(
+        (_local_url(data_dir, config.admin.url),),
+        options.user or LOCAL_USER,
+        options.password_file or data_dir / "local.password",
+        pin,
+        options.ca,
     )
+
+
+def connect(options: Options) -> AdminClient:
+    """A client for the node that `find_node` finds. Raises what it raises."""
+    from garlicfarm.client.admin import AdminClient
+    from garlicfarm.identity import read_private_file
+
+    found = find_node(options)
+    password = read_private_file(found.password_file).strip()
+    return AdminClient(found.urls, user=found.user, password=password, pin=found.pin, ca=found.ca)
 
 
 def _local_url(data_dir: Path, configured: str) -> str:

@@ -109,6 +109,11 @@ class FarmFeed:
         for node in self._nodes:
             node.client.close()
 
+    def farms(self) -> list[str]:
+        """The names of all farms of the first node that answers."""
+        rows = self._in_turn(lambda node: self._get(node, "/v1/farms")).json()["farms"]
+        return [str(row["name"]) for row in rows]
+
     def head(self, farm_id: str | None = None) -> FarmHead:
         """The farm as the first node sees it that answers.
 

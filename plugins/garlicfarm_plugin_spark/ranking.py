@@ -91,11 +91,11 @@ class Fold:
 def rankings(entries: DataFrame) -> DataFrame:
     """The rankings of all farms in a stream of ``format("garlicfarm")`` with ``startingIndex=state``.
 
-    One row per batch and farm, see `COLUMNS`; write it in the output mode ``update``. Exactly once by
+    One row per batch and farm, see `COLUMNS`; the output mode is ``append``. Exactly once by
     index: a batch that brings nothing new gives no row.
     """
     return entries.groupBy("farm").applyInPandasWithState(
-        fold_batch, COLUMNS, "log_index bigint, snapshot binary", "update", "NoTimeout"
+        fold_batch, COLUMNS, "log_index bigint, snapshot binary", "append", "NoTimeout"
     )
 
 

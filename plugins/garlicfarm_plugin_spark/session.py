@@ -29,6 +29,7 @@ DEFAULTS: Mapping[str, str] = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "1",  # one farm is one key; a checkpoint keeps the number
     "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.stopTimeout": "10s",
     "spark.sql.streaming.pollingDelay": "200ms",  # between two questions to a node that has no news
 }
 LOOPBACK: Mapping[str, str] = {

