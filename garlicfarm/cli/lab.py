@@ -16,6 +16,9 @@ import click
 from garlicfarm.cli.options import Options, shared_options
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from garlicfarm.cli.lab_rank import RankProcess
     from garlicfarm.provision import FarmPlan, MemberPlan
     from garlicfarm.testing.processes import ProcessFarm
 
@@ -23,6 +26,7 @@ __all__ = ["lab", "running_lab"]
 
 POLL_S = 0.5
 UNTIL_TIMEOUT_S = 120.0
+UNTIL_RANKED_TIMEOUT_S = 300.0  # Spark alone takes a minute to start on a busy machine
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, None: 1_000}
 
@@ -60,11 +64,13 @@ class Duration(click.ParamType[int]):
 )
 @click.option(
     "--until",
-    type=click.Choice(["leader", "publisher"]),
-    help="End with exit code 0 once there is one, with 124 if it takes longer than --timeout (120 s).",
+    type=click.Choice(["leader", "publisher", "ranked"]),
+    help="End with exit code 0 once there is one, with 124 if it takes longer than --timeout (120 s). "
+    "ranked (300 s): once Spark ranks as a node does at the same index; takes --rank with it.",
 )
+@click.option("--rank", is_flag=True, help="Rank the members in Spark too (needs the extra spark, and Java).")
 @shared_options("timeout")
-def lab(options: Options, nodes: int, interval: int, router: str, until: str | None) -> None:
+def lab(options: Options, nodes: int, interval: int, router: str, until: str | None, rank: bool) -> None:
     """A farm of own processes with own data, TLS and fsync, in a temporary directory.
 
     On a terminal it shows the farm until Ctrl-C, and nothing of it is left behind.
@@ -80,19 +86,40 @@ def lab(options: Options, nodes: int, interval: int, router: str, until: str | N
         check_programs()
         if not in_private_network():
             reexec_in_private_network([sys.executable, "-m", "garlicfarm", *sys.argv[1:]])
-    trio.run(_main, nodes, interval, router, until, options.timeout_s)
+    trio.run(_main, nodes, interval, router, until, rank or until == "ranked", options.timeout_s)
 
 
-async def _main(nodes: int, interval: int, router: str, until: str | None, timeout_s: float | None) -> None:
+async def _main(
+    nodes: int, interval: int, router: str, until: str | None, with_rank: bool, timeout_s: float | None
+) -> None:
     import trio
 
-    deadline_s = (timeout_s or UNTIL_TIMEOUT_S) if until else (timeout_s or math.inf)
+    until_s = UNTIL_RANKED_TIMEOUT_S if until == "ranked" else UNTIL_TIMEOUT_S
+    deadline_s = (timeout_s or until_s) if until else (timeout_s or math.inf)
     with tempfile.TemporaryDirectory(prefix="garlicfarm-lab-") as directory, trio.fail_after(deadline_s):
-        async with running_lab(Path(directory), nodes, interval, router) as farm:
+        async with (
+            running_lab(Path(directory), nodes, interval, router) as farm,
+            _ranking(Path(directory), farm, with_rank=with_rank) as rank,
+        ):
             if until:
-                await _wait(farm, until)
+                await _wait(farm, "publisher" if until == "ranked" else until)
+                if rank and until == "ranked":
+                    click.echo(f"ranked by Spark as by the nodes at index {await rank.wait_equal()}")
             else:
-                await _show(farm)
+                await _show(farm, rank)
+
+
+@asynccontextmanager
+async def _ranking(
+    directory: Path, farm: ProcessFarm, *, with_rank: bool
+) -> AsyncIterator[RankProcess | None]:
+    if not with_rank:
+        yield None
+        return
+    from garlicfarm.cli.lab_rank import rank_process
+
+    async with rank_process(directory / "rank", farm) as rank:
+        yield rank
 
 
 @asynccontextmanager
@@ -198,8 +225,8 @@ async def _wait(farm: ProcessFarm, until: str) -> None:
         await trio.sleep(POLL_S)
 
 
-async def _show(farm: ProcessFarm) -> None:
-    """The live table, until Ctrl-C."""
+async def _show(farm: ProcessFarm, rank: RankProcess | None) -> None:
+    """The live table, until Ctrl-C; with ``rank``, below it what Spark says."""
     import trio
     from rich.console import Console, Group
     from rich.live import Live
@@ -225,8 +252,23 @@ async def _show(farm: ProcessFarm) -> None:
     with Live(Text("waiting for the nodes …"), console=console, refresh_per_second=4) as live:
         while True:
             status = await _status(farm)
-            live.update(Group(table(status), hint) if status else Group(Text("no node answers"), hint))
+            parts: list[RenderableType] = [table(status) if status else Text("no node answers")]
+            if rank is not None:
+                parts.append(_ranked(rank, status))
+            live.update(Group(*parts, hint))
             await trio.sleep(POLL_S)
+
+
+def _ranked(rank: RankProcess, status: dict[str, Any] | None) -> RenderableType:
+    from rich.text import Text
+
+    from garlicfarm.cli.rank import ranking_table
+
+    if rank.newest is None:
+        return Text("\nSpark is starting; its ranking comes in half a minute", style="dim")
+    index = rank.newest["index"]
+    lag = "unknown" if status is None else max(0, status["commit"] - index)
+    return ranking_table(rank.newest, f"\nranked by Spark up to index {index}, lag {lag}")
 
 
 def _say(text: str) -> None:

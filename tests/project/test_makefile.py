@@ -86,12 +86,13 @@ def ready(project: Path) -> None:
     install(project / ".venv/bin/garlicfarm", 'echo "asked: $@"')
     (project / ".venv/bin/python").touch()
     (project / ".venv/base").touch()
+    (project / ".venv/spark").touch()
 
 
-def test_make_lab_without_terminal_ends_at_a_publisher(project: Path) -> None:
+def test_make_lab_without_terminal_ends_when_spark_ranks(project: Path) -> None:
     ready(project)
     result = make(project, "lab", "LAB=--nodes 5")
-    assert (result.returncode, result.stdout) == (0, "asked: lab --until publisher --nodes 5\n")
+    assert (result.returncode, result.stdout) == (0, "asked: lab --until ranked --nodes 5\n")
 
 
 def test_make_lab_on_a_terminal_runs_on(project: Path) -> None:
@@ -99,10 +100,19 @@ def test_make_lab_on_a_terminal_runs_on(project: Path) -> None:
     ours, theirs = os.openpty()
     try:
         subprocess.run(["make", "lab"], cwd=project, env=OUTSIDE, stdin=theirs, stdout=theirs, check=True)
-        assert os.read(ours, 1000).decode().strip() == "asked: lab"
+        assert os.read(ours, 1000).decode().strip() == "asked: lab --rank"
     finally:
         os.close(ours)
         os.close(theirs)
+
+
+def test_make_lab_says_the_size_of_the_download_before_it_starts(project: Path) -> None:
+    ready(project)
+    (project / ".venv/spark").unlink()
+    install(project / ".venv/bin/python", 'echo "asked: $@" >&2')
+    size, asked, *_ = make(project, "lab").stderr.splitlines()
+    assert size == "Spark and a Java are about 450 MB to download; this takes minutes."
+    assert asked.endswith("--editable .[spark,java]")
 
 
 def test_help_lists_every_target() -> None:

@@ -1,0 +1,86 @@
+"""The lab with Spark: it ends only when Spark has said what the nodes say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
+
+from garlicfarm.cli.lab_rank import RankProcess
+from garlicfarm.errors import GarlicFarmError
+from garlicfarm.testing.processes import ProcessFarm, process_farm
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.timeout(400)
+def test_lab_until_ranked_ends_with_equal_rankings_and_leaves_nothing(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "garlicfarm", "lab", "--until", "ranked"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=380,
+        check=False,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert re.fullmatch(
+        r"leader [123], publisher [123]\nranked by Spark as by the nodes at index \d+\n", ended.stdout
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+async def saying(farm: ProcessFarm, log_file: Path, text: bytes) -> RankProcess:
+    """A rank process that wrote ``text`` and is there still."""
+    rank = RankProcess(farm, log_file)
+    async with trio.open_nursery() as nursery:
+        command = [
+            sys.executable,
+            "-c",
+            f"import sys, time; print({text.decode()!r}, flush=True); time.sleep(60)",
+        ]
+        process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
+        nursery.start_soon(rank.read, process)
+        with trio.fail_after(20):
+            while rank.newest is None:  # noqa: ASYNC110  (another process writes)
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    process.kill()
+    await process.wait()
+    return rank
+
+
+async def test_lab_compares_spark_with_the_node_byte_for_byte(tmp_path: Path) -> None:
+    async with process_farm(tmp_path / "farm", 1) as farm:
+        (node,) = farm.nodes.values()
+        async with node.client() as client:
+            with trio.fail_after(20):
+                while not (ranking := await client.ranking("farm"))["index"]:  # noqa: ASYNC110
+                    await trio.sleep(0.05)
+        index = ranking["index"]  # no router, no posts: it stays
+        rank = await saying(farm, tmp_path / "rank.log", msgspec.json.encode(ranking))
+        with trio.fail_after(20):
+            assert await rank.wait_equal() == index
+        wrong = {**ranking, "R": 99}
+        rank = await saying(farm, tmp_path / "rank.log", msgspec.json.encode(wrong))
+        with trio.fail_after(20), pytest.raises(GarlicFarmError, match="Spark ranks otherwise than node 1"):
+            await rank.wait_equal()
+
+
+async def test_lab_whose_spark_process_ends_says_what_it_said(tmp_path: Path) -> None:
+    (tmp_path / "rank.log").write_text("starting\nerror: no Java\n")
+    async with process_farm(tmp_path / "farm", 1, start=False) as farm:
+        rank = RankProcess(farm, tmp_path / "rank.log")
+        process = await trio.lowlevel.open_process([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+        with trio.fail_after(20), pytest.raises(GarlicFarmError, match="ended: error: no Java"):
+            await rank.read(process)
+        await process.wait()
