@@ -23,6 +23,7 @@ __all__ = ["main", "run"]
 COMMANDS = {
     "config": "garlicfarm.cli.config:config",
     "farm": "garlicfarm.cli.farm:farm",
+    "health": "garlicfarm.cli.health:health",
     "lab": "garlicfarm.cli.lab:lab",
     "log": "garlicfarm.cli.log:log",
     "node": "garlicfarm.cli.node:node",

@@ -1,0 +1,63 @@
+"""`garlicfarm health`: one word for monitors and supervisors, and its exit code."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from garlicfarm.cli.exits import Exit
+from garlicfarm.cli.options import Options, print_json, shared_options
+from garlicfarm.cli.remote import ask
+
+if TYPE_CHECKING:
+    from garlicfarm.client.admin import AdminClient
+
+__all__ = ["health"]
+
+_CODES = {"healthy": Exit.OK, "degraded": Exit.DEGRADED, "no-quorum": Exit.NO_QUORUM}
+
+
+@click.command()
+@click.option(
+    "--local", is_flag=True, help="Ask only whether this node serves and all its farms know a leader."
+)
+@shared_options()
+def health(options: Options, local: bool) -> Exit:
+    """How a farm is: healthy (exit code 0), degraded (6: it can lose fewer members than it should), or
+    no-quorum (5). With --local: 0, or 5 where a farm of this node knows no leader. 3: no node answers.
+    """
+
+    async def of_farm(client: AdminClient, farm: str) -> Exit:
+        body = await client.status(farm)
+        leader, spare = body["leader"], body["fault_tolerance"]
+        whole = spare == (len(body["members"]) - 1) // 2
+        word = "no-quorum" if not body["quorum"] else "healthy" if whole else "degraded"
+        found = {"farm": farm, "health": word, "leader": leader, "fault_tolerance": spare}
+        text = f"farm {farm}: {word}, leader {leader or 'none'}, can lose {spare} more"
+        return _print(options, "garlicfarm.health/1", found, text, _CODES[word])
+
+    async def of_node(client: AdminClient, _: str) -> Exit:
+        leaders = {str(row["name"]): row["leader"] for row in await client.farms()}
+        if options.farm is not None:
+            leaders = {name: leader for name, leader in leaders.items() if name == options.farm}
+        if not leaders:
+            raise click.UsageError("this node has no such farm" if options.farm else "this node has no farm")
+        text = ", ".join(f"farm {name}: leader {leader or 'none'}" for name, leader in leaders.items())
+        code = Exit.OK if all(leaders.values()) else Exit.NO_QUORUM
+        return _print(options, "garlicfarm.health-local/1", {"leaders": leaders}, text, code)
+
+    # All farms of a node are one question: none has to be named.
+    return ask(replace(options, farm=""), of_node) if local else ask(options, of_farm)
+
+
+def _print(options: Options, schema: str, found: dict[str, Any], text: str, code: Exit) -> Exit:
+    if options.output == "table":
+        click.echo(text)
+    elif options.output == "json":
+        print_json(schema, found)
+    else:
+        click.echo(json.dumps({"schema": schema, **found}))
+    return code

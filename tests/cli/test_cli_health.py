@@ -1,0 +1,115 @@
+"""`garlicfarm health`: its word and exit code, from a node in memory and from real ones."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from garlicfarm.cli import run
+from garlicfarm.provision import MemberPlan, create_node
+from garlicfarm.testing.processes import NodeProcess, ProcessFarm, process_farm
+from tests.cli.test_cli_remote import Served
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A node of this machine with two farms, found through the configuration in the current directory."""
+    monkeypatch.delenv("GARLICFARM_CONFIG", raising=False)
+    monkeypatch.setattr("garlicfarm.admin.server.GRACE_S", 0.1)
+    monkeypatch.chdir(tmp_path)
+    served = Served(tmp_path, ["farm", "other"])
+    with served.running():
+        yield served
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "text"),
+    [
+        ({"fault_tolerance": 1}, 0, "farm farm: healthy, leader 1, can lose 1 more"),
+        ({"fault_tolerance": 0}, 6, "farm farm: degraded, leader 1, can lose 0 more"),
+        ({"quorum": False, "leader": None}, 5, "farm farm: no-quorum, leader none, can lose 0 more"),
+        # Two of two: none can be lost, and none is missing.
+        ({"members": [{}, {}]}, 0, "farm farm: healthy, leader 1, can lose 0 more"),
+    ],
+)
+def test_health_of_a_farm_is_one_line_and_a_code(
+    served: Served, capsys: Capture, changes: dict[str, Any], code: int, text: str
+) -> None:
+    body = {**served.node.farm.status(), **changes}
+    served.node.farm.status = lambda: body  # type: ignore[method-assign]
+    assert run(["health", "--farm", "farm"]) == code
+    assert capsys.readouterr().out == text + "\n"
+
+
+def test_health_as_json_names_its_schema(served: Served, capsys: Capture) -> None:
+    expected = {"farm": "farm", "health": "degraded", "leader": 1, "fault_tolerance": 0}
+    assert run(["health", "--farm", "farm", "-o", "json"]) == 6
+    assert json.loads(capsys.readouterr().out) == {"schema": "garlicfarm.health/1", **expected}
+    assert run(["health", "--local", "-o", "jsonl"]) == 0
+    line = {"schema": "garlicfarm.health-local/1", "leaders": {"farm": 1, "other": 1}}
+    assert json.loads(capsys.readouterr().out) == line
+
+
+def test_health_local_wants_a_leader_in_every_farm(served: Served, capsys: Capture) -> None:
+    assert run(["health", "--local"]) == 0
+    served.node.farms["other"].leader = lambda: None  # type: ignore[method-assign]
+    assert run(["health", "--local"]) == 5
+    assert capsys.readouterr().out.splitlines()[1] == "farm farm: leader 1, farm other: leader none"
+    assert run(["health", "--local", "--farm", "farm"]) == 0
+
+
+def test_health_local_of_a_farm_that_is_not_there_is_not_healthy(served: Served, capsys: Capture) -> None:
+    assert run(["health", "--local", "--farm", "missing"]) == 2
+    assert "this node has no such farm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["health"], ["health", "--local"]])
+def test_health_of_a_node_that_does_not_run_is_unreachable(
+    tmp_path: Path, capsys: Capture, arguments: list[str]
+) -> None:
+    member = MemberPlan(endpoint="ssl://127.0.0.1:27150", admin_url="https://127.0.0.1:1")
+    create_node(tmp_path, 1, member)
+    assert run([*arguments, "--config", str(tmp_path / "garlicfarm.toml")]) == 3
+    assert capsys.readouterr().out == ""
+
+
+async def _health(node: NodeProcess, *arguments: str) -> int:
+    config = str(node.directory / "garlicfarm.toml")
+    command = [sys.executable, "-m", "garlicfarm", "health", *arguments, "--config", config]
+    return (await trio.run_process(command, check=False, capture_stdout=True, capture_stderr=True)).returncode
+
+
+async def _becomes(code: int, node: NodeProcess, *arguments: str) -> None:
+    with trio.fail_after(40):
+        while await _health(node, *arguments) != code:  # noqa: ASYNC110 - another process changes it
+            await trio.sleep(0.2)
+
+
+async def _leader(farm: ProcessFarm) -> int:
+    async with next(iter(farm.nodes.values())).client() as client:
+        return int((await client.status(farm.name))["leader"])
+
+
+@pytest.mark.slow
+async def test_health_of_real_nodes_follows_their_deaths(tmp_path: Path) -> None:
+    async with process_farm(tmp_path / "farm", 3) as farm:
+        for node in farm.nodes.values():
+            await _becomes(0, node, "--local")
+            await _becomes(0, node)
+        leader = await _leader(farm)
+        first, second = (node_id for node_id in farm.nodes if node_id != leader)
+        await farm.kill(first)
+        await _becomes(6, farm.nodes[leader])
+        assert await _health(farm.nodes[first], "--local") == 3
+        # One that lost the majority's leader looks for a new one, and finds none.
+        await farm.kill(leader)
+        await _becomes(5, farm.nodes[second], "--local")
+        await _becomes(5, farm.nodes[second])
