@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab test test-spark check sim crash bench wheel debs clean help
+.PHONY: lab test test-spark check sim crash bench bench-spark wheel debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
@@ -38,6 +38,9 @@ bench: .venv/base ## what three processes commit per second, and what it costs
 	.venv/bin/python benchmarks/commits.py
 	.venv/bin/python benchmarks/memory.py
 
+bench-spark: .venv/test .venv/spark ## what ranking in Spark costs; fails where a ratio is not kept
+	.venv/bin/python benchmarks/spark.py --memory
+
 wheel: .venv/base ## the distribution, into dist/
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
 
@@ -49,7 +52,7 @@ clean: ## remove what was built and cached, but for .venv
 	find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 # Debian's Python has `venv` without what it needs, which leaves half an environment behind.
 .venv/bin/python:
