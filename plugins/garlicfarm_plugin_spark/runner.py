@@ -30,7 +30,8 @@ __all__ = ["Job", "Viewer", "run"]
 POLL_S = 0.5
 HEAD_INTERVAL_S = 1.0
 LONGEST_PAUSE_S = 30.0
-MOST_FAILURES = 6  # in a row, without a batch between them
+MOST_FAILURES = 6  # in a row, without a batch or a steady run between them
+STEADY_S = 60.0
 _OURS = re.compile(r"garlicfarm\.errors\.(\w+): ([^\n]+)")
 _LASTING = (
     errors.AuthError,
@@ -131,7 +132,13 @@ class _Runner:
         self._viewer.progress(self._index, index)
 
     async def run(self) -> None:
-        while (error := await self._query()) is not None:
+        while True:
+            begun = trio.current_time()
+            error = await self._query()
+            if error is None:
+                return
+            if trio.current_time() - begun > STEADY_S:
+                self._failures = 0  # a farm that nobody posts to makes no batches
             if not self._session.alive:
                 raise GarlicFarmError("Spark's Java process ended: start again, -v shows what it says")
             self._failures += 1

@@ -1,0 +1,91 @@
+"""The blocking client that Spark's processes use, against the real admin listener; needs no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from garlicfarm.errors import AuthError, Compacted, ConfigError, UnreachableError
+from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
+from tests.spark.feed_server import FeedServer, feed_server
+from tests.spark.script import scripted_log
+
+LOG = scripted_log()
+OTHER_PIN = "sha256-" + "A" * 43
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FeedServer]:
+    with feed_server(tmp_path / "node", LOG) as running:
+        yield running
+
+
+def feed(server: FeedServer, *urls: str, pin: str | None = None) -> FarmFeed:
+    return FarmFeed(Nodes(urls or (server.url,), "farm", "local", server.password_file, pin))
+
+
+@pytest.mark.parametrize("where", ["url", "option"])
+def test_feed_sends_nothing_to_a_node_with_another_certificate(server: FeedServer, where: str) -> None:
+    bare = server.url.partition("?")[0]
+    opened = feed(server, f"{bare}?pin={OTHER_PIN}") if where == "url" else feed(server, bare, pin=OTHER_PIN)
+    before = server.node.requests
+    with closing(opened), pytest.raises(AuthError, match="the certificate is not the pinned one"):
+        opened.head()
+    assert server.node.requests == before
+
+
+def test_feed_pin_of_the_url_wins_over_the_other(server: FeedServer) -> None:
+    with closing(feed(server, pin=OTHER_PIN)) as opened:
+        assert opened.head().commit_index == len(LOG)
+
+
+def test_feed_without_pin_asks_an_authority(server: FeedServer) -> None:
+    with closing(feed(server, server.url.partition("?")[0])) as opened, pytest.raises(AuthError):
+        opened.head()
+
+
+def test_feed_passes_over_a_node_that_is_away(server: FeedServer) -> None:
+    with closing(feed(server, "https://127.0.0.1:1", server.url)) as opened:
+        assert opened.head().farm_id == server.farm_id
+        entries = [each for page in opened.entries(0, len(LOG), server.farm_id) for each in page]
+    assert entries == LOG
+
+
+def test_feed_of_entries_that_do_not_come_gives_up(
+    server: FeedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("garlicfarm_plugin_spark.feed.WAIT_S", 0.1)
+    with closing(feed(server)) as opened:
+        pages = opened.entries(len(LOG), len(LOG) + 1, server.farm_id)
+        with pytest.raises(UnreachableError, match=f"has not come as far as index {len(LOG) + 1}"):
+            next(pages)
+
+
+def test_feed_of_entries_that_are_gone_here_looks_at_the_next_node(
+    server: FeedServer, tmp_path: Path
+) -> None:
+    with feed_server(tmp_path / "other", LOG) as other:
+        server.compact(50)
+        with closing(feed(server, server.url, other.url)) as opened:
+            entries = [each for page in opened.entries(0, len(LOG), server.farm_id) for each in page]
+            assert entries == LOG
+        other.compact(60)
+        with closing(feed(server, server.url, other.url)) as opened, pytest.raises(Compacted):
+            next(opened.entries(0, len(LOG), server.farm_id))
+
+
+def test_feed_whose_password_file_others_can_read_is_refused(server: FeedServer) -> None:
+    server.password_file.chmod(0o644)
+    with pytest.raises(ConfigError):
+        feed(server)
+
+
+def test_state_and_ranking_are_those_of_the_node(server: FeedServer) -> None:
+    with closing(feed(server)) as opened:
+        assert opened.state(server.farm_id) == server.farm.state()
+        assert opened.ranking().startswith(b'{"index":%d,' % len(LOG))
+        with pytest.raises(ConfigError, match="the checkpoint is of another farm"):
+            opened.state("00" * 16)
