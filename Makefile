@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab test test-spark check sim crash bench bench-spark wheel debs clean help
+.PHONY: lab test test-spark check sim crash bench tour bench-spark wheel debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
@@ -33,6 +33,9 @@ sim: .venv/test ## the core in a simulated network, SEEDS runs
 
 crash: .venv/test ## own processes, their leader killed KILLS times; nothing acknowledged may be lost
 	.venv/bin/python tests/crash/run.py --kills $(KILLS)
+
+tour: .venv/base ## compose.yaml in containers: kill the leader, cut a network, heal (as root on Debian 12: gets an engine)
+	.venv/bin/python tests/compose/tour.py
 
 bench: .venv/base ## what three processes commit per second, and what it costs
 	.venv/bin/python benchmarks/commits.py
