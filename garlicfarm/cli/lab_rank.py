@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,6 +16,7 @@ import trio
 
 from garlicfarm.certificates import pin_of_file
 from garlicfarm.errors import GarlicFarmError, UnreachableError
+from garlicfarm.testing.processes import terminate
 from garlicfarm.users import UserStore
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ async def rank_process(directory: Path, farm: ProcessFarm) -> AsyncIterator[Rank
                     stdout=subprocess.PIPE,
                     stderr=log,
                     check=False,
-                    deliver_cancel=_end,
+                    deliver_cancel=partial(terminate, timeout_s=STOP_TIMEOUT_S),
                     task_status=task_status,
                 )
 
@@ -120,13 +122,3 @@ def _keep(rankings: dict[int, bytes], index: int, text: bytes) -> None:
     rankings[index] = text
     if len(rankings) > KEPT:
         del rankings[next(iter(rankings))]
-
-
-async def _end(process: trio.Process) -> None:
-    with suppress(ProcessLookupError):
-        process.terminate()
-    with trio.move_on_after(STOP_TIMEOUT_S):
-        await process.wait()
-        return
-    with suppress(ProcessLookupError):
-        process.kill()

@@ -24,7 +24,7 @@ from garlicfarm.errors import UnreachableError
 from garlicfarm.identity import read_private_file
 from garlicfarm.provision import LOCAL_USER, FarmPlan, MadeFarm, MemberPlan, create_farm
 
-__all__ = ["FAST", "NodeProcess", "ProcessFarm", "free_ports", "process_farm"]
+__all__ = ["FAST", "NodeProcess", "ProcessFarm", "free_ports", "process_farm", "terminate"]
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
@@ -109,7 +109,7 @@ class ProcessFarm:
                     stdout=log,
                     stderr=STDOUT,
                     check=False,
-                    deliver_cancel=_terminate,
+                    deliver_cancel=terminate,
                 )
             )
         with trio.move_on_after(START_TIMEOUT_S):
@@ -147,10 +147,11 @@ async def _ends(process: trio.Process, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-async def _terminate(process: trio.Process) -> None:
+async def terminate(process: trio.Process, timeout_s: float = STOP_TIMEOUT_S) -> None:
+    """End a process: SIGTERM, and SIGKILL if it takes longer than that."""
     with suppress(ProcessLookupError):
         process.terminate()
-    with trio.move_on_after(STOP_TIMEOUT_S):
+    with trio.move_on_after(timeout_s):
         await process.wait()
         return
     with suppress(ProcessLookupError):
