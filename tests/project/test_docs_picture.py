@@ -1,0 +1,48 @@
+"""The README's picture shows the tables as the commands draw them today, and fetches nothing."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garlicfarm.cli.rank import ranking_table
+from garlicfarm.cli.remote import table
+from garlicfarm.farm.state import FarmApplication
+
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "lab.svg"
+SVG = PICTURE.read_text(encoding="utf-8")
+LINES = [
+    # Spaces between columns are no text of their own: each text stands at its x.
+    re.sub(r"\s+", " ", " ".join(html.unescape(text) for text in texts)).strip()
+    for texts in (
+        re.findall(rf'<text class="lab-r\d+" [^>]*clip-path="url\(#lab-line-{number}\)">(.*?)</text>', SVG)
+        for number in range(12)
+    )
+]
+
+
+def test_picture_is_small_and_fetches_nothing() -> None:
+    assert len(SVG) < 60_000
+    assert not re.search(r"href|@import|@font-face|url\((?!#)", SVG)
+    assert "/tmp/" not in SVG
+
+
+@pytest.mark.parametrize("which", ["members", "ranking"])
+def test_picture_has_the_columns_of_the_tables(which: str) -> None:
+    body: dict[str, Any] = {"farm": "farm", "leader": 1, "publisher": 1, "fault_tolerance": 1, "quorum": True}
+    body |= {"term": 1, "commit": 1, "members": []}
+    made = table(body) if which == "members" else ranking_table(FarmApplication("farm").ranking(), "")
+    assert " ".join(str(column.header) for column in made.columns) in LINES
+
+
+def test_picture_shows_three_members_and_the_ranking_of_one_moment() -> None:
+    (farm,) = [line for line in LINES if line.startswith("farm farm: leader")]
+    (spark,) = [line for line in LINES if line.startswith("ranked by Spark up to index")]
+    publisher = re.search(r"publisher (\d)", farm)
+    assert publisher is not None
+    assert f"publisher {publisher[1]} since" in spark
+    assert sum(" ssl://127.0.0.1:" in line for line in LINES) == 3
