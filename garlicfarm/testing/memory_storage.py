@@ -4,81 +4,199 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from hashlib import sha256
 
+import msgspec
+
+from garlicfarm.errors import Compacted
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.wire import decode_configuration
-from garlicfarm.wire.messages import Configuration, ValueType
+from garlicfarm.wire.messages import Configuration, SnapshotSyncRequest, ValueType
 
-__all__ = ["MemoryStorage", "UnsyncedStorage"]
+__all__ = ["MemoryStorage", "Stored", "UnsyncedStorage"]
+
+_KEPT_SNAPSHOTS = 2
+_DIGEST_BYTES = 32
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """What became of a piece of a snapshot: the arguments of ``RawNode.chunk_stored``."""
+
+    token: int
+    held: int
+    meta: SnapshotMeta | None
 
 
 class MemoryStorage:
     """Implements `garlicfarm.raft.Storage`; what `write` has taken is "durable". ``genesis`` is the
-    Configuration in force at index 0."""
+    Configuration in force at index 0.
+
+    A snapshot travels as the SHA-256 of its state, then the state.
+    """
 
     def __init__(self, genesis: Configuration) -> None:
-        self._genesis = genesis
         self._hard_state = HardState()
+        self._boundary = SnapshotMeta(0, 0, genesis)
         self._entries: list[Entry] = []
+        self._snapshot = self._boundary
+        self._files: dict[int, bytes] = {}  # by index: those that can be sent, and one just received
+        self._part: tuple[SnapshotMeta, bytes] | None = None
 
     def write(self, persist: Persist) -> None:
         """Carry out one durable step."""
+        if persist.snapshot is not None:
+            if persist.snapshot.index <= self._hard_state.commit or persist.snapshot.index not in self._files:
+                raise AssertionError(f"snapshot {persist.snapshot.index} is old, or was not received")
+            self._renew(persist.snapshot)
+            self._drop(persist.snapshot)
         if persist.truncate_from is not None:
-            del self._entries[persist.truncate_from - 1 :]
+            del self._entries[persist.truncate_from - self.first_index() :]
         if persist.entries:
-            if persist.entries[0].index != len(self._entries) + 1:
+            if persist.entries[0].index != self.last_index() + 1:
                 raise AssertionError(f"a gap before index {persist.entries[0].index}")
             self._entries.extend(persist.entries)
         if persist.hard_state is not None:
             self._hard_state = persist.hard_state
 
+    def take_snapshot(self, meta: SnapshotMeta, state: bytes) -> None:
+        """The application's state after ``meta.index``, which is committed, durable at once."""
+        self._files[meta.index] = sha256(state).digest() + state
+        self._renew(meta)
+
+    def compact(self, upto: int) -> None:
+        """Delete all entries up to ``upto``, which a snapshot covers."""
+        if not self.first_index() <= upto <= self._snapshot.index:
+            raise AssertionError(f"compaction up to {upto}, with a snapshot of {self._snapshot.index}")
+        configuration = self._configuration(upto)
+        self._drop(SnapshotMeta(upto, self.term(upto), configuration))
+
+    def store_chunk(self, request: SnapshotSyncRequest) -> tuple[int, SnapshotMeta | None]:
+        """Take a piece of a snapshot; how many bytes of it are held now, and what it is once it is whole
+        and sound."""
+        meta = SnapshotMeta(request.last_log_index, request.last_log_term, request.configuration)
+        key = (meta.index, meta.term)
+        held = self._part[1] if self._part is not None and key == _key(self._part[0]) else b""
+        offset, data = request.offset, request.data
+        if offset > len(held):
+            return len(held), None
+        if offset == 0 and held[: len(data)] != data[: len(held)]:
+            held = b""
+        held += data[len(held) - offset :]
+        self._part = meta, held
+        if not request.done or offset + len(data) < len(held):
+            return len(held), None
+        self._part = None
+        if sha256(held[_DIGEST_BYTES:]).digest() != held[:_DIGEST_BYTES]:
+            return 0, None
+        self._files[meta.index] = held
+        return len(held), meta
+
     @property
     def contents(self) -> tuple[Entry, ...]:
-        """The whole durable log."""
+        """All that the durable log holds."""
         return tuple(self._entries)
 
+    def state(self, index: int) -> bytes:
+        """The state in the snapshot of ``index``, which must be there."""
+        return self._files[index][_DIGEST_BYTES:]
+
     def initial_state(self) -> tuple[HardState, Configuration]:
-        committed = self._entries[: self._hard_state.commit]
-        for entry in reversed(committed):
-            if entry.value_type is ValueType.CONFIGURATION:
-                return self._hard_state, decode_configuration(entry.value)
-        return self._hard_state, self._genesis
+        # Only committed entries get into a snapshot; the commit index is written now and then.
+        commit = max(self._hard_state.commit, self._snapshot.index)
+        return msgspec.structs.replace(self._hard_state, commit=commit), self._configuration(commit)
 
     def entries(self, lo: int, hi: int, max_bytes: int) -> Sequence[Entry]:
-        stop, size = lo - 1, 0
-        for entry in self._entries[lo - 1 : hi - 1]:
+        first = self.first_index()
+        if lo < first:
+            raise Compacted(first)
+        start = stop = lo - first
+        size = 0
+        for entry in self._entries[start : hi - first]:
             size += len(entry.value)
-            if size > max_bytes and stop > lo - 1:
+            if size > max_bytes and stop > start:
                 break
             stop += 1
-        return self._entries[lo - 1 : stop]
+        return self._entries[start:stop]
 
     def term(self, index: int) -> int:
-        return self._entries[index - 1].term if index else 0
+        if index == self._boundary.index:
+            return self._boundary.term
+        if index < self._boundary.index:
+            raise Compacted(self.first_index())
+        return self._entries[index - self.first_index()].term
 
     def first_index(self) -> int:
-        return 1
+        return self._boundary.index + 1
 
     def last_index(self) -> int:
-        return len(self._entries)
+        return self._boundary.index + len(self._entries)
 
     def snapshot(self) -> SnapshotMeta:
-        return SnapshotMeta(0, 0, self._genesis)
+        return self._snapshot
+
+    def snapshot_chunk(self, index: int, offset: int, max_bytes: int) -> tuple[bytes, bool]:
+        if index not in self._files:
+            raise Compacted(self.first_index())
+        data = self._files[index]
+        return data[offset : offset + max_bytes], offset + max_bytes >= len(data)
+
+    def _configuration(self, index: int) -> Configuration:
+        for entry in reversed(self._entries[: index - self._boundary.index]):
+            if entry.value_type is ValueType.CONFIGURATION:
+                return decode_configuration(entry.value)
+        return self._boundary.configuration
+
+    def _renew(self, newest: SnapshotMeta) -> None:
+        self._snapshot = newest
+        for index in sorted(self._files)[:-_KEPT_SNAPSHOTS]:
+            del self._files[index]
+
+    def _drop(self, boundary: SnapshotMeta) -> None:
+        """The log begins after ``boundary``."""
+        del self._entries[: boundary.index - self._boundary.index]
+        self._boundary = boundary
 
 
 class UnsyncedStorage(MemoryStorage):
-    """A disk with a cache: steps are `submit`ted, durable once `sync`ed, and a crash loses the others."""
+    """A disk with a cache: steps and pieces are submitted, durable once `sync`ed in that order, and a
+    `crash` loses the others."""
 
     def __init__(self, genesis: Configuration) -> None:
         super().__init__(genesis)
-        self.pending: deque[Persist] = deque()
+        self.pending: deque[Persist | tuple[int, SnapshotSyncRequest]] = deque()
 
     def submit(self, persist: Persist) -> None:
         """Take a step; it cannot be read yet, nor is it durable."""
         self.pending.append(persist)
 
-    def sync(self) -> Persist:
-        """Make the oldest submitted step durable; returns it."""
-        persist = self.pending.popleft()
-        self.write(persist)
-        return persist
+    def submit_chunk(self, token: int, request: SnapshotSyncRequest) -> None:
+        """Take a piece of a snapshot, which `sync` stores."""
+        self.pending.append((token, request))
+
+    def sync(self) -> Persist | Stored:
+        """Make the oldest submitted step or piece durable; what it was, or what became of it."""
+        oldest = self.pending.popleft()
+        if isinstance(oldest, Persist):
+            self.write(oldest)
+            return oldest
+        token, request = oldest
+        return Stored(token, *self.store_chunk(request))
+
+    def crash(self, torn: int = 0, *, garbled: bool = False) -> None:
+        """Lose what is not durable, but for the first ``torn`` bytes of a piece that was being written,
+        the last of them wrong if ``garbled``. A snapshot that was received whole and that no step made
+        the log's is received once more."""
+        oldest = self.pending[0] if self.pending else None
+        self.pending.clear()
+        if isinstance(oldest, tuple) and torn:
+            request = oldest[1]
+            data = request.data[:torn]
+            if garbled and data:
+                data = data[:-1] + bytes([data[-1] ^ 1])
+            self.store_chunk(msgspec.structs.replace(request, data=data, done=False))
+        for index in [index for index in self._files if index > self._snapshot.index]:
+            del self._files[index]
+
+
+def _key(meta: SnapshotMeta) -> tuple[int, int]:
+    return meta.index, meta.term

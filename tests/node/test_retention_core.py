@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from garlicfarm.errors import Compacted
 from garlicfarm.raft import Entry, HardState, Persist, RaftConfig, RawNode, Role
 from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.testing.memory_storage import MemoryStorage
@@ -28,23 +25,9 @@ class LateStorage(MemoryStorage):
     def __init__(self) -> None:
         super().__init__(MEMBERS)
         log = tuple(Entry(i, 1, ValueType.APPLICATION, b"%d" % i) for i in range(1, LAST + 1))
-        self.write(Persist(1, HardState(1, 0, 9), None, log))
-
-    def entries(self, lo: int, hi: int, max_bytes: int) -> Sequence[Entry]:
-        if lo <= BOUNDARY:
-            raise Compacted(self.first_index())
-        return super().entries(lo, hi, max_bytes)
-
-    def term(self, index: int) -> int:
-        if index < BOUNDARY:
-            raise Compacted(self.first_index())
-        return super().term(index)
-
-    def first_index(self) -> int:
-        return BOUNDARY + 1
-
-    def snapshot(self) -> SnapshotMeta:
-        return SnapshotMeta(8, 1, MEMBERS)
+        self.write(Persist(1, hard_state=HardState(1, 0, 9), entries=log))
+        self.take_snapshot(SnapshotMeta(8, 1, MEMBERS), b"state")
+        self.compact(BOUNDARY)
 
 
 class Leader:
