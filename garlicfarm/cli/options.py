@@ -35,7 +35,13 @@ _FILE = click.Path(path_type=Path)
 _DECORATORS: Mapping[str, Sequence[Callable[[Any], Any]]] = {
     "config": [click.option("--config", type=_FILE, help="Configuration file of the node.")],
     "node": [
-        click.option("--node", multiple=True, metavar="URL", help="Admin URL; repeatable, tried in turn.")
+        click.option(
+            "--node",
+            multiple=True,
+            metavar="URL",
+            help="Admin URL, https://HOST:PORT, also with the pin of that node's certificate behind, as in"
+            " its endpoint: https://HOST:PORT?pin=sha256-… . Repeatable, tried in turn.",
+        )
     ],
     "farm": [click.option("--farm", metavar="NAME", help="Which farm, where there are several.")],
     "user": [
@@ -43,8 +49,10 @@ _DECORATORS: Mapping[str, Sequence[Callable[[Any], Any]]] = {
         click.option("--password-file", type=_FILE, help="File (mode 0600) that holds the user's password."),
     ],
     "tls": [
-        click.option("--ca", type=_FILE, help="Certificate authority of the admin listener."),
-        click.option("--pin", metavar="sha256:HEX", help="Fingerprint of the admin listener's certificate."),
+        click.option("--ca", type=_FILE, help="Certificate authority of admin listeners without a pin."),
+        click.option(
+            "--pin", metavar="sha256-…", help="Pin of the certificate of nodes whose URL has none behind."
+        ),
     ],
     "output": [
         click.option(

@@ -93,7 +93,6 @@ def rank(
 
     On a terminal it shows the ranking and how many entries it lags; elsewhere it prints each ranking as
     a JSON line, equal to the nodes' at the same index. Needs the extra `spark`, and Java 17 or later.
-    A URL of --node may carry the pin of that node's certificate: `https://host:port?pin=sha256-…`.
     """
     import trio
 

@@ -6,29 +6,25 @@ nothing: it could not be reached, or it said so. Anything else is `OutcomeUnknow
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 import msgspec
 import trio
 
-from garlicfarm.client.trust import client_tls
+from garlicfarm.client.answers import distrust, failure
+from garlicfarm.client.trust import client_tls, node_address
 from garlicfarm.errors import (
-    AuthError,
-    Compacted,
     ConfigError,
-    EntryRefused,
     GarlicFarmError,
-    LocalProtocolError,
     NoQuorum,
     NotLeader,
     OutcomeUnknown,
-    ProposalDropped,
     RemoteProtocolError,
     UnreachableError,
 )
@@ -63,37 +59,40 @@ class AdminClient:
     """Asks nodes over their admin API. An async context manager.
 
     :param urls: admin URLs, ``https://host:port``, tried in turn; the one that answered last is first.
-    :param pin: ``sha256:HEX`` or ``sha256-BASE64URL`` of the nodes' certificate. Nothing is sent to
-        anybody else. Without it ``ca`` (a file) or the system's authorities vouch for the nodes.
+        Each may carry the pin of its node's certificate, ``https://host:port?pin=sha256-BASE64URL``.
+    :param pin: ``sha256-BASE64URL`` or ``sha256:HEX``: that of the nodes whose URL has none. Nothing is
+        sent to anybody else. Without any, ``ca`` (a file) or the system's authorities vouch for a node.
     :raises ConfigError: a URL that is not https, an unusable pin or authority (the caller's fault).
 
     Methods raise `UnreachableError` (no node answers), `AuthError` (password, role, or the wrong
-    certificate), `NotLeader` and `NoQuorum`, `RemoteProtocolError` (an answer that is none).
+    certificate), `ConfigError` (no such farm), `NotLeader` and `NoQuorum`, `RemoteProtocolError` (an
+    answer that is none).
     Cancelled, a question has no effect, and a post may or may not have been taken.
     """
 
     def __init__(
         self, urls: Sequence[str], *, user: str, password: str, pin: str | None = None, ca: Path | None = None
     ) -> None:
-        wrong = [url for url in urls if urlsplit(url).scheme != "https" or not urlsplit(url).hostname]
-        if wrong or not urls:
-            raise ConfigError(
-                [f"{url!r} is not https://host:port" for url in wrong] or ["no admin URL given"]
+        if not urls:
+            raise ConfigError(["no admin URL given"])
+        self._nodes = {
+            url: httpx.AsyncClient(
+                auth=httpx.DigestAuth(user, password),  # it counts requests, per server
+                verify=client_tls(pin=own or pin, ca=ca),
+                timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+                limits=httpx.Limits(max_connections=8, keepalive_expiry=KEEPALIVE_S),
+                trust_env=False,
             )
-        # Digest counts its requests per server, so each URL has its own.
-        self._nodes = {url.rstrip("/"): httpx.DigestAuth(user, password) for url in urls}
-        self._client = httpx.AsyncClient(
-            verify=client_tls(pin=pin, ca=ca),
-            timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-            limits=httpx.Limits(max_connections=8, keepalive_expiry=KEEPALIVE_S),
-            trust_env=False,
-        )
+            for url, own in map(node_address, urls)
+        }
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._client.aclose()
+        async with AsyncExitStack() as stack:
+            for node in self._nodes.values():
+                stack.push_async_callback(node.aclose)
 
     async def node(self) -> dict[str, Any]:
         """Id, version, uptime, transports and farms of the node that answers."""
@@ -216,18 +215,18 @@ class AdminClient:
         """The answer, a good one; with ``stream`` its body is still to be read, and it to be closed."""
         unreachable: list[str] = []
         declined: GarlicFarmError | None = None
-        for url, auth in list(self._nodes.items()):
+        for url, node in list(self._nodes.items()):
             try:
-                request = self._client.build_request(
+                request = node.build_request(
                     method, url + path, params=params, headers=headers, content=content
                 )
-                response = await self._client.send(request, auth=auth, stream=stream)
+                response = await node.send(request, stream=stream)
                 if not response.is_success:
                     await response.aread()
             except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-                distrust = _distrust(error)
-                if distrust is not None:
-                    raise AuthError(f"{url} is not the node that it should be: {distrust}") from error
+                distrusted = distrust(error, url)
+                if distrusted is not None:
+                    raise distrusted from error
                 unreachable.append(f"{url}: {error or 'no connection in time'}")
             except httpx.TransportError as error:
                 if method != "GET":
@@ -236,22 +235,16 @@ class AdminClient:
                     ) from error
                 unreachable.append(f"{url}: {error or 'no answer in time'}")
             else:
-                failure = _failure(response, url)
-                if failure is None:
-                    self._nodes = {url: auth, **self._nodes}
+                failed = failure(response, url)
+                if failed is None:
+                    self._nodes = {url: node, **self._nodes}
                     return response
-                if not isinstance(failure, NotLeader | NoQuorum):
-                    raise failure
-                declined = failure
+                if not isinstance(failed, NotLeader | NoQuorum):
+                    raise failed
+                declined = failed
         if declined is not None:
             raise declined
         raise UnreachableError("; ".join(unreachable), "is the node running, and the URL right?")
-
-
-def _distrust(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
-    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
-        error = error.__cause__ or error.__context__
-    return error
 
 
 def _path(farm: str, what: str) -> str:
@@ -278,36 +271,3 @@ def _header(response: httpx.Response, name: str) -> int:
         return int(response.headers[name])
     except (KeyError, ValueError) as error:
         raise RemoteProtocolError(f"no number in {name}", f"answer of {response.url.path}") from error
-
-
-def _failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
-    """What the answer says went wrong; None where nothing did."""
-    if response.is_success:
-        return None
-    try:
-        problem = msgspec.json.decode(response.content, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        problem = {}
-    text = ". ".join(str(problem[key]).rstrip(".") for key in ("detail", "next") if key in problem)
-    text = f"{url}: {text or f'status {response.status_code}'}"
-    match response.status_code, problem.get("type"):
-        case ((401 | 403), _):
-            return AuthError(text)
-        case 410, "garlicfarm:compacted":
-            return Compacted(int(problem.get("first_index", 0)))
-        case 421, _:
-            leader, _, endpoint = response.headers.get("Garlic-Farm-Leader", "").partition(" ")
-            return NotLeader(int(leader) if leader.isdecimal() else None, endpoint or None)
-        case 422, "garlicfarm:entry-refused":
-            return EntryRefused(str(problem.get("field", "")), str(problem.get("reason", "")))
-        case 413, _:
-            return EntryRefused("", text)
-        case 503, "garlicfarm:proposal-dropped":
-            return ProposalDropped(str(problem.get("reason", "")))
-        case 503, _:
-            return NoQuorum(text)
-        case 504, _:
-            return OutcomeUnknown(text)
-        case status, _ if status < 500:
-            return LocalProtocolError(text)
-    return RemoteProtocolError(text)

@@ -9,12 +9,32 @@ import hmac
 import re
 import ssl
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from garlicfarm.errors import ConfigError
 
-__all__ = ["client_tls", "pin_digest"]
+__all__ = ["client_tls", "node_address", "pin_digest"]
 
 _PIN = re.compile(r"sha256(?::([0-9A-Fa-f]{64})|-([A-Za-z0-9_-]{43}))")
+
+
+def node_address(text: str) -> tuple[str, str | None]:
+    """The admin URL of a node, ``https://host:port``, and the pin of its certificate, where ``text`` has
+    it behind: ``https://host:port?pin=sha256-…``, as endpoints do (D11).
+
+    Raises `ConfigError`: it is something else.
+    """
+    try:
+        parts = urlsplit(text)
+        named = parts.scheme == "https" and parts.hostname and parts.port != 0
+    except ValueError:  # of the port, or of brackets
+        named = False
+    head, _, pin = text.partition("?pin=")
+    if not named or "@" in parts.netloc or head.rstrip("/") != f"https://{parts.netloc}":
+        raise ConfigError([f"{text!r} is not https://host:port, with or without ?pin=sha256-… behind"])
+    if pin or head != text:
+        pin_digest(pin)
+    return f"https://{parts.netloc}", pin or None
 
 
 def pin_digest(pin: str) -> bytes:
@@ -54,7 +74,7 @@ def _pinned(digest: bytes) -> tuple[type[ssl.SSLObject], type[ssl.SSLSocket]]:
 
     def check(certificate: bytes | None) -> None:
         if not hmac.compare_digest(hashlib.sha256(certificate or b"").digest(), digest):
-            raise ssl.SSLCertVerificationError("the certificate is not the pinned one")
+            raise ssl.SSLCertVerificationError(1, "the certificate is not the pinned one")
 
     class PinnedObject(ssl.SSLObject):
         def do_handshake(self) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qs, quote, urlsplit
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
 
 from garlicfarm.errors import (
     AuthError,
@@ -71,16 +71,12 @@ class _Node:
     def __init__(self, url: str, nodes: Nodes, password: str) -> None:
         import httpx
 
-        from garlicfarm.client.trust import client_tls
+        from garlicfarm.client.trust import client_tls, node_address
 
-        parts = urlsplit(url)
-        pins = parse_qs(parts.query).get("pin", [nodes.pin])
-        if parts.scheme != "https" or not parts.hostname:
-            raise ConfigError([f"{url!r} is not https://host:port"])
-        self.url = f"https://{parts.netloc}"
+        self.url, pin = node_address(url)
         self.client = httpx.Client(
             auth=httpx.DigestAuth(nodes.user, password),
-            verify=client_tls(pin=pins[-1], ca=nodes.ca),
+            verify=client_tls(pin=pin or nodes.pin, ca=nodes.ca),
             timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
             trust_env=False,
@@ -244,38 +240,28 @@ def close_feeds() -> None:
 @contextmanager
 def _mapped(url: str) -> Iterator[None]:
     """The errors of HTTP and of records as ours; none of them says that an entry is lost."""
-    import ssl
-
     import httpx
+
+    from garlicfarm.client.answers import distrust
 
     try:
         yield
     except (httpx.TransportError, RemoteProtocolError) as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
-            cause = cause.__cause__ or cause.__context__
-        if cause is not None:
-            raise AuthError(f"{url} is not the node that it should be: {cause}") from error
+        distrusted = distrust(error, url)
+        if distrusted is not None:
+            raise distrusted from error
         raise UnreachableError(f"{url}: {error or type(error).__name__}") from error
 
 
 def _check(url: str, response: httpx.Response) -> None:
-    """Raise what a refusal means."""
-    if response.is_success:
-        return
-    try:
-        problem: dict[str, Any] = response.json()
-    except ValueError:
-        problem = {}
-    text = f"{url}: " + " ".join(str(problem[key]) for key in ("detail", "next") if key in problem)
-    match response.status_code:
-        case 401 | 403:
-            raise AuthError(text)
-        case 410:
-            raise Compacted(int(problem.get("first_index", 0)))
-        case 404:
-            raise ConfigError([text])
-    raise UnreachableError(f"{text} (status {response.status_code})")
+    """Raise what a refusal means. What another node may answer better is as if this one was away."""
+    from garlicfarm.client.answers import failure
+
+    failed = failure(response, url)
+    if isinstance(failed, AuthError | Compacted | ConfigError):
+        raise failed
+    if failed is not None:
+        raise UnreachableError(str(failed)) from failed
 
 
 def _check_id(url: str, farm: str, found: str, wanted: str | None) -> None:

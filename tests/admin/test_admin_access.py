@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 
 import httpx
 import pytest
 import trio
 
 from garlicfarm.admin.app import create_app
+from garlicfarm.client import AdminClient
 from garlicfarm.client.trust import client_tls
 from garlicfarm.errors import AuthError
 from tests.admin.fake_node import PASSWORDS, FakeNode, until
@@ -32,8 +31,7 @@ async def test_role_bounds_what_a_user_may_do(node: FakeNode, url: str, user: st
 async def test_wrong_credentials_are_refused_alike_and_counted(
     node: FakeNode, url: str, user: str, password: str
 ) -> None:
-    async with node.client(url, "paul", password=password) as client:
-        client._nodes = {url: httpx.DigestAuth(user, password)}
+    async with AdminClient([url], user=user, password=password, pin=node.pin) as client:
         with pytest.raises(AuthError, match="the user or the password is wrong"):
             await client.node()
     assert node.metrics.registry.get_sample_value("garlicfarm_auth_failures_total", {"farm": ""}) == 1
@@ -123,9 +121,7 @@ async def test_scraper_not_over_loopback_needs_the_token(
         assert (await client.get(path, headers=headers)).status_code == status
 
 
-@pytest.mark.skipif(
-    shutil.which("curl") is None and os.environ.get("CI") != "true", reason="curl is not installed"
-)
+@pytest.mark.curl
 async def test_curl_with_digest_gets_in_and_posts(node: FakeNode, url: str) -> None:
     arguments = [
         "curl",

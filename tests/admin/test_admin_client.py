@@ -18,7 +18,6 @@ from garlicfarm.errors import (
     EntryRefused,
     FellBehind,
     GarlicFarmError,
-    LocalProtocolError,
     NoQuorum,
     NotLeader,
     OutcomeUnknown,
@@ -110,7 +109,7 @@ async def test_pin_matching_lets_the_client_in(node: FakeNode, url: str, form: s
 
 async def test_pin_of_another_certificate_sends_that_node_nothing(node: FakeNode, url: str) -> None:
     async with node.client(url, pin=OTHER_PIN) as client:
-        with pytest.raises(AuthError, match="not the pinned one"):
+        with pytest.raises(AuthError, match="shows another certificate than the pinned one"):
             await client.post("farm", b"entry")
     assert node.requests == 0
 
@@ -123,7 +122,7 @@ async def test_authority_vouches_for_a_node_and_for_no_other(
     make_certificate(tmp_path / "other.crt", tmp_path / "other.key", "127.0.0.1")
     for ca in (tmp_path / "other.crt", None):
         async with node.client(url, pin=None, ca=ca) as client:
-            with pytest.raises(AuthError, match="CERTIFICATE_VERIFY_FAILED"):
+            with pytest.raises(AuthError, match="that nobody vouches for"):
                 await client.node()
 
 
@@ -135,12 +134,36 @@ async def test_authority_vouches_for_a_node_and_for_no_other(
         ([], {}),
         ([NOBODY], {"pin": "sha256:abc"}),
         ([NOBODY], {"ca": Path("/nowhere/ca.crt")}),
+        (["https://127.0.0.1:port"], {}),
+        (["https://127.0.0.1:0"], {}),
+        (["https://[::1"], {}),
+        (["https://anna@127.0.0.1:9"], {}),
+        (["https://127.0.0.1:9/v1"], {}),
+        (["https://127.0.0.1:9?pni=" + OTHER_PIN], {}),
+        (["https://127.0.0.1:9?pin="], {}),
+        (["https://127.0.0.1:9?pin=sha256-abc"], {}),
     ],
-    ids=["plain-http", "no-scheme", "no-url", "short-pin", "no-ca"],
+    ids=str,
 )
 def test_client_of_something_unusable_is_refused_at_once(urls: list[str], options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         AdminClient(urls, user="u", password="p", **options)  # type: ignore[arg-type]
+
+
+async def test_pin_of_the_url_counts_before_that_of_all_others(node: FakeNode, url: str) -> None:
+    async with node.client(f"{url}?pin={node.pin}", pin=OTHER_PIN) as client:
+        assert (await client.node())["id"] == 1
+    async with node.client(f"{url}?pin={OTHER_PIN}") as client:
+        with pytest.raises(AuthError, match="shows another certificate"):
+            await client.node()
+
+
+async def test_certificate_without_pin_and_authority_says_how_to_name_it(node: FakeNode, url: str) -> None:
+    async with node.client(url, pin=None) as client:
+        with pytest.raises(
+            AuthError, match=r"self-signed certificate\): give its pin, as in https://\S+\?pin="
+        ):
+            await client.node()
 
 
 async def test_nobody_at_any_url_is_unreachable_and_names_them() -> None:
@@ -186,7 +209,7 @@ async def test_errors_of_reading_arrive_as_what_they_were(node: FakeNode, url: s
         with pytest.raises(Compacted) as caught:
             await client.page("farm", 1)
         assert caught.value.first_index == 4
-        with pytest.raises(LocalProtocolError, match="no farm of that name"):
+        with pytest.raises(ConfigError, match="no farm of that name"):
             await client.status("other")
         with pytest.raises(EntryRefused, match="1048576 bytes"):
             await client.post("farm", bytes((1 << 20) + 1))
@@ -201,12 +224,13 @@ async def test_node_that_certainly_took_nothing_is_followed_by_the_next(
 ) -> None:
     node.farm.post_error = error
     other = FakeNode(tmp_path / "other")
-    # One certificate for both: a client has one pin.
-    for mine, its in ((other.certificate, node.certificate), (other.private_key, node.private_key)):
-        mine.write_bytes(its.read_bytes())
     async with (
         other.running() as other_url,
-        AdminClient([url, other_url], user="paul", password=PASSWORDS["paul"][1], pin=node.pin) as client,
+        AdminClient(
+            [f"{url}?pin={node.pin}", f"{other_url}/?pin={other.pin}"],
+            user="paul",
+            password=PASSWORDS["paul"][1],
+        ) as client,
     ):
         assert await client.post("farm", b"entry") == (1, 3)
     assert other.farm.commit_index == 1

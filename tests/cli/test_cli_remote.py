@@ -225,6 +225,9 @@ def test_user_named_by_options_is_asked_with_instead_of_the_local_one(
     reader = ["--node", served.url, "--user", "rita", "--password-file", str(password)]
     (tmp_path / "garlicfarm.toml").unlink()
     assert run(["status", *reader, "--pin", served.node.pin]) == 0
+    pinned = f"{served.url}?pin={served.node.pin}"
+    assert run(["status", "--node", pinned, *reader[2:]]) == 0
+    assert run(["status", "--node", pinned, *reader[2:], "--farm", "barn"]) == 2
     assert run(["status", *reader, "--ca", str(served.node.certificate)]) == 0
     assert run(["log", "post", "password", *reader, "--pin", served.node.pin]) == 4
     assert "needs the role poster" in capsys.readouterr().err

@@ -32,7 +32,7 @@ def test_feed_sends_nothing_to_a_node_with_another_certificate(server: FeedServe
     bare = server.url.partition("?")[0]
     opened = feed(server, f"{bare}?pin={OTHER_PIN}") if where == "url" else feed(server, bare, pin=OTHER_PIN)
     before = server.node.requests
-    with closing(opened), pytest.raises(AuthError, match="the certificate is not the pinned one"):
+    with closing(opened), pytest.raises(AuthError, match="shows another certificate than the pinned"):
         opened.head()
     assert server.node.requests == before
 
@@ -43,7 +43,9 @@ def test_feed_pin_of_the_url_wins_over_the_other(server: FeedServer) -> None:
 
 
 def test_feed_without_pin_asks_an_authority(server: FeedServer) -> None:
-    with closing(feed(server, server.url.partition("?")[0])) as opened, pytest.raises(AuthError):
+    bare = server.url.partition("?")[0]
+    asked = pytest.raises(AuthError, match=r"give its pin, as in https://\S+\?pin=")
+    with closing(feed(server, bare)) as opened, asked:
         opened.head()
 
 
@@ -52,6 +54,18 @@ def test_feed_passes_over_a_node_that_is_away(server: FeedServer) -> None:
         assert opened.head().farm_id == server.farm_id
         entries = [each for page in opened.entries(0, len(LOG), server.farm_id) for each in page]
     assert entries == LOG
+
+
+def test_feed_of_an_unusable_url_is_refused(server: FeedServer) -> None:
+    for url in ("https://127.0.0.1:port", "http://127.0.0.1:9", "https://127.0.0.1:9?pni=x"):
+        with pytest.raises(ConfigError, match=r"is not https://host:port"):
+            feed(server, url)
+
+
+def test_feed_refused_says_it_in_sentences(server: FeedServer) -> None:
+    server.password_file.write_text("wrong")
+    with closing(feed(server)) as opened, pytest.raises(AuthError, match=r"is wrong\. Log in with"):
+        opened.head()
 
 
 def test_feed_of_entries_that_do_not_come_gives_up(

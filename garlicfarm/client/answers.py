@@ -1,0 +1,78 @@
+"""What an answer of the admin API means, and what none means, as errors of ours."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+import httpx
+import msgspec
+
+from garlicfarm.errors import (
+    AuthError,
+    Compacted,
+    ConfigError,
+    EntryRefused,
+    GarlicFarmError,
+    LocalProtocolError,
+    NoQuorum,
+    NotLeader,
+    OutcomeUnknown,
+    ProposalDropped,
+    RemoteProtocolError,
+)
+
+__all__ = ["distrust", "failure"]
+
+
+def distrust(error: BaseException | None, url: str) -> AuthError | None:
+    """Whether no connection came about because of the node's certificate; None: not because of it."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    if error is None:
+        return None
+    why = getattr(error, "verify_message", None)  # OpenSSL's; a pin's failure has none
+    if why is None:
+        return AuthError(
+            f"{url} shows another certificate than the pinned one: a node's pin is at the end of `endpoint`"
+            " in its configuration"
+        )
+    return AuthError(
+        f"{url} shows a certificate that nobody vouches for ({why}): give its pin, as in"
+        f" {url}?pin=sha256-…, or its authority"
+    )
+
+
+def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
+    """What the answer says went wrong; None where nothing did."""
+    if response.is_success:
+        return None
+    try:
+        problem = msgspec.json.decode(response.content, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        problem = {}
+    text = ". ".join(str(problem[key]).rstrip(".") for key in ("detail", "next") if key in problem)
+    text = f"{url}: {text or f'status {response.status_code}'}"
+    match response.status_code, problem.get("type"):
+        case ((401 | 403), _):
+            return AuthError(text)
+        case 404, "garlicfarm:no-such-farm":
+            return ConfigError([text])
+        case 410, "garlicfarm:compacted":
+            return Compacted(int(problem.get("first_index", 0)))
+        case 421, _:
+            leader, _, endpoint = response.headers.get("Garlic-Farm-Leader", "").partition(" ")
+            return NotLeader(int(leader) if leader.isdecimal() else None, endpoint or None)
+        case 422, "garlicfarm:entry-refused":
+            return EntryRefused(str(problem.get("field", "")), str(problem.get("reason", "")))
+        case 413, _:
+            return EntryRefused("", text)
+        case 503, "garlicfarm:proposal-dropped":
+            return ProposalDropped(str(problem.get("reason", "")))
+        case 503, _:
+            return NoQuorum(text)
+        case 504, _:
+            return OutcomeUnknown(text)
+        case status, _ if status < 500:
+            return LocalProtocolError(text)
+    return RemoteProtocolError(text)
