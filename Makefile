@@ -37,9 +37,9 @@ crash: .venv/test ## own processes, their leader killed KILLS times; nothing ack
 tour: .venv/base ## compose.yaml in containers: kill the leader, cut a network, heal (as root on Debian 12: gets an engine)
 	.venv/bin/python tests/compose/tour.py
 
-bench: .venv/base ## what three processes commit per second, and what it costs
-	.venv/bin/python benchmarks/commits.py
-	.venv/bin/python benchmarks/memory.py
+bench: .venv/base ## what three processes commit per second, what it costs; failover, restart, memory
+	@status=0; for each in commits memory failover long_log; do \
+		.venv/bin/python benchmarks/$$each.py || status=1; done; exit $$status
 
 bench-spark: .venv/test .venv/spark ## what ranking in Spark costs; fails where a ratio is not kept
 	.venv/bin/python benchmarks/spark.py --memory

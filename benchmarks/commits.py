@@ -12,21 +12,17 @@ import os
 import re
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import trio
+from bench_farm import VALUE_BYTES, bench_farm, poster
 
-from garlicfarm.client.farm import FarmClient, open_farm_client
-from garlicfarm.plugins import make_transport
+from garlicfarm.client.farm import FarmClient
 from garlicfarm.provision import FarmPlan
-from garlicfarm.testing.processes import FAST, ProcessFarm, process_farm
-from garlicfarm.users import UserStore
+from garlicfarm.testing.processes import FAST, ProcessFarm
 
-VALUE_BYTES = 200
 TICKS = os.sysconf("SC_CLK_TCK")
-PASSWORD = "a benchmark's password"
 
 
 def fdatasync_ms(directory: Path, count: int = 200) -> float:
@@ -72,15 +68,7 @@ async def drive(outstanding: int, seconds: float, endpoints: dict[int, str], far
             await client.post([value])
             latencies.append(trio.current_time() - begun)
 
-    transport = make_transport("ssl", {}, Path())
-    async with open_farm_client(
-        endpoints,
-        farm="farm",
-        user="bench",
-        password=PASSWORD,
-        transport=lambda scheme: transport,
-        farm_id=farm_id,
-    ) as client:
+    async with poster(endpoints, farm_id) as client:
         await client.post([value])
         begun = trio.current_time()
         async with trio.open_nursery() as nursery:
@@ -97,32 +85,26 @@ async def drive(outstanding: int, seconds: float, endpoints: dict[int, str], far
 
 
 async def measure(outstanding: int, seconds: float) -> dict:
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as temporary:
-        directory = Path(temporary)
-        plan = FarmPlan(application="log", raft=FAST)
-        async with process_farm(directory / "farm", 3, plan, start=False) as farm:
-            for node in farm.nodes.values():
-                UserStore(node.directory / "data" / "users").add("bench", "poster", PASSWORD)
-                await farm.start(node.id)
-            pids = [node.process.pid for node in farm.nodes.values()]
-            await run_driver(1, 1.0, farm)  # elect, connect, warm up
-            sync_ms = fdatasync_ms(directory)
-            cpu, (batches, entries) = cpu_s(pids), await synced(farm)
-            cpu = cpu_s(pids)
-            result = await run_driver(outstanding, seconds, farm)
-            cpu = cpu_s(pids) - cpu
-            batches_after, entries_after = await synced(farm)
-            commits = result["commits"]
-            return {
-                "outstanding": outstanding,
-                "commits_per_s": round(commits / result["seconds"]),
-                "p50_ms": round(result["p50_ms"], 2),
-                "p99_ms": round(result["p99_ms"], 2),
-                "cpu_us_per_entry": round(cpu / commits * 1e6, 1),
-                "entries_per_fsync": round((entries_after - entries) / max(1, batches_after - batches), 1),
-                "fdatasync_ms": round(sync_ms, 2),
-                "load": os.getloadavg()[0],
-            }
+    async with bench_farm(FarmPlan(application="log", raft=FAST)) as farm:
+        pids = [node.process.pid for node in farm.nodes.values()]
+        await run_driver(1, 1.0, farm)  # elect, connect, warm up
+        sync_ms = fdatasync_ms(farm.nodes[1].directory)
+        cpu, (batches, entries) = cpu_s(pids), await synced(farm)
+        cpu = cpu_s(pids)
+        result = await run_driver(outstanding, seconds, farm)
+        cpu = cpu_s(pids) - cpu
+        batches_after, entries_after = await synced(farm)
+        commits = result["commits"]
+        return {
+            "outstanding": outstanding,
+            "commits_per_s": round(commits / result["seconds"]),
+            "p50_ms": round(result["p50_ms"], 2),
+            "p99_ms": round(result["p99_ms"], 2),
+            "cpu_us_per_entry": round(cpu / commits * 1e6, 1),
+            "entries_per_fsync": round((entries_after - entries) / max(1, batches_after - batches), 1),
+            "fdatasync_ms": round(sync_ms, 2),
+            "load": os.getloadavg()[0],
+        }
 
 
 async def run_driver(outstanding: int, seconds: float, farm: ProcessFarm) -> dict:

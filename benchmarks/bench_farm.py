@@ -1,0 +1,76 @@
+"""What the benchmarks of a farm of processes share: the farm, a client that posts, figures and limits."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from garlicfarm.client.farm import FarmClient, open_farm_client
+from garlicfarm.plugins import make_transport
+from garlicfarm.provision import FarmPlan
+from garlicfarm.testing.processes import NodeProcess, ProcessFarm, process_farm
+from garlicfarm.users import UserStore
+
+QUICK: Mapping[str, float] = {
+    "election_timeout_min_s": 0.4,
+    "election_timeout_max_s": 1.4,
+    "heartbeat_s": 0.1,
+    "rpc_timeout_s": 1.0,
+}
+"""``[farm.raft]`` for the figures of failover and restart."""
+
+VALUE_BYTES = 200
+USER, PASSWORD = "bench", "a benchmark's password"
+
+
+@asynccontextmanager
+async def bench_farm(plan: FarmPlan, nodes: int = 3) -> AsyncIterator[ProcessFarm]:
+    """A running farm with the user ``bench``, in ``BENCH_DIR`` or where temporary files are."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as temporary:
+        async with process_farm(Path(temporary) / "farm", nodes, plan, start=False) as farm:
+            for node in farm.nodes.values():
+                UserStore(node.directory / "data" / "users").add(USER, "poster", PASSWORD)
+                await farm.start(node.id)
+            yield farm
+
+
+@asynccontextmanager
+async def poster(endpoints: Mapping[int, str], farm_id: bytes) -> AsyncIterator[FarmClient]:
+    """A client on the Raft wire that follows the leader."""
+    transport = make_transport("ssl", {}, Path())
+    async with open_farm_client(
+        endpoints,
+        farm=FarmPlan().name,
+        user=USER,
+        password=PASSWORD,
+        transport=lambda scheme: transport,
+        farm_id=farm_id,
+    ) as client:
+        yield client
+
+
+def resident_mb(node: NodeProcess) -> tuple[float, float]:
+    """A node's memory now, and at its highest."""
+    assert node.process is not None
+    text = Path(f"/proc/{node.process.pid}/status").read_text()
+    now, peak = (int(re.search(rf"{key}:\s+(\d+) kB", text)[1]) for key in ("VmRSS", "VmHWM"))  # type: ignore[index]
+    return now / 1024, peak / 1024
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The least value that is not below so much of all (nearest rank)."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def report(figure: str, judged: float, at_most: float, **values: object) -> bool:
+    """Print a figure as a line of JSON; whether it keeps its limit."""
+    ok = judged <= at_most
+    line = {"figure": figure, "ok": ok, "judged": round(judged, 3), "at_most": at_most, **values}
+    print(json.dumps({**line, "load": round(os.getloadavg()[0], 2)}), flush=True)
+    return ok

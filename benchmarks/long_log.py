@@ -1,0 +1,127 @@
+"""Restart and memory of nodes with 100,000 entries of 200 bytes in their logs, in a farm of three processes.
+
+Once with the application ``log`` and no snapshot, so that a start has to apply all entries; once with the
+application ``farm`` (users' notes) and the retention that is the default.
+
+* ``memory``: the most that any of the three processes ever had resident, while the log grew and after
+  restarts: at most 90 MB.
+* ``restart``: from starting the process (`garlicfarm node start`, after a SIGKILL) until it has checked its
+  store, applied everything that it had applied before, and knows the leader: median at most 2.5 s. The
+  node is a follower, since with the leader an election would be measured too: that is `failover.py`.
+
+Two JSON lines per application; exit code 1 if a limit is not kept. Run by `make bench`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import trio
+from bench_farm import QUICK, USER, VALUE_BYTES, bench_farm, percentile, poster, report, resident_mb
+
+from garlicfarm.farm.documents import StatusDocument
+from garlicfarm.farm.status import encode_status
+from garlicfarm.provision import FarmPlan
+from garlicfarm.testing.processes import ProcessFarm
+
+MEMORY_AT_MOST_MB = 90.0
+RESTART_AT_MOST_S = 2.5
+BATCH = 100
+ALL_APPLIED_S = 60.0
+NEVER = 10**9
+
+
+def value(number: int) -> bytes:
+    return os.urandom(VALUE_BYTES)
+
+
+def note(number: int) -> bytes:
+    """A user's note of 200 bytes."""
+    config: dict[str, object] = {"by": USER, "text": ""}
+    document = StatusDocument(
+        cluster="farm", date=time.time_ns() // 1_000_000, id=0, sequence=number, config=config
+    )
+    config["text"] = "x" * (VALUE_BYTES - len(encode_status(document)))
+    return encode_status(document)
+
+
+async def fill(farm: ProcessFarm, entries: int, make: Callable[[int], bytes]) -> None:
+    async with poster(farm.endpoints, farm.farm_id) as client:
+        for first in range(0, entries, BATCH):
+            await client.post([make(number) for number in range(first, min(first + BATCH, entries))])
+
+
+async def status_with(farm: ProcessFarm, node_id: int, entries: int) -> dict[str, int]:
+    """A node's status, once it has applied so many entries and knows a leader."""
+    async with farm.nodes[node_id].client() as client:
+        while True:
+            status = await client.status(farm.name)
+            if status["applied"] >= entries and status["leader"]:
+                return status
+            await trio.sleep(0.01)
+
+
+async def measure(application: str, make: Callable[[int], bytes], entries: int, restarts: int) -> bool:
+    retention = {"snapshot_every_entries": NEVER} if application == "log" else {}
+    plan = FarmPlan(application=application, raft=QUICK, retention=retention)
+    async with bench_farm(plan) as farm:
+        await fill(farm, entries, make)
+        with trio.fail_after(ALL_APPLIED_S):
+            held = [(await status_with(farm, node_id, entries))["applied"] for node_id in farm.nodes]
+        resident, peaks = zip(*(resident_mb(node) for node in farm.nodes.values()), strict=True)
+        times, listens, restarted = [], [], []
+        for _ in range(restarts):
+            leader = (await status_with(farm, 1, 0))["leader"]
+            node = next(node for node in farm.nodes.values() if node.id != leader)
+            applied = (await status_with(farm, node.id, entries))["applied"]
+            await farm.kill(node.id)
+            begun = trio.current_time()
+            with trio.fail_after(ALL_APPLIED_S):
+                await farm.start(node.id)
+                listens.append(trio.current_time() - begun)
+                status = await status_with(farm, node.id, applied)
+            times.append(trio.current_time() - begun)
+            restarted.append(resident_mb(node)[1])
+    kept = report(
+        "long_log_memory_mb",
+        max(*peaks, *restarted),
+        MEMORY_AT_MOST_MB,
+        application=application,
+        entries=min(held),
+        resident_mb=[round(each, 1) for each in resident],
+        peak_mb=[round(each, 1) for each in peaks],
+        peak_after_restart_mb=round(max(restarted), 1),
+    )
+    quick = report(
+        "restart_p50_s",
+        percentile(times, 0.5),
+        RESTART_AT_MOST_S,
+        application=application,
+        entries=status["applied"] - status["first_index"] + 1,
+        restarts=restarts,
+        max_s=round(max(times), 3),
+        listens_p50_s=round(percentile(listens, 0.5), 3),
+    )
+    return kept and quick
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--entries", type=int, default=100_000)
+    parser.add_argument("--restarts", type=int, default=5)
+    options = parser.parse_args()
+    ok = [
+        trio.run(measure, application, make, options.entries, options.restarts)
+        for application, make in (("log", value), ("farm", note))
+    ]
+    return 0 if all(ok) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
