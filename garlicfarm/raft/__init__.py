@@ -25,6 +25,8 @@ vote and entries are durable before anything is said that rests on them.
 
 from garlicfarm.raft.core import RawNode
 from garlicfarm.raft.types import (
+    Change,
+    ConfChange,
     Entry,
     HardState,
     PeerStatus,
@@ -39,6 +41,8 @@ from garlicfarm.raft.types import (
 )
 
 __all__ = [
+    "Change",
+    "ConfChange",
     "Entry",
     "HardState",
     "PeerStatus",

@@ -22,7 +22,8 @@ class RaftLog:
     """
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        self.storage = storage
+        self._floor = (0, 0)  # (index, term) of a received snapshot that the storage may not show yet
         self.last_index = storage.last_index()
         self.last_term = storage.term(self.last_index)
         self.stable = self.last_index
@@ -33,22 +34,25 @@ class RaftLog:
 
     @property
     def first_index(self) -> int:
-        return self._storage.first_index()
+        """The first entry that can be read."""
+        return max(self.storage.first_index(), self._floor[0] + 1)
 
     def term(self, index: int) -> int:
         """The term at ``index`` ≤ last_index; `Compacted` below the storage's boundary."""
         if index == self.last_index:
             return self.last_term
+        if index == self._floor[0]:
+            return self._floor[1]
         if index > self.stable:
             return self._memory[index - self._memory[0].index].term
-        return self._storage.term(index)
+        return self.storage.term(index)
 
     def entries(self, lo: int, hi: int, max_bytes: int) -> Sequence[Entry]:
         """Entries lo ≤ index < hi: at least one, then as many as ``max_bytes`` allow; fewer where
         durable and volatile entries meet, and where headers alone come to ``max_bytes``."""
         hi = min(hi, lo + 1 + max_bytes // ENTRY_HEADER_BYTES)
         if lo <= self.stable:
-            return self._storage.entries(lo, min(hi, self.stable + 1), max_bytes)
+            return self.storage.entries(lo, min(hi, self.stable + 1), max_bytes)
         start = lo - self._memory[0].index
         stop, size = start, 0
         for entry in self._memory[start : start + hi - lo]:
@@ -77,7 +81,34 @@ class RaftLog:
         for write in self._writes:
             write[1] = min(write[1], index - 1)
         self.last_index = index - 1
-        self.last_term = self._memory[-1].term if self._memory else self._storage.term(self.last_index)
+        if self._memory:
+            self.last_term = self._memory[-1].term
+        elif self.last_index == self._floor[0]:
+            self.last_term = self._floor[1]
+        else:
+            self.last_term = self.storage.term(self.last_index)
+
+    def restore(self, index: int, term: int) -> bool:
+        """A snapshot stands for all entries up to ``index``. Entries behind it stay if the log holds the
+        one at ``index`` itself (Raft §7): they may be acknowledged. Returns whether it does."""
+        fits = self.first_index - 1 <= index <= self.last_index and self.term(index) == term
+        if fits:
+            if self._memory and self._memory[0].index <= index:
+                del self._memory[: index + 1 - self._memory[0].index]
+            if self._truncate_from is not None:
+                self._truncate_from = max(self._truncate_from, index + 1)
+            self._issued = max(self._issued, index)
+        else:
+            self._memory.clear()
+            if self._truncate_from is not None or self._issued > index:
+                self._truncate_from = index + 1
+            self._issued = self.last_index = index
+            self.last_term = term
+            self.stable = min(self.stable, index)
+            for write in self._writes:
+                write[1] = min(write[1], index)
+        self._floor = (index, term)
+        return fits
 
     @property
     def dirty(self) -> bool:

@@ -38,6 +38,14 @@ class Membership:
         """How many members are a majority."""
         return len(self.in_force.servers) // 2 + 1
 
+    def others(self, member: int) -> list[int]:
+        """The ids of all members but this one."""
+        return [server.id for server in self.in_force.servers if server.id != member]
+
+    def is_quorum(self, members: set[int]) -> bool:
+        """Whether the members among these are a majority."""
+        return sum(server.id in members for server in self.in_force.servers) >= self.quorum
+
     def __contains__(self, member: int) -> bool:
         return any(server.id == member for server in self.in_force.servers)
 
@@ -49,6 +57,17 @@ class Membership:
         """The log lost its entries from ``index`` on."""
         while self._pending and self._pending[-1][0] >= index:
             self._pending.pop()
+
+    @property
+    def changing(self) -> bool:
+        """Whether the log holds one that is not in force yet."""
+        return bool(self._pending)
+
+    def restore(self, in_force: Configuration, index: int) -> None:
+        """A snapshot brought the one in force; those of the log up to ``index`` are past."""
+        while self._pending and self._pending[0][0] <= index:
+            self._pending.popleft()
+        self.in_force = in_force
 
     def commit(self, index: int) -> bool:
         """All up to ``index`` is committed; whether another Configuration is in force now."""

@@ -1,11 +1,15 @@
-"""What a leader knows of one follower."""
+"""What a leader knows of one follower, or of a server that catches up to become one."""
 
 from __future__ import annotations
 
 from collections import deque
 from enum import Enum
 
-__all__ = ["Progress", "ProgressState"]
+import msgspec
+
+from garlicfarm.raft.types import SnapshotMeta
+
+__all__ = ["Progress", "ProgressState", "Transmission"]
 
 
 class ProgressState(Enum):
@@ -16,17 +20,31 @@ class ProgressState(Enum):
     REPLICATE = "replicate"
 
 
+class Transmission(msgspec.Struct):
+    """A snapshot on its way: the receiver holds ``offset`` bytes; ``seq`` is the request with the piece
+    of ``size`` bytes that follows, 0 if there is none; ``last``: whether that is the last one."""
+
+    meta: SnapshotMeta
+    offset: int = 0
+    seq: int = 0
+    size: int = 0
+    last: bool = False
+
+
 class Progress:
     """Invariant: 0 ≤ match_index < next_index. ``sent`` holds (seq, previous index, last index, size in
     bytes) of the unanswered AppendEntries, oldest first; answers come in that order."""
 
     __slots__ = (
+        "last_heard_ms",
         "last_sent_ms",
+        "last_seq",
         "match_index",
         "next_index",
         "notified",
         "sent",
         "size",
+        "snapshot",
         "state",
         "unreachable",
     )
@@ -35,10 +53,13 @@ class Progress:
         self.match_index = 0
         self.next_index = next_index
         self.state = ProgressState.PROBE
+        self.snapshot: Transmission | None = None  # while it needs entries that are gone
         self.sent: deque[tuple[int, int, int, int]] = deque()
         self.size = 0
         self.notified = 0  # the commit index last told
+        self.last_seq = 0  # of the last AppendEntries
         self.last_sent_ms = now_ms
+        self.last_heard_ms = now_ms
         self.unreachable = False  # pause until the next heartbeat
 
     def paused(self, max_messages: int, max_bytes: int) -> bool:
@@ -48,17 +69,25 @@ class Progress:
         return len(self.sent) >= max_messages or self.size >= max_bytes
 
     def record(self, seq: int, previous: int, last: int, size: int) -> None:
+        """An AppendEntries was sent."""
         self.sent.append((seq, previous, last, size))
         self.size += size
+        self.last_seq = seq
 
     def take(self, seq: int) -> tuple[int, int] | None:
-        """Forget a sent request: its (previous, last) index, None if it was forgotten before."""
+        """Forget a sent AppendEntries: its (previous, last) index, None if it was forgotten before."""
         for position, (sent_seq, previous, last, size) in enumerate(self.sent):
             if sent_seq == seq:
                 del self.sent[position]
                 self.size -= size
                 return previous, last
         return None
+
+    def accepted(self, last: int) -> None:
+        """The logs are the same up to ``last``."""
+        self.match_index = max(self.match_index, last)
+        self.next_index = max(self.next_index, last + 1)
+        self.state = ProgressState.REPLICATE
 
     def probe(self, next_index: int) -> None:
         """Look again for where the logs meet; answers to what was sent before no longer count."""

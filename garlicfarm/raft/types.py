@@ -8,9 +8,18 @@ from typing import Protocol
 
 import msgspec
 
-from garlicfarm.wire.messages import Configuration, Request, Response, ValueType
+from garlicfarm.wire.messages import (
+    ClusterServer,
+    Configuration,
+    Request,
+    Response,
+    SnapshotSyncRequest,
+    ValueType,
+)
 
 __all__ = [
+    "Change",
+    "ConfChange",
     "Entry",
     "HardState",
     "PeerStatus",
@@ -54,39 +63,69 @@ class SnapshotMeta(msgspec.Struct, frozen=True):
 
 class Persist(msgspec.Struct, frozen=True):
     """One durable step, to be written as a whole, in order of ``token``, then reported by
-    ``RawNode.persisted(token)``: first delete all entries with index ≥ ``truncate_from`` (if not
-    None), then append ``entries`` (contiguous), and set ``hard_state`` (if not None)."""
+    ``RawNode.persisted(token)``: let ``snapshot``, which was received whole, stand for all entries up to
+    its index (if not None), delete all entries with index ≥ ``truncate_from`` (if not None), then append
+    ``entries`` (contiguous), and set ``hard_state`` (if not None)."""
 
     token: int
     hard_state: HardState | None = None
     truncate_from: int | None = None
     entries: tuple[Entry, ...] = ()
+    snapshot: SnapshotMeta | None = None
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """What the core wants done. Requests, responses, committed entries and outcomes may be acted on
-    at once: what depends on durability is held back until `RawNode.persisted`.
+    """What the core wants done. All of it may be acted on at once: what depends on durability is held
+    back until `RawNode.persisted`.
 
     * ``requests``: (peer id, seq, request); answer with ``answered(seq, response)`` or
       ``report_unreachable(peer, seq)``.
     * ``responses``: (token of ``step``, response); None instead of a response: close the connection
       unanswered, the outcome is unknown (D8).
+    * ``chunks``: (token of ``step``, part of a snapshot): store them in this order, each to be reported
+      by ``chunk_stored``.
+    * ``restore``: a snapshot that is durable now: the application starts anew from it, before it takes
+      ``committed``.
     * ``committed``: entries in index order, durable here, each handed out once.
-    * ``outcomes``: (token of ``propose``, (index, term) of its last entry, or None where the outcome
-      is unknown: the leader stepped down).
+    * ``outcomes``: (token of ``propose`` or ``propose_conf_change``, its fate): (index, term) of its last
+      entry after the commit; a text where it certainly is not in the log, and why; None where the outcome
+      is unknown, since leadership was lost meanwhile.
+    * ``reads``: (token of ``read_index``, index): what is read once that index is applied is
+      linearizable; None: leadership was lost, ask the new leader.
     """
 
     persist: Persist | None = None
     requests: tuple[tuple[int, int, Request], ...] = ()
     responses: tuple[tuple[int, Response | None], ...] = ()
+    chunks: tuple[tuple[int, SnapshotSyncRequest], ...] = ()
+    restore: SnapshotMeta | None = None
     committed: tuple[Entry, ...] = ()
-    outcomes: tuple[tuple[int, tuple[int, int] | None], ...] = ()
+    outcomes: tuple[tuple[int, tuple[int, int] | str | None], ...] = ()
+    reads: tuple[tuple[int, int | None], ...] = ()
 
 
 class Role(Enum):
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
     LEADER = "leader"
+
+
+class Change(Enum):
+    """What a `ConfChange` does: ADD a server under an id never used before, once it has caught up;
+    REMOVE a member; SET the endpoint of one."""
+
+    ADD = "add"
+    REMOVE = "remove"
+    SET = "set"
+
+
+class ConfChange(msgspec.Struct, frozen=True):
+    """A change of one server (D7). ``server``: its id, and but for REMOVE its endpoint. ``force``: also
+    where too few of the members that are left were heard of late to be a majority."""
+
+    change: Change
+    server: ClusterServer
+    force: bool = False
 
 
 class Refusal:
@@ -103,8 +142,15 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Every knob of the core. Times in ms of `tick`'s clock, sizes in bytes of entry values; where many
     entries are small, their headers are bounded too.
 
-    ``priority`` ≥ 1 narrows the range that election timeouts are drawn from: a member with a higher
-    one tends to stand first. ``batch_bytes`` bounds one AppendEntries (one entry always fits).
+    * ``election_timeout_min_ms``, ``election_timeout_max_ms``: a follower that hears nothing for a time
+      drawn between them stands for election; one that heard its leader within the lower one refuses its
+      vote; a leader that no majority answers for the upper one steps down.
+    * ``heartbeat_ms``: how often a leader says that it is there.
+    * ``priority`` ≥ 1 narrows the range that election timeouts are drawn from: a member with a higher one
+      tends to stand first.
+    * ``batch_bytes`` bounds one AppendEntries (one entry always fits) and one piece of a snapshot.
+    * ``max_inflight_messages``, ``max_inflight_bytes``: how much may be on its way to one follower.
+    * ``max_uncommitted_bytes``: how much a leader takes that is not committed yet.
     """
 
     id: int
@@ -119,8 +165,8 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
-    """A leader's view of one member. ``state``: probe, replicate, or snapshot where it needs entries that
-    are gone."""
+    """A leader's view of one member, or of a server that catches up to become one. ``state``: probe,
+    replicate, or snapshot where it needs entries that are gone."""
 
     match_index: int
     next_index: int
@@ -167,4 +213,8 @@ class Storage(Protocol):
         """Index of the last entry held, 0 in a new store."""
 
     def snapshot(self) -> SnapshotMeta:
-        """What the application starts from; ``index`` ≥ first_index − 1."""
+        """The newest snapshot, which the application starts from; ``index`` ≥ first_index − 1."""
+
+    def snapshot_chunk(self, index: int, offset: int, max_bytes: int) -> tuple[bytes, bool]:
+        """At most ``max_bytes`` of the newest snapshot from byte ``offset`` on, and whether they are its
+        last. ``index`` is the snapshot's: `Compacted` if another one is the newest by now."""

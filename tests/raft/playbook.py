@@ -212,11 +212,19 @@ class Player:
         return found
 
     def campaign(self) -> list[tuple[int, int, Request]]:
-        """Wait until it stands for election; the vote requests."""
-        self.sent()
-        deadline = self.node.deadline_ms
-        assert deadline is not None
-        self.wait(deadline - self.now)
+        """Wait until it stands for election, after a poll in which everybody is reached; the vote
+        requests."""
+        term = self.node.term
+        for _ in range(3):
+            self.sent()
+            deadline = self.node.deadline_ms
+            assert deadline is not None
+            self.wait(deadline - self.now)
+            if self.node.role is Role.CANDIDATE and self.node.term == term:
+                for _, seq, request in self.sent():
+                    self.answer(seq, request, accepted=False)
+            if self.node.term > term:
+                break
         return self.sent()
 
     def lead(self) -> Player:
@@ -232,7 +240,7 @@ class Player:
     @property
     def terms(self) -> list[int]:
         """The terms of its log, volatile entries included."""
-        return [self.node._log.term(index) for index in range(1, self.node._log.last_index + 1)]
+        return [self.node._member.log.term(index) for index in range(1, self.node._member.log.last_index + 1)]
 
     @property
     def commit(self) -> int:

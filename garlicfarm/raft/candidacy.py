@@ -1,0 +1,90 @@
+"""Standing for election (Raft §5.2): first a poll that changes nothing, then the vote."""
+
+from __future__ import annotations
+
+from garlicfarm.raft.member import Member
+from garlicfarm.wire.messages import MessageType, Response
+
+__all__ = ["ORDERED", "PRE_VOTE", "TIMEOUT_NOW", "Candidacy"]
+
+PRE_VOTE, TIMEOUT_NOW = "pre-vote", "timeout-now"
+"""Names of the extensions that the core speaks (D5)."""
+
+ORDERED = 2**64 - 1
+"""The commit index of a RequestVoteRequest in an election that the leader ordered: it is judged by term
+and log alone, though the leader is heard."""
+
+
+class Candidacy:
+    """One attempt to become leader, over when the next timeout begins another.
+
+    A poll asks whether a vote would be granted, so that a member which cannot win does not raise its
+    term, which would depose a leader that the others hear (pre-vote, thesis 9.6). Of a peer without the
+    extension it only learns whether it can be reached: it is sent a RequestVoteRequest of a term that
+    is over, which changes nothing there.
+    """
+
+    def __init__(self, member: Member, ordered: bool = False) -> None:
+        self._member = member
+        self.polling = not ordered
+        self._granted: set[int] = set()
+        self._asked: dict[int, int] = {}  # seq -> peer
+        if ordered:
+            self._stand(ordered)
+        else:
+            self._poll()
+
+    @property
+    def won(self) -> bool:
+        """Whether a majority of the Configuration in force grants it."""
+        return self._member.membership.is_quorum(self._granted)
+
+    def answered(self, seq: int, response: Response) -> None:
+        """Take an answer that names no later term."""
+        peer, member = self._asked.pop(seq, None), self._member
+        if peer is None:
+            return
+        if self.polling:
+            # Of a plain peer any answer will do: it can be reached, and its term is no later one.
+            granted = response.accepted or response.type is MessageType.REQUEST_VOTE_RESPONSE
+        else:
+            granted = response.accepted and response.term == member.term
+        if granted:
+            self._granted.add(peer)
+
+    def forget(self, seq: int) -> None:
+        """There is no answer."""
+        self._asked.pop(seq, None)
+
+    def persisted(self) -> None:
+        """Our own vote counts once it is durable."""
+        if not self.polling and self._member.durable_vote == self._member.term:
+            self._granted.add(self._member.id)
+
+    def stand(self) -> None:
+        """The poll is won: now the vote."""
+        self.polling = False
+        self._granted.clear()
+        self._asked.clear()
+        self._stand(ordered=False)
+
+    def _poll(self) -> None:
+        member = self._member
+        self._granted.add(member.id)
+        last = (member.log.last_term, member.log.last_index)
+        for peer in member.membership.others(member.id):
+            if PRE_VOTE in member.extensions.get(peer, ()):
+                kind, term = MessageType.PRE_VOTE_REQUEST, member.term + 1
+            elif member.term:
+                kind, term = MessageType.REQUEST_VOTE_REQUEST, member.term - 1
+            else:
+                self._granted.add(peer)  # there is no term that is over
+                continue
+            self._asked[member.request(peer, kind, term, last)] = peer
+
+    def _stand(self, ordered: bool) -> None:
+        member = self._member
+        member.vote_for_self()
+        for peer in member.membership.others(member.id):
+            marked = ordered and TIMEOUT_NOW in member.extensions.get(peer, ())
+            self._asked[member.ask_for_vote(peer, ORDERED if marked else 0)] = peer

@@ -1,0 +1,69 @@
+"""What a leader's requests do to a follower (Raft §5.3, §7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from garlicfarm.raft.appended import conflict_hint, new_entries
+from garlicfarm.raft.member import Member
+from garlicfarm.raft.types import Entry, SnapshotMeta
+from garlicfarm.wire.messages import Configuration, MessageType, Request, SnapshotSyncRequest
+
+__all__ = ["Follower"]
+
+_APPENDED, _INSTALLED = MessageType.APPEND_ENTRIES_RESPONSE, MessageType.INSTALL_SNAPSHOT_RESPONSE
+
+
+class Follower:
+    """Takes entries and snapshots of the leader of the current term."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._sources: dict[int, int] = {}  # of the pieces that are being stored, by token
+
+    def append(
+        self,
+        request: Request,
+        entries: Sequence[Entry],
+        configurations: Sequence[tuple[int, Configuration]],
+        token: int,
+    ) -> None:
+        """Take the entries of a request, and the Configurations among them by index."""
+        member, log = self._member, self._member.log
+        previous, last = request.last_log_index, request.last_log_index + len(entries)
+        if previous > log.last_index:
+            member.respond(token, _APPENDED, request.source, log.last_index + 1, False)
+            return
+        # What lies at or below our commit index is the same on every leader's log.
+        if previous > member.commit and log.term(previous) != request.last_log_term:
+            hint = conflict_hint(log, member.commit, request)
+            member.respond(token, _APPENDED, request.source, hint, False)
+            return
+        new = new_entries(log, member.commit, entries)
+        if new:
+            start = new[0].index
+            if start <= log.last_index:
+                log.truncate(start)
+                member.membership.truncate(start)
+            log.append(new)
+            for index, configuration in configurations:
+                if index >= start:
+                    member.membership.append(index, configuration)
+        if min(request.commit_index, last) > member.commit:
+            member.commit_to(min(request.commit_index, last))
+        member.respond(token, _APPENDED, request.source, last + 1, True)
+
+    def install(self, source: int, piece: SnapshotSyncRequest, token: int) -> None:
+        """Take a piece of a snapshot, unless the log holds all that is in it."""
+        if piece.last_log_index <= self._member.commit:
+            self._member.respond(token, _INSTALLED, source, 0, False)
+        else:
+            self._sources[token] = source
+            self._member.chunks.append((token, piece))
+
+    def stored(self, token: int, held: int, snapshot: SnapshotMeta | None) -> None:
+        """The piece is stored; the snapshot is given once it is whole."""
+        member, source = self._member, self._sources.pop(token)
+        if snapshot is not None and snapshot.index > member.commit:
+            member.install(snapshot)
+        member.respond(token, _INSTALLED, source, held, True)

@@ -1,0 +1,389 @@
+"""What a leader does, from its first entry to the end of its term (Raft §5.3, §5.4.2, §7, §8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from garlicfarm.errors import Compacted, ProposalDropped
+from garlicfarm.raft.candidacy import TIMEOUT_NOW
+from garlicfarm.raft.changes import Changes
+from garlicfarm.raft.member import Member
+from garlicfarm.raft.progress import Progress, ProgressState, Transmission
+from garlicfarm.raft.proposals import Proposals
+from garlicfarm.raft.reads import Reads
+from garlicfarm.raft.types import ConfChange, Entry, PeerStatus, Refusal
+from garlicfarm.wire import encode_configuration, encode_snapshot_sync_request
+from garlicfarm.wire.messages import (
+    ClusterServer,
+    Configuration,
+    LogEntry,
+    MessageType,
+    Request,
+    Response,
+    SnapshotSyncRequest,
+    ValueType,
+)
+
+__all__ = ["Leadership"]
+
+
+class Leadership:
+    """One term of leading. ``over`` is set when it has to end: no majority answers (check-quorum), the
+    Configuration in force names it no longer, or it hands over to a peer that cannot be told to stand."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self.servers: tuple[ClusterServer, ...] = ()  # whom it sends requests
+        self.over = False
+        self.resting = False  # it handed over: let the others stand first
+        self._proposals = Proposals(member.config.max_uncommitted_bytes)
+        self._progress: dict[int, Progress] = {}
+        self._reads = Reads(member)
+        self._changes = Changes(member)
+        self._target: tuple[int, int, int] | None = None  # hand over to: (id, deadline, seq or 0)
+        member.leader = member.id
+        self.follow()
+        # Entries of earlier terms are committed with one of this term only: this one (D7).
+        self._start = self._append_configuration(member.membership.newest)
+
+    # ------------------------------------------------------------------ time
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` has something to do."""
+        config = self._member.config
+        times = [progress.last_sent_ms + config.heartbeat_ms for progress in self._progress.values()]
+        if times:
+            times.append(self._heard_ms() + config.election_timeout_max_ms + 1)
+        if self._target is not None:
+            times.append(self._target[1])
+        return min(times, default=None)
+
+    def tick(self) -> None:
+        """Heartbeats, and what had to happen by now."""
+        member, config = self._member, self._member.config
+        if member.now - self._heard_ms() > config.election_timeout_max_ms:
+            self.over = True
+            return
+        if self._target is not None and member.now >= self._target[1]:
+            self._target = None
+        for peer, progress in self._progress.items():
+            if member.now - progress.last_sent_ms >= config.heartbeat_ms:
+                progress.unreachable = False
+                gone = progress.next_index < member.log.first_index
+                if gone or not self._send_entries(peer, progress):
+                    self._send_append(peer, progress, ())
+        joining = self._changes.joining
+        if joining is not None and joining.server.id in self._progress:
+            silent_ms = member.now - self._progress[joining.server.id].last_heard_ms
+            if silent_ms > 10 * config.election_timeout_max_ms:
+                self._changes.give_up("the new server does not answer")
+                self.follow()
+
+    def _heard_ms(self) -> int:
+        """Since when a majority has not been silent."""
+        member, servers = self._member, self._member.membership.in_force.servers
+        heard = [member.now if s.id == member.id else self._progress[s.id].last_heard_ms for s in servers]
+        return sorted(heard)[len(heard) - member.membership.quorum]
+
+    # ------------------------------------------------------------------ what is asked of it
+
+    def client_request(self, request: Request, token: int) -> None:
+        """Append a client's entries; answered after the commit (D8)."""
+        member, kind = self._member, MessageType.APPEND_ENTRIES_RESPONSE
+        if not request.entries:
+            member.respond(token, kind, member.id, member.log.last_index + 1, True)
+        elif self._target is not None:
+            member.respond(token, kind, member.id, Refusal.TRANSFER, False)
+        elif not self._append([entry.value for entry in request.entries], token, from_client=True):
+            member.respond(token, kind, member.id, Refusal.UNCOMMITTED, False)
+
+    def propose(self, values: Sequence[bytes], token: int) -> None:
+        """Append entries of our own. Raises `ProposalDropped`."""
+        if self._target is not None:
+            raise ProposalDropped("leadership-in-transfer")
+        if not self._append(values, token, from_client=False):
+            raise ProposalDropped("too-much-uncommitted")
+
+    def propose_conf_change(self, change: ConfChange, token: int) -> None:
+        """Begin to change the Configuration. Raises `ProposalDropped`."""
+        if self._target is not None:
+            raise ProposalDropped("leadership-in-transfer")
+        if self._member.commit < self._start:
+            raise ProposalDropped("nothing-committed-yet")
+        self._changes.begin(change, token, self._member.log.last_index, self._heard_of_late())
+        if self._changes.joining is None:
+            self._append_change()
+        self.follow()
+
+    def transfer(self, to: int) -> None:
+        """Hand over to a member, 0: to the one that is best placed. Raises `ProposalDropped`."""
+        if self._target is not None:
+            raise ProposalDropped("leadership-in-transfer")
+        member = self._member
+        candidates = {p: self._progress[p] for p in member.membership.others(member.id) if to in (0, p)}
+        if not candidates:
+            raise ProposalDropped("no-such-member")
+        extensions, heard = member.extensions, self._heard_of_late()
+        best = max(
+            candidates,
+            key=lambda p: (p in heard, TIMEOUT_NOW in extensions.get(p, ()), candidates[p].match_index, -p),
+        )
+        self._target = (best, member.now + member.config.election_timeout_max_ms, 0)
+
+    def read_index(self, token: int) -> None:
+        """See `RawNode.read_index`."""
+        # What was committed before is committed with the first entry of this term at the latest.
+        self._reads.begin(token, max(self._member.commit, self._start))
+
+    def _heard_of_late(self) -> set[int]:
+        member = self._member
+        since = member.now - member.config.election_timeout_max_ms
+        return {member.id} | {p for p, progress in self._progress.items() if progress.last_heard_ms >= since}
+
+    def _append(self, values: Sequence[bytes], token: int, from_client: bool) -> bool:
+        log, term = self._member.log, self._member.term
+        index = log.last_index + 1
+        if not self._proposals.admit(values, index + len(values) - 1, token, from_client):
+            return False
+        log.append([Entry(i, term, ValueType.APPLICATION, value) for i, value in enumerate(values, index)])
+        return True
+
+    def _append_configuration(self, like: Configuration) -> int:
+        """Append the servers of ``like`` as the newest Configuration; its index."""
+        log, membership = self._member.log, self._member.membership
+        index = log.last_index + 1
+        configuration = Configuration(index, membership.newest.log_index, like.servers)
+        value = encode_configuration(configuration)
+        log.append((Entry(index, self._member.term, ValueType.CONFIGURATION, value),))
+        membership.append(index, configuration)
+        return index
+
+    def _append_change(self) -> None:
+        self._changes.appended(self._append_configuration(self._changes.target()))
+
+    # ------------------------------------------------------------------ who is followed
+
+    @property
+    def joining(self) -> int:
+        """The server that catches up to become a member, 0: none does."""
+        return self._changes.joining.server.id if self._changes.joining is not None else 0
+
+    def follow(self) -> None:
+        """Replicate to exactly the other servers that are members, or about to be."""
+        member = self._member
+        self.servers = self._changes.addressed()
+        wanted = {server.id for server in self.servers} - {member.id}
+        for peer in self._progress.keys() - wanted:
+            progress = self._progress[peer]
+            if progress.notified < member.commit and not progress.unreachable:
+                self._send_append(peer, progress, ())  # it hears that it is removed
+            del self._progress[peer]
+        for peer in sorted(wanted - self._progress.keys()):
+            self._progress[peer] = Progress(member.log.last_index + 1, member.now)
+
+    def peers(self) -> dict[int, PeerStatus]:
+        """A picture of every follower."""
+        return {
+            peer: PeerStatus(
+                p.match_index,
+                p.next_index,
+                p.state.value if p.snapshot is None else "snapshot",
+                len(p.sent),
+            )
+            for peer, p in self._progress.items()
+        }
+
+    # ------------------------------------------------------------------ sending
+
+    def flush(self) -> None:
+        """Send what there is to send, as far as the windows allow."""
+        member = self._member
+        for peer, progress in self._progress.items():
+            while self._send_entries(peer, progress):
+                pass
+            told = progress.notified >= member.commit and not self._reads.wait_for(progress.last_seq)
+            if not told and not progress.sent and not progress.unreachable:
+                self._send_append(peer, progress, ())
+        if self._target is not None:
+            self._hand_over(*self._target)
+
+    def _hand_over(self, to: int, deadline: int, seq: int) -> None:
+        member, progress = self._member, self._progress.get(to)
+        if progress is None:
+            self._target = None
+        elif not seq and progress.match_index == member.log.last_index:
+            if TIMEOUT_NOW in member.extensions.get(to, ()):
+                last = (member.log.last_term, member.log.last_index)
+                seq = member.request(to, MessageType.TIMEOUT_NOW_REQUEST, member.term, last, member.commit)
+                self._target = (to, deadline, seq)
+            else:
+                self.over = self.resting = True
+
+    def _send_entries(self, peer: int, progress: Progress) -> bool:
+        """Send the next entries that the window allows; False if there was nothing to send."""
+        log, config = self._member.log, self._member.config
+        if progress.next_index < log.first_index:
+            return self._send_snapshot(peer, progress)
+        progress.snapshot = None
+        if progress.next_index > log.last_index or progress.paused(
+            config.max_inflight_messages, config.max_inflight_bytes
+        ):
+            return False
+        self._send_append(
+            peer, progress, log.entries(progress.next_index, log.last_index + 1, config.batch_bytes)
+        )
+        return True
+
+    def _send_append(self, peer: int, progress: Progress, entries: Sequence[Entry]) -> None:
+        member = self._member
+        # A peer that needs entries which are gone is asked, at heartbeats, whether it has them after all.
+        previous = max(progress.next_index, member.log.first_index) - 1
+        seq = member.request(
+            peer,
+            MessageType.APPEND_ENTRIES_REQUEST,
+            member.term,
+            (member.log.term(previous), previous),
+            member.commit,
+            [LogEntry(e.term, e.value_type, e.value) for e in entries],
+        )
+        last = previous + len(entries)
+        progress.record(seq, previous, last, sum(len(e.value) for e in entries))
+        if progress.state is ProgressState.REPLICATE:
+            progress.next_index = last + 1
+        progress.notified = member.commit
+        progress.last_sent_ms = member.now
+
+    def _send_snapshot(self, peer: int, progress: Progress) -> bool:
+        """Send the next piece of a snapshot; one at a time, since its answer says where to go on."""
+        member, storage = self._member, self._member.log.storage
+        way = progress.snapshot
+        if progress.unreachable or (way is not None and way.seq):
+            return False
+        if way is None:
+            way = progress.snapshot = Transmission(storage.snapshot())
+        size = member.config.batch_bytes
+        try:
+            data, way.last = storage.snapshot_chunk(way.meta.index, way.offset, size)
+        except Compacted:
+            way = progress.snapshot = Transmission(storage.snapshot())
+            data, way.last = storage.snapshot_chunk(way.meta.index, 0, size)
+        meta, way.size = way.meta, len(data)
+        piece = SnapshotSyncRequest(meta.index, meta.term, meta.configuration, way.offset, data, way.last)
+        value = encode_snapshot_sync_request(piece)
+        way.seq = member.request(
+            peer,
+            MessageType.INSTALL_SNAPSHOT_REQUEST,
+            member.term,
+            (meta.term, meta.index),
+            member.commit,
+            (LogEntry(member.term, ValueType.SNAPSHOT_SYNC_REQUEST, value),),
+        )
+        return True
+
+    # ------------------------------------------------------------------ answers
+
+    def answered(self, seq: int, response: Response) -> None:
+        """Take an answer that names no later term."""
+        if self._target is not None and seq == self._target[2]:
+            if not response.accepted:
+                self._target = None
+            return
+        for peer, progress in self._progress.items():
+            if progress.snapshot is not None and progress.snapshot.seq == seq:
+                progress.last_heard_ms = self._member.now
+                self._piece_answered(peer, progress, progress.snapshot, response)
+                return
+            sent = progress.take(seq)
+            if sent is not None:
+                progress.last_heard_ms = self._member.now
+                progress.unreachable = False
+                if response.term == self._member.term:
+                    self._reads.heard(peer, seq)
+                self._append_answered(peer, progress, sent, response)
+                return
+
+    def unreachable(self, peer: int, seq: int | None) -> None:
+        """The request got no answer; None: ``peer`` cannot be reached."""
+        progress = self._progress.get(peer)
+        if progress is None:
+            return
+        way = progress.snapshot
+        if way is not None and seq in (None, way.seq):
+            way.seq = 0
+        elif seq is not None and progress.take(seq) is None:
+            return
+        progress.probe(progress.match_index + 1)
+        progress.unreachable = True
+
+    def _append_answered(
+        self, peer: int, progress: Progress, sent: tuple[int, int], response: Response
+    ) -> None:
+        previous, last = sent
+        if not response.accepted or response.term != self._member.term:
+            # The logs do not meet at `previous`; the hint may jump back any distance.
+            progress.probe(min(previous, max(response.next_index, 1)))
+        elif last > progress.match_index or progress.state is ProgressState.PROBE:
+            progress.accepted(last)
+            self._advanced(peer, progress)
+
+    def _piece_answered(self, peer: int, progress: Progress, way: Transmission, response: Response) -> None:
+        held, expected = response.next_index, way.offset + way.size
+        way.seq = 0
+        if not response.accepted:
+            progress.unreachable = True  # it cannot now, or needs none; a heartbeat will tell
+        elif way.last and held == expected:
+            progress.snapshot = None
+            progress.accepted(way.meta.index)
+            self._advanced(peer, progress)
+        else:
+            # Pieces from before may be held; none, where what came was no sound snapshot.
+            progress.unreachable = held < expected
+            way.offset = held
+
+    def _advanced(self, peer: int, progress: Progress) -> None:
+        member = self._member
+        if peer == self.joining:
+            if self._changes.caught_up(progress.match_index, member.log.last_index):
+                self._append_change()
+            self.follow()
+        self.maybe_commit()
+
+    # ------------------------------------------------------------------ committing
+
+    def maybe_commit(self) -> None:
+        """Commit what a majority holds durably, if it is of the current term (Raft §5.4.2)."""
+        member = self._member
+        servers = member.membership.in_force.servers
+        matches = sorted(
+            member.log.stable if s.id == member.id else self._progress[s.id].match_index for s in servers
+        )
+        index = matches[len(matches) - member.membership.quorum]
+        if index <= member.commit or member.log.term(index) != member.term:
+            return
+        changed = member.commit_to(index)
+        for proposal in self._proposals.committed(index):
+            last = proposal.last_index
+            if proposal.from_client:  # durable at a majority: this waits for none of our own writes
+                kind = MessageType.APPEND_ENTRIES_RESPONSE
+                answer = Response(kind, member.id, member.id, member.term, last + 1, True)
+                member.responses.append((proposal.token, answer))
+            else:
+                member.outcomes.append((proposal.token, (last, member.term)))
+        self._changes.committed(index)
+        if changed:
+            self.follow()
+            if member.id not in member.membership:
+                self.flush()  # the others hear of the commit
+                self.over = True
+
+    def end(self) -> None:
+        """Leadership is lost: what is not committed may yet be, or not."""
+        member = self._member
+        for proposal in self._proposals.drop():
+            if proposal.from_client:
+                member.responses.append((proposal.token, None))
+            else:
+                member.outcomes.append((proposal.token, None))
+        self._changes.end()
+        self._reads.end()
