@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -13,13 +15,43 @@ from garlicfarm.wire.messages import Configuration, Request, Response
 
 __all__ = ["Peers"]
 
+SAMPLES = 100
+LIMIT_SHARE = 0.25
+SLOW_AGAIN_S = 3600.0
+
+
+class _RoundTrips:
+    """The last `SAMPLES` round trips to one member, at most one in ``every_s``.
+
+    Every answered Raft request counts, with entries or without: an answer that waited for the member's
+    fsync, or behind a batch, is what a vote or a heartbeat would have met there. But requests that were
+    late together, on a busy link behind one hiccup, are one sample; and what was never answered is none,
+    since it cost its connection, which is told of as that.
+    """
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._samples: deque[float] = deque(maxlen=SAMPLES)
+        self._next_s = -math.inf
+
+    def add(self, rtt_s: float, now: float) -> float | None:
+        """The 99th percentile (all but the slowest were that fast), if this is a sample and there are
+        enough of them."""
+        if now < self._next_s:
+            return None
+        self._next_s = now + self._every_s
+        self._samples.append(rtt_s)
+        return sorted(self._samples)[-2] if len(self._samples) == SAMPLES else None
+
 
 class _Peer:
-    def __init__(self, endpoint: str, link: Link, caller: Caller, scope: trio.CancelScope) -> None:
+    def __init__(self, endpoint: str, link: Link, caller: Caller, round_trips: _RoundTrips) -> None:
         self.endpoint = endpoint
         self.link = link
         self.caller = caller
-        self.scope = scope
+        self.round_trips = round_trips
+        self.slow_again_s = -math.inf  # not to be told of before
+        self.scope = trio.CancelScope()
         self.last_contact_s: float | None = None
         self.error: str | None = ""
 
@@ -29,7 +61,9 @@ class Peers:
 
     ``dial(id, endpoint)`` opens an authenticated stream. ``answered(seq, response)`` and
     ``unreachable(id, seq)`` are the core's. ``changed(id, error)`` tells that a connection came up
-    (None) or broke.
+    (None) or broke. ``slow(id, p99_s, limit_s)`` tells, at most once an hour and member, that the 99th
+    percentile of its round trips is above a quarter of ``election_timeout_min_s``: then heartbeats and
+    votes may come too late for this timeout. ``heartbeat_s``: how often there is an answer at least.
     """
 
     def __init__(
@@ -43,6 +77,9 @@ class Peers:
         answered: Callable[[int, Response], None],
         unreachable: Callable[[int, int], None],
         changed: Callable[[int, Exception | None], None],
+        slow: Callable[[int, float, float], None] = lambda member, p99_s, limit_s: None,
+        heartbeat_s: float = math.inf,
+        election_timeout_min_s: float = math.inf,
     ) -> None:
         self._node_id = node_id
         self._dial = dial
@@ -52,6 +89,9 @@ class Peers:
         self._answered = answered
         self._unreachable = unreachable
         self._changed = changed
+        self._slow = slow
+        self._sample_s = heartbeat_s / 2  # heartbeats that come a little early count as well
+        self._limit_s = election_timeout_min_s * LIMIT_SHARE
         self._peers: dict[int, _Peer] = {}
         self._configuration: Configuration | None = None
         self._reconfigured = trio.Event()
@@ -95,7 +135,7 @@ class Peers:
         caller = Caller(
             connect, server_id=member, timeout_s=self._call_timeout_s, backoff=self._backoff, lazy=True
         )
-        return _Peer(endpoint, link, caller, trio.CancelScope())
+        return _Peer(endpoint, link, caller, _RoundTrips(self._sample_s))
 
     async def _run_peer(self, peer: _Peer) -> None:
         with peer.scope:
@@ -105,7 +145,17 @@ class Peers:
 
     def _on_answer(self, member: int, seq: int, response: Response) -> None:
         self.heard_from(member)
+        if peer := self._peers.get(member):
+            self._note_round_trip(member, peer)
         self._answered(seq, response)
+
+    def _note_round_trip(self, member: int, peer: _Peer) -> None:
+        rtt_s, now = peer.link.rtt_s, trio.current_time()
+        assert rtt_s is not None  # it was set by the answer at hand
+        p99_s = peer.round_trips.add(rtt_s, now)
+        if p99_s is not None and p99_s > self._limit_s and now >= peer.slow_again_s:
+            peer.slow_again_s = now + SLOW_AGAIN_S
+            self._slow(member, p99_s, self._limit_s)
 
     def _on_change(self, member: int, error: Exception | None) -> None:
         if peer := self._peers.get(member):

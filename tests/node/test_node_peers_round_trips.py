@@ -1,0 +1,153 @@
+"""Members that answer too slowly for the election timeout are told of, and honest hiccups are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import count
+
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm.handshake import Established
+from garlicfarm.link import Backoff
+from garlicfarm.node.peers import SAMPLES, Peers
+from garlicfarm.wire import Limits, RequestDecoder, encode_response
+from garlicfarm.wire.messages import (
+    ClusterServer,
+    Configuration,
+    LogEntry,
+    MessageType,
+    Request,
+    Response,
+    ValueType,
+)
+
+Clock = trio.testing.MockClock
+HEARTBEAT_S = 1.5
+ELECTION_S = 3.0
+QUICK_S, LIMIT_S, SLOW_S = 0.5, 0.75, 0.8
+
+
+class Slow:
+    """Member 1, and members 2 and 3, which answer each request after ``delay_s``."""
+
+    def __init__(self) -> None:
+        self.delay_s = {2: QUICK_S, 3: QUICK_S}
+        self.told: list[tuple[float, int, float, float]] = []
+        self.answers = 0
+        self._tags = count()
+        self.peers = Peers(
+            1,
+            self._dial,
+            timeout_s=3.0,
+            call_timeout_s=3.0,
+            backoff=Backoff(lambda: 0.5),
+            answered=self._answered,
+            unreachable=lambda member, seq: pytest.fail("every request is answered"),
+            changed=lambda member, error: None,
+            slow=lambda *values: self.told.append((trio.current_time(), *values)),
+            heartbeat_s=HEARTBEAT_S,
+            election_timeout_min_s=ELECTION_S,
+        )
+
+    def _answered(self, seq: int, response: Response) -> None:
+        self.answers += 1
+
+    async def _dial(self, member: int, endpoint: str) -> Established:
+        ours, theirs = trio.testing.memory_stream_pair()
+        self.nursery.start_soon(self._serve, member, theirs)
+        return Established(ours, "farm", "1", frozenset(), None, None, b"")
+
+    async def _serve(self, member: int, stream: trio.abc.Stream) -> None:
+        decoder = RequestDecoder(Limits())
+        while data := await stream.receive_some():
+            decoder.receive_data(data)
+            await trio.sleep(self.delay_s[member])
+            while decoder.next_message() is not None:
+                answer = Response(MessageType.APPEND_ENTRIES_RESPONSE, member, 1, 1, 1, True)
+                await stream.send_all(encode_response(answer))
+
+    async def start(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        nursery.start_soon(self.peers.run)
+        servers = tuple(ClusterServer(member, f"ssl://member{member}") for member in (1, 2, 3))
+        self.peers.follow(Configuration(0, 0, servers))
+        await trio.testing.wait_all_tasks_blocked()
+
+    def send(self, member: int, *values: bytes) -> None:
+        entries = tuple(LogEntry(1, ValueType.APPLICATION, value) for value in values)
+        request = Request(MessageType.APPEND_ENTRIES_REQUEST, 1, member, 1, entries=entries)
+        self.peers.send(member, next(self._tags), request)
+
+    async def beat(self, times: int, *members: int, slow: Iterable[int] = ()) -> None:
+        """Heartbeats to members; member 2 is slow to answer those with the numbers ``slow``."""
+        for number in range(times):
+            self.delay_s[2] = SLOW_S if number in slow else QUICK_S
+            for member in members:
+                self.send(member)
+            await trio.sleep(HEARTBEAT_S)
+
+
+async def test_round_trip_p99_over_a_quarter_of_the_election_timeout_is_told_of_that_member(
+    autojump_clock: Clock,
+) -> None:
+    slow = Slow()
+    async with trio.open_nursery() as nursery:
+        await slow.start(nursery)
+        await slow.beat(SAMPLES, 2, 3, slow={7, 42})
+        ((_, member, p99_s, limit_s),) = slow.told
+        assert (member, p99_s, limit_s) == (2, pytest.approx(SLOW_S), LIMIT_S)
+        assert slow.answers == 2 * SAMPLES
+        nursery.cancel_scope.cancel()
+
+
+async def test_one_slow_round_trip_of_a_hundred_is_not_told(autojump_clock: Clock) -> None:
+    slow = Slow()
+    async with trio.open_nursery() as nursery:
+        await slow.start(nursery)
+        await slow.beat(5 * SAMPLES, 2, slow={7, 42 + SAMPLES, 43 + 2 * SAMPLES})
+        assert slow.told == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_fewer_round_trips_than_a_hundred_are_not_judged(autojump_clock: Clock) -> None:
+    slow = Slow()
+    async with trio.open_nursery() as nursery:
+        await slow.start(nursery)
+        await slow.beat(SAMPLES - 1, 2, slow=range(SAMPLES))
+        assert slow.told == []
+        await slow.beat(1, 2, slow={0})
+        assert len(slow.told) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_slow_member_is_told_of_once_an_hour_while_it_stays_slow(autojump_clock: Clock) -> None:
+    slow = Slow()
+    async with trio.open_nursery() as nursery:
+        await slow.start(nursery)
+        hour = round(3600 / HEARTBEAT_S)
+        await slow.beat(SAMPLES + 2 * hour + 1, 2, slow=range(3 * hour))
+        first, second, third = (at for at, *_ in slow.told)
+        assert second - first == pytest.approx(3600, abs=HEARTBEAT_S)
+        assert third - second == pytest.approx(3600, abs=HEARTBEAT_S)
+        await slow.beat(SAMPLES + hour, 2)
+        assert len(slow.told) == 3
+        nursery.cancel_scope.cancel()
+
+
+async def test_requests_that_one_hiccup_delays_together_are_one_round_trip(autojump_clock: Clock) -> None:
+    slow = Slow()
+    async with trio.open_nursery() as nursery:
+        await slow.start(nursery)
+        await slow.beat(SAMPLES, 2)
+        slow.delay_s[2] = SLOW_S
+        for _ in range(64):
+            slow.send(2, b"an entry")
+        await trio.sleep(HEARTBEAT_S)
+        assert slow.answers == SAMPLES + 64
+        await slow.beat(10, 2)
+        assert slow.told == []
+        await slow.beat(1, 2, slow={0})
+        assert len(slow.told) == 1
+        nursery.cancel_scope.cancel()
