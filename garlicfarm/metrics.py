@@ -82,9 +82,6 @@ class NodeMetrics:
         self.storage_snapshots = self._counter(
             "storage_snapshots_total", "Snapshots of the state, ok and failed.", "farm", "outcome"
         )
-        self.storage_held_back_entries = self._gauge(
-            "storage_held_back_entries", "Entries kept only for members that lack them.", "farm"
-        )
         self.farm_publisher_id = self._gauge("farm_publisher_id", "Id of the publisher, 0 for none.", "farm")
         self.farm_publisher_changes = self._counter(
             "farm_publisher_changes_total", "New publishers named.", "farm"
@@ -123,7 +120,6 @@ class FarmMetrics:
         self.storage_fsync_seconds = node.storage_fsync_seconds.labels(farm)
         self.storage_batch_entries = node.storage_batch_entries.labels(farm)
         self.storage_bytes = node.storage_bytes.labels(farm)
-        self.storage_held_back_entries = node.storage_held_back_entries.labels(farm)
         self._snapshots = {name: node.storage_snapshots.labels(farm, name) for name in ("ok", "failed")}
         self.farm_publisher_id = node.farm_publisher_id.labels(farm)
         self.farm_publisher_changes = node.farm_publisher_changes.labels(farm)

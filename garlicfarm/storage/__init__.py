@@ -5,7 +5,9 @@
   the read side of the consensus core (`garlicfarm.raft.types.Storage`).
 * `Writer`: the one thread that writes; everything queued becomes one transaction and one fsync, and
   only what is durable is reported. An error of a write or an fsync ends it: nothing is tried again.
-* `write_snapshot`: an application's state, which lets `Writer.compact` delete entries.
+* `write_snapshot`: an application's state, which lets `Writer.compact` delete entries. It is sent to
+  members that need these (`LogStore.snapshot_chunk`), which receive it (`Writer.submit_chunk`) and let it
+  stand for their log (`garlicfarm.raft.types.Persist`).
 * `LogReader`: pieces of the log for feeds, from worker threads, over a connection of its own.
 """
 

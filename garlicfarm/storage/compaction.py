@@ -1,14 +1,17 @@
-"""Deleting the log's oldest entries, in transactions that keep nobody waiting for long."""
+"""Shortening the log: its beginning moves at once, and the rows before that are deleted little by little, in
+transactions that keep nobody waiting for long. Rows that a crash leaves there count for nothing."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 
+from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.storage.schema import Corrupt, decode_entry, encode_boundary
-from garlicfarm.wire.messages import ValueType
+from garlicfarm.wire import encode_configuration
 
-__all__ = ["delete_entries"]
+__all__ = ["delete_entries", "install"]
 
 _STEP_ENTRIES = 1000
 _STEP_BYTES = 4 << 20
@@ -16,33 +19,52 @@ _FREE_PAGES = 1024  # kept for what is appended next; more than these are given 
 _STEP_PAGES = 256
 
 
+def install(db: sqlite3.Connection, snapshot: SnapshotMeta) -> None:
+    """Within a transaction: let the log begin after a snapshot that was received."""
+    _move(db, snapshot.index, snapshot.term, encode_configuration(snapshot.configuration))
+
+
 def delete_entries(db: sqlite3.Connection, upto: int) -> bool:
-    """One transaction: delete the oldest entries, at most 1,000 or 4 MiB of values (or one), none above
-    ``upto``; say in ``boundary`` where the log begins now; and give a MiB of free pages back to the
-    system. Durable on return. Returns whether all is done.
+    """One transaction: let the log begin after ``upto`` (0, or anything before its beginning: it stays as it
+    is), delete the oldest rows before that, at most 1,000 or 4 MiB of values (or one), and give a MiB of
+    free pages back to the system. Durable on return. Returns whether all is done.
 
     Raises `sqlite3.Error`, `Corrupt` included: the transaction did not take place.
     """
+    boundary, configuration = db.execute("SELECT idx, configuration FROM boundary").fetchone()
+    if upto <= boundary and not _rows(db, boundary):
+        return True
     db.execute("BEGIN IMMEDIATE")
-    size = index = term = 0
-    configuration = db.execute("SELECT configuration FROM boundary").fetchone()[0]
-    query = "SELECT * FROM entries WHERE idx <= ? ORDER BY idx LIMIT ?"
-    with closing(db.execute(query, (upto, _STEP_ENTRIES))) as rows:
-        for row in rows:
-            entry = decode_entry(row)
-            if index and size + len(entry.value) > _STEP_BYTES:
-                break
-            index, term = entry.index, entry.term
-            size += len(entry.value)
-            if entry.value_type is ValueType.CONFIGURATION:
-                configuration = entry.value
-    if not index:
-        raise Corrupt(f"the entries up to {upto} are missing")
+    if upto > boundary:
+        row = db.execute("SELECT * FROM entries WHERE idx = ?", (upto,)).fetchone()
+        if row is None:
+            raise Corrupt(f"entry {upto} is missing")
+        query = "SELECT * FROM entries WHERE type = 2 AND idx > ? AND idx <= ? ORDER BY idx DESC LIMIT 1"
+        newest = db.execute(query, (boundary, upto)).fetchone()
+        if newest is not None:
+            configuration = decode_entry(newest).value
+        boundary = upto
+        _move(db, upto, decode_entry(row).term, configuration)
+    size = index = 0
+    for idx, length in _rows(db, boundary):
+        if index and size + length > _STEP_BYTES:
+            break
+        index, size = idx, size + length
     db.execute("DELETE FROM entries WHERE idx <= ?", (index,))
-    boundary = encode_boundary(index, term, configuration)
-    db.execute("UPDATE boundary SET idx = ?, term = ?, configuration = ?, crc32 = ?", boundary)
     surplus = db.execute("PRAGMA freelist_count").fetchone()[0] - _FREE_PAGES
     for _ in range(min(surplus, _STEP_PAGES)):
         db.execute("PRAGMA incremental_vacuum(1)")  # of more, the module sqlite3 carries out the first only
     db.execute("COMMIT")
-    return index == upto
+    return not _rows(db, boundary)
+
+
+def _move(db: sqlite3.Connection, index: int, term: int, configuration: bytes | None) -> None:
+    row = encode_boundary(index, term, configuration)
+    db.execute("UPDATE boundary SET idx = ?, term = ?, configuration = ?, crc32 = ?", row)
+
+
+def _rows(db: sqlite3.Connection, boundary: int) -> Sequence[tuple[int, int]]:
+    """(index, size) of the oldest rows that are no longer the log's."""
+    query = "SELECT idx, length(value) FROM entries WHERE idx <= ? ORDER BY idx LIMIT ?"
+    with closing(db.execute(query, (boundary, _STEP_ENTRIES))) as rows:
+        return rows.fetchall()

@@ -27,8 +27,9 @@ from garlicfarm.errors import (
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage import schema
 from garlicfarm.storage.directory import fsync_path
+from garlicfarm.storage.outgoing import Outgoing
 from garlicfarm.storage.schema import Genesis
-from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot
+from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, snapshot_name
 from garlicfarm.storage.wal import check_wal
 from garlicfarm.wire.messages import Configuration
 
@@ -116,6 +117,10 @@ class LogStore:
         self.path = path
         self.genesis, self._hard_state, self._boundary, self._last = contents
         self.restored, self.problems = snapshots
+        self._newest = SnapshotMeta(0, 0, self.genesis.configuration or Configuration(0, 0))
+        if self.restored is not None:
+            self._newest = self.restored.meta
+        self._outgoing = Outgoing(path.parent / SNAPSHOTS)
         if self.restored is not None and self.restored.index > self._hard_state.commit:
             # Only committed entries get into a snapshot; the commit index is written now and then.
             self._hard_state = msgspec.structs.replace(self._hard_state, commit=self.restored.index)
@@ -162,6 +167,8 @@ class LogStore:
                 writes.execute("PRAGMA wal_autocheckpoint = 0")  # Writer does it: SQLite swallows its errors
                 if writes.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
                     raise StorageInUse(f"another program reads {path}; stop it first")
+                for path_left in (directory / SNAPSHOTS).glob("*.tmp"):
+                    path_left.unlink()
                 stack.pop_all()
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # the last: SQLite quoting a bad schema
             raise schema.storage_error(error, path) from error
@@ -169,6 +176,7 @@ class LogStore:
 
     def close(self) -> None:
         """Close both connections. `Writer.run` must have ended (it closes its own), or never begun."""
+        self._outgoing.close()
         self._reads.close()
         self.writes.close()
 
@@ -182,9 +190,9 @@ class LogStore:
     def initial_state(self) -> tuple[HardState, Configuration]:
         """The durable hard state, its commit index not below that of `restored`, and the Configuration in
         force there. Raises `StorageError` (the disk), `StorageDamaged`."""
-        query = "SELECT * FROM entries WHERE type = 2 AND idx <= ? ORDER BY idx DESC LIMIT 1"
+        query = "SELECT * FROM entries WHERE type = 2 AND idx > ? AND idx <= ? ORDER BY idx DESC LIMIT 1"
         try:
-            row = self._reads.execute(query, (self._hard_state.commit,)).fetchone()
+            row = self._reads.execute(query, (self._boundary.index, self._hard_state.commit)).fetchone()
             if row is not None:
                 return self._hard_state, schema.configuration_of(schema.decode_entry(row).value)
         except sqlite3.Error as error:
@@ -226,10 +234,28 @@ class LogStore:
         return self._last
 
     def snapshot(self) -> SnapshotMeta:
-        """What the application starts from: `restored`, without its state."""
-        if self.restored is None:
-            return SnapshotMeta(0, 0, self.genesis.configuration or Configuration(0, 0))
-        return SnapshotMeta(self.restored.index, self.restored.term, self.restored.configuration)
+        """The newest one that is durable: after `open` that of `restored`, then what was received and made
+        the log's by a step, or `took_snapshot`."""
+        return self._newest
+
+    def snapshot_chunk(self, index: int, offset: int, max_bytes: int) -> tuple[bytes, bool]:
+        """At most ``max_bytes`` of the snapshot of ``index`` from byte ``offset`` on, and whether they are
+        its last. One that was begun is served to its end, though newer ones replaced it meanwhile.
+
+        Raises `Compacted` (it is gone, or not yet in use), `StorageError`.
+        """
+        try:
+            piece = self._outgoing.piece(index, offset, max_bytes) if index <= self._newest.index else None
+        except OSError as error:
+            raise schema.storage_error(error, self.path.parent / SNAPSHOTS) from error
+        if piece is None:
+            raise Compacted(self.first_index())
+        return piece
+
+    def read_state(self, meta: SnapshotMeta) -> Snapshot:
+        """The snapshot that ``meta`` is of, with the application's state. Blocking, as long as the disk
+        takes; from any thread. Raises `StorageDamaged`, `StorageVersion`, `StorageError`."""
+        return read_snapshot(self.path.parent / SNAPSHOTS / f"{snapshot_name(meta.index, meta.term)}.snap")
 
     def _from_disk(self, lo: int, hi: int, max_bytes: int) -> list[Entry]:
         """Entries from lo on; more than are wanted by at most one."""
@@ -262,10 +288,21 @@ class LogStore:
         at a boundary is only asked for at a start."""
         self._boundary = SnapshotMeta(upto, self.term(upto), self._boundary.configuration)
 
+    def took_snapshot(self, meta: SnapshotMeta) -> None:
+        """One of this member's own state is durable (`write_snapshot`); told in the Trio thread, too."""
+        if meta.index > self._newest.index:
+            self._newest = meta
+
     def written(self, persist: Persist) -> None:
         """A step is durable: show it, as far as no step queued behind it takes it back."""
         if persist.truncate_from is not None:
             self._truncations.popleft()
+        if persist.snapshot is not None:
+            self._boundary = self._newest = persist.snapshot
+            if self._last < persist.snapshot.index:
+                self._tail.clear()
+                self._tail_bytes = 0
+                self._last = persist.snapshot.index
         if persist.hard_state is not None:
             self._hard_state = persist.hard_state
         entries = persist.entries
@@ -317,7 +354,8 @@ def _verify(db: sqlite3.Connection, path: Path) -> _Contents:
         raise schema.Corrupt(problem)
     boundary = schema.read_boundary(db)
     last = boundary.index
-    with closing(db.execute("SELECT * FROM entries ORDER BY idx")) as rows:
+    query = "SELECT * FROM entries WHERE idx > ? ORDER BY idx"  # rows before that are still to be deleted
+    with closing(db.execute(query, (boundary.index,))) as rows:
         for row in rows:
             last += 1
             if schema.decode_entry(row).index != last:

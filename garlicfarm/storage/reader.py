@@ -48,20 +48,26 @@ class LogReader:
         if upto <= after:
             raise LocalProtocolError(f"entries after {after} up to {upto}")
         found: list[Entry] = []
+        query = "SELECT * FROM entries WHERE idx > ? ORDER BY idx"
         try:
-            with closing(
-                self._db.execute("SELECT * FROM entries WHERE idx > ? ORDER BY idx", (after,))
-            ) as rows:
-                for row in rows:
-                    entry = decode_entry(row)
-                    if entry.index != after + 1 + len(found):
-                        raise Corrupt("a gap in the log") if found else Compacted(entry.index)
-                    max_bytes -= len(entry.value) + _ENTRY_BYTES
-                    if found and max_bytes < 0:
-                        break
-                    found.append(entry)
-                    if entry.index == upto:
-                        break
+            self._db.execute("BEGIN")  # what follows sees one state of the log
+            try:
+                boundary = self._db.execute("SELECT idx FROM boundary").fetchone()[0]
+                if after < boundary:  # rows before that may still be there, and are no longer the log's
+                    raise Compacted(boundary + 1)
+                with closing(self._db.execute(query, (after,))) as rows:
+                    for row in rows:
+                        entry = decode_entry(row)
+                        if entry.index != after + 1 + len(found):
+                            raise Corrupt("a gap in the log")
+                        max_bytes -= len(entry.value) + _ENTRY_BYTES
+                        if found and max_bytes < 0:
+                            break
+                        found.append(entry)
+                        if entry.index == upto:
+                            break
+            finally:
+                self._db.execute("COMMIT")
             if not found:
                 raise Corrupt(f"the log ends before {upto}")
         except sqlite3.Error as error:

@@ -1,13 +1,14 @@
 """Snapshots of an application's state: what makes the entries up to its index unnecessary.
 
-A file ``<index>-<term>.snap`` is written beside (``.part``), synced, renamed, and its directory synced;
-it is checked as a whole before anything in it is believed::
+A file ``<index>-<term>.snap`` is written beside (``.tmp``; what another member sends: ``.part``), synced,
+renamed, and its directory synced; it is checked as a whole before anything in it is believed::
 
     magic 6 bytes | version u16 | size u64 | SHA-256 32 bytes | header_size u32 | header | state
 
 big-endian; size and SHA-256 are of all that follows them. The header is JSON: the farm's id, the
 application and its algorithm's version, index and term of the last entry in the state, the
-Configuration in force there, and the ids that were ever a member's.
+Configuration in force there, and the ids that were ever a member's. The whole file is what is sent to
+members whose log ends before ours begins.
 """
 
 from __future__ import annotations
@@ -15,25 +16,42 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from garlicfarm.errors import StorageDamaged, StorageError, StorageVersion
+from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.storage.directory import fsync_path
 from garlicfarm.storage.schema import Corrupt, configuration_of
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import Configuration
 
-__all__ = ["Snapshot", "list_snapshots", "read_snapshot", "remove_snapshots", "write_snapshot"]
+__all__ = [
+    "MAX_SNAPSHOT_BYTES",
+    "Snapshot",
+    "check_snapshot",
+    "claimed_size",
+    "list_snapshots",
+    "make_directory",
+    "read_snapshot",
+    "remove_snapshots",
+    "snapshot_name",
+    "write_snapshot",
+]
+
+MAX_SNAPSHOT_BYTES = 1 << 30
+"""The largest file that is written or received. The application holds its state in memory anyway."""
 
 _MAGIC = b"GFSNAP"
 _VERSION = 1
 _HEAD = struct.Struct(">6sHQ32s")
 _HEADER_SIZE = struct.Struct(">I")
-_NAME = re.compile(r"(\d+)-(\d+)\.snap", re.ASCII)
+_NAME = re.compile(r"(\d+)-(\d+)\.(snap|part)", re.ASCII)
+_PIECE_BYTES = 1 << 20
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -47,6 +65,11 @@ class Snapshot(msgspec.Struct, frozen=True):
     configuration: Configuration
     ids: tuple[int, ...]
     state: bytes
+
+    @property
+    def meta(self) -> SnapshotMeta:
+        """What the consensus core knows of it."""
+        return SnapshotMeta(self.index, self.term, self.configuration)
 
 
 class _Header(msgspec.Struct):
@@ -76,12 +99,12 @@ def write_snapshot(directory: Path, snapshot: Snapshot) -> None:
         )
     )
     body = _HEADER_SIZE.pack(len(header)) + header + snapshot.state
-    path = directory / f"{snapshot.index}-{snapshot.term}.snap"
-    part = path.with_suffix(".part")
+    path = directory / f"{snapshot_name(snapshot.index, snapshot.term)}.snap"
+    part = path.with_suffix(".tmp")
+    if _HEAD.size + len(body) > MAX_SNAPSHOT_BYTES:
+        raise StorageError(f"{path}: a state of {len(body)} bytes is too large; there is no new snapshot")
     try:
-        if not directory.exists():
-            directory.mkdir(mode=0o700)
-            fsync_path(directory.absolute().parent)
+        make_directory(directory)
         try:
             with part.open("wb") as file:
                 file.write(_HEAD.pack(_MAGIC, _VERSION, len(body), sha256(body).digest()))
@@ -102,53 +125,104 @@ def read_snapshot(path: Path) -> Snapshot:
     Raises `StorageDamaged`, `StorageVersion` (written by another version), `StorageError` (the system
     refuses).
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror or error}") from error
-    try:
-        magic, version, size, digest = _HEAD.unpack_from(data)
-        body = memoryview(data)[_HEAD.size :]
-        if magic != _MAGIC:
-            raise Corrupt("it is no snapshot")
-        if version != _VERSION:
-            # The sum does not cover the version: flipped bits are no version.
-            kind = StorageVersion if sha256(body).digest() == digest else StorageDamaged
-            raise kind(f"{path} has format version {version}, this program knows {_VERSION}")
-        if size != len(body) or sha256(body).digest() != digest:
-            raise Corrupt("it fails its checksum")
-        start = _HEADER_SIZE.size + _HEADER_SIZE.unpack_from(body)[0]
-        header = msgspec.json.decode(body[_HEADER_SIZE.size : start], type=_Header)
-        configuration = configuration_of(header.configuration)
-        if path.name != f"{header.index}-{header.term}.snap":
-            raise Corrupt("its name is not its own")
-    except (struct.error, msgspec.DecodeError, Corrupt) as error:
-        raise StorageDamaged(f"{path} is damaged: {error}") from error
-    return Snapshot(
-        header.farm_id,
-        header.application,
-        header.algorithm,
-        header.index,
-        header.term,
-        configuration,
-        header.ids,
-        bytes(body[start:]),
-    )
+    return _read(path, keep=True)
 
 
-def list_snapshots(directory: Path) -> Sequence[Path]:
+def check_snapshot(path: Path) -> Snapshot:
+    """As `read_snapshot`, but without the state, of which no more than a MiB is in memory at a time."""
+    return _read(path, keep=False)
+
+
+def claimed_size(head: bytes) -> int | None:
+    """How large the file is that begins with ``head``; None if it is too short to tell. Raises
+    `StorageDamaged`: it is no snapshot, or larger than `MAX_SNAPSHOT_BYTES`."""
+    if len(head) < _HEAD.size:
+        return None
+    magic, _, size, _ = _HEAD.unpack_from(head)
+    if magic != _MAGIC or size > MAX_SNAPSHOT_BYTES - _HEAD.size:
+        raise StorageDamaged(f"it is no snapshot, or one of more than {MAX_SNAPSHOT_BYTES} bytes")
+    return _HEAD.size + int(size)
+
+
+def snapshot_name(index: int, term: int) -> str:
+    """What a snapshot's file is called, without its suffix."""
+    return f"{index}-{term}"
+
+
+def make_directory(directory: Path) -> None:
+    """Make the directory of snapshots, durably, if it is missing. Raises `OSError`."""
+    if not directory.exists():
+        directory.mkdir(mode=0o700)
+        fsync_path(directory.absolute().parent)
+
+
+def list_snapshots(directory: Path, suffix: str = "snap") -> Sequence[Path]:
     """The snapshots' files, the newest first; none where there is no such directory. Raises `OSError`."""
     if not directory.exists():
         return []
     found = [(match, path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
-    return [path for match, path in sorted(found, key=lambda pair: int(pair[0][1]), reverse=True)]
+    newest_first = sorted(found, key=lambda pair: int(pair[0][1]), reverse=True)
+    return [path for match, path in newest_first if match[3] == suffix]
 
 
-def remove_snapshots(directory: Path, keep: int) -> None:
-    """Delete all but the ``keep`` newest, and what a killed process left half written. Not beside
-    `write_snapshot`. Blocking. Raises `StorageError`: the system refuses."""
+def remove_snapshots(directory: Path, newest: int, keep: int) -> None:
+    """Of the snapshots up to index ``newest``, which must be in use, delete all but the ``keep`` newest,
+    and what was received of such in part. Later ones are on their way to be used. Blocking. Raises
+    `StorageError`: the system refuses."""
     try:
-        for path in [*list_snapshots(directory)[keep:], *directory.glob("*.part")]:
-            path.unlink()
+        whole, parts = (
+            [path for path in list_snapshots(directory, suffix) if int(path.stem.partition("-")[0]) <= newest]
+            for suffix in ("snap", "part")
+        )
+        for path in [*whole[keep:], *parts]:
+            path.unlink(missing_ok=True)  # what receives a part may have given it up at this moment
     except OSError as error:
         raise StorageError(f"{directory}: {error.strerror or error}") from error
+
+
+def _read(path: Path, *, keep: bool) -> Snapshot:
+    try:
+        with path.open("rb") as file:
+            return _checked(path, file, keep)
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror or error}") from error
+    except (struct.error, msgspec.DecodeError, Corrupt) as error:
+        raise StorageDamaged(f"{path} is damaged: {error}") from error
+
+
+def _checked(path: Path, file: BinaryIO, keep: bool) -> Snapshot:
+    magic, version, size, expected = _HEAD.unpack(file.read(_HEAD.size))
+    if magic != _MAGIC:
+        raise Corrupt("it is no snapshot")
+    left = os.fstat(file.fileno()).st_size - _HEAD.size
+    start = file.read(_HEADER_SIZE.size)
+    header = file.read(min(*_HEADER_SIZE.unpack(start), left))
+    digest = sha256(start + header)
+    state: list[bytes] = []
+    for piece in _pieces(file):
+        digest.update(piece)
+        if keep:
+            state.append(piece)
+    sound = size == left and digest.digest() == expected
+    if version != _VERSION and sound:  # the sum does not cover the version: flipped bits are no version
+        raise StorageVersion(f"{path} has format version {version}, this program knows {_VERSION}")
+    if version != _VERSION or not sound:
+        raise Corrupt("it fails its checksum")
+    told = msgspec.json.decode(header, type=_Header)
+    if path.stem != snapshot_name(told.index, told.term):
+        raise Corrupt("its name is not its own")
+    return Snapshot(
+        told.farm_id,
+        told.application,
+        told.algorithm,
+        told.index,
+        told.term,
+        configuration_of(told.configuration),
+        told.ids,
+        b"".join(state),
+    )
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    while piece := file.read(_PIECE_BYTES):
+        yield piece

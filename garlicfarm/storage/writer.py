@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from queue import SimpleQueue
 from time import perf_counter
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import trio
 
 from garlicfarm.errors import LocalProtocolError, StorageError
-from garlicfarm.raft.types import Persist
-from garlicfarm.storage.compaction import delete_entries
-from garlicfarm.storage.log_store import LogStore
+from garlicfarm.raft.types import Persist, SnapshotMeta
+from garlicfarm.storage.compaction import delete_entries, install
+from garlicfarm.storage.incoming import Incoming
+from garlicfarm.storage.log_store import SNAPSHOTS, LogStore
 from garlicfarm.storage.schema import encode_entry, encode_hard_state, storage_error
+from garlicfarm.wire.messages import SnapshotSyncRequest
 
 __all__ = ["Writer"]
 
@@ -26,12 +28,18 @@ _BATCH_OVERHEAD_BYTES = 8 * 1024  # a small transaction rewrites two pages
 _DELETION_BYTES = 512 * 1024  # at most; mostly it rewrites far less
 
 
+class _Chunk(NamedTuple):
+    token: int
+    request: SnapshotSyncRequest
+
+
 class Writer:
     """Takes durable steps from the core and reports them when they are durable.
 
     ``on_durable(token)`` runs in the Trio thread once per batch: all steps up to ``token`` are on
-    disk, and ``store`` shows them already. ``on_batch(entries, seconds)`` likewise, for metrics.
-    Neither may raise.
+    disk, and ``store`` shows them already. ``on_batch(entries, seconds)`` likewise, for metrics;
+    ``on_chunk(token, held, meta)`` once per piece of a snapshot (`Incoming.take`), and before it, where
+    a piece was not taken for another reason than the last one, ``on_problem(sentence)``. None may raise.
     """
 
     def __init__(
@@ -39,12 +47,18 @@ class Writer:
         store: LogStore,
         on_durable: Callable[[int], None],
         on_batch: Callable[[int, float], None] | None = None,
+        on_chunk: Callable[[int, int, SnapshotMeta | None], None] | None = None,
+        on_problem: Callable[[str], None] | None = None,
     ) -> None:
         self._store = store
         self._on_durable = on_durable
         self._on_batch = on_batch
+        self._on_chunk = on_chunk
+        self._on_problem = on_problem
+        self._incoming = Incoming(store.path.parent / SNAPSHOTS, store.genesis)
+        self._problem = ""
         # An int: delete all entries up to it. None: no more will come.
-        self._queue: SimpleQueue[Persist | int | None] = SimpleQueue()
+        self._queue: SimpleQueue[Persist | _Chunk | int | None] = SimpleQueue()
         self._token = -1
         self._next_index = store.last_index() + 1
         self._commit = store.initial_state()[0].commit
@@ -56,14 +70,20 @@ class Writer:
         """Queue one step; returns at once. After the end of `run` it is neither written nor reported.
 
         Raises `LocalProtocolError`: tokens or a commit index that do not rise, entries that leave a
-        gap, a truncation of what is committed, or a commit index beyond the log; `StorageError`: 65,536
-        steps or 256 MiB are queued, so the disk hangs.
+        gap, a truncation of what is committed or in the snapshot, a snapshot of what is committed, or a
+        commit index beyond the log or before the snapshot; `StorageError`: 65,536 steps or 256 MiB are
+        queued, so the disk hangs.
         """
-        first, entries = persist.truncate_from, persist.entries
+        first, entries, snapshot = persist.truncate_from, persist.entries, persist.snapshot
+        next_index, held = self._next_index, self._commit
+        if snapshot is not None:
+            if snapshot.index <= held:
+                raise LocalProtocolError(f"a snapshot of {snapshot.index}: {held} are committed")
+            held, next_index = snapshot.index, max(next_index, snapshot.index + 1)
         if first is None:
-            first = self._next_index
-        elif not self._commit < first <= self._next_index:
-            raise LocalProtocolError(f"entries from {first} on: {self._commit} are committed")
+            first = next_index
+        elif not held < first <= next_index:
+            raise LocalProtocolError(f"entries from {first} on: {held} are committed")
         end = first + len(entries)
         commit = self._commit if persist.hard_state is None else persist.hard_state.commit
         size = _size(persist)
@@ -71,26 +91,39 @@ class Writer:
             raise LocalProtocolError(f"token {persist.token} after {self._token}")
         if entries and (entries[0].index != first or entries[-1].index != end - 1):
             raise LocalProtocolError(f"entries {entries[0].index} to {entries[-1].index}, {first} is next")
-        if not self._commit <= commit < end:
-            raise LocalProtocolError(f"commit index {commit} after {self._commit}, in a log up to {end - 1}")
+        if not held <= commit < end:
+            raise LocalProtocolError(f"commit index {commit} after {held}, in a log up to {end - 1}")
+        self._charge(size)
+        self._token, self._next_index, self._commit = persist.token, end, commit
+        self._store.submitted(persist)
+        self._queue.put(persist)
+
+    def submit_chunk(self, token: int, request: SnapshotSyncRequest) -> None:
+        """Queue a piece of a snapshot, to be stored after all pieces and steps before it; returns at once.
+
+        Raises `StorageError` as `submit`.
+        """
+        self._charge(len(request.data))
+        self._queue.put(_Chunk(token, request))
+
+    def _charge(self, size: int) -> None:
         if self._queued_steps >= _MAX_QUEUED_STEPS or self._queued_bytes + size > _MAX_QUEUED_BYTES:
             queued = f"{self._queued_steps} steps, {self._queued_bytes} bytes are queued"
             raise StorageError(f"{self._store.path}: the disk hangs; {queued}")
-        self._token, self._next_index, self._commit = persist.token, end, commit
         self._queued_steps += 1
         self._queued_bytes += size
-        self._store.submitted(persist)
-        self._queue.put(persist)
 
     def compact(self, upto: int) -> None:
         """Delete all entries with index ≤ ``upto``, little by little; returns at once. They can no longer
         be read from the store. What the end of `run` leaves undone is for the next one to delete.
 
-        The caller knows that ``upto`` is durable, committed, and in a durable snapshot. Raises
-        `LocalProtocolError`: it is below what is deleted, or nothing would be left.
+        Raises `LocalProtocolError`: it is below what is deleted, nothing would be left, or the newest
+        durable snapshot does not cover it.
         """
-        if not self._store.first_index() <= upto < self._store.last_index():
-            raise LocalProtocolError(f"compaction up to {upto} of a log up to {self._store.last_index()}")
+        store = self._store
+        if not store.first_index() <= upto < store.last_index() or upto > store.snapshot().index:
+            held = f"a log up to {store.last_index()}, a snapshot of {store.snapshot().index}"
+            raise LocalProtocolError(f"compaction up to {upto} of {held}")
         self._store.compacting(upto)
         self._queue.put(upto)
 
@@ -130,40 +163,48 @@ class Writer:
         """The thread. An error leaves it at once: the connection closes without another write or
         sync (the store's read-only connection stays open, so SQLite does not checkpoint)."""
         unmoved_bytes = delete_upto = 0
+        deleting = True  # what the last process left
         with closing(self._store.writes) as db:
             while True:
-                batch, upto, over = self._take(wait=not delete_upto)
-                delete_upto = upto or delete_upto
+                batch, chunks, upto, over = self._take(wait=not deleting)
                 if batch:
                     begun = perf_counter()
                     _write(db, batch)
                     loop.run_sync_soon(self._report, batch, perf_counter() - begun)
                     unmoved_bytes += _BATCH_OVERHEAD_BYTES + sum(map(_size, batch))
+                for chunk in chunks:
+                    result = self._incoming.take(chunk.request)
+                    loop.run_sync_soon(self._report_chunk, chunk, *result, self._incoming.problem)
+                if upto or any(persist.snapshot is not None for persist in batch):
+                    deleting, delete_upto = True, max(upto, delete_upto)
                 if over:
                     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
                     return
-                if delete_upto:
+                if deleting:
                     unmoved_bytes += _DELETION_BYTES
-                    if delete_entries(db, delete_upto):
-                        delete_upto = 0
+                    deleting = not delete_entries(db, delete_upto)
                 if unmoved_bytes >= _CHECKPOINT_BYTES:
                     db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
                     unmoved_bytes = 0
 
-    def _take(self, *, wait: bool) -> tuple[list[Persist], int, bool]:
-        """All that is queued: steps, up to where to delete (0: nothing new), whether no more will come."""
+    def _take(self, *, wait: bool) -> tuple[list[Persist], list[_Chunk], int, bool]:
+        """All that is queued: steps, pieces (no step rests on one that was not reported), up to where to
+        delete (0: nothing new), whether no more will come."""
         steps: list[Persist] = []
+        chunks: list[_Chunk] = []
         upto = 0
         while wait or not self._queue.empty():
             wait = False
             item = self._queue.get()
             if item is None:
-                return steps, upto, True
+                return steps, chunks, upto, True
             if isinstance(item, int):
                 upto = item
+            elif isinstance(item, _Chunk):
+                chunks.append(item)
             else:
                 steps.append(item)
-        return steps, upto, False
+        return steps, chunks, upto, False
 
     def _report(self, batch: Sequence[Persist], seconds: float) -> None:
         for persist in batch:
@@ -173,6 +214,15 @@ class Writer:
         if self._on_batch is not None:
             self._on_batch(sum([len(persist.entries) for persist in batch]), seconds)
         self._on_durable(batch[-1].token)
+
+    def _report_chunk(self, chunk: _Chunk, held: int, meta: SnapshotMeta | None, problem: str) -> None:
+        self._queued_steps -= 1
+        self._queued_bytes -= len(chunk.request.data)
+        if problem and problem != self._problem and self._on_problem is not None:
+            self._on_problem(problem)
+        self._problem = problem
+        if self._on_chunk is not None:
+            self._on_chunk(chunk.token, held, meta)
 
 
 def _size(persist: Persist) -> int:
@@ -184,6 +234,8 @@ def _write(db: sqlite3.Connection, batch: Sequence[Persist]) -> None:
     hard_state = None
     db.execute("BEGIN IMMEDIATE")
     for persist in batch:
+        if persist.snapshot is not None:
+            install(db, persist.snapshot)
         if persist.truncate_from is not None:
             db.execute("DELETE FROM entries WHERE idx >= ?", (persist.truncate_from,))
         if persist.entries:

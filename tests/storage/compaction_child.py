@@ -84,7 +84,8 @@ async def main(directory: Path) -> None:
                         store.genesis.farm_id, "log", 1, last, 1, configuration, (1,), application.snapshot()
                     )
                     await trio.to_thread.run_sync(write_snapshot, directory / SNAPSHOTS, snapshot)
-                    await trio.to_thread.run_sync(remove_snapshots, directory / SNAPSHOTS, 2)
+                    await trio.to_thread.run_sync(remove_snapshots, directory / SNAPSHOTS, last, 2)
+                    store.took_snapshot(snapshot.meta)
                     if last - 10 >= store.first_index():
                         writing.compact(last - 10)
 

@@ -61,7 +61,7 @@ def test_memory_storage_received_snapshot_replaces_the_log(size: int) -> None:
     assert results[-1] == (len(STATE) + 32, meta)
     assert {result[1] for result in results[:-1]} <= {None}
     assert storage.snapshot().index == 0, "it counts from the step on that names it"
-    storage.write(Persist(2, HardState(2, 0, 30), meta, 31))
+    storage.write(Persist(2, HardState(2, 0, 30), 31, (), meta))
     assert (storage.first_index(), storage.last_index(), storage.term(30)) == (31, 30, 2)
     assert storage.initial_state() == (HardState(2, 0, 30), LATER)
     assert storage.state(30) == STATE
@@ -74,7 +74,7 @@ def test_memory_storage_snapshot_within_the_log_keeps_what_follows() -> None:
     storage.write(Persist(1, entries=log(1, 35, 2)))
     for piece in pieces(source(), 50):
         storage.store_chunk(piece)
-    storage.write(Persist(2, HardState(2, 0, 30), SnapshotMeta(30, 2, LATER)))
+    storage.write(Persist(2, HardState(2, 0, 30), snapshot=SnapshotMeta(30, 2, LATER)))
     assert (storage.first_index(), storage.last_index()) == (31, 35)
 
 
@@ -107,6 +107,6 @@ def test_unsynced_storage_crash_before_the_step_leaves_the_old_state() -> None:
     storage.write(Persist(1, entries=log(1, 3)))
     [piece] = pieces(source(), 1000)
     assert storage.store_chunk(piece)[1] is not None
-    storage.submit(Persist(2, HardState(2, 0, 30), SnapshotMeta(30, 2, LATER), 31))
+    storage.submit(Persist(2, HardState(2, 0, 30), 31, (), SnapshotMeta(30, 2, LATER)))
     storage.crash()
     assert (storage.snapshot().index, storage.last_index()) == (0, 3)

@@ -84,10 +84,13 @@ def test_snapshots_removed_are_the_oldest(tmp_path: Path) -> None:
     assert list_snapshots(directory) == []
     for index in (9, 10, 100, 1):
         write_snapshot(directory, snapshot(index))
-    (directory / "200-1.part").touch()
+    for name in ("9-1.part", "200-1.part", "10-1.tmp"):
+        (directory / name).touch()
     assert [path.name for path in list_snapshots(directory)] == [f"{i}-1.snap" for i in (100, 10, 9, 1)]
-    remove_snapshots(directory, 2)
-    assert names(directory) == ["10-1.snap", "100-1.snap"]
+    remove_snapshots(directory, 50, 2)
+    assert names(directory) == ["10-1.snap", "10-1.tmp", "100-1.snap", "200-1.part", "9-1.snap"]
+    remove_snapshots(directory, 100, 2)
+    assert names(directory) == ["10-1.snap", "10-1.tmp", "100-1.snap", "200-1.part"]
 
 
 def test_snapshot_without_room_is_an_error_and_leaves_what_was_there(tmp_path: Path) -> None:
@@ -283,13 +286,18 @@ async def test_compaction_beside_appends_gives_pages_back(
     assert (directory / "log.db").stat().st_size < size * 0.8
 
 
-async def test_compaction_of_what_is_not_there_is_refused(directory: Path, write: Write) -> None:
+async def test_compaction_of_what_is_not_there_or_in_no_snapshot_is_refused(
+    directory: Path, write: Write
+) -> None:
     await fill(directory, write, 20)
     with closing(LogStore.open(directory, farm="farm")) as store:
         writer = Writer(store, lambda token: None)
-        for upto in (0, 20, 21):
+        for upto in (0, 1, 19, 20, 21):
             with pytest.raises(LocalProtocolError):
                 writer.compact(upto)
+        store.took_snapshot(snapshot(15).meta)
+        with pytest.raises(LocalProtocolError, match="a snapshot of 15"):
+            writer.compact(16)
         writer.compact(9)
         for upto in (8, 9):
             with pytest.raises(LocalProtocolError):
@@ -308,6 +316,7 @@ async def test_error_of_a_deletion_ends_the_writer(
     monkeypatch.setattr(writer_module, "delete_entries", fail)
     with closing(LogStore.open(directory, farm="farm")) as store:
         writer = Writer(store, lambda token: None)
+        store.took_snapshot(snapshot(20).meta)
         writer.compact(9)
         with pytest.raises(StorageError, match="disk I/O"), trio.fail_after(5):
             await writer.run()

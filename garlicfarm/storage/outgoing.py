@@ -1,0 +1,46 @@
+"""Snapshots as they are sent: pieces of files that stay readable until they are through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+from garlicfarm.storage.snapshots import list_snapshots
+
+__all__ = ["Outgoing"]
+
+_MAX_OPEN = 4
+
+
+class Outgoing:
+    """Reads pieces of the snapshots in ``directory``. A file that was begun stays open, so that it can be
+    sent to its end though newer ones replace it: otherwise a member on a slow path would never get one
+    whole. At most four are open; the one begun first is closed for a fifth.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._open: dict[int, BinaryIO] = {}
+
+    def piece(self, index: int, offset: int, max_bytes: int) -> tuple[bytes, bool] | None:
+        """At most ``max_bytes`` from ``offset`` on, and whether they are the last; None if there is no
+        snapshot of ``index``. Raises `OSError`."""
+        file = self._open.get(index)
+        if file is None:
+            path = next((p for p in list_snapshots(self._directory) if p.stem.startswith(f"{index}-")), None)
+            if path is None:
+                return None
+            while len(self._open) >= _MAX_OPEN:
+                self._open.pop(next(iter(self._open))).close()
+            file = self._open[index] = path.open("rb")
+        file.seek(offset)
+        data = file.read(max_bytes)
+        last = not file.read(1)
+        if last:
+            self._open.pop(index).close()
+        return data, last
+
+    def close(self) -> None:
+        """Close all files."""
+        while self._open:
+            self._open.popitem()[1].close()
