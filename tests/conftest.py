@@ -1,9 +1,128 @@
-"""What all tests share."""
+"""What all tests share: what some of them need of the machine, and which of those have to run."""
 
 from __future__ import annotations
 
+import runpy
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from garlicfarm.errors import ConfigError
+from garlicfarm.testing import i2pd
 
 # How fast a machine draws examples says nothing of the product: speed is the benchmarks' business.
 settings.register_profile("garlicfarm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("garlicfarm")
+
+
+def _program(*command: str) -> str | None:
+    """Why ``command`` does not run here; None if it does."""
+    if shutil.which(command[0]) is None:
+        return f"{command[0]} is not installed: as root, make debs"
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+    return f"{' '.join(command)}: {done.stderr.strip()}" if done.returncode else None
+
+
+def _i2pd() -> str | None:
+    try:
+        i2pd.check_programs()
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _ipv6() -> str | None:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        return f"this machine has no ::1: {error}"
+    return None
+
+
+def _fuse() -> str | None:
+    reason: str | None = runpy.run_path(str(Path(__file__).parent / "crash/powerloss.py"))[
+        "why_unavailable"
+    ]()
+    return reason
+
+
+NEEDS: dict[str, Callable[[], str | None]] = {
+    "curl": cache(partial(_program, "curl", "--version")),
+    "fuse": cache(_fuse),
+    "i2pd": cache(_i2pd),
+    "ipv6": cache(_ipv6),
+    "netns": cache(partial(_program, "unshare", "--map-root-user", "--net", "true")),
+    "openssl": cache(partial(_program, "openssl", "version")),
+    "strace": cache(partial(_program, "strace", "-o", "/dev/null", "true")),
+}
+"""Marker → why its tests cannot run here, None if they can. No other test asks what a machine has; only
+those with the marker ``spark`` skip by themselves, since without Spark they cannot even be imported."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers():
+        reason = NEEDS[marker.name]() if marker.name in NEEDS else None
+        if reason is not None:
+            pytest.skip(f"{marker.name}: {reason}")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--must-run",
+        default="",
+        metavar="MARKERS",
+        help="fail where a test with one of these markers (blanks between them) is skipped, or none ran",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(MustRun(set(config.getoption("--must-run").split())))
+
+
+class MustRun:
+    """Makes a skipped test with one of ``markers`` a failed one; of each marker some test has to run."""
+
+    def __init__(self, markers: set[str]) -> None:
+        self._markers = markers
+        self._ran: set[str] = set()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:
+        report = yield
+        named = self._markers & {marker.name for marker in item.iter_markers()}
+        if report.skipped:
+            _fail(report, named)
+        elif report.when == "call":
+            self._ran |= named
+        return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Iterator[None]:
+        report = yield
+        if report.skipped:  # a module that was not imported has no markers yet, but a text
+            text = collector.path.read_text(encoding="utf-8")
+            _fail(report, {marker for marker in self._markers if f"mark.{marker}" in text})
+        return report
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self._markers - self._ran and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for marker in sorted(self._markers - self._ran):
+            terminalreporter.line(f"FAILED: no test with the marker {marker} ran, and one has to", red=True)
+
+
+def _fail(report: pytest.TestReport | pytest.CollectReport, named: set[str]) -> None:
+    if named:
+        *_, reason = report.longrepr if isinstance(report.longrepr, tuple) else (report.longrepr,)
+        report.outcome = "failed"
+        report.longrepr = f"must run here ({', '.join(sorted(named))}): {reason}"

@@ -1,11 +1,10 @@
 #!/bin/sh
 # Prints the Debian packages that the tests and the lab can use; as root, installs them.
-# No service of theirs is started, and none newly installed stays enabled: i2pd's default
-# configuration would join the public I2P network, nginx would listen on port 80.
+# i2pd is not started, and does not stay enabled if it is new: its default configuration would join
+# the public I2P network.
 set -eu
 
-packages="curl i2pd iproute2 nginx strace util-linux"
-services="i2pd nginx"
+packages="curl i2pd iproute2 openssl python3-venv strace util-linux"
 policy=/usr/sbin/policy-rc.d
 
 echo "$packages"
@@ -14,10 +13,8 @@ if [ "$(id -u)" != 0 ]; then
     exit 0
 fi
 
-new_services=
-for service in $services; do
-    [ -e "/etc/init.d/$service" ] || new_services="$new_services $service"
-done
+new=
+[ -e /etc/init.d/i2pd ] || new=yes
 
 restore() {
     rm -f "$policy"
@@ -33,6 +30,4 @@ export DEBIAN_FRONTEND=noninteractive
 apt-get update
 # shellcheck disable=SC2086
 apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends $packages
-for service in $new_services; do
-    update-rc.d "$service" disable
-done
+[ -z "$new" ] || update-rc.d i2pd disable

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +11,6 @@ import trio
 
 HERE = Path(__file__).parent
 DEADLINE_S = 100.0
-
-
-@pytest.fixture(scope="session")
-def storage_that_forgets() -> None:
-    reason = runpy.run_path(str(HERE / "powerloss.py"))["why_unavailable"]()
-    if reason is not None and os.environ.get("CI") == "true":
-        pytest.fail(f"CI must be able to cut the power: {reason}")
-    if reason is not None:
-        pytest.skip(reason)
 
 
 async def run(*arguments: str) -> tuple[int, str]:
@@ -41,14 +30,14 @@ async def test_crash_short(arguments: tuple[str, str, str]) -> None:
     assert "all promises were kept" in output
 
 
-@pytest.mark.usefixtures("storage_that_forgets")
+@pytest.mark.fuse
 async def test_power_loss_keeps_acknowledged() -> None:
     code, output = await run("--phase", "power", "--kills", "2", "--acks", "300")
     assert code == 0, output
     assert "2 power cuts" in output
 
 
-@pytest.mark.usefixtures("storage_that_forgets")
+@pytest.mark.fuse
 async def test_power_loss_mutant_is_caught() -> None:
     code, output = await run("--phase", "power", "--mutant", "normal", "--kills", "1", "--acks", "0")
     assert code == 1, output

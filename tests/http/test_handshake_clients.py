@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
-import shutil
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -154,22 +153,12 @@ async def receive_exactly(stream: trio.abc.Stream, start: bytes, size: int) -> b
     return data
 
 
-@pytest.fixture
-def curl() -> str:
-    found = shutil.which("curl")
-    if found is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("curl is not installed, and CI must run this")
-        pytest.skip("curl is not installed")
-    return found
-
-
 async def run_curl(
-    curl: str, server: Server, certificate: Path, user: str, password: str, scheme: str = "--digest"
+    server: Server, certificate: Path, user: str, password: str, scheme: str = "--digest"
 ) -> str:
     """All that curl received, heads included."""
     command = [
-        *(curl, "--http1.1", "--silent", "--show-error", "--include", "--max-time", "20", "--noproxy", "*"),
+        *("curl", "--http1.1", "--silent", "--show-error", "--include", "--max-time", "20", "--noproxy", "*"),
         *(scheme, "--user", f"{user}:{password}", "--cacert", str(certificate)),
         *(part for name, value in UPGRADE.items() for part in ("-H", f"{name}: {value}")),
         server.url,
@@ -179,36 +168,37 @@ async def run_curl(
     return done.stdout.decode("latin-1").replace("\r\n", "\n")
 
 
+@pytest.mark.curl
 @pytest.mark.parametrize("algorithms", [("MD5",), ("SHA-256",), ALGORITHMS])
 @pytest.mark.parametrize(("user", "password"), [MEMBER, CLIENT])
 async def test_curl_reaches_101(
-    curl: str, certificate: Path, users: UserStore, algorithms: Sequence[str], user: str, password: str
+    certificate: Path, users: UserStore, algorithms: Sequence[str], user: str, password: str
 ) -> None:
     async with serving(Server(algorithms, users, echo=False), certificate) as server:
-        output = await run_curl(curl, server, certificate, user, password)
+        output = await run_curl(server, certificate, user, password)
     assert "HTTP/1.1 101 Switching Protocols\n" in output
     assert "rspauth=" in output
     assert server.logins == [user]
     assert server.reasons == ["challenge"]
 
 
+@pytest.mark.curl
 @pytest.mark.parametrize("algorithms", [("MD5",), ("SHA-256",), ALGORITHMS])
 async def test_curl_with_a_wrong_password_stays_outside(
-    curl: str, certificate: Path, users: UserStore, algorithms: Sequence[str]
+    certificate: Path, users: UserStore, algorithms: Sequence[str]
 ) -> None:
     async with serving(Server(algorithms, users), certificate) as server:
-        output = await run_curl(curl, server, certificate, "alice", "battery staple")
+        output = await run_curl(server, certificate, "alice", "battery staple")
     assert output.rpartition("HTTP/1.1 ")[2].startswith("401 Unauthorized\n")
     assert "stale" not in output
     assert server.logins == []
     assert server.reasons == ["challenge", "password"]
 
 
-async def test_curl_with_basic_is_answered_like_no_credentials(
-    curl: str, certificate: Path, users: UserStore
-) -> None:
+@pytest.mark.curl
+async def test_curl_with_basic_is_answered_like_no_credentials(certificate: Path, users: UserStore) -> None:
     async with serving(Server(ALGORITHMS, users), certificate) as server:
-        output = await run_curl(curl, server, certificate, *CLIENT, "--basic")
+        output = await run_curl(server, certificate, *CLIENT, "--basic")
     assert output.startswith("HTTP/1.1 401 Unauthorized\n")
     assert output.count("HTTP/1.1") == 1
     assert server.reasons == ["challenge"]

@@ -20,28 +20,9 @@ NAMESPACE = ["unshare", "--map-root-user", "--net"]
 SESSION = [*NAMESPACE, sys.executable, str(HERE / "real_i2pd_session.py")]
 
 
-def missing() -> str:
-    try:
-        i2pd.check_programs()
-    except ConfigError as error:
-        return str(error)
-    tried = subprocess.run([*NAMESPACE, "true"], capture_output=True, text=True, check=False)
-    return f"no network namespaces here: {tried.stderr.strip()}" if tried.returncode else ""
-
-
-@pytest.fixture
-def real_i2pd() -> None:
-    """Skips where the machine lacks something; fails where that must not happen."""
-    if reason := missing():
-        if os.environ.get("CI") in {"true", "1"}:
-            pytest.fail(reason)
-        pytest.skip(reason)
-
-
 @pytest.mark.i2pd
 @pytest.mark.netns
 @pytest.mark.slow
-@pytest.mark.usefixtures("real_i2pd")
 def test_three_real_routers_tell_their_true_figures(tmp_path: Path) -> None:
     checks = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "real_i2pd_checks.py")]
     ended = subprocess.run(
@@ -55,7 +36,6 @@ def test_three_real_routers_tell_their_true_figures(tmp_path: Path) -> None:
 
 @pytest.mark.i2pd
 @pytest.mark.netns
-@pytest.mark.usefixtures("real_i2pd")
 def test_routers_end_with_the_process_that_started_them_even_if_killed(tmp_path: Path) -> None:
     tell = ["-c", "import os, sys; print(os.environ['I2PD_ROUTERS'], flush=True); sys.stdin.read()"]
     with subprocess.Popen(
@@ -85,8 +65,8 @@ def running_below(directory: Path) -> list[int]:
     return found
 
 
+@pytest.mark.i2pd
 @pytest.mark.netns
-@pytest.mark.usefixtures("real_i2pd")
 def test_reexec_leads_into_a_private_network() -> None:
     inner = "from garlicfarm.testing.i2pd import in_private_network; print(in_private_network())"
     outer = (

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 from contextlib import closing
@@ -19,18 +17,6 @@ from garlicfarm.storage import LogStore
 
 CHILD = Path(__file__).with_name("storage_child.py")
 MODEL: dict[str, Any] = runpy.run_path(str(CHILD))
-
-
-@pytest.fixture(scope="session")
-def strace() -> str:
-    path = shutil.which("strace")
-    if path is None:
-        pytest.skip("strace is not installed")
-    if subprocess.run([path, "-o", "/dev/null", "true"], capture_output=True, check=False).returncode:
-        if os.environ.get("CI") == "true":
-            pytest.fail("strace is installed but may not trace: CI must allow ptrace")
-        pytest.skip("strace may not trace here")
-    return path
 
 
 def check_against_model(directory: Path, seed: int, start: tuple[Any, Any], reported: int) -> tuple[Any, Any]:
@@ -78,11 +64,10 @@ def test_killed_writer_loses_nothing_reported_and_shows_no_half_step(directory: 
     assert len(start[1]) > 100
 
 
-def test_each_batch_is_synced_once_before_it_is_reported(
-    directory: Path, strace: str, tmp_path: Path
-) -> None:
+@pytest.mark.strace
+def test_each_batch_is_synced_once_before_it_is_reported(directory: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    command = [strace, "-f", "-y", "-o", str(trace), "-e", "trace=fdatasync,fsync,write"]
+    command = ["strace", "-f", "-y", "-o", str(trace), "-e", "trace=fdatasync,fsync,write"]
     tokens, error = run_child(command, directory, 1, steps=30)
     assert (tokens[-1], error) == (29, "")
     text = trace.read_text()
@@ -100,6 +85,7 @@ EVERY = 1  # a checkpoint after each batch, that is four syncs for each: two of 
 # commit (header, frames), one before frames are moved, and one of the file
 
 
+@pytest.mark.strace
 @pytest.mark.parametrize(
     ("files", "fault", "checkpoint_bytes"),
     [
@@ -115,14 +101,14 @@ EVERY = 1  # a checkpoint after each batch, that is four syncs for each: two of 
     ],
 )
 def test_error_of_a_write_or_sync_ends_the_writer_and_is_not_retried(
-    directory: Path, strace: str, tmp_path: Path, files: str, fault: str, checkpoint_bytes: int
+    directory: Path, tmp_path: Path, files: str, fault: str, checkpoint_bytes: int
 ) -> None:
     trace = tmp_path / "trace"
     with closing(LogStore.open(directory, farm="farm")) as store:
         start = MODEL["contents"](store)
     paths = [part for name in files.split() for part in ("-P", str(directory / name))]
     calls = ["-e", "trace=fdatasync,fsync,pwrite64,write,ftruncate", "-e", f"inject={fault}"]
-    command = [strace, "-f", "-o", str(trace), *paths, *calls]
+    command = ["strace", "-f", "-o", str(trace), *paths, *calls]
     tokens, error = run_child(command, directory, 5, steps=60, checkpoint_bytes=checkpoint_bytes)
     assert error.startswith("StorageError")
     seen = [line for line in trace.read_text().splitlines() if "+++" not in line]

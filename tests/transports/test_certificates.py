@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import shutil
 import ssl
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -70,7 +69,7 @@ def test_certificate_names_its_host(tmp_path: Path, name: str, alternative: tupl
     assert [str(each) for each in names.get_values_for_type(kind)] == [alternative[1]]
 
 
-@pytest.mark.skipif(not shutil.which("openssl"), reason="the command openssl is not installed")
+@pytest.mark.openssl
 def test_certificate_is_its_own_anchor_under_strict_rules(tmp_path: Path) -> None:
     make_certificate(tmp_path / "c", tmp_path / "k", "a.example")
     subprocess.run(

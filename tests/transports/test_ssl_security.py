@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import shutil
 import socket
 import ssl
 import subprocess
@@ -295,7 +294,7 @@ async def test_plain_text_server_is_refused(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.skipif(not shutil.which("openssl"), reason="the command openssl is not installed")
+@pytest.mark.openssl
 async def test_openssl_client_sees_tls_1_3_and_a_clean_end(tmp_path: Path) -> None:
     async def greet(stream: trio.abc.Stream, peer: Peer) -> None:
         await stream.send_all(b"hello from the farm\n")

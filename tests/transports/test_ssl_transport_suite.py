@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NoReturn
@@ -17,15 +16,6 @@ from garlicfarm.transport import Endpoint, Peer
 from garlicfarm_transport_ssl import SslConfig, SslTransport
 
 
-def has_ipv6_loopback() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
 class TestSslTransport(TransportSuite):
     @pytest.fixture
     def transport(self, tmp_path: Path) -> SslTransport:
@@ -33,7 +23,7 @@ class TestSslTransport(TransportSuite):
         return SslTransport(SslConfig(certificate="node.crt", private_key="node.key"), tmp_path)
 
 
-@pytest.mark.skipif(not has_ipv6_loopback(), reason="this machine has no ::1")
+@pytest.mark.ipv6
 class TestSslTransportOverIPv6(TestSslTransport):
     @pytest.fixture
     def listen_url(self) -> Endpoint:
