@@ -1,0 +1,75 @@
+"""Options, columns, settings and messages of Spark's reference are those of the code. Needs no Spark."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from garlicfarm_plugin_spark.java import LEAST
+from garlicfarm_plugin_spark.ranking import COLUMNS
+from garlicfarm_plugin_spark.session import DEFAULTS, LOOPBACK
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "reference" / "spark.md").read_text(encoding="utf-8")
+PLUGIN = ROOT / "plugins" / "garlicfarm_plugin_spark"
+SOURCE = (PLUGIN / "source.py").read_text(encoding="utf-8")  # importing it takes pyspark
+
+
+def rows(title: str) -> list[list[str]]:
+    """The rows of the first table whose header is ``title``, without their backticks."""
+    table = re.search(rf"^\| {title} \|.*\n(?:^\|.*\n)+", PAGE, re.MULTILINE)
+    assert table is not None
+    return [
+        [cell.strip().strip("`") for cell in line.strip("|").split(" | ")]
+        for line in table[0].splitlines()[2:]
+    ]
+
+
+def tables(title: str) -> list[dict[str, str]]:
+    """All tables with this header: first column → second one."""
+    found = re.findall(rf"^\| {title} \|.*\n\|[-|]*\n((?:^\|.*\n)+)", PAGE, re.MULTILINE)
+    return [dict(re.findall(r"^\| `(\w+)` \| `(.+?)` \|", table, re.MULTILINE)) for table in found]
+
+
+def test_source_page_has_every_option_with_its_default() -> None:
+    constants = {
+        name: number.replace("_", "") for name, number in re.findall(r"^(MAX_\w+) = ([\d_]+)$", SOURCE, re.M)
+    }
+    required = re.search(r'for name in \(("url".*?)\)', SOURCE)
+    assert required is not None
+    expected = dict.fromkeys(re.findall(r'options\["(\w+)"\]|"(\w+)" in options', SOURCE), "none")
+    found = {name or other: default for (name, other), default in expected.items()}
+    for name, text, constant in re.findall(r'options\.get\("(\w+)"(?:, (?:"(\w+)"|str\((\w+)\)))?\)', SOURCE):
+        found[name] = text or constants.get(constant, "none")
+    found |= dict.fromkeys(re.findall(r'"(\w+)"', required[1]), "required")
+    assert {row[0]: row[1] for row in rows("option")} == found
+    assert len(found) == 9
+
+
+def test_source_page_has_the_columns_of_source_and_rankings() -> None:
+    schema = re.search(r'^SCHEMA = "(.*)"$', SOURCE, re.MULTILINE)
+    assert schema is not None
+    expected = [dict(re.findall(r"`?(\w+)`? (\w+(?:<.*?>)?)(?:, |$)", text)) for text in (schema[1], COLUMNS)]
+    assert tables("column") == expected
+
+
+def test_settings_are_those_of_the_session() -> None:
+    shown = {row[0]: row[1].partition("`")[0] for row in rows("setting")}
+    assert shown == {**DEFAULTS, **LOOPBACK}
+
+
+@pytest.mark.parametrize("message", [row[0] for row in rows("message")])
+def test_message_on_the_page_is_one_of_the_code(message: str) -> None:
+    folders = (PLUGIN, ROOT / "garlicfarm" / "client", ROOT / "garlicfarm" / "admin")
+    said = "\n".join(path.read_text(encoding="utf-8") for each in folders for path in each.glob("*.py"))
+    said = re.sub(r'"\s*\n\s*f?"', "", said).replace("{LEAST}", str(LEAST))
+    assert message.strip(" …") in re.sub(r"\{[^{}\n]*\}", "…", said)
+
+
+@pytest.mark.parametrize(
+    "option", re.findall(r'\.option\("(\w+)"', (ROOT / "docs/howto/rank-with-spark.md").read_text())
+)
+def test_guide_uses_options_that_exist(option: str) -> None:
+    assert option in {row[0] for row in rows("option")}
