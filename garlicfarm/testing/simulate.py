@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from garlicfarm.errors import ProposalDropped, RemoteProtocolError
-from garlicfarm.raft import RaftConfig, RawNode, Ready, Role
+from garlicfarm.raft import Persist, RaftConfig, RawNode, Ready, Role
 from garlicfarm.testing.invariants import Observer, Violation
 from garlicfarm.testing.memory_storage import UnsyncedStorage
 from garlicfarm.testing.simulated_network import CLIENT, SERVER, Connection, Network, Weather, World
@@ -242,7 +242,7 @@ class Simulation:
             self.network.answer(connection)
         for token, outcome in ready.outcomes:
             value = member.proposals.pop(token)
-            if outcome is not None:
+            if isinstance(outcome, tuple):
                 self._acknowledge(*outcome, value)
 
     def _tick(self, member: _Member, generation: int) -> None:
@@ -267,6 +267,7 @@ class Simulation:
 
     def _sync(self, member: _Member) -> int:
         persist = member.disk.sync()
+        assert isinstance(persist, Persist)
         self.observer.durable(member.id, persist)
         return persist.token
 

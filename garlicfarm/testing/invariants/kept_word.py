@@ -33,9 +33,11 @@ class KeptWord:
             if response.type is MessageType.REQUEST_VOTE_RESPONSE and response.accepted:
                 self._vote(member.id, response.term, response.destination)
         for _, _, request in ready.requests:
-            spoke_in = max(spoke_in, request.term)
-            if request.type is MessageType.REQUEST_VOTE_REQUEST:
-                self._vote(member.id, request.term, member.id)
+            # A poll asks about a term that has not begun, or (a RequestVote) names one that is over.
+            if request.term == status.term:
+                spoke_in = max(spoke_in, request.term)
+                if request.type is MessageType.REQUEST_VOTE_REQUEST:
+                    self._vote(member.id, request.term, member.id)
         self._spoke_in[member.id] = spoke_in
 
     def _vote(self, voter: int, term: int, candidate: int) -> None:
