@@ -26,6 +26,7 @@ QUICK: Mapping[str, float] = {
 """``[farm.raft]`` for the figures of failover and restart."""
 
 VALUE_BYTES = 200
+TICKS = os.sysconf("SC_CLK_TCK")
 USER, PASSWORD = "bench", "a benchmark's password"
 
 
@@ -61,6 +62,15 @@ def resident_mb(node: NodeProcess) -> tuple[float, float]:
     text = Path(f"/proc/{node.process.pid}/status").read_text()
     now, peak = (int(re.search(rf"{key}:\s+(\d+) kB", text)[1]) for key in ("VmRSS", "VmHWM"))  # type: ignore[index]
     return now / 1024, peak / 1024
+
+
+def cpu_s(pids: list[int]) -> float:
+    """User and system time of processes, threads included."""
+    total = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / TICKS
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -16,13 +16,11 @@ import time
 from pathlib import Path
 
 import trio
-from bench_farm import VALUE_BYTES, bench_farm, poster
+from bench_farm import VALUE_BYTES, bench_farm, cpu_s, poster
 
 from garlicfarm.client.farm import FarmClient
 from garlicfarm.provision import FarmPlan
 from garlicfarm.testing.processes import FAST, ProcessFarm
-
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def fdatasync_ms(directory: Path, count: int = 200) -> float:
@@ -36,15 +34,6 @@ def fdatasync_ms(directory: Path, count: int = 200) -> float:
             os.fdatasync(file.fileno())
             times.append(time.perf_counter() - begun)
     return statistics.median(times) * 1000
-
-
-def cpu_s(pids: list[int]) -> float:
-    """User and system time of processes, threads included."""
-    total = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / TICKS
 
 
 async def synced(farm: ProcessFarm) -> tuple[int, float]:
