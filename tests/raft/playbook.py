@@ -10,10 +10,22 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from garlicfarm.raft import Entry, HardState, Persist, RaftConfig, RawNode, Ready, Role
+from garlicfarm.raft import (
+    Change,
+    ConfChange,
+    Entry,
+    HardState,
+    Persist,
+    RaftConfig,
+    RawNode,
+    Ready,
+    Role,
+    SnapshotMeta,
+)
+from garlicfarm.raft.candidacy import ORDERED, PRE_VOTE, TIMEOUT_NOW
 from garlicfarm.testing.invariants import Observer
-from garlicfarm.testing.memory_storage import UnsyncedStorage
-from garlicfarm.wire import encode_configuration
+from garlicfarm.testing.memory_storage import Stored, UnsyncedStorage
+from garlicfarm.wire import encode_configuration, encode_snapshot_sync_request
 from garlicfarm.wire.messages import (
     ClusterServer,
     Configuration,
@@ -21,16 +33,23 @@ from garlicfarm.wire.messages import (
     MessageType,
     Request,
     Response,
+    SnapshotSyncRequest,
     ValueType,
 )
 
 APPEND = MessageType.APPEND_ENTRIES_REQUEST
 VOTE = MessageType.REQUEST_VOTE_REQUEST
+POLL = MessageType.PRE_VOTE_REQUEST
+TIMEOUT = MessageType.TIMEOUT_NOW_REQUEST
+SNAPSHOT = MessageType.INSTALL_SNAPSHOT_REQUEST
 CLIENT = MessageType.CLIENT_REQUEST
+
+ALL = frozenset({PRE_VOTE, TIMEOUT_NOW})
+"""Every extension that the core speaks."""
 
 
 def configuration(index: int = 0, previous: int = 0, members: Sequence[int] = (1, 2, 3)) -> Configuration:
-    return Configuration(index, previous, tuple(ClusterServer(i, f"tcp://m{i}:1") for i in members))
+    return Configuration(index, previous, tuple(server(i) for i in members))
 
 
 def application(term: int, value: bytes = b"x") -> LogEntry:
@@ -45,6 +64,10 @@ def log(*terms: int) -> tuple[Entry, ...]:
     )
 
 
+def server(member: int, endpoint: str = "") -> ClusterServer:
+    return ClusterServer(member, endpoint or f"tcp://m{member}:1")
+
+
 def wire(entries: Sequence[Entry]) -> tuple[LogEntry, ...]:
     return tuple(LogEntry(entry.term, entry.value_type, entry.value) for entry in entries)
 
@@ -53,7 +76,7 @@ class Player:
     """A member with the log ``terms``. Its random number is always ``random``, or the lowest there is.
 
     What it is told to do is done at once by `turn`, but for writes while ``slow_disk`` is set: then
-    `sync` does them, one by one.
+    `sync` does them, one by one. Its application's state is the values applied, one after another.
     """
 
     def __init__(
@@ -65,6 +88,7 @@ class Player:
         vote: int = 0,
         commit: int = 0,
         members: Sequence[int] = (1, 2, 3),
+        extensions: frozenset[str] = frozenset(),
         **config: int,
     ) -> None:
         self.id = member
@@ -84,10 +108,14 @@ class Player:
         self.now = 0
         self.slow_disk = False
         self.random: int | None = None
+        self.extensions = dict.fromkeys(members, extensions)  # in force towards each peer
         self.requests: deque[tuple[int, int, Request]] = deque()  # (peer, seq, request)
         self.responses: dict[int, Response | None] = {}
-        self.outcomes: dict[int, tuple[int, int] | None] = {}
+        self.outcomes: dict[int, tuple[int, int] | str | None] = {}
+        self.reads: dict[int, int | None] = {}
         self.applied: list[Entry] = []
+        self.restored: list[SnapshotMeta] = []
+        self.state = b""
         self.token = 0
         self.observer: Observer | None = None
         self.start()
@@ -95,12 +123,16 @@ class Player:
     def start(self) -> None:
         """Begin with what is on the disk."""
         self.node = RawNode(self.config, self.disk, self._randint)
+        for peer, names in self.extensions.items():
+            self.node.extensions(peer, names)
         self.node.tick(self.now)
+        snapshot = self.disk.snapshot()
+        self.state = self.disk.state(snapshot.index) if snapshot.index else b""
         self.turn()
 
     def _randint(self, low: int, high: int) -> int:
         assert low <= high
-        return low if self.random is None else min(self.random, high)
+        return low if self.random is None else max(low, min(self.random, high))
 
     def turn(self) -> Ready:
         """Do what the core wants done now."""
@@ -112,37 +144,60 @@ class Player:
         self.requests.extend(ready.requests)
         self.responses.update(ready.responses)
         self.outcomes.update(ready.outcomes)
+        self.reads.update(ready.reads)
+        for token, piece in ready.chunks:
+            self.disk.submit_chunk(token, piece)
+        if ready.restore is not None:
+            self.restored.append(ready.restore)
+            self.applied.clear()
+            self.state = self.disk.state(ready.restore.index)
+            self.node.applied(ready.restore.index)
         self.applied.extend(ready.committed)
         if ready.committed:
+            self.state += b"".join(
+                entry.value for entry in ready.committed if entry.value_type is ValueType.APPLICATION
+            )
             self.node.applied(ready.committed[-1].index)
         while self.disk.pending and not self.slow_disk:
             self.sync()
         return ready
 
-    def sync(self) -> Persist:
-        """The disk is done with the oldest write."""
-        persist = self._write()
-        self.node.persisted(persist.token)
+    def sync(self) -> None:
+        """The disk is done with the oldest write, of the log or of a piece of a snapshot."""
+        done = self._write()
+        if isinstance(done, Persist):
+            self.node.persisted(done.token)
+        else:
+            self.node.chunk_stored(done.token, done.held, done.meta)
         self.turn()
-        return persist
 
-    def _write(self) -> Persist:
-        persist = self.disk.sync()
-        if self.observer:
-            self.observer.durable(self.id, persist)
-        return persist
+    def _write(self) -> Persist | Stored:
+        done = self.disk.sync()
+        if self.observer and isinstance(done, Persist):
+            self.observer.durable(self.id, done)
+        return done
 
     def crash(self, writes: int = 0) -> None:
         """Stop, lose all but so many of the pending writes, start again."""
         for _ in range(writes):
             self._write()
-        self.disk.pending.clear()
+        self.disk.crash()
         if self.observer:
             self.observer.crashed(self.id)
         self.requests.clear()
         self.responses.clear()
         self.applied.clear()
         self.start()
+
+    def take_snapshot(self, *, keep: int = 0) -> SnapshotMeta:
+        """Write the application's state down, and delete the log up to it but for ``keep`` entries."""
+        status = self.node.status()
+        index = status.applied
+        meta = SnapshotMeta(index, self.disk.term(index), status.configuration)
+        self.disk.take_snapshot(meta, self.state)
+        if index - keep >= self.disk.first_index():
+            self.disk.compact(index - keep)
+        return meta
 
     # What happens to a member.
 
@@ -177,9 +232,54 @@ class Player:
         index, log_term = previous
         return self.take(Request(APPEND, source, self.id, term, log_term, index, commit, tuple(entries)))
 
-    def ask_vote(self, term: int, last: tuple[int, int] = (0, 0), source: int = 2) -> Response | None:
-        """A RequestVoteRequest; ``last`` is (index, term)."""
-        return self.take(Request(VOTE, source, self.id, term, last[1], last[0]))
+    def ask_vote(
+        self, term: int, last: tuple[int, int] = (0, 0), source: int = 2, *, ordered: bool = False
+    ) -> Response | None:
+        """A RequestVoteRequest; ``last`` is (index, term). ``ordered``: to be judged by term and log
+        alone, whatever leader is heard."""
+        commit = ORDERED if ordered else 0
+        return self.take(Request(VOTE, source, self.id, term, last[1], last[0], commit))
+
+    def poll(self, term: int, last: tuple[int, int] = (0, 0), source: int = 2) -> Response | None:
+        """A PreVoteRequest for ``term``; ``last`` is (index, term)."""
+        return self.take(Request(POLL, source, self.id, term, last[1], last[0]))
+
+    def order(self, term: int, source: int = 2) -> Response | None:
+        """A TimeoutNowRequest."""
+        return self.take(Request(TIMEOUT, source, self.id, term))
+
+    def piece(self, piece: SnapshotSyncRequest, term: int, source: int = 2) -> Response | None:
+        """An InstallSnapshotRequest."""
+        value = encode_snapshot_sync_request(piece)
+        entry = LogEntry(term, ValueType.SNAPSHOT_SYNC_REQUEST, value)
+        last = (piece.last_log_term, piece.last_log_index)
+        return self.take(Request(SNAPSHOT, source, self.id, term, *last, 0, (entry,)))
+
+    def propose(self, *values: bytes, token: int = 1) -> None:
+        """Entries of its own."""
+        self.node.propose(values, token)
+        self.turn()
+
+    def change(self, what: Change, member: int, *, token: int = 1, force: bool = False, at: str = "") -> None:
+        """A change of the Configuration; ``at``: the endpoint."""
+        self.node.propose_conf_change(ConfChange(what, server(member, at), force), token)
+        self.turn()
+
+    def read(self, token: int = 1) -> None:
+        """A linearizable read."""
+        self.node.read_index(token)
+        self.turn()
+
+    def transfer(self, to: int = 0) -> None:
+        """Hand over."""
+        self.node.transfer_leadership(to)
+        self.turn()
+
+    def lose(self, peer: int | None = None) -> None:
+        """What waits to be delivered (to ``peer``) is lost, and known to be."""
+        for to, seq, _ in self.sent(peer):
+            self.node.report_unreachable(to, seq)
+        self.turn()
 
     def post(self, *values: bytes, source: int = 0) -> Response | None:
         """A ClientRequest."""
@@ -189,9 +289,9 @@ class Player:
     def answer(
         self, seq: int, request: Request, next_index: int = 0, accepted: bool = True, **other: Any
     ) -> None:
-        """The peer answers one of our requests."""
+        """The peer answers one of our requests, in the term that we are in."""
         kind = MessageType(request.type + 1)
-        term = other.get("term", request.term)
+        term = other.get("term", request.term - (request.type is POLL))
         self.hear(seq, Response(kind, request.destination, self.id, term, next_index, accepted))
 
     def hear(self, seq: int, response: Response) -> None:
@@ -215,14 +315,14 @@ class Player:
         """Wait until it stands for election, after a poll in which everybody is reached; the vote
         requests."""
         term = self.node.term
-        for _ in range(3):
+        for _ in range(20):  # a leader first steps down, since nobody answers it
             self.sent()
             deadline = self.node.deadline_ms
             assert deadline is not None
             self.wait(deadline - self.now)
             if self.node.role is Role.CANDIDATE and self.node.term == term:
                 for _, seq, request in self.sent():
-                    self.answer(seq, request, accepted=False)
+                    self.answer(seq, request, accepted=request.type is POLL)
             if self.node.term > term:
                 break
         return self.sent()
@@ -235,12 +335,25 @@ class Player:
         assert self.node.role is Role.LEADER
         return self
 
+    def doubt(self) -> None:
+        """Time passes until it knows no leader; what it says meanwhile is lost."""
+        before = list(self.requests)
+        for _ in range(20):
+            if not self.node.leader:
+                break
+            deadline = self.node.deadline_ms
+            assert deadline is not None
+            self.wait(deadline - self.now)
+        assert not self.node.leader
+        self.requests = deque(before)
+
     # What can be seen of it.
 
     @property
     def terms(self) -> list[int]:
         """The terms of its log, volatile entries included."""
-        return [self.node._member.log.term(index) for index in range(1, self.node._member.log.last_index + 1)]
+        log = self.node._member.log
+        return [log.term(index) for index in range(log.first_index, log.last_index + 1)]
 
     @property
     def commit(self) -> int:
@@ -280,8 +393,11 @@ class Stage:
         return self.players[member]
 
     def elect(self, leader: int, *voters: int) -> None:
-        """``leader`` stands for election, again if it has to, and is heard by ``voters`` alone."""
+        """``leader`` stands for election, again if it has to, and is heard by ``voters`` alone, who hear
+        no leader any more."""
         player = self[leader]
+        for voter in voters:
+            self[voter].doubt()
         for _ in range(3):
             for peer, seq, request in player.campaign():
                 if peer in voters:

@@ -8,7 +8,6 @@ from garlicfarm.raft import Entry, HardState, Persist, RaftConfig, RawNode, Role
 from garlicfarm.testing.memory_storage import MemoryStorage
 from garlicfarm.wire.messages import Request
 from tests.raft.playbook import APPEND, VOTE, Player, application, configuration, log
-from tests.sim import mutants
 
 
 def _slow(terms: tuple[int, ...] = (), **options: int) -> Player:
@@ -151,14 +150,14 @@ def test_restart_begins_with_what_was_durable_and_nothing_else() -> None:
     player.append(2, (0, 0), [application(1), application(2)], commit=1)
     player.slow_disk = True
     player.append(3, (2, 2), [application(3)])
-    player.ask_vote(4, (3, 3), source=3)
+    player.ask_vote(4, (3, 3), source=3, ordered=True)
     player.crash()
     status = player.node.status()
     assert (status.term, status.vote, status.commit, status.last_index) == (2, 0, 1, 2)
     assert (status.role, status.leader) == (Role.FOLLOWER, 0)
     assert [entry.index for entry in player.applied] == [1]
     player.append(3, (2, 2), [application(3)])
-    player.ask_vote(4, (3, 3), source=3)
+    player.ask_vote(4, (3, 3), source=3, ordered=True)
     player.crash(writes=2)
     status = player.node.status()
     assert (status.term, status.vote, status.last_index) == (4, 3, 3)
@@ -167,7 +166,7 @@ def test_restart_begins_with_what_was_durable_and_nothing_else() -> None:
 def test_restarted_member_goes_on_as_one_that_never_stopped() -> None:
     steps = [
         lambda player: player.append(1, (0, 0), [application(1, b"a"), application(1, b"b")], commit=1),
-        lambda player: player.ask_vote(2, (2, 1), source=3),
+        lambda player: player.ask_vote(2, (2, 1), source=3, ordered=True),
         lambda player: player.append(3, (1, 1), [application(3, b"c")], commit=1, source=3),
         lambda player: player.append(3, (2, 3), commit=2, source=3),
     ]
@@ -201,14 +200,6 @@ def test_pending_write_does_not_bring_back_what_a_later_one_replaces() -> None:
     assert [entry.value for entry in player.disk.contents] == [b"C"]
     player.append(3, (1, 3), commit=1)
     assert [entry.value for entry in player.applied] == [b"C"]
-
-
-def test_pending_write_taken_for_what_replaced_it_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    mutants.takes_a_pending_write_for_what_replaced_it(monkeypatch)
-    player = Player()
-    _aba(player)
-    player.sync()
-    assert player.node.status().stable != 0
 
 
 @pytest.mark.parametrize("writes", range(4))

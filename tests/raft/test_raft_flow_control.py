@@ -142,6 +142,7 @@ def test_peer_that_cannot_be_reached_is_tried_once_a_heartbeat() -> None:
         player.node.report_unreachable(2, seq)
         player.turn()
         assert not player.sent(2)
+        player.accept(peer=3)
 
 
 def test_heartbeat_is_spared_where_entries_go() -> None:
@@ -189,6 +190,7 @@ def test_all_deadlines_are_known_and_none_is_in_the_past() -> None:
         assert player.node.deadline_ms is not None
         assert player.now < player.node.deadline_ms <= player.now + 50
         player.wait(13)
+        player.accept()
 
 
 def test_leader_alone_waits_for_nothing() -> None:

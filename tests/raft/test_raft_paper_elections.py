@@ -31,7 +31,7 @@ def test_5_1_current_term_smaller_than_the_others_is_updated_to_the_larger_value
         if message == "append":
             player.append(3)
         elif message == "vote":
-            player.ask_vote(3)
+            player.ask_vote(3, ordered=True)
         else:
             player.hear(0, Response(MessageType.APPEND_ENTRIES_RESPONSE, 2, 1, 3, 1, False))
         assert (player.node.term, player.node.role) == (3, Role.FOLLOWER)
@@ -41,7 +41,7 @@ def test_5_1_current_term_smaller_than_the_others_is_updated_to_the_larger_value
 @pytest.mark.parametrize("role", Role)
 def test_5_1_request_with_a_stale_term_number_is_rejected(role: Role) -> None:
     player = _in_role(role)
-    player.ask_vote(5)  # to term 5
+    player.ask_vote(5, ordered=True)  # to term 5
     player.requests.clear()
     before = player.picture
     append = player.append(4, source=3)
@@ -141,10 +141,10 @@ def test_5_2_election_timeouts_are_chosen_randomly_from_a_fixed_interval() -> No
     seen = set()
     for _ in range(400):
         player = Player()
-        player.node._randint = rng.randint
+        player.node._member.randint = rng.randint
         player.append(1)  # draws anew
-        assert player.node.deadline_ms is not None
-        seen.add(player.node.deadline_ms)
+        player.doubt()
+        seen.add(player.now)
     assert min(seen) in range(100, 110)
     assert max(seen) in range(190, 201)
     assert len(seen) > 60
@@ -152,20 +152,24 @@ def test_5_2_election_timeouts_are_chosen_randomly_from_a_fixed_interval() -> No
 
 def test_5_2_candidate_restarts_its_randomized_timeout_at_the_start_of_each_election() -> None:
     player = Player()
-    player.random = 170
-    player.campaign()
-    assert player.node.deadline_ms == player.now + 170
-    player.random = 130
-    player.wait(170)
-    assert player.node.term == 2
-    assert player.node.deadline_ms == player.now + 130
+    for drawn in (170, 130):
+        player.random = drawn
+        player.campaign()
+        stood, term = player.now, player.node.term
+        assert player.node.deadline_ms == stood + drawn
+        player.wait(drawn - 1)
+        assert not player.requests
+        player.wait(1)  # the next one begins, with its poll
+        assert player.requests
+        assert (player.node.role, player.node.term) == (Role.CANDIDATE, term)
 
 
 def test_5_2_member_of_higher_priority_draws_from_a_narrower_range() -> None:
     player = Player(priority=4)
     player.random = 10**6
     player.append(1)
-    assert player.node.deadline_ms == player.now + 125
+    player.doubt()
+    assert player.now == 125
 
 
 def test_5_2_split_vote_is_resolved_by_a_new_election() -> None:
