@@ -346,6 +346,8 @@ class RawNode:
             self._follower.append(request, *checked, token)
 
     def _step_snapshot(self, request: Request, token: int) -> None:
+        if len(request.entries) != 1:
+            raise RemoteProtocolError("a piece of a snapshot is one entry", request.type.name)
         piece = decode_snapshot_sync_request(request.entries[0].value)
         if self._follows(request, token, MessageType.INSTALL_SNAPSHOT_RESPONSE):
             self._follower.install(request.source, piece, token)
