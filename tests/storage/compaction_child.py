@@ -1,4 +1,5 @@
-"""A process that appends, takes snapshots and compacts, and can be killed: ``compaction_child.py DIRECTORY``.
+"""A process that appends, takes snapshots and compacts, also receives some that are ahead of its log, and can
+be killed: ``compaction_child.py DIRECTORY``.
 
 Its application is the hash chain of `LogApplication`; entry i has the term 1 and the value ``entry i``.
 Prints ``durable INDEX`` when entries up to there are.
@@ -15,7 +16,7 @@ from pathlib import Path
 import trio
 
 from garlicfarm.farm.log import LogApplication
-from garlicfarm.raft.types import Entry, HardState, Persist
+from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage import (
     SNAPSHOTS,
     LogStore,
@@ -26,8 +27,10 @@ from garlicfarm.storage import (
     write_snapshot,
 )
 from garlicfarm.wire import ValueType
+from garlicfarm.wire.messages import SnapshotSyncRequest
 
 EVERY = 40
+JUMP = 25
 
 
 def entry(index: int) -> Entry:
@@ -55,22 +58,35 @@ def resumed(store: LogStore) -> LogApplication:
     return application
 
 
+def file_of(snapshot: Snapshot, directory: Path) -> bytes:
+    """What a leader that has taken this snapshot sends."""
+    write_snapshot(directory, snapshot)
+    return (directory / f"{snapshot.index}-{snapshot.term}.snap").read_bytes()
+
+
 async def main(directory: Path) -> None:
     compaction._STEP_ENTRIES = 7  # so that a compaction takes several transactions
     compaction._FREE_PAGES = 0
-    durable = trio.Event()
+    durable, stored = trio.Event(), trio.Event()
+    received: tuple[int, SnapshotMeta | None] = (0, None)
 
     def on_durable(token: int) -> None:
         os.write(1, b"durable %d\n" % store.last_index())
         durable.set()
 
+    def on_chunk(token: int, held: int, meta: SnapshotMeta | None) -> None:
+        nonlocal received
+        received = held, meta
+        stored.set()
+
     with closing(LogStore.open(directory, farm="farm")) as store:
         application = resumed(store)
         configuration = store.initial_state()[1]
-        writing = Writer(store, on_durable)
+        writing = Writer(store, on_durable, None, on_chunk)
         async with trio.open_nursery() as nursery:
             await nursery.start(lambda task_status: writing.run(task_status=task_status))
-            for token in count():
+            tokens = count()
+            for token in tokens:
                 first = store.last_index() + 1
                 entries = tuple(entry(i) for i in range(first, first + 5))
                 durable = trio.Event()
@@ -88,6 +104,27 @@ async def main(directory: Path) -> None:
                     store.took_snapshot(snapshot.meta)
                     if last - 10 >= store.first_index():
                         writing.compact(last - 10)
+                elif last % JUMP == 0:
+                    ahead = last + 60
+                    for i in range(last + 1, ahead + 1):
+                        application.apply(i, 1, entry(i).value)
+                    sent = Snapshot(
+                        store.genesis.farm_id, "log", 1, ahead, 1, configuration, (1,), application.snapshot()
+                    )
+                    data = file_of(sent, directory.parent / "leader")
+                    received = (0, None)
+                    while received[1] is None:
+                        offset = received[0]
+                        piece = data[offset : offset + 150]
+                        done = offset + 150 >= len(data)
+                        stored = trio.Event()
+                        writing.submit_chunk(
+                            token, SnapshotSyncRequest(ahead, 1, configuration, offset, piece, done)
+                        )
+                        await stored.wait()
+                    durable = trio.Event()
+                    writing.submit(Persist(next(tokens), HardState(1, 0, ahead), ahead + 1, (), received[1]))
+                    await durable.wait()
 
 
 if __name__ == "__main__":

@@ -338,6 +338,7 @@ async def test_surplus_is_what_neither_count_nor_size_keeps(directory: Path, wri
 
 
 def test_process_killed_between_snapshots_and_deletions_loses_nothing(directory: Path) -> None:
+    """Own snapshots, and received ones that its log ends before."""
     rnd = Random(8)
     reported = 0
     for _ in range(12):
@@ -350,10 +351,10 @@ def test_process_killed_between_snapshots_and_deletions_loses_nothing(directory:
         with closing(LogStore.open(directory, farm="farm")) as store:
             first, last = store.first_index(), store.last_index()
             assert last >= reported
-            assert list(store.entries(first, last + 1, 1 << 40)) == [
-                MODEL["entry"](index) for index in range(first, last + 1)
-            ]
+            held = store.entries(first, last + 1, 1 << 40) if last >= first else []
+            assert list(held) == [MODEL["entry"](index) for index in range(first, last + 1)]
             assert MODEL["resumed"](store).snapshot() == MODEL["chain"](last)
-            assert store.problems == []
+            for problem in store.problems:  # received, and died before the step that would have named it
+                assert "does not meet the log" in problem
     assert first > 100
     assert reported > 500
