@@ -36,21 +36,23 @@ class Log(NamedTuple):
 
 
 class Attempts(NamedTuple):
-    """What the client was told: (label, index, time in s) of acknowledgements, and how often each label
-    had an unknown outcome, or was refused."""
+    """What the client was told: (label, index, time in s) of acknowledgements, how often each label had
+    an unknown outcome, or was refused, and the terms of acknowledged indexes."""
 
     acknowledged: list[tuple[str, int, float]]
     unknown: Counter[str]
     refused: Counter[str]
+    terms: dict[int, int]
 
 
 def read_journal(path: Path) -> Attempts:
     """The client's journal, all of it (the client has ended)."""
-    attempts = Attempts([], Counter(), Counter())
+    attempts = Attempts([], Counter(), Counter(), {})
     for line in path.read_text().splitlines():
-        what, at, index, label = line.split(" ")
+        what, at, index, term, label = line.split(" ")
         if what == "ack":
             attempts.acknowledged.append((label, int(index), float(at)))
+            attempts.terms[int(index)] = int(term)
         else:
             {"unknown": attempts.unknown, "refused": attempts.refused}[what][label] += 1
     return attempts
@@ -153,6 +155,9 @@ def check_attempts(attempts: Attempts, log: Log, application: Application) -> in
             f"{len(missing)} of {len(attempts.acknowledged)} acknowledged entries are missing; "
             f"the first is {label} at index {index}, where the log has {labels.get(index, 'nothing')}"
         )
+    for index, term in attempts.terms.items():
+        if log.entries[index - 1].term != term:
+            raise Violation(f"{labels[index]} was acknowledged in term {term}; the log has another one there")
     newest: dict[str, int] = {}
     for label, index, _ in attempts.acknowledged:
         poster = label.rpartition("-")[0]

@@ -3,9 +3,9 @@
 ``crash_client.py SPEC.json`` until its stdin ends. Each task posts entry after entry, each with a label
 of its own, ``<poster>-<number>``. The journal has a line per attempt, synced in batches::
 
-    ack      MONOTONIC_S INDEX LABEL      the farm said: committed, at this index
-    unknown  MONOTONIC_S 0     LABEL      sent, not answered: it may be in the log, once
-    refused  MONOTONIC_S 0     LABEL      the farm or the client said: certainly not in the log
+    ack      MONOTONIC_S INDEX TERM LABEL     the farm said: committed, there
+    unknown  MONOTONIC_S 0     0    LABEL     sent, not answered: it may be in the log, once
+    refused  MONOTONIC_S 0     0    LABEL     the farm or the client said: certainly not in the log
 
 With the application ``log`` nothing is posted twice, over the Raft wire. With ``farm`` the entries are
 notes of users with a sequence, posted over the admin API of any node; the same bytes are posted until
@@ -65,8 +65,8 @@ class Journal:
         self._file = file
         self._lines: list[str] = []
 
-    def write(self, what: str, label: str, index: int = 0) -> None:
-        self._lines.append(f"{what} {time.monotonic():.3f} {index} {label}\n")
+    def write(self, what: str, label: str, index: int = 0, term: int = 0) -> None:
+        self._lines.append(f"{what} {time.monotonic():.3f} {index} {term} {label}\n")
 
     async def run(self) -> NoReturn:
         try:
@@ -121,14 +121,14 @@ class Posters:
             number += 1
             label = f"{poster}-{number}"
             try:
-                index, _ = await client.post([label.encode().ljust(ENTRY_BYTES, b".")])
+                index, term = await client.post([label.encode().ljust(ENTRY_BYTES, b".")])
             except OutcomeUnknown:
                 self._journal.write("unknown", label)
             except (NoQuorum, ProposalDropped):
                 self._journal.write("refused", label)
                 await trio.sleep(REFUSED_PAUSE_S)
             else:
-                self._journal.write("ack", label, index)
+                self._journal.write("ack", label, index, term)
                 await trio.sleep(random.uniform(0, 2 * self._spec.pause_s))
 
     async def _post_notes(self, user: str) -> None:
@@ -160,13 +160,13 @@ class Posters:
                 pin = pin_of_file(node.directory / "data" / "tls" / "node.crt")
                 async with AdminClient([url], user=user, password=PASSWORD, pin=pin) as client:
                     try:
-                        index, _ = await client.post("farm", entry)
+                        index, term = await client.post("farm", entry)
                     except OutcomeUnknown:
                         self._journal.write("unknown", label)
                     except (NoQuorum, NotLeader, ProposalDropped, UnreachableError):
                         self._journal.write("refused", label)
                     else:
-                        self._journal.write("ack", label, index)
+                        self._journal.write("ack", label, index, term)
                         return
             await trio.sleep(REFUSED_PAUSE_S)
 

@@ -10,6 +10,8 @@ nobody synced is lost as well, be its file synced or not. Owner and mode are not
     unshare -rm python powerloss.py MOUNTPOINT    then, on stdin, a line each, answered by a number:
 
     lose KEEP SEED    cut the power: of the unsynced changes each survives with probability KEEP
+    fail WHAT         from now on fails with an error what writes (full: ENOSPC), or syncs files (sync:
+                      EIO, and what was unsynced counts as synced although it is not); none: no longer
     count             how many fsyncs of files there were
 
 It speaks the kernel's FUSE protocol 7.31 (linux/fuse.h) itself, so that no library is needed. Shared
@@ -30,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -38,7 +40,7 @@ from subprocess import PIPE
 
 import trio
 
-__all__ = ["Storage", "mounted", "why_unavailable"]
+__all__ = ["Attendant", "Storage", "attendant", "mounted", "why_it_fails", "why_unavailable"]
 
 ANSWER_S = 20.0
 
@@ -139,6 +141,7 @@ class PowerLoss:
 
     def __init__(self, mountpoint: Path) -> None:
         self.syncs = 0
+        self.failing = "none"
         self._mountpoint = os.fsencode(mountpoint)
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._root = Directory(stat.S_IFDIR | 0o700)
@@ -226,11 +229,15 @@ class PowerLoss:
             _, offset, size, *_ = _IO.unpack_from(body)
             return bytes(file.content[offset : offset + size])
         if opcode == 16:  # WRITE
+            self._need_space()
             _, offset, size, *_ = _IO.unpack_from(body)
             file.change(offset, body[_IO.size : _IO.size + size])
             return struct.pack("<II", size, 0)
         if opcode == 20:  # FSYNC
             self.syncs += 1
+            if self.failing == "sync":
+                file.pending.clear()  # as Linux does: the pages stay, and count as written
+                raise OSError(errno.EIO, "")
             file.sync()
             return b""
         return self._both(opcode, file, body)
@@ -275,7 +282,12 @@ class PowerLoss:
             return b""
         return self._both(opcode, directory, body)
 
+    def _need_space(self) -> None:
+        if self.failing == "full":
+            raise OSError(errno.ENOSPC, "")
+
     def _add(self, directory: Directory, name: bytes, node: Node) -> None:
+        self._need_space()
         node.links = 1 if isinstance(node, File) else 2
         directory.change({name: node})
 
@@ -359,73 +371,101 @@ def serve(mountpoint: Path) -> None:
 def _obey(system: PowerLoss, command: list[str]) -> int:
     if command == ["count"]:
         return system.syncs
+    if command[0] == "fail":
+        system.failing = command[1]
+        return 0
     word, keep, seed = command
     assert word == "lose"
     rnd = random.Random(int(seed))
     return system.lose(lambda: rnd.random() < float(keep))
 
 
-class Storage:
-    """The file system from the side of the test: made by `mounted`."""
+class Attendant:
+    """A child process that is told a line and answers it by a line: made by `attendant`."""
 
     def __init__(self, process: trio.Process) -> None:
         self._process = process
+        self._asking = trio.Lock()
 
-    async def lose(self, keep: float, seed: int) -> int:
-        """Cut the power; every process that has files open must have been killed. Of the unsynced
-        changes each survives with probability ``keep``. Returns how many there were."""
-        return int(await self.ask(f"lose {keep} {seed}"))
-
-    async def syncs(self) -> int:
-        """How many fsyncs of files there were."""
-        return int(await self.ask("count"))
-
-    async def ask(self, command: str) -> str:
+    async def ask(self, line: str) -> str:
+        """Say a line; the answer. Raises `EOFError`: the process has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with trio.fail_after(ANSWER_S):
-            await self._process.stdin.send_all(f"{command}\n".encode())
-            answer = b""
-            while not answer.endswith(b"\n"):
-                data = await self._process.stdout.receive_some()
-                if not data:
-                    raise EOFError("the file system's process ended")
-                answer += data
+            async with self._asking:
+                await self._process.stdin.send_all(f"{line}\n".encode())
+                answer = b""
+                while not answer.endswith(b"\n"):
+                    data = await self._process.stdout.receive_some()
+                    if not data:
+                        raise EOFError(f"{self._process.args!r} has ended")
+                    answer += data
         return answer.decode().strip()
 
 
 @asynccontextmanager
-async def mounted(mountpoint: Path) -> AsyncIterator[Storage]:
-    """The file system at ``mountpoint`` for as long as the block lasts, served by an own process; this
-    process must be in a mount namespace of its own."""
-    command = [sys.executable, __file__, str(mountpoint)]
+async def attendant(command: Sequence[str]) -> AsyncIterator[Attendant]:
+    """Runs ``command``, which ends when its stdin does."""
     async with trio.open_nursery() as nursery:
-        process = await nursery.start(partial(trio.run_process, command, stdin=PIPE, stdout=PIPE))
-        storage = Storage(process)
-        if await storage.ask("count") != "0":
-            raise EOFError("the file system did not start")
+        process = await nursery.start(partial(trio.run_process, list(command), stdin=PIPE, stdout=PIPE))
         try:
-            yield storage
+            yield Attendant(process)
         finally:
             with trio.CancelScope(shield=True):
                 await process.stdin.aclose()
                 await process.wait()
 
 
-def why_unavailable() -> str | None:
-    """Why this machine cannot mount it; None if it can."""
+def why_it_fails(command: Sequence[str]) -> str | None:
+    """Start the command and let it end at once; what it complains of, None if it does not."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_S)
+    except FileNotFoundError:
+        return f"{command[0]} is not installed"
+    if done.returncode == 0:
+        return None
+    *_, cause = done.stderr.decode().strip().split("\n")
+    return cause or f"{command[0]} ended with {done.returncode}"
+
+
+class Storage:
+    """The file system from the side of the test: made by `mounted`."""
+
+    def __init__(self, served: Attendant) -> None:
+        self._served = served
+
+    async def lose(self, keep: float, seed: int) -> int:
+        """Cut the power; every process that has files open must have been killed. Of the unsynced
+        changes each survives with probability ``keep``. Returns how many there were."""
+        return int(await self._served.ask(f"lose {keep} {seed}"))
+
+    async def fail(self, what: str) -> None:
+        """Let every write (``full``) or every sync (``sync``) fail from now on; ``none``: no longer."""
+        await self._served.ask(f"fail {what}")
+
+    async def syncs(self) -> int:
+        """How many fsyncs of files there were."""
+        return int(await self._served.ask("count"))
+
+
+@asynccontextmanager
+async def mounted(mountpoint: Path) -> AsyncIterator[Storage]:
+    """The file system at ``mountpoint`` for as long as the block lasts, served by an own process; this
+    process must be in a mount namespace of its own."""
+    async with attendant([sys.executable, __file__, str(mountpoint)]) as served:
+        storage = Storage(served)
+        if await storage.syncs():
+            raise EOFError("the file system did not start")
+        yield storage
+
+
+def why_unavailable(sandbox: Sequence[str] = ("unshare", "-rm")) -> str | None:
+    """Why this machine cannot mount it in the namespaces that ``sandbox`` makes; None if it can."""
     if not os.path.exists("/dev/fuse"):
         return "there is no /dev/fuse"
     with tempfile.TemporaryDirectory() as directory:
-        command = ["unshare", "-rm", sys.executable, __file__, directory]
-        try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
-        except FileNotFoundError:
-            return "unshare (Debian: util-linux) is not installed"
-    if done.returncode:
-        *_, cause = done.stderr.decode().strip().split("\n")
-        return f"no FUSE mount in a user namespace: {cause}"
-    return None
+        cause = why_it_fails([*sandbox, sys.executable, __file__, directory])
+    return cause and f"no FUSE mount: {cause}"
 
 
 if __name__ == "__main__":

@@ -34,8 +34,11 @@ def note(by: str, sequence: int) -> str:
     return f'{{"cluster":"farm","date":1,"id":0,"sequence":{sequence},"config":{{"by":"{by}"}}}}'
 
 
-def attempts(*acknowledged: tuple[str, int], unknown: tuple[str, ...] = ()) -> Any:
-    return Attempts([(label, index, 0.0) for label, index in acknowledged], Counter(unknown), Counter())
+def attempts(*acknowledged: tuple[str, int], unknown: tuple[str, ...] = (), term: int = 1) -> Any:
+    terms = {index: term for _, index in acknowledged}
+    return Attempts(
+        [(label, index, 0.0) for label, index in acknowledged], Counter(unknown), Counter(), terms
+    )
 
 
 def check(told: Any, found: Any) -> int:
@@ -56,12 +59,21 @@ def test_attempts_that_all_are_where_they_were_acknowledged_pass() -> None:
             "1 of 2 acknowledged entries are missing.*a-2 at index 3",
         ),
         (attempts(("a-1", 2)), log("b-1", "a-1"), "missing.*a-1 at index 2, where the log has b-1"),
+        (attempts(("a-1", 2), term=2), log("a-1"), "a-1 was acknowledged in term 2"),
         (attempts(("a-1", 2)), log("a-1", "a-1"), "a-1 is in the log 2 times"),
         (attempts(unknown=("a-1",)), log("a-1", "a-1"), "a-1 is in the log 2 times"),
         (attempts(("a-1", 2)), log("a-1", "b-1"), "b-1 is in the log 1 times; 0 attempts were acknowledged"),
         (attempts(("a-2", 3), ("a-1", 2)), log("a-1", "a-2"), "a-1 is at index 2; a was told 3 before"),
     ],
-    ids=["missing", "elsewhere", "acknowledged-twice", "unknown-twice", "never-sent", "out-of-order"],
+    ids=[
+        "missing",
+        "elsewhere",
+        "other-term",
+        "acknowledged-twice",
+        "unknown-twice",
+        "never-sent",
+        "out-of-order",
+    ],
 )
 def test_attempts_that_the_log_contradicts_are_told(told: Any, found: Any, sentence: str) -> None:
     with pytest.raises(Violation, match=sentence):
