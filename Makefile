@@ -3,12 +3,15 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab test test-spark check sim crash bench tour bench-spark wheel debs clean help
+.PHONY: lab test test-spark check sim crash chaos bench tour bench-spark wheel debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
 SEEDS ?= 1000
 KILLS ?= 50
+FAULTS ?= 100
+# Empty: another one each time, which is printed.
+SEED ?=
 # Markers of tests (pyproject.toml) that this machine can run: one of them that is skipped is a failed one.
 MUST_RUN ?=
 LAB ?=
@@ -35,6 +38,9 @@ sim: .venv/test ## the core in a simulated network, SEEDS runs
 
 crash: .venv/test ## own processes, their leader killed KILLS times; nothing acknowledged may be lost
 	.venv/bin/python tests/crash/run.py --kills $(KILLS) --must-run "$(MUST_RUN)"
+
+chaos: .venv/test ## own processes, FAULTS faults of their networks, disks, clocks and lives; nothing promised may be broken
+	.venv/bin/python tests/chaos/run.py --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) --must-run "$(MUST_RUN)"
 
 tour: .venv/base ## compose.yaml in containers: kill the leader, cut a network, heal (as root on Debian 12: gets an engine)
 	.venv/bin/python tests/compose/tour.py
