@@ -233,3 +233,30 @@ def test_5_2_denied_candidate_does_not_keep_the_voter_from_its_own_election() ->
     assert player.node.deadline_ms == deadline
     player.ask_vote(3, (1, 1))
     assert player.node.deadline_ms == player.now + 100
+
+
+@pytest.mark.parametrize("candidates", [False, True])
+def test_5_2_timeouts_are_spread_so_that_in_most_cases_only_a_single_server_times_out(
+    candidates: bool,
+) -> None:
+    rng = random.Random(2)
+    members, rounds, conflicts = range(1, 6), 200, 0
+    for _ in range(rounds):
+        ends = []
+        for member in members:
+            player = Player(member, members=members)
+            player.node._member.randint = rng.randint
+            if candidates:
+                player.campaign()
+            else:
+                player.append(1, source=member % 5 + 1)
+            start, deadline = player.now, None
+            while not player.sent():
+                deadline = player.node.deadline_ms
+                assert deadline is not None
+                player.wait(deadline - player.now)
+            assert deadline is not None
+            ends.append(deadline - start)
+        first, second, *_ = sorted(ends)
+        conflicts += second == first
+    assert conflicts / rounds < 0.15  # of five, each drawing one of a hundred milliseconds
