@@ -26,7 +26,7 @@ from garlicfarm.handshake import Established
 from garlicfarm.wire import ResponseDecoder, encode_request
 from garlicfarm.wire.messages import MessageType, Request, Response
 
-__all__ = ["CONNECTION_ERRORS", "Backoff", "Caller", "Link", "close"]
+__all__ = ["CONNECTION_ERRORS", "EXTENSIONS", "Backoff", "Caller", "Link", "close"]
 
 CONNECTION_ERRORS = (
     TransportError,
@@ -38,6 +38,11 @@ CONNECTION_ERRORS = (
     trio.TooSlowError,
 )
 """What a broken peer or path can raise: each costs its connection and nothing else."""
+
+EXTENSIONS = {"pre-vote": "1", "timeout-now": "1"}
+"""What members offer each other, name and version (D5)."""
+
+_NEEDED = {MessageType.PRE_VOTE_REQUEST: "pre-vote", MessageType.TIMEOUT_NOW_REQUEST: "timeout-now"}
 
 RECEIVE_BYTES = 65536
 CLOSE_TIMEOUT_S = 1.0
@@ -101,6 +106,7 @@ class Link:
         self._failures = 0
         self._receive_scope = trio.CancelScope()
         self.connected = False
+        self.extensions: frozenset[str] = frozenset()  # in force on the connection, or on the last one
         self.rtt_s: float | None = None
 
     def send(self, tag: int, request: Request) -> None:
@@ -152,6 +158,7 @@ class Link:
     async def _exchange(self, established: Established) -> NoReturn:
         stream = established.stream
         self.connected = True
+        self.extensions = established.extensions
         self._on_change(None)
         try:
             async with trio.open_nursery() as nursery:
@@ -170,6 +177,9 @@ class Link:
             data = []
             while self._queue:
                 tag, request = self._queue.popleft()
+                if _NEEDED.get(request.type) not in (None, *self.extensions):
+                    self._on_failure(tag, False)
+                    continue
                 self._outstanding.append((tag, request.type, now))
                 data.append(encode_request(request))
             self._watch()

@@ -31,15 +31,27 @@ from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.peers import Peers
 from garlicfarm.node.session import Slot
-from garlicfarm.raft import Entry, Persist, RaftConfig, RawNode, Ready, Refusal, Role, Storage
-from garlicfarm.storage import Genesis
+from garlicfarm.raft import (
+    Entry,
+    Persist,
+    RaftConfig,
+    RawNode,
+    Ready,
+    Refusal,
+    Role,
+    SnapshotMeta,
+    Storage,
+)
+from garlicfarm.storage import Genesis, Snapshot
 from garlicfarm.wire import Limits, decode_configuration
 from garlicfarm.wire.messages import (
+    ClusterServer,
     Configuration,
     LogEntry,
     MessageType,
     Request,
     Response,
+    SnapshotSyncRequest,
     ValueType,
 )
 
@@ -65,12 +77,19 @@ class Store(Storage, Protocol):
     def size_bytes(self) -> int:
         """What it takes on the disk."""
 
+    def read_state(self, meta: SnapshotMeta) -> Snapshot:
+        """The snapshot that ``meta`` is of. Blocking; called in a thread."""
+        ...
+
 
 class StoreWriter(Protocol):
     """What writes it: `garlicfarm.storage.Writer`, or one in memory."""
 
     def submit(self, persist: Persist) -> None:
         """Queue a durable step."""
+
+    def submit_chunk(self, token: int, request: SnapshotSyncRequest) -> None:
+        """Queue a piece of a snapshot."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
         """Write until cancelled."""
@@ -91,7 +110,7 @@ class Farm:
     """A member of one farm, from its open store to its place in the cluster.
 
     ``application`` is in the state that ``store.snapshot()`` names: a new one where that is index 0.
-    ``make_writer(on_durable, on_batch)`` makes the one writer of ``store``;
+    ``make_writer(on_durable, on_batch, on_chunk, on_problem)`` makes the one writer of ``store``;
     ``dial(id, endpoint)`` opens an authenticated stream to another member.
     """
 
@@ -100,7 +119,15 @@ class Farm:
         section: FarmSection,
         node_id: int,
         store: Store,
-        make_writer: Callable[[Callable[[int], None], Callable[[int, float], None]], StoreWriter],
+        make_writer: Callable[
+            [
+                Callable[[int], None],
+                Callable[[int, float], None],
+                Callable[[int, int, SnapshotMeta | None], None],
+                Callable[[str], None],
+            ],
+            StoreWriter,
+        ],
         application: Application,
         dial: Callable[[int, str], Awaitable[Established]],
         metrics: FarmMetrics,
@@ -140,9 +167,15 @@ class Farm:
             backoff=Backoff(random.random, longest_s=raft.heartbeat_s),
             answered=lambda seq, response: self._put(self.raw.answered, seq, response),
             unreachable=lambda peer, seq: self._put(self.raw.report_unreachable, peer, seq),
+            extensions=lambda peer, names: self._put(self.raw.extensions, peer, names),
             changed=self._peer_changed,
         )
-        self._writer = make_writer(lambda token: self._put(self.raw.persisted, token), self._wrote)
+        self._writer = make_writer(
+            lambda token: self._put(self.raw.persisted, token),
+            self._wrote,
+            lambda token, held, meta: self._put(self.raw.chunk_stored, token, held, meta),
+            lambda problem: log.warning("snapshot-refused", cause=problem),
+        )
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._wake = trio.Event()
         self._next_token = 0
@@ -150,6 +183,7 @@ class Farm:
         self._proposals: dict[int, _Proposal] = {}
         self._leader = 0
         self._role = Role.FOLLOWER
+        self._servers: tuple[ClusterServer, ...] = ()
         self._publisher: int | None = None
         self._skipped: dict[str, int] = {}
         self._moved = trio.Event()  # the leader changed
@@ -168,10 +202,8 @@ class Farm:
         """Be a member until cancelled. Raises `StorageError`: a write failed, this farm is over."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._writer.run)
-            if self.applied_configuration.servers:
-                if not self.applied_index:
-                    self.application.configure(0, self.applied_configuration)
-                self.peers.follow(self.raw.configuration)
+            if self.applied_configuration.servers and not self.applied_index:
+                self.application.configure(0, self.applied_configuration)
             nursery.start_soon(self.peers.run)
             nursery.start_soon(self._raft_loop)
             task_status.started()
@@ -195,7 +227,10 @@ class Farm:
                 function, arguments = self._inbox.popleft()
                 function(*arguments)
             raw.tick(round(trio.current_time() * 1000))
-            self._carry_out(raw.ready())
+            ready = raw.ready()
+            if ready.restore is not None:
+                await self._restore(ready.restore)
+            self._carry_out(ready)
 
     def _put(self, function: Callable[..., None], *arguments: Any) -> None:
         """Into the core's inbox. What feeds it is bounded: sessions and links by their windows, posts by
@@ -203,9 +238,20 @@ class Farm:
         self._inbox.append((function, arguments))
         self._wake.set()
 
+    async def _restore(self, meta: SnapshotMeta) -> None:
+        """Go on from a snapshot that came from the leader."""
+        snapshot = await trio.to_thread.run_sync(self.store.read_state, meta)
+        self.application.restore(snapshot.state)
+        self.applied_configuration = snapshot.configuration
+        self.used_ids.update(snapshot.ids)
+        self.log.info("snapshot-restored", index=meta.index, term=meta.term)
+        self._have_applied(meta.index, meta.term)
+
     def _carry_out(self, ready: Ready) -> None:
         if ready.persist is not None:
             self._writer.submit(ready.persist)
+        for token, piece in ready.chunks:
+            self._writer.submit_chunk(token, piece)
         for peer, seq, request in ready.requests:
             self.peers.send(peer, seq, request)
             self.metrics.count_message(request.type.name, "out")
@@ -213,14 +259,20 @@ class Farm:
             self._slots.pop(token).resolve(response)
         for token, outcome in ready.outcomes:
             proposal = self._proposals.pop(token)
-            proposal.outcome = outcome
+            if isinstance(outcome, str):
+                proposal.dropped = ProposalDropped(outcome)
+            else:
+                proposal.outcome = outcome
             proposal.done.set()
-            if outcome is not None:
+            if isinstance(outcome, tuple):
                 self.metrics.raft_commit_seconds.observe(trio.current_time() - proposal.since)
         if ready.committed:
             self._apply(ready.committed)
         if self.raw.leader != self._leader or self.raw.role is not self._role:
             self._note_leader()
+        if self.raw.servers is not self._servers:
+            self._servers = self.raw.servers
+            self.peers.follow(self._servers)
 
     def _apply(self, entries: tuple[Entry, ...]) -> None:
         for entry in entries:
@@ -229,13 +281,15 @@ class Farm:
                 self.application.configure(entry.index, configuration)
                 self.applied_configuration = configuration
                 self.used_ids.update(server.id for server in configuration.servers)
-                self.peers.follow(self.raw.configuration)
             else:
                 self.application.apply(entry.index, entry.term, entry.value)
+        self._have_applied(entries[-1].index, entries[-1].term)
+
+    def _have_applied(self, index: int, term: int) -> None:
         if isinstance(self.application, FarmApplication):
             self._note_fold(self.application)
-        self.applied_index, self.applied_term = entries[-1].index, entries[-1].term
-        self.raw.applied(self.applied_index)
+        self.applied_index, self.applied_term = index, term
+        self.raw.applied(index)
         advanced, self._advanced = self._advanced, trio.Event()
         advanced.set()
 
@@ -397,6 +451,20 @@ class Farm:
                 raise EntryRefused("", f"the leader refuses what this member ({self.node_id}) lets pass")
             raise ProposalDropped(_REASONS.get(response.next_index, "refused"))
         return None
+
+    async def hand_over(self) -> None:
+        """Have another member lead, if this one does and there is another. Returns when it leads no
+        longer, or nobody took over within the deadline of a request."""
+        self._put(self._start_transfer)
+        with trio.move_on_after(self.section.raft.rpc_timeout_s):
+            while self.is_leader and len(self._servers) > 1:
+                await self._moved.wait()
+
+    def _start_transfer(self) -> None:
+        try:
+            self.raw.transfer_leadership(0)
+        except ProposalDropped as dropped:
+            self.log.debug("transfer-dropped", reason=dropped.reason)
 
     # ------------------------------------------------------------------ waiting
 

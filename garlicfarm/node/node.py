@@ -31,7 +31,7 @@ from garlicfarm.feed.pages import PageReader, reader_limiter
 from garlicfarm.handshake import Established, Gate, Guard, initiate, respond
 from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
 from garlicfarm.identity import member_lookup, member_password, read_private_file, read_secret_file
-from garlicfarm.link import CONNECTION_ERRORS, close
+from garlicfarm.link import CONNECTION_ERRORS, EXTENSIONS, close
 from garlicfarm.logs import EventLogger
 from garlicfarm.master_key import read_master_key
 from garlicfarm.metrics import NodeMetrics
@@ -197,7 +197,7 @@ class Node:
         view = View(farm, pages)
         lookup = member_lookup(farm_secrets, genesis.farm_id, self.users.lookup)
         verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
-        gate = Gate(section.name, genesis.farm_id, verifier, leader=view.leader)
+        gate = Gate(section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader)
         router = None
         if section.router:
             table = {key: value for key, value in section.router.items() if key != "plugin"}
@@ -229,6 +229,7 @@ class Node:
             password=password,
             cache=self._challenges,
             farm_id=farm_id,
+            extensions=EXTENSIONS,
         )
 
     # ------------------------------------------------------------------ running
@@ -266,8 +267,16 @@ class Node:
                 await shutdown.wait()
                 self._log.info("stopping")
                 ending.set()
+                await self._hand_over()
             nursery.cancel_scope.cancel()
         self._log.flush()
+
+    async def _hand_over(self) -> None:
+        """Where this node leads, let others lead before it is gone."""
+        with trio.move_on_after(self.config.node.shutdown_timeout_s / 2):
+            async with trio.open_nursery() as nursery:
+                for member in self._members.values():
+                    nursery.start_soon(member.farm.hand_over)
 
     async def _run_member(self, member: _Member, *, task_status: trio.TaskStatus[None]) -> None:
         """One farm's tree. A failed store ends that farm; the last one ends the node."""
@@ -353,7 +362,7 @@ class Node:
             return
         user = established.user
         if user.isdigit():
-            caller = Caller(f"member {user}", int(user), may_post=True)
+            caller = Caller(f"member {user}", int(user), True, established.extensions)
         else:
             caller = Caller(f"user {user}", 0, may_post=self.users.role(user) in ("poster", "admin"))
         farm = member.farm

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import trio
 
 from garlicfarm.handshake import Established
 from garlicfarm.link import Backoff, Caller, Link
-from garlicfarm.wire.messages import Configuration, Request, Response
+from garlicfarm.wire.messages import ClusterServer, Request, Response
 
 __all__ = ["Peers"]
 
@@ -76,6 +76,7 @@ class Peers:
         backoff: Backoff,
         answered: Callable[[int, Response], None],
         unreachable: Callable[[int, int], None],
+        extensions: Callable[[int, frozenset[str]], None],
         changed: Callable[[int, Exception | None], None],
         slow: Callable[[int, float, float], None] = lambda member, p99_s, limit_s: None,
         heartbeat_s: float = math.inf,
@@ -88,30 +89,30 @@ class Peers:
         self._backoff = backoff
         self._answered = answered
         self._unreachable = unreachable
+        self._extensions = extensions
         self._changed = changed
         self._slow = slow
         self._sample_s = heartbeat_s / 2  # heartbeats that come a little early count as well
         self._limit_s = election_timeout_min_s * LIMIT_SHARE
         self._peers: dict[int, _Peer] = {}
-        self._configuration: Configuration | None = None
+        self._servers: Sequence[ClusterServer] = ()
         self._reconfigured = trio.Event()
 
-    def follow(self, configuration: Configuration) -> None:
-        """This Configuration is in force from now on."""
-        self._configuration = configuration
+    def follow(self, servers: Sequence[ClusterServer]) -> None:
+        """These are the servers that requests go to from now on, this one perhaps among them."""
+        self._servers = servers
         self._reconfigured.set()
 
     async def run(self) -> None:
         """Keep the connections up until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
-                if self._configuration is not None:
-                    self._reconcile(nursery, self._configuration)
+                self._reconcile(nursery)
                 await self._reconfigured.wait()
                 self._reconfigured = trio.Event()
 
-    def _reconcile(self, nursery: trio.Nursery, configuration: Configuration) -> None:
-        wanted = {s.id: s.endpoint for s in configuration.servers if s.id != self._node_id}
+    def _reconcile(self, nursery: trio.Nursery) -> None:
+        wanted = {s.id: s.endpoint for s in self._servers if s.id != self._node_id}
         for member, peer in list(self._peers.items()):
             if wanted.get(member) != peer.endpoint:
                 peer.scope.cancel()
@@ -159,6 +160,8 @@ class Peers:
 
     def _on_change(self, member: int, error: Exception | None) -> None:
         if peer := self._peers.get(member):
+            if error is None:
+                self._extensions(member, peer.link.extensions)
             text = None if error is None else str(error) or type(error).__name__
             if text == peer.error:
                 return  # who stays away is told of once

@@ -28,20 +28,30 @@ ENTRY_OVERHEAD_BYTES = 128  # what an entry costs in memory beside its value
 PARTIAL_MESSAGE_TIMEOUT_S = 30.0
 CLIENT_IDLE_S = 3600.0
 
-_MEMBER_REQUESTS = frozenset(
-    {MessageType.REQUEST_VOTE_REQUEST, MessageType.APPEND_ENTRIES_REQUEST, MessageType.CLIENT_REQUEST}
-)
+# What a member may ask for, and the extension that has to be in force for it (D5, D6).
+_MEMBER_REQUESTS = {
+    MessageType.REQUEST_VOTE_REQUEST: "",
+    MessageType.APPEND_ENTRIES_REQUEST: "",
+    MessageType.INSTALL_SNAPSHOT_REQUEST: "",
+    MessageType.CLIENT_REQUEST: "",
+    MessageType.PRE_VOTE_REQUEST: "pre-vote",
+    MessageType.TIMEOUT_NOW_REQUEST: "timeout-now",
+}
 
 
 class Caller:
-    """Who is at the other end (D6): a member by its id, or a client (id 0) with a user's role."""
+    """Who is at the other end (D6): a member by its id, or a client (id 0) with a user's role;
+    ``extensions`` are in force on this connection."""
 
-    __slots__ = ("may_post", "member_id", "name")
+    __slots__ = ("extensions", "may_post", "member_id", "name")
 
-    def __init__(self, name: str, member_id: int, may_post: bool) -> None:
+    def __init__(
+        self, name: str, member_id: int, may_post: bool, extensions: frozenset[str] = frozenset()
+    ) -> None:
         self.name = name
         self.member_id = member_id
         self.may_post = may_post
+        self.extensions = extensions
 
 
 class Slot:
@@ -141,7 +151,8 @@ class Session:
         for_anybody = request.type is MessageType.CLIENT_REQUEST
         if request.destination != us and not (for_anybody and request.destination == 0):
             raise RemoteProtocolError(f"a request for {request.destination} sent to {us}", where)
-        if request.type not in _MEMBER_REQUESTS or not (caller.member_id or for_anybody):
+        extension = _MEMBER_REQUESTS.get(request.type)
+        if extension not in ("", *caller.extensions) or not (caller.member_id or for_anybody):
             raise RemoteProtocolError("a request that this server does not serve to this caller", where)
 
     def refusal(self, request: Request) -> int:

@@ -38,17 +38,17 @@ from garlicfarm.farm.log import LogApplication
 from garlicfarm.handshake import Established, Gate, Guard, initiate, respond
 from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
 from garlicfarm.identity import member_lookup, member_password
-from garlicfarm.link import CONNECTION_ERRORS
+from garlicfarm.link import CONNECTION_ERRORS, EXTENSIONS
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.node.farm import Farm
 from garlicfarm.node.session import Caller, Session
-from garlicfarm.raft import Persist
-from garlicfarm.storage import Genesis
+from garlicfarm.raft import Persist, SnapshotMeta
+from garlicfarm.storage import Genesis, Snapshot
 from garlicfarm.testing.memory_network import MemoryNetwork
-from garlicfarm.testing.memory_storage import UnsyncedStorage
+from garlicfarm.testing.memory_storage import Stored, UnsyncedStorage
 from garlicfarm.transport import Endpoint, Peer
-from garlicfarm.wire.messages import ClusterServer, Configuration
+from garlicfarm.wire.messages import ClusterServer, Configuration, SnapshotSyncRequest
 
 __all__ = ["Cluster", "cluster"]
 
@@ -69,20 +69,35 @@ class _Disk(UnsyncedStorage):
     def size_bytes(self) -> int:
         return sum(len(entry.value) for entry in self.contents)
 
+    def read_state(self, meta: SnapshotMeta) -> Snapshot:
+        born = (self.genesis.farm_id, self.genesis.application, self.genesis.algorithm)
+        ids = tuple(server.id for server in meta.configuration.servers)
+        return Snapshot(*born, meta.index, meta.term, meta.configuration, ids, self.state(meta.index))
+
 
 class _Writer:
     """A `garlicfarm.node.farm.StoreWriter`: all that is queued becomes durable at once."""
 
     def __init__(
-        self, disk: _Disk, on_durable: Callable[[int], None], on_batch: Callable[[int, float], None]
+        self,
+        disk: _Disk,
+        on_durable: Callable[[int], None],
+        on_batch: Callable[[int, float], None],
+        on_chunk: Callable[[int, int, SnapshotMeta | None], None],
+        on_problem: Callable[[str], None],
     ) -> None:
         self._disk = disk
         self._on_durable = on_durable
         self._on_batch = on_batch
+        self._on_chunk = on_chunk
         self._work = trio.Event()
 
     def submit(self, persist: Persist) -> None:
         self._disk.submit(persist)
+        self._work.set()
+
+    def submit_chunk(self, token: int, request: SnapshotSyncRequest) -> None:
+        self._disk.submit_chunk(token, request)
         self._work.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
@@ -92,9 +107,13 @@ class _Writer:
             self._work = trio.Event()
             steps = len(self._disk.pending)
             await trio.sleep(FSYNC_S)
-            batch = [self._disk.sync() for _ in range(steps)]
-            self._on_batch(sum(len(persist.entries) for persist in batch), FSYNC_S)
-            self._on_durable(batch[-1].token)
+            for _ in range(steps):
+                done = self._disk.sync()
+                if isinstance(done, Stored):
+                    self._on_chunk(done.token, done.held, done.meta)
+                else:
+                    self._on_batch(len(done.entries), FSYNC_S)
+                    self._on_durable(done.token)
 
 
 class _Node:
@@ -230,6 +249,7 @@ class Cluster:
                 password=password,
                 cache=challenges,
                 farm_id=self._farm_id,
+                extensions=EXTENSIONS,
             )
 
         log = EventLogger(logging.getLogger("garlicfarm.testing.cluster"), farm=FARM, node=node)
@@ -237,14 +257,15 @@ class Cluster:
         farm = Farm(section, node, disk, partial(_Writer, disk), self._application(), dial, metrics, log)
         lookup = member_lookup([self._secret], self._farm_id, lambda user: {})
         verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
-        gates = {FARM: Gate(FARM, self._farm_id, verifier)}
+        gates = {FARM: Gate(FARM, self._farm_id, verifier, EXTENSIONS)}
         guard = Guard()
 
         async def serve(stream: trio.abc.Stream, peer: Peer) -> None:
             try:
                 established = await respond(stream, gates, guard, peer)
                 if established is not None:
-                    caller = Caller(f"member {established.user}", int(established.user), may_post=True)
+                    user, extensions = established.user, established.extensions
+                    caller = Caller(f"member {user}", int(user), True, extensions)
                     timeout_s = farm.answer_timeout_s
                     await Session(farm, established.stream, caller, established.leftover, timeout_s).run()
             except* (*CONNECTION_ERRORS, OutcomeUnknown) as group:

@@ -40,6 +40,7 @@ class Network:
             backoff=Backoff(lambda: 0.5, longest_s=1),
             answered=lambda seq, response: None,
             unreachable=lambda member, seq: self.unreachable.append((member, seq)),
+            extensions=lambda member, names: None,
             changed=self.changed,
         )
 
@@ -55,7 +56,7 @@ class Network:
         return Established(ours, "farm", "1", frozenset(), None, None, b"")
 
     async def follow(self, *servers: str) -> None:
-        self.peers.follow(configuration(*servers))
+        self.peers.follow(configuration(*servers).servers)
         await trio.testing.wait_all_tasks_blocked()
 
 

@@ -15,7 +15,6 @@ from garlicfarm.node.peers import SAMPLES, Peers
 from garlicfarm.wire import Limits, RequestDecoder, encode_response
 from garlicfarm.wire.messages import (
     ClusterServer,
-    Configuration,
     LogEntry,
     MessageType,
     Request,
@@ -45,6 +44,7 @@ class Slow:
             backoff=Backoff(lambda: 0.5),
             answered=self._answered,
             unreachable=lambda member, seq: pytest.fail("every request is answered"),
+            extensions=lambda member, names: None,
             changed=lambda member, error: None,
             slow=lambda *values: self.told.append((trio.current_time(), *values)),
             heartbeat_s=HEARTBEAT_S,
@@ -72,7 +72,7 @@ class Slow:
         self.nursery = nursery
         nursery.start_soon(self.peers.run)
         servers = tuple(ClusterServer(member, f"ssl://member{member}") for member in (1, 2, 3))
-        self.peers.follow(Configuration(0, 0, servers))
+        self.peers.follow(servers)
         await trio.testing.wait_all_tasks_blocked()
 
     def send(self, member: int, *values: bytes) -> None:
