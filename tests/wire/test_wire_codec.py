@@ -28,7 +28,7 @@ from garlicfarm.wire import (
 
 APP, CONF, SERVER, PACK, CHUNK = ValueType
 
-# The table of the protocol page, once more: type -> kinds of its entries, and whether exactly one.
+# The table of the protocol page and D5, once more: type -> kinds of its entries, and whether exactly one.
 CARRIES: dict[int, tuple[set[ValueType], bool]] = {
     1: (set(), False),
     3: ({APP, CONF}, False),
@@ -39,8 +39,10 @@ CARRIES: dict[int, tuple[set[ValueType], bool]] = {
     12: ({CONF}, True),
     14: (set(), False),
     16: ({CHUNK}, True),
+    20: (set(), False),
+    28: (set(), False),
 }
-RESPONSES = [2, 4, 7, 9, 11, 13, 15, 17]
+RESPONSES = [2, 4, 7, 9, 11, 13, 15, 17, 21, 29]
 SINGLE = [number for number, (_, single) in CARRIES.items() if single]
 EMPTY = [number for number, (kinds, _) in CARRIES.items() if not kinds]
 
@@ -243,7 +245,7 @@ def test_more_entries_than_allowed_are_refused_though_small() -> None:
 # Bad requests: each is refused with nothing more than the header that shows the fault
 
 
-@pytest.mark.parametrize("number", [0, 18, 20, 28, 71, 255])
+@pytest.mark.parametrize("number", [0, 18, 19, 22, 30, 71, 255])
 def test_request_of_an_unknown_type_is_refused(number: int) -> None:
     assert str(refuse(header(number, 0))) == f"type {number} is unknown (request header)"
 
