@@ -7,20 +7,54 @@ How to drive it::
         node.step(request, token)            # a peer's or client's request
         node.answered(seq, response)         # the answer to Ready.requests' (peer, seq, request)
         node.report_unreachable(peer, seq)   # … or none came
-        node.propose([b"entry"], token)      # our own
+        node.extensions(peer, names)         # what is in force on a new connection to a peer (D5)
+        node.propose([b"entry"], token)      # our own; likewise propose_conf_change, read_index
         node.persisted(token)                # what Ready.persist asked for is durable
+        node.chunk_stored(token, held, meta) # what Ready.chunks asked for is done
         node.tick(now_ms)                    # after those; again at node.deadline_ms at the latest
-        ready = node.ready()                 # write, send, answer, apply; then
+        ready = node.ready()                 # write, send, answer, restore, apply; then
         node.applied(index)
 
-The wire's own `Request` and `Response` go in and out; answers come in order per connection, so a local
-``seq`` (outgoing) or ``token`` (incoming) pairs them, and no message needs a number.
+Everything that `Ready` hands out may be acted on at once: what may be said only after a write is kept
+back until that write is reported. The wire's own `Request` and `Response` go in and out; answers come in
+order per connection, so a local ``seq`` (outgoing) or ``token`` (incoming) pairs them, and no message
+needs a number. Time goes in as ``now_ms``, randomness as ``randint``: the same inputs give the same
+outputs.
 
-Where it differs from the paper (Raft, extended version): a Configuration takes force when it is
-committed, as JRaft's do; a new leader's first entry repeats the newest Configuration (D7), since JRaft's
-log knows no other harmless kind. Where it differs from JRaft: a client is answered after the commit (D8);
-entries of earlier terms are never committed by counting; a follower commits only what it verified; term,
-vote and entries are durable before anything is said that rests on them.
+The messages, by number
+-----------------------
+* RequestVote (1): a candidate asks for the vote of its term; also of a term that is over, to see whether a
+  peer without pre-vote can be reached; with `commit_index` 2^64 - 1, in an election that a leader ordered.
+* AppendEntries (3): entries of the leader from behind `last_log_index` on, and how far they are committed;
+  none: a heartbeat, which also finds out where the logs meet, and confirms that the leader leads.
+* ClientRequest (5): entries to be appended; none: a question who leads.
+* InstallSnapshot (16): one piece of a snapshot for a follower that needs entries which are gone; the answer
+  says how many bytes are held, which is where the next piece begins.
+* PreVote (20, extension): whether a vote would be granted in the next term; changes nothing.
+* TimeoutNow (28, extension): the leader asks a member that holds all entries to stand at once.
+
+AddServer (6), RemoveServer (8), SyncLog (10), JoinCluster (12) and LeaveCluster (14) are not the core's:
+their sender comes to `propose_conf_change`.
+
+Where it differs from the paper (Raft, extended version, and the thesis)
+------------------------------------------------------------------------
+* A Configuration takes force when it is committed, as JRaft's do, not when it is appended (D7). What makes
+  that safe: one change in flight, none before an entry of the term is committed and all earlier
+  Configurations are applied, no candidacy over a committed one that is not applied.
+* A new leader's first entry repeats the newest Configuration (D7): JRaft's log knows no other harmless kind.
+* A server that is added catches up before its Configuration is appended (thesis 4.2.1), in at most 10 rounds.
+* A follower refuses votes while it hears a leader (thesis 4.2.3), also of members that it does not know.
+* Check-quorum: a leader that no majority answers for the upper election timeout steps down.
+
+Where it differs from JRaft, on the same bytes
+----------------------------------------------
+* A client is answered after the commit (D8), not before.
+* Entries of earlier terms are never committed by counting (Raft §5.4.2).
+* A follower commits only what it verified; its vote compares logs also where a snapshot has replaced them.
+* Term, vote and entries are durable before anything is said that rests on them.
+* No message ends the process, and none lowers a term.
+* Several requests are on their way to a follower at once; entries are batched by bytes, not by number.
+* A snapshot goes on where the receiver's answer says, after a lost connection or a restart too.
 """
 
 from garlicfarm.raft.core import RawNode
