@@ -28,6 +28,7 @@ COMMANDS = {
     "log": "garlicfarm.cli.log:log",
     "node": "garlicfarm.cli.node:node",
     "rank": "garlicfarm.cli.rank:rank",
+    "recover": "garlicfarm.cli.recover:recover",
     "router": "garlicfarm.cli.router:router",
     "status": "garlicfarm.cli.remote:status",
     "transports": "garlicfarm.cli.transports:transports",

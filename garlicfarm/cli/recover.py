@@ -1,0 +1,90 @@
+"""`garlicfarm recover`: a farm that lost its majority goes on with one survivor, as a new farm."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
+
+if TYPE_CHECKING:
+    from garlicfarm.config import Config
+    from garlicfarm.config.model import FarmSection
+
+__all__ = ["recover"]
+
+
+@click.command()
+@click.option("--yes-i-understand", "agreed", is_flag=True, help="Do it; without this, only say what would.")
+@shared_options("config", "farm", "output")
+def recover(options: Options, agreed: bool) -> None:
+    """Let the stopped node of this machine go on alone, after most members were lost for good.
+
+    Its store becomes that of a new farm with a new id and this node as its only member. Entries that only
+    lost members held are lost. Without --yes-i-understand nothing is changed.
+    """
+    from garlicfarm.config import find_config, load
+    from garlicfarm.node.node import APPLICATIONS
+    from garlicfarm.recovery import finish_recovery, read_survivor, recover_store
+    from garlicfarm.storage import DataDirectory
+
+    config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
+    section = _section(config, options.farm)
+    with DataDirectory.open(config.node.data_dir) as data:
+        directory = data.farm_directory(section.name)
+        if agreed and finish_recovery(directory):
+            click.echo("an interrupted recovery is finished now; nothing else was done", err=True)
+            return
+        survivor = read_survivor(directory, section.name, APPLICATIONS[section.application](section.name))
+        members = [
+            {"id": server.id, "endpoint": server.endpoint, "fate": "stays"}
+            if server.id == data.node_id
+            else {"id": server.id, "endpoint": server.endpoint, "fate": "removed"}
+            for server in survivor.configuration.servers
+        ]
+        log = {
+            "last_term": survivor.last_term,
+            "last_index": survivor.last_index,
+            "commit": survivor.commit,
+            "term": survivor.term,
+            "first_index": survivor.first_index,
+            "farm_id": survivor.farm_id.hex(),
+        }
+        farm_id, kept = recover_store(directory, data.node_id, survivor) if agreed else (None, None)
+    if options.output == "json":
+        new_id = farm_id.hex() if farm_id is not None else None
+        print_json("garlicfarm.recover/1", {**log, "members": members, "new_farm_id": new_id})
+    else:
+        print_rows(options.output, "", [log])
+        print_rows(options.output, "", members)
+    if farm_id is not None:
+        click.echo(
+            f"done: farm {section.name} is now {farm_id.hex()}, with node {data.node_id} alone; run it with: "
+            f"garlicfarm node start\nthe old store is kept in {kept}; never start that",
+            err=True,
+        )
+        return
+    click.echo(
+        f"nothing was changed. With --yes-i-understand node {data.node_id} would be the only member of a new "
+        f"farm, under a new farm id:\n"
+        f"* entries up to {survivor.commit} are known to be committed; those from there to "
+        f"{survivor.last_index} would count as committed, too, though perhaps nobody was told so\n"
+        "* entries that only lost members held are lost, also where they were acknowledged: compare LAST "
+        "TERM, then LAST INDEX on all survivors, and recover the one where they are highest\n"
+        "* removed members come back under new ids only. None of them may run, now or later: an old "
+        "majority would publish beside the new farm",
+        err=True,
+    )
+
+
+def _section(config: Config, name: str | None) -> FarmSection:
+    from garlicfarm.errors import ConfigError
+
+    found = [section for section in config.farm if name in (None, section.name)]
+    if len(found) != 1:
+        names = ", ".join(section.name for section in config.farm)
+        raise ConfigError([f"--farm must name one farm of this configuration: {names}"])
+    return found[0]
