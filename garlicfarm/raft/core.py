@@ -85,11 +85,17 @@ class RawNode:
             if now_ms >= self._election_deadline:
                 member.leader = 0
                 self._draw_timeout()
-                # Who leads by a Configuration that it has not applied could lose another one (D7).
-                applied = member.membership.in_force.log_index <= member.applied
-                if applied and self.id in member.membership and member.term < MAX_TERM:
+                if self._may_stand:
                     self._candidacy = Candidacy(member)
                     self._settle()
+
+    @property
+    def _may_stand(self) -> bool:
+        """Whether it may stand for election: a member that leads by a Configuration which it has not
+        applied could lose another one (D7)."""
+        member = self._member
+        applied = member.membership.in_force.log_index <= member.applied
+        return applied and self.id in member.membership and member.term < MAX_TERM
 
     def _draw_timeout(self) -> None:
         low, high = self._config.election_timeout_min_ms, self._config.election_timeout_max_ms
@@ -310,7 +316,7 @@ class RawNode:
             self._become_follower(request.term, 0)
         free = not member.vote and not member.leader
         granted = (
-            request.term == member.term
+            0 < request.term == member.term
             and (free or member.vote == request.source)
             and self._is_up_to_date(request)
         )
@@ -329,11 +335,7 @@ class RawNode:
 
     def _step_timeout_now(self, request: Request, token: int) -> None:
         member = self._member
-        obey = (
-            (request.term, request.source) == (member.term, member.leader)
-            and self.id in member.membership
-            and member.term < MAX_TERM
-        )
+        obey = (request.term, request.source) == (member.term, member.leader) and self._may_stand
         member.respond(token, MessageType.TIMEOUT_NOW_RESPONSE, request.source, 0, obey)
         if obey:
             member.leader = 0
