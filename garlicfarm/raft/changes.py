@@ -77,7 +77,9 @@ class Changes:
         joining, member = self.joining, self._member
         if joining is None or match_index < joining.until:
             return False
-        if member.now - joining.since_ms <= member.config.election_timeout_min_ms:
+        if match_index == last_index or (
+            member.now - joining.since_ms <= member.config.election_timeout_min_ms
+        ):
             return True
         if joining.rounds == MAX_ROUNDS:
             self.give_up("the new server does not catch up")

@@ -93,14 +93,14 @@ class Leadership:
         member, kind = self._member, MessageType.APPEND_ENTRIES_RESPONSE
         if not request.entries:
             member.respond(token, kind, member.id, member.log.last_index + 1, True)
-        elif self._target is not None:
+        elif self._leaving:
             member.respond(token, kind, member.id, Refusal.TRANSFER, False)
         elif not self._append([entry.value for entry in request.entries], token, from_client=True):
             member.respond(token, kind, member.id, Refusal.UNCOMMITTED, False)
 
     def propose(self, values: Sequence[bytes], token: int) -> None:
         """Append entries of our own. Raises `ProposalDropped`."""
-        if self._target is not None:
+        if self._leaving:
             raise ProposalDropped("leadership-in-transfer")
         if not self._append(values, token, from_client=False):
             raise ProposalDropped("too-much-uncommitted")
@@ -136,10 +136,18 @@ class Leadership:
         # What was committed before is committed with the first entry of this term at the latest.
         self._reads.begin(token, max(self._member.commit, self._start))
 
+    @property
+    def _leaving(self) -> bool:
+        """Whether nothing is appended any more: it hands over, or it is to be removed. With entries behind
+        that Configuration its log would outdo those of members that may need its vote after it."""
+        member = self._member
+        return self._target is not None or member.id not in [s.id for s in member.membership.newest.servers]
+
     def _heard_of_late(self) -> set[int]:
         member = self._member
         since = member.now - member.config.election_timeout_max_ms
-        return {member.id} | {p for p, progress in self._progress.items() if progress.last_heard_ms >= since}
+        heard = {p for p, progress in self._progress.items() if progress.heard_since(since)}
+        return {member.id} | heard
 
     def _append(self, values: Sequence[bytes], token: int, from_client: bool) -> bool:
         log, term = self._member.log, self._member.term
@@ -291,12 +299,12 @@ class Leadership:
             return
         for peer, progress in self._progress.items():
             if progress.snapshot is not None and progress.snapshot.seq == seq:
-                progress.last_heard_ms = self._member.now
+                progress.hear(self._member.now)
                 self._piece_answered(peer, progress, progress.snapshot, response)
                 return
             sent = progress.take(seq)
             if sent is not None:
-                progress.last_heard_ms = self._member.now
+                progress.hear(self._member.now)
                 progress.unreachable = False
                 if response.term == self._member.term:
                     self._reads.heard(peer, seq)
@@ -373,9 +381,21 @@ class Leadership:
         self._changes.committed(index)
         if changed:
             self.follow()
-            if member.id not in member.membership:
-                self.flush()  # the others hear of the commit
+            if member.id in member.membership:
+                self._reads.release()
+                self.maybe_commit()  # the majority may be another one now
+            else:
+                self._farewell()
                 self.over = True
+
+    def _farewell(self) -> None:
+        """The others hear of the last commit, whatever else is on its way to them."""
+        self.flush()
+        for peer, progress in self._progress.items():
+            if progress.notified < self._member.commit:
+                self._send_append(peer, progress, ())
+            else:
+                self.maybe_commit()  # of the members now in force, a majority may hold more already
 
     def end(self) -> None:
         """Leadership is lost: what is not committed may yet be, or not."""

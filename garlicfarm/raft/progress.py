@@ -36,6 +36,7 @@ class Progress:
     bytes) of the unanswered AppendEntries, oldest first; answers come in that order."""
 
     __slots__ = (
+        "answers",
         "last_heard_ms",
         "last_sent_ms",
         "last_seq",
@@ -59,8 +60,18 @@ class Progress:
         self.notified = 0  # the commit index last told
         self.last_seq = 0  # of the last AppendEntries
         self.last_sent_ms = now_ms
-        self.last_heard_ms = now_ms
+        self.last_heard_ms = now_ms  # or since when it had time to answer
+        self.answers = False  # it did once
         self.unreachable = False  # pause until the next heartbeat
+
+    def hear(self, now_ms: int) -> None:
+        """It answered."""
+        self.last_heard_ms = now_ms
+        self.answers = True
+
+    def heard_since(self, time_ms: int) -> bool:
+        """Whether it answered at or after ``time_ms``."""
+        return self.answers and self.last_heard_ms >= time_ms
 
     def paused(self, max_messages: int, max_bytes: int) -> bool:
         """Whether entries have to wait for answers."""

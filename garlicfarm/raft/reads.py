@@ -29,7 +29,7 @@ class Reads:
     def begin(self, token: int, index: int) -> None:
         """One more, at the commit index ``index``."""
         self._waiting.append(_Read(token, index, self._member.seq, {self._member.id}))
-        self._release()
+        self.release()
 
     def wait_for(self, last_seq: int) -> bool:
         """Whether a peer that was last sent the request ``last_seq`` has to be sent another."""
@@ -41,14 +41,15 @@ class Reads:
             if seq <= read.after_seq:
                 break
             read.heard.add(peer)
-        self._release()
+        self.release()
 
     def end(self) -> None:
         """Leadership is lost."""
         self._member.reads += [(read.token, None) for read in self._waiting]
         self._waiting.clear()
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Hand out those that a majority confirms."""
         while self._waiting and self._member.membership.is_quorum(self._waiting[0].heard):
             read = self._waiting.popleft()
             self._member.reads.append((read.token, read.index))
