@@ -305,6 +305,11 @@ class Player:
         for _, seq, request in self.sent(peer):
             self.answer(seq, request, request.last_log_index + len(request.entries) + 1)
 
+    def refuse(self, peer: int) -> None:
+        """The requests to ``peer`` are answered, but it takes nothing."""
+        for _, seq, request in self.sent(peer):
+            self.answer(seq, request, 1, accepted=False)
+
     def sent(self, peer: int | None = None) -> list[tuple[int, int, Request]]:
         """Take the requests (to ``peer``) that wait to be delivered."""
         found = [item for item in self.requests if peer in (None, item[0])]
@@ -376,14 +381,20 @@ class Stage:
     """Players 1, 2, … with these logs, and the messages between them: nothing arrives by itself. Every
     step is checked by the simulator's invariants."""
 
-    def __init__(self, *logs: Sequence[int], **config: int) -> None:
+    def __init__(
+        self,
+        *logs: Sequence[int],
+        extensions: frozenset[str] = frozenset(),
+        watched: bool = True,
+        **config: int,
+    ) -> None:
         members = range(1, len(logs) + 1)
         self.observer = Observer(members)
         self.players = {
-            member: Player(member, terms, members=members, **config)
+            member: Player(member, terms, members=members, extensions=extensions, **config)
             for member, terms in zip(members, logs, strict=True)
         }
-        for player in self.players.values():
+        for player in self.players.values() if watched else ():
             member = self.observer.members[player.id]
             for chain in (member.log, member.disk):
                 chain.write(Persist(0, entries=player.disk.contents))

@@ -1,0 +1,143 @@
+"""A leader that no majority answers steps down (thesis 6.2), and says so to those who wait for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from garlicfarm.errors import ProposalDropped
+from garlicfarm.raft import Role
+from tests.raft.playbook import Player
+
+
+def _leader(size: int = 3, **config: int) -> Player:
+    """A leader whose first entry is committed and known everywhere."""
+    player = Player(members=range(1, size + 1), **config)
+    for _, seq, request in player.campaign():
+        player.answer(seq, request)
+    while player.requests:
+        player.accept()
+    return player
+
+
+def _beat(player: Player, *answering: int, rounds: int) -> None:
+    for _ in range(rounds):
+        player.wait(50)
+        for peer, seq, request in player.sent():
+            if peer in answering:
+                player.answer(seq, request, request.last_log_index + len(request.entries) + 1)
+
+
+def test_leader_that_nobody_answers_steps_down_after_the_upper_election_timeout() -> None:
+    player = _leader()
+    player.wait(200)
+    assert player.node.role is Role.LEADER
+    player.wait(1)
+    assert (player.node.role, player.node.term, player.node.leader) == (Role.FOLLOWER, 1, 0)
+    assert player.disk.initial_state()[0].term == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "answering", "leads"),
+    [
+        (2, (), False),
+        (2, (2,), True),
+        (3, (), False),
+        (3, (3,), True),
+        (4, (2,), False),
+        (4, (2, 3), True),
+        (5, (2,), False),
+        (5, (3, 5), True),
+    ],
+)
+def test_leader_stays_as_long_as_a_majority_answers(
+    size: int, answering: tuple[int, ...], leads: bool
+) -> None:
+    player = _leader(size)
+    _beat(player, *answering, rounds=12)
+    assert (player.node.role is Role.LEADER) is leads
+
+
+def test_different_majorities_answering_in_turn_keep_the_leader() -> None:
+    player = _leader(5)
+    for pair in ((2, 3), (3, 4), (4, 5), (5, 2)) * 3:
+        _beat(player, *pair, rounds=2)
+    assert player.node.role is Role.LEADER
+
+
+def test_any_answer_counts_a_refusal_too() -> None:
+    player = _leader()
+    for _ in range(10):
+        player.wait(50)
+        for peer, seq, request in player.sent():
+            if peer == 2:
+                player.answer(seq, request, 1, accepted=False)
+    assert player.node.role is Role.LEADER
+
+
+def test_leader_alone_needs_nobody() -> None:
+    player = _leader(1)
+    player.wait(100_000)
+    assert player.node.role is Role.LEADER
+
+
+def test_new_leader_has_the_whole_timeout_to_be_answered() -> None:
+    player = Player(1, [1]).lead()
+    player.wait(200)
+    assert player.node.role is Role.LEADER
+    player.wait(1)
+    assert player.node.role is Role.FOLLOWER
+
+
+def test_what_clients_wait_for_is_unknown_and_what_comes_after_is_refused() -> None:
+    player = _leader()
+    player.post(b"client")
+    waiting = player.token
+    player.propose(b"own", token=70)
+    player.read(token=71)
+    player.wait(201)
+    assert player.responses[waiting] is None
+    assert player.outcomes == {70: None}
+    assert player.reads == {71: None}
+    with pytest.raises(ProposalDropped, match="not-leader"):
+        player.propose(b"late")
+    late = player.post(b"late")
+    assert late is not None
+    assert (late.accepted, late.next_index) == (False, 0)
+    assert player.terms == [1, 1, 1]  # what was appended stays, and may be committed yet
+
+
+def test_leader_that_was_paused_steps_down_at_once() -> None:
+    """It cannot know what happened meanwhile; the deadline is told late."""
+    player = _leader()
+    _beat(player, 2, 3, rounds=2)
+    player.now += 10_000
+    player.node.tick(player.now)
+    player.turn()
+    assert player.node.role is Role.FOLLOWER
+    assert not player.sent()
+
+
+def test_answer_that_was_waiting_while_the_leader_was_paused_keeps_no_old_leadership() -> None:
+    player = _leader()
+    player.wait(50)
+    (_, seq, request), *_ = player.sent(2)
+    player.now += 10_000  # the answer comes first, as `tick` asks for
+    player.answer(seq, request, request.last_log_index + 1)
+    assert player.node.role is Role.FOLLOWER
+
+
+def test_leader_that_stepped_down_stands_again_after_a_poll() -> None:
+    player = _leader()
+    player.wait(201)
+    player.sent()
+    player.campaign()
+    assert (player.node.role, player.node.term) == (Role.CANDIDATE, 2)
+
+
+def test_leader_that_stepped_down_follows_the_next_one() -> None:
+    player = _leader()
+    player.wait(201)
+    response = player.append(2, (1, 1), source=3)
+    assert response is not None
+    assert response.accepted
+    assert player.node.leader == 3
