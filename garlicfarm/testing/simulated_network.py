@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 from garlicfarm.wire import Limits, RequestDecoder, ResponseDecoder, encode_request, encode_response
 from garlicfarm.wire.messages import Request, Response
 
-__all__ = ["CLIENT", "SERVER", "Connection", "Network", "World"]
+__all__ = ["CLIENT", "SERVER", "Connection", "Network", "Weather", "World"]
 
 CLIENT, SERVER = 0, 1
 LAST_EVENTS = 50
+_REPEATED = object()
 
 
 class World:
@@ -66,11 +67,13 @@ class World:
 
 class Weather(NamedTuple):
     """``delay_ms``: mean time on the way; ``reset``: chance per message that its connection breaks;
-    ``split``: that it comes in two pieces."""
+    ``split``: that it comes in two pieces; ``repeat``: that a request comes once more, later, on a
+    connection of its own, whose answer nobody reads."""
 
     delay_ms: float
     reset: float
     split: float
+    repeat: float = 0
 
 
 class Connection:
@@ -107,7 +110,8 @@ class Connection:
 class Network:
     """All connections. ``serve(connection)`` is told of bytes at the server's side,
     ``take_answers(connection)`` of those at the client's, ``failed(connection, tags)`` of requests that
-    get no answer; ``paused(id)`` says who does not read at the moment. ``blocked`` holds (from, to)."""
+    get no answer; ``paused(id)`` says who does not read at the moment, ``listens(id)`` whose process runs.
+    ``blocked`` holds (from, to)."""
 
     def __init__(
         self,
@@ -116,8 +120,10 @@ class Network:
         take_answers: Callable[[Connection], None],
         failed: Callable[[Connection, list[Any]], None],
         paused: Callable[[int], bool],
+        listens: Callable[[int], bool],
     ) -> None:
         self._world = world
+        self._listens = listens
         self._serve = serve
         self._take_answers = take_answers
         self._failed = failed
@@ -127,6 +133,7 @@ class Network:
         self.blocked: set[tuple[int, int]] = set()
         self.weather = Weather(1, 0, 0)
         self.cut_messages = 0
+        self.repeated_requests = 0
 
     def connect(self, client: int, server: int, timeout_ms: int) -> Connection:
         """A new connection, whose requests have to be answered within ``timeout_ms``."""
@@ -146,6 +153,25 @@ class Network:
             connection.watched = True
             self._world.at(self._world.now + connection.timeout_ms, self._watch, connection)
         self._transmit(connection, SERVER, encode_request(request))
+        if tag is not _REPEATED and self._world.chance(self.weather.repeat):
+            later = self._world.around(10 * self.weather.delay_ms)
+            self._world.at(later, self._repeat, connection, request)
+
+    def _repeat(self, connection: Connection, request: Request) -> None:
+        if (connection.client, connection.server) not in self.blocked and self._listens(connection.server):
+            self.repeated_requests += 1
+            again = self.connect(connection.client, connection.server, connection.timeout_ms)
+            self.send(again, _REPEATED, request)
+
+    def take(self, connection: Connection) -> tuple[Any, Response] | None:
+        """The next answer that came, and the tag of its request."""
+        while not connection.closed[CLIENT] and (answer := connection.responses.next_message()) is not None:
+            tag, _ = connection.outstanding.popleft()
+            if tag is not _REPEATED:
+                return tag, answer
+            self.sever(connection)
+            self.lose(connection, CLIENT)
+        return None
 
     def answer(self, connection: Connection) -> None:
         """Send the answers that are due: in the order of their requests. None ends the connection (D8)."""
@@ -174,9 +200,11 @@ class Network:
         if all(connection.closed):
             del self._connections[connection.number]
         if side == CLIENT:
-            tags = [tag for tag, _ in connection.outstanding]
+            tags = [tag for tag, _ in connection.outstanding if tag is not _REPEATED]
+            repeated = len(tags) < len(connection.outstanding)
             connection.outstanding.clear()
-            self._failed(connection, tags)
+            if not repeated:
+                self._failed(connection, tags)
 
     def drain_all(self) -> None:
         """What could not get to a side before may do so now."""

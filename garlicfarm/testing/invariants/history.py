@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from garlicfarm.raft import Entry, Persist, Status
+from typing import NamedTuple
 
-__all__ = ["Chain", "History", "Member", "Violation"]
+from garlicfarm.raft import Entry, Persist, Status
+from garlicfarm.wire import decode_configuration
+from garlicfarm.wire.messages import Configuration, ValueType
+
+__all__ = ["Chain", "History", "Member", "Step", "Violation"]
 
 
 class Violation(AssertionError):
@@ -16,7 +20,11 @@ class Violation(AssertionError):
 
 
 class Chain:
-    """A log and, per index, a hash over all of it up to there: equal hashes, equal prefixes."""
+    """A log and, per index, a hash over all of it up to there: equal hashes, equal prefixes.
+
+    It is whole from index 1 on, also where the member's own log begins later: what a snapshot stands for
+    is known from what was committed.
+    """
 
     __slots__ = ("entries", "hashes")
 
@@ -24,16 +32,25 @@ class Chain:
         self.entries: list[Entry] = []
         self.hashes = [0]
 
-    def write(self, persist: Persist) -> None:
-        """Carry out one durable step."""
+    def write(self, persist: Persist, committed: Chain | None = None) -> None:
+        """Carry out one durable step; a snapshot in it stands for the beginning of ``committed``."""
         if persist.truncate_from is not None:
             del self.entries[persist.truncate_from - 1 :]
             del self.hashes[persist.truncate_from :]
+        if persist.snapshot is not None and committed is not None:
+            self._install(persist.snapshot.index, committed)
         for entry in persist.entries:
             if entry.index != len(self.hashes):
                 raise Violation("storage", f"index {entry.index} is to follow {len(self.entries)}")
             self.entries.append(entry)
             self.hashes.append(hash((self.hashes[-1], entry.term, entry.value_type, entry.value)))
+
+    def _install(self, index: int, committed: Chain) -> None:
+        if self.agrees(committed, index):
+            return
+        if index >= len(committed.hashes) or len(self.entries) > index:
+            raise Violation("storage", f"entries behind {index} that do not follow the snapshot there")
+        self.entries[:], self.hashes[:] = committed.entries[:index], committed.hashes[: index + 1]
 
     def replace(self, other: Chain) -> None:
         """Become a copy of another one."""
@@ -62,13 +79,27 @@ class Member:
         self.status: Status | None = None
 
 
-class History:
-    """What was ever known as committed: ``chain``, and ``steps``: (index up to which it grew, the term
-    in which that was seen first)."""
+class Step(NamedTuple):
+    """One growth of what is committed: up to ``upto``, first seen in ``term``, by a leader that knew of
+    ``in_force`` as the newest committed Configuration."""
 
-    def __init__(self) -> None:
+    upto: int
+    term: int
+    in_force: Configuration
+
+
+class History:
+    """What was ever known as committed: ``chain``, the ``steps`` in which it grew, and the committed
+    ``configurations``, the genesis first."""
+
+    def __init__(self, genesis: Configuration) -> None:
         self.chain = Chain()
-        self.steps: list[tuple[int, int]] = []
+        self.steps: list[Step] = []
+        self.configurations = [genesis]
+
+    def in_force(self, index: int) -> Configuration:
+        """The Configuration in force where ``index`` is the last committed one."""
+        return next(c for c in reversed(self.configurations) if c.log_index <= index)
 
     def advance(self, member: Member, status: Status) -> None:
         """``member`` says that it knows of commits."""
@@ -76,5 +107,13 @@ class History:
         if not member.log.agrees(self.chain, min(status.commit, known)):
             raise Violation("committed entries never change", f"member {member.id} at {status.commit}")
         if status.commit > known:
-            self.chain.write(Persist(0, entries=tuple(member.log.entries[known : status.commit])))
-            self.steps.append((status.commit, status.term))
+            new = tuple(member.log.entries[known : status.commit])
+            if len(new) < status.commit - known:
+                raise Violation("committed entries never change", f"member {member.id} lacks {status.commit}")
+            self.chain.write(Persist(0, entries=new))
+            # A leader need not know yet that a newer one was committed; both majorities meet (D7).
+            in_force = self.in_force(member.before.commit if member.before is not None else 0)
+            self.steps.append(Step(status.commit, status.term, in_force))
+            for entry in new:
+                if entry.value_type is ValueType.CONFIGURATION:
+                    self.configurations.append(decode_configuration(entry.value))

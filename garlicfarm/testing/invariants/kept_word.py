@@ -1,5 +1,5 @@
-"""A member keeps its word across crashes: its term and commit index never fall, it votes once a term,
-and no term that it spoke in is forgotten (Raft §5.1, §5.2)."""
+"""A member keeps its word across crashes: it votes once a term, and no term that it spoke in is
+forgotten (Raft §5.1, §5.2)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ class KeptWord:
         self._votes: dict[tuple[int, int], int] = {}
 
     def turn(self, member: Member, ready: Ready, history: History) -> None:
-        status, before = member.status, member.before
+        status = member.status
         if status is None:
             return
         spoke_in = self._spoke_in.get(member.id, 0)
-        if status.term < spoke_in or (before is not None and status.commit < before.commit):
+        if status.term < spoke_in:
             raise Violation(
                 "a member keeps its word",
-                f"member {member.id} is back at term {status.term}, commit {status.commit}; "
-                f"it spoke in term {spoke_in}",
+                f"member {member.id} is back at term {status.term}; it spoke in term {spoke_in}",
             )
         for _, response in ready.responses:
             if response is None:

@@ -19,11 +19,11 @@ class LeaderCompleteness:
         if status is not None and status.role is Role.LEADER:
             self._leaders[status.term] = member
             if before is None or before.role is not Role.LEADER or before.term != status.term:
-                for index, term in reversed(history.steps):
+                for index, term, _ in reversed(history.steps):
                     if term < status.term:
                         self._check(member, index, term, history)
                         break
-        for index, term in history.steps[self._steps :]:
+        for index, term, _ in history.steps[self._steps :]:
             for later, leader in list(self._leaders.items()):
                 now = leader.status
                 if now is None or now.role is not Role.LEADER or now.term != later:

@@ -14,8 +14,15 @@ class StateMachineSafety:
         self._applied: dict[int, int] = {}
 
     def turn(self, member: Member, ready: Ready, history: History) -> None:
-        if member.before is None:
-            self._applied[member.id] = 0
+        if member.before is None and member.status is not None:
+            self._applied[member.id] = member.status.applied  # as its snapshot says
+        if ready.restore is not None:
+            if ready.restore.index <= self._applied[member.id]:
+                raise Violation(
+                    "state machine safety",
+                    f"member {member.id} goes back to {ready.restore.index} from {self._applied[member.id]}",
+                )
+            self._applied[member.id] = ready.restore.index
         for entry in ready.committed:
             if entry.index != self._applied[member.id] + 1:
                 raise Violation(
