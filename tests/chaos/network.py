@@ -22,6 +22,7 @@ import heapq
 import os
 import random
 import select
+import socket
 import struct
 import subprocess
 import sys
@@ -32,9 +33,10 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 from powerloss import Attendant, attendant, why_it_fails
 
-__all__ = ["Network", "Weather", "address", "network", "why_unavailable"]
+__all__ = ["Network", "Weather", "address", "network", "raise_loopback", "why_unavailable"]
 
 _NEWNET = 0x40000000
+_SIOCSIFFLAGS, _UP = 0x8914, 1
 _TUNSETIFF = 0x400454CA
 _TUN_WITHOUT_HEADER = 0x1001
 _PACKET_BYTES = 2048
@@ -87,6 +89,12 @@ def why_unavailable(sandbox: Sequence[str] = ()) -> str | None:
     return why_it_fails([*sandbox, sys.executable, __file__, "1"])
 
 
+def raise_loopback() -> None:
+    """Let this network namespace, which is new, have 127.0.0.0/8."""
+    with socket.socket() as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _UP))
+
+
 class _Wires:
     def __init__(self, hosts: int) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -103,7 +111,8 @@ class _Wires:
             self._places[host] = os.open("/proc/self/ns/net", os.O_RDONLY)
             device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
             fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", b"farm", _TUN_WITHOUT_HEADER))
-            for command in ("link set lo up", f"addr add {address(host)}/24 dev farm", "link set farm up"):
+            raise_loopback()
+            for command in (f"addr add {address(host)}/24 dev farm", "link set farm up"):
                 subprocess.run(["ip", *command.split()], check=True)
             self._hosts[device] = host
             self._devices[bytes(map(int, address(host).split(".")))] = host, device

@@ -47,7 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--nodes", type=int, default=5)
-    parser.add_argument("--kinds", default=",".join(KINDS), help="only these")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="only these")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument(
         "--mutant", choices=sorted(mutant.MUTANTS), default="-", help="what the nodes do wrong"
@@ -90,7 +90,7 @@ def run_sandbox(arguments: list[str], must_run: str) -> int:
         signal.alarm(0)
     if interrupted:
         code = INTERRUPTED
-    if code in (0, INTERRUPTED):
+    if code in (0, INTERRUPTED) or not os.listdir(directory):
         shutil.rmtree(directory)
     else:
         print(f"what the nodes wrote, and the client's journal: {directory}")
@@ -101,13 +101,17 @@ def run_inside(options: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # the outside says when to end, by the end of stdin
         signal.signal(number, lambda *_: None)
     lacks = {"netns": network.why_unavailable(), "fuse": powerloss.why_unavailable(())}
-    kinds = [kind for kind in options.kinds.split(",") if not lacks.get(KINDS[kind].needs)]
+    kinds = [kind for kind in options.kinds if not lacks.get(KINDS[kind].needs)]
     for needs, reason in lacks.items():
         if reason:
-            skipped = [kind for kind in options.kinds.split(",") if KINDS[kind].needs == needs]
-            print(f"chaos: skipped {', '.join(skipped)}: {reason}", flush=True)
+            skipped = [kind for kind in options.kinds if KINDS[kind].needs == needs]
+            print(f"chaos: skipped {', '.join(skipped) or 'none'}: {reason}", flush=True)
     if any(lacks[needs] for needs in options.must_run.split()):
         return 1
+    if not kinds:
+        return 0
+    if lacks["netns"]:
+        network.raise_loopback()
     plan = Plan(
         nodes=options.nodes,
         seed=options.seed,

@@ -152,8 +152,8 @@ def sandbox_of(process: trio.Process) -> Path:
 @pytest.mark.slow
 async def test_chaos_short() -> None:
     async with trio.open_nursery() as nursery:
-        kinds = "isolate-leader,sync-error,power"
-        process = await start(nursery, "--nodes", "3", "--faults", "3", "--kinds", kinds)
+        kinds = ("isolate-leader", "sync-error", "power")
+        process = await start(nursery, "--nodes", "3", "--faults", "3", "--kinds", *kinds)
         output = await read(process)
         assert await process.wait() == 0, output
     assert "1 isolate-leader, 1 power, 1 sync-error" in output
@@ -166,7 +166,7 @@ async def test_chaos_that_is_terminated_leaves_nothing(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     async with trio.open_nursery() as nursery:
-        process = await start(nursery, "--nodes", "3", "--faults", "50", "--kinds", "pause,kill")
+        process = await start(nursery, "--nodes", "3", "--faults", "50", "--kinds", "pause", "kill")
         output = await read(process, "[  1/50]")
         sandbox = sandbox_of(process)
         process.send_signal(signal.SIGTERM)
