@@ -216,5 +216,6 @@ class Storage(Protocol):
         """The newest snapshot, which the application starts from; ``index`` ≥ first_index − 1."""
 
     def snapshot_chunk(self, index: int, offset: int, max_bytes: int) -> tuple[bytes, bool]:
-        """At most ``max_bytes`` of the newest snapshot from byte ``offset`` on, and whether they are its
-        last. ``index`` is the snapshot's: `Compacted` if another one is the newest by now."""
+        """At most ``max_bytes`` of the snapshot of ``index`` from byte ``offset`` on, and whether they are
+        its last. One that was begun is served to its end though a newer one replaces it, so that one that
+        takes long to send gets through; `Compacted` where it is gone for all that."""
