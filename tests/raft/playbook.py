@@ -403,6 +403,12 @@ class Stage:
     def __getitem__(self, member: int) -> Player:
         return self.players[member]
 
+    def join(self, member: int, **config: int) -> Player:
+        """One more, with an empty store that names nobody."""
+        player = self.players[member] = Player(member, members=(), **config)
+        player.observer = self[1].observer
+        return player
+
     def elect(self, leader: int, *voters: int) -> None:
         """``leader`` stands for election, again if it has to, and is heard by ``voters`` alone, who hear
         no leader any more."""
