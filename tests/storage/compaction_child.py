@@ -58,6 +58,19 @@ def resumed(store: LogStore) -> LogApplication:
     return application
 
 
+def check(directory: Path, reported: int) -> int:
+    """The store has all up to ``reported``, and nothing but what this program wrote; its first index."""
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        first, last = store.first_index(), store.last_index()
+        assert last >= reported, f"{reported} were reported durable, {last} are there"
+        held = store.entries(first, last + 1, 1 << 40) if last >= first else []
+        assert list(held) == [entry(index) for index in range(first, last + 1)]
+        assert resumed(store).snapshot() == chain(last)
+        for problem in store.problems:  # received, and died before the step that would have named it
+            assert "does not meet the log" in problem
+        return first
+
+
 def file_of(snapshot: Snapshot, directory: Path) -> bytes:
     """What a leader that has taken this snapshot sends."""
     write_snapshot(directory, snapshot)
