@@ -32,7 +32,7 @@ from rich.text import Text
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "lab.svg"
 COLUMNS, LINES = 150, 40
-TIMEOUT_S = 180.0
+TIMEOUT_S = 300.0
 STEADY_S = 10.0  # after the first ranking, which comes with what waited for it
 FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 _ERASED = re.compile(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)*")  # what rich writes before each frame
