@@ -339,7 +339,8 @@ class Leadership:
         held, expected = response.next_index, way.offset + way.size
         way.seq = 0
         if not response.accepted:
-            progress.unreachable = True  # it cannot now, or needs none; a heartbeat will tell
+            # It cannot now, or holds all that is in this one: at the next heartbeat the newest is begun.
+            progress.snapshot, progress.unreachable = None, True
         elif way.last and held == expected:
             progress.snapshot = None
             progress.accepted(way.meta.index)
@@ -394,8 +395,6 @@ class Leadership:
         for peer, progress in self._progress.items():
             if progress.notified < self._member.commit:
                 self._send_append(peer, progress, ())
-            else:
-                self.maybe_commit()  # of the members now in force, a majority may hold more already
 
     def end(self) -> None:
         """Leadership is lost: what is not committed may yet be, or not."""
