@@ -1,0 +1,591 @@
+"""Snapshots in pieces (Raft §7): sent, resumed, begun anew, declined, installed."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+
+from garlicfarm.errors import RemoteProtocolError
+from garlicfarm.raft import Role, SnapshotMeta
+from garlicfarm.wire import decode_snapshot_sync_request
+from garlicfarm.wire.messages import MessageType, Request, SnapshotSyncRequest
+from tests.raft.playbook import (
+    ALL,
+    APPEND,
+    SNAPSHOT,
+    Player,
+    Stage,
+    application,
+    configuration,
+    configuration_entry,
+)
+
+STATE = b"the state after all of that"
+FILE = sha256(STATE).digest() + STATE
+
+
+def _pieces(
+    index: int = 10, term: int = 3, size: int = 20, members: tuple[int, ...] = (1, 2, 3)
+) -> list[SnapshotSyncRequest]:
+    """A snapshot as it travels; it names ``members``."""
+    return [
+        SnapshotSyncRequest(
+            index,
+            term,
+            configuration(1, 0, members),
+            at,
+            FILE[at : at + size],
+            at + size >= len(FILE),
+        )
+        for at in range(0, len(FILE), size)
+    ]
+
+
+def _behind(entries: int = 6, batch_bytes: int = 20) -> Stage:
+    """Member 1 leads and has deleted its log; member 3 has nothing."""
+    stage = Stage([], [], [], extensions=ALL, batch_bytes=batch_bytes)
+    stage.elect(1, 2)
+    stage[1].lose(3)
+    stage[1].propose(*[b"%d" % n for n in range(entries)])
+    stage.settle(1, 2)
+    stage[1].take_snapshot()
+    return stage
+
+
+def _sent(stage: Stage) -> list[SnapshotSyncRequest]:
+    """The pieces on their way to 3; they stay there."""
+    return [
+        decode_snapshot_sync_request(request.entries[0].value)
+        for _, _, request in stage[1].requests
+        if request.type is SNAPSHOT
+    ]
+
+
+def _deliver_a_piece(stage: Stage, *, answered: bool = True) -> SnapshotSyncRequest:
+    """One piece gets to member 3, and its answer back."""
+    for _ in range(20):
+        for _, seq, request in stage[1].sent(3):
+            response = stage[3].take(request)
+            if request.type is SNAPSHOT:
+                if answered:
+                    assert response is not None
+                    stage[1].hear(seq, response)
+                return decode_snapshot_sync_request(request.entries[0].value)
+            assert response is not None
+            stage[1].hear(seq, response)
+        stage[1].wait(50)
+        for _, seq, request in stage[1].sent(2):
+            response = stage[2].take(request)
+            assert response is not None
+            stage[1].hear(seq, response)
+    raise AssertionError("no piece comes")
+
+
+# The follower
+
+
+def test_snapshot_that_came_whole_takes_the_place_of_the_log() -> None:
+    player = Player(1, [1, 1], term=2)
+    for piece in _pieces():
+        response = player.piece(piece, 4)
+        assert response is not None
+        assert (response.accepted, response.next_index) == (True, piece.offset + len(piece.data))
+        assert response.type is MessageType.INSTALL_SNAPSHOT_RESPONSE
+    status = player.node.status()
+    assert (status.commit, status.applied, status.first_index, status.last_index) == (10, 10, 11, 10)
+    assert (status.term, status.leader, status.stable) == (4, 2, 10)
+    assert player.restored == [SnapshotMeta(10, 3, configuration(1, 0))]
+    assert player.state == STATE
+    assert player.node.configuration == configuration(1, 0)
+
+
+def test_entries_go_on_behind_a_snapshot() -> None:
+    player = Player()
+    for piece in _pieces():
+        player.piece(piece, 4)
+    response = player.append(4, (10, 3), [application(4, b"+")], commit=11)
+    assert response is not None
+    assert (response.accepted, response.next_index) == (True, 12)
+    assert player.state == STATE + b"+"
+    player.crash()
+    player.append(4, (11, 4), [], commit=11)
+    assert player.state == STATE + b"+"
+    refused = player.append(4, (12, 4))
+    assert refused is not None
+    assert (refused.accepted, refused.next_index) == (False, 12)
+
+
+def test_vote_is_judged_by_the_snapshots_index_and_term() -> None:
+    player = Player()
+    for piece in _pieces():
+        player.piece(piece, 4)
+    assert [(r.last_log_index, r.last_log_term) for _, _, r in player.campaign()] == [(10, 3)] * 2
+    answers = [player.ask_vote(6, last, ordered=True) for last in ((9, 3), (99, 2), (10, 3))]
+    assert [answer.accepted for answer in answers if answer] == [False, False, True]
+
+
+def test_snapshot_within_what_is_committed_is_declined() -> None:
+    player = Player(1, [3] * 12, commit=10)
+    before = (player.commit, player.terms)
+    for piece in _pieces():
+        response = player.piece(piece, 4)
+        assert response is not None
+        assert (response.accepted, response.next_index) == (False, 0)
+    assert (player.commit, player.terms) == before
+    assert not player.restored
+    assert player.node.leader == 2  # it follows all the same
+
+
+def test_piece_of_an_earlier_term_is_refused_and_changes_nothing() -> None:
+    player = Player(1, term=5)
+    before = player.picture
+    response = player.piece(_pieces()[0], 4)
+    assert response is not None
+    assert (response.accepted, response.term, response.next_index) == (False, 5, 0)
+    assert player.picture == before
+
+
+@pytest.mark.parametrize("entries", [0, 2])
+def test_request_without_exactly_one_piece_is_refused_and_changes_nothing(entries: int) -> None:
+    player = Player()
+    before = player.picture
+    with pytest.raises(RemoteProtocolError, match="one entry"):
+        player.take(Request(SNAPSHOT, 2, 1, 4, entries=(application(4),) * entries))
+    assert player.picture == before
+
+
+def test_pieces_are_taken_up_again_at_the_bytes_held() -> None:
+    player = Player()
+    first, second, third = _pieces()
+    player.piece(first, 4)
+    player.crash()
+    response = player.piece(first, 4)
+    assert response is not None
+    assert response.next_index == 20
+    player.piece(second, 4)
+    again = player.piece(first, 4)  # of a leader that begins at 0
+    assert again is not None
+    assert (again.accepted, again.next_index) == (True, 40)
+    player.piece(third, 4)
+    assert player.state == STATE
+
+
+def test_piece_behind_a_gap_is_not_taken() -> None:
+    player = Player()
+    first, _, third = _pieces()
+    player.piece(first, 4)
+    response = player.piece(third, 4)
+    assert response is not None
+    assert (response.accepted, response.next_index) == (True, 20)
+    assert not player.restored
+
+
+def test_piece_of_another_snapshot_begins_anew() -> None:
+    player = Player()
+    player.piece(_pieces()[0], 4)
+    response = player.piece(_pieces(index=11)[1], 4)
+    assert response is not None
+    assert response.next_index == 0
+    for piece in _pieces(index=11):
+        player.piece(piece, 4)
+    assert [meta.index for meta in player.restored] == [11]
+
+
+def test_snapshot_that_is_not_sound_is_not_installed() -> None:
+    player = Player()
+    *most, last = _pieces()
+    for piece in most:
+        player.piece(piece, 4)
+    flipped = bytes([last.data[0] ^ 1]) + last.data[1:]
+    broken = type(last)(
+        last.last_log_index, last.last_log_term, last.configuration, last.offset, flipped, True
+    )
+    response = player.piece(broken, 4)
+    assert response is not None
+    assert response.next_index == 0
+    assert not player.restored
+    assert player.commit == 0
+    for piece in _pieces():
+        player.piece(piece, 4)
+    assert player.state == STATE
+
+
+def test_snapshot_may_come_from_two_leaders_in_turn() -> None:
+    player = Player()
+    first, second, third = _pieces()
+    player.piece(first, 4, source=2)
+    player.piece(second, 5, source=3)
+    player.piece(third, 5, source=3)
+    assert player.state == STATE
+    assert player.node.leader == 3
+
+
+def test_log_behind_a_snapshot_stays_where_it_meets_it() -> None:
+    """Those entries may be acknowledged, and counted for a commit."""
+    player = Player(1, [3] * 14, commit=4)
+    for piece in _pieces():
+        player.piece(piece, 4)
+    assert player.terms == [3] * 4
+    status = player.node.status()
+    assert (status.first_index, status.last_index, status.commit) == (11, 14, 10)
+    assert [entry.index for entry in player.disk.contents] == [11, 12, 13, 14]
+    player.append(4, (14, 3), [], commit=14)
+    assert [entry.index for entry in player.applied] == [11, 12, 13, 14]
+    player.crash()
+    assert player.terms == [3] * 4
+
+
+@pytest.mark.parametrize("terms", [[2] * 14, [3] * 9, [1] * 10])
+def test_log_that_does_not_meet_the_snapshot_is_dropped(terms: list[int]) -> None:
+    player = Player(1, terms, commit=1)
+    for piece in _pieces():
+        player.piece(piece, 4)
+    assert player.terms == []
+    assert player.disk.contents == ()
+    status = player.node.status()
+    assert (status.first_index, status.last_index) == (11, 10)
+    response = player.append(4, (10, 3), [application(4)], commit=11)
+    assert response is not None
+    assert response.accepted
+    assert player.applied[-1].index == 11
+
+
+@pytest.mark.parametrize("meets", [True, False])
+def test_configurations_of_the_log_below_a_snapshot_are_past(meets: bool) -> None:
+    player = Player()
+    entries = [
+        configuration_entry(1, 1, 0),
+        application(1),
+        configuration_entry(3, 3, 1, (1, 2)),
+        *[application(3 if meets else 2 + 1)] * 7,
+        configuration_entry(3, 11, 3, (1, 2, 3, 4)),
+    ]
+    player.append(3, (0, 0), entries, commit=1)
+    for piece in _pieces(term=3 if meets else 4, members=(1, 2)):
+        player.piece(piece, 5)
+    assert [s.id for s in player.node.configuration.servers] == [1, 2]
+    commit = 11
+    entry = [] if meets else [application(5)]
+    previous = (11, 3) if meets else (10, 4)
+    player.append(5, previous, entry, commit=commit)
+    expected = [1, 2, 3, 4] if meets else [1, 2]
+    assert [s.id for s in player.node.configuration.servers] == expected
+
+
+def test_piece_is_answered_when_it_is_stored_and_the_last_when_it_is_the_log() -> None:
+    player = Player()
+    player.slow_disk = True
+    pieces = _pieces()
+    for piece in pieces[:-1]:
+        assert player.piece(piece, 4) is None
+    player.piece(pieces[-1], 4)
+    token = player.token
+    for _ in range(len(pieces) + 1):  # the term, and the pieces
+        player.sync()
+    assert token not in player.responses
+    assert player.commit == 10
+    assert not player.restored  # the application waits too
+    player.sync()
+    response = player.responses[token]
+    assert response is not None
+    assert response.next_index == len(FILE)
+    assert [meta.index for meta in player.restored] == [10]
+
+
+def test_entries_that_come_before_the_snapshot_is_durable_are_handed_out_after_it() -> None:
+    player = Player()
+    player.slow_disk = True
+    for piece in _pieces():
+        player.piece(piece, 4)
+    for _ in range(1 + len(_pieces())):
+        player.sync()
+    player.append(4, (10, 3), [application(4, b"+")], commit=11)
+    assert player.terms == [4]
+    assert (player.commit, player.applied, player.restored) == (11, [], [])
+    player.sync()  # the snapshot
+    assert ([meta.index for meta in player.restored], player.applied) == ([10], [])
+    player.sync()  # the entry
+    assert player.state == STATE + b"+"
+
+
+def test_entries_and_snapshot_of_one_write_come_in_this_order() -> None:
+    player = Player()
+    player.slow_disk = True
+    for piece in _pieces():
+        player.piece(piece, 4)
+    for _ in range(len(_pieces())):
+        player.sync()
+    stored = player.disk.sync()  # of the last piece; nothing is asked of the core yet
+    player.node.chunk_stored(stored.token, stored.held, stored.meta)
+    player.node.step(Request(APPEND, 2, 1, 4, 3, 10, 11, (application(4, b"+"),)), 99)
+    player.turn()
+    (persist,) = player.disk.pending
+    assert persist.snapshot is not None
+    assert (persist.snapshot.index, [entry.index for entry in persist.entries]) == (10, [11])
+    player.sync()
+    assert player.state == STATE + b"+"
+    assert [entry.index for entry in player.applied] == [11]
+
+
+@pytest.mark.parametrize("writes", range(8))
+@pytest.mark.parametrize("meets", [True, False])
+def test_restart_at_any_point_of_a_snapshot_ends_with_all_of_it(writes: int, meets: bool) -> None:
+    player = Player(1, [3] * 12 if meets else [2] * 12, commit=2)
+    player.slow_disk = True
+    for piece in _pieces():
+        player.piece(piece, 4)
+    for _ in range(writes):
+        if player.disk.pending:
+            player.sync()
+    player.crash()
+    player.slow_disk = False
+    assert player.commit in (2, 10)
+    for piece in _pieces():
+        player.piece(piece, 4)
+    assert player.commit == 10
+    player.append(4, (10, 3), [application(4, b"+")], commit=11)
+    assert player.state == STATE + b"+"
+    assert player.terms[0] == 4 if not meets else player.terms[:1] == [4]
+
+
+def test_older_write_that_is_done_after_the_snapshot_brings_nothing_back() -> None:
+    player = Player(1, [1])
+    player.slow_disk = True
+    player.append(2, (1, 1), [application(2)] * 12)  # to be given up
+    for piece in _pieces():
+        player.piece(piece, 4, source=3)
+    while player.disk.pending:
+        player.sync()
+        assert player.node.status().stable <= player.node.status().last_index
+    assert (player.terms, player.disk.contents) == ([], ())
+    assert player.state == STATE
+
+
+def test_snapshot_received_by_one_that_leads_by_now_is_not_installed() -> None:
+    player = Player(1, [3] * 12, term=4)
+    player.slow_disk = True
+    for piece in _pieces():
+        player.piece(piece, 4)
+    held = []
+    while player.disk.pending:
+        held.append(player.disk.sync())
+    player.slow_disk = False
+    player.doubt()
+    player.lead()
+    for stored in held[:-1]:
+        if not hasattr(stored, "held"):
+            player.node.persisted(stored.token)
+    last = held[-1]
+    player.node.chunk_stored(last.token, last.held, last.meta)
+    player.turn()
+    assert player.node.role is Role.LEADER
+    assert not player.restored
+    assert player.terms == [3] * 12 + [5]
+
+
+def test_snapshot_that_was_overtaken_by_entries_is_not_installed() -> None:
+    player = Player(1, [3] * 12)
+    player.slow_disk = True
+    for piece in _pieces():
+        player.piece(piece, 4)
+    player.append(4, (12, 3), [], commit=12)
+    while player.disk.pending:
+        player.sync()
+    assert not player.restored
+    assert [entry.index for entry in player.applied] == list(range(1, 13))
+
+
+# The leader
+
+
+def test_follower_that_needs_deleted_entries_gets_a_snapshot_and_the_rest() -> None:
+    stage = _behind()
+    stage[1].propose(b"+")
+    for _ in range(4):
+        stage.settle(1, 2, 3)
+    assert [meta.index for meta in stage[3].restored] == [7]
+    assert stage[3].state == stage[1].state == b"012345+"
+    assert stage[3].commit == stage[1].commit == 8
+    peer = stage[1].node.status().peers[3]
+    assert (peer.state, peer.match_index) == ("replicate", 8)
+
+
+def test_state_snapshot_is_shown_while_one_is_sent() -> None:
+    stage = _behind()
+    _deliver_a_piece(stage)
+    assert stage[1].node.status().peers[3].state == "snapshot"
+
+
+def test_pieces_are_sent_one_at_a_time_each_where_the_answer_said() -> None:
+    stage = _behind()
+    offsets = []
+    while not stage[3].restored:
+        piece = _deliver_a_piece(stage)
+        assert len(_sent(stage)) <= 1
+        offsets.append((piece.offset, len(piece.data), piece.done))
+    assert offsets == [(0, 20, False), (20, 18, True)]
+
+
+def test_heartbeats_and_commits_go_on_while_a_snapshot_is_sent() -> None:
+    stage = _behind()
+    _deliver_a_piece(stage, answered=False)
+    beats = stage[1].sent(3)
+    for _ in range(4):
+        stage[1].wait(50)
+        stage.deliver(1, 2)
+        stage[1].propose(b"x")
+    assert stage[1].node.role is Role.LEADER
+    assert stage[1].commit > 7
+    assert all(request.type is APPEND for _, _, request in beats)
+
+
+def test_lost_piece_is_repeated_at_the_next_heartbeat() -> None:
+    stage = _behind()
+    _deliver_a_piece(stage)
+    (before,) = _sent(stage)
+    stage[1].lose(3)
+    assert not _sent(stage)
+    stage[1].wait(50)
+    assert _sent(stage) == [before]
+
+
+def test_lost_answer_to_the_last_piece_is_made_good_by_a_heartbeat() -> None:
+    stage = _behind(batch_bytes=1000)
+    piece = _deliver_a_piece(stage, answered=False)
+    assert piece.done
+    seq = stage[1].node._leadership._progress[3].snapshot.seq
+    stage[1].node.report_unreachable(3, seq)
+    stage.settle(1, 2, 3)
+    assert stage[1].node.status().peers[3].match_index == 7
+    assert [meta.index for meta in stage[3].restored] == [7]
+
+
+def test_new_snapshot_while_one_is_sent_lets_that_be_finished() -> None:
+    stage = _behind()
+    _deliver_a_piece(stage)
+    stage[1].propose(b"more")
+    stage.settle(1, 2)
+    stage[1].take_snapshot()
+    for _ in range(4):
+        stage.settle(1, 2, 3)
+    assert [meta.index for meta in stage[3].restored] == [7, 8]
+    assert stage[3].state == stage[1].state
+
+
+def test_snapshot_that_is_deleted_while_it_is_sent_is_replaced_by_the_newest() -> None:
+    stage = _behind()
+    _deliver_a_piece(stage)
+    for _ in range(3):  # the store keeps two
+        stage[1].propose(b"more")
+        stage.settle(1, 2)
+        stage[1].take_snapshot()
+    for _ in range(5):
+        stage.settle(1, 2, 3)
+    # The one of 7 is gone when its next piece is due, that of 9 is the newest then.
+    assert [meta.index for meta in stage[3].restored] == [9, 10]
+    assert stage[3].state == stage[1].state
+
+
+def test_follower_that_kept_pieces_gets_only_the_others_from_a_new_leader() -> None:
+    stage = _behind()
+    stage[2].take_snapshot()
+    _deliver_a_piece(stage)
+    stage[1].lose()
+    stage.elect(2, 1)
+    stage[2].propose(b"+")
+    stage.settle(2, 1)
+    sent = []
+    for _ in range(30):
+        for _, seq, request in stage[2].sent(3):
+            if request.type is SNAPSHOT:
+                sent.append(decode_snapshot_sync_request(request.entries[0].value).offset)
+            response = stage[3].take(request)
+            assert response is not None
+            stage[2].hear(seq, response)
+        stage[2].wait(50)
+        if stage[3].restored:
+            stage.deliver(2, 1, 3)
+        else:
+            stage[2].refuse(1)
+    assert sent == [0, 20]
+    assert stage[3].state == stage[2].state
+
+
+def test_follower_that_restarts_goes_on_at_the_bytes_it_holds() -> None:
+    stage = _behind(batch_bytes=10)
+    _deliver_a_piece(stage)
+    _deliver_a_piece(stage)
+    stage[3].crash()
+    stage[1].lose(3)
+    pieces = []
+    while not stage[3].restored:
+        pieces.append(_deliver_a_piece(stage).offset)
+    assert pieces == [20, 30]
+
+
+def test_follower_that_has_all_of_it_declines_and_is_sent_entries() -> None:
+    """It took them of an earlier leader; this one knows when a heartbeat is accepted."""
+    player = Player(1, [1] * 5, commit=5, term=1, extensions=ALL).lead()
+    player.accept(peer=2)
+    player.accept(peer=2)
+    player.take_snapshot()
+    other = Player(3, [1] * 5, commit=5)
+    for _, seq, request in player.sent(3):
+        player.answer(seq, request, 1, accepted=False)  # an old refusal
+    ((_, seq, request),) = [item for item in player.sent(3) if item[2].type is SNAPSHOT]
+    other.append(2, (5, 1), [configuration_entry(2, 6, 0)], commit=6, source=1)
+    response = other.take(request)
+    assert response is not None
+    assert not response.accepted
+    player.hear(seq, response)
+    assert not player.sent(3)  # until the next heartbeat
+    player.wait(50)
+    kinds = []
+    for _, seq, request in player.sent(3):
+        kinds.append(request.type)
+        response = other.take(request)
+        assert response is not None
+        player.hear(seq, response)
+    assert APPEND in kinds
+    peer = player.node.status().peers[3]
+    assert (peer.state, peer.match_index) == ("replicate", 6)
+    assert not other.restored
+
+
+def test_unsound_snapshot_is_begun_anew_at_a_heartbeat() -> None:
+    stage = _behind(batch_bytes=1000)
+    for _, seq, request in stage[1].sent(3):
+        stage[1].answer(seq, request, 1, accepted=False)
+    for _ in range(3):
+        stage[1].wait(50)
+        stage[1].accept(peer=2)
+        for _, seq, request in stage[1].sent(3):
+            if request.type is SNAPSHOT:
+                stage[1].answer(seq, request, 0)
+            else:
+                stage[1].answer(seq, request, 1, accepted=False)
+        assert not _sent(stage)  # no hot loop
+    stage.settle(1, 2, 3)
+    assert stage[3].state == stage[1].state
+
+
+def test_answer_of_a_later_term_ends_the_leadership_and_the_snapshot() -> None:
+    stage = _behind()
+    _deliver_a_piece(stage)
+    (_, seq, request), *_ = stage[1].sent(3)
+    stage[1].answer(seq, request, 0, accepted=False, term=9)
+    assert (stage[1].node.role, stage[1].node.term) == (Role.FOLLOWER, 9)
+    assert not _sent(stage)
+
+
+def test_leader_restarted_from_its_own_snapshot_goes_on() -> None:
+    stage = _behind()
+    stage[1].propose(b"+")
+    stage.settle(1, 2)
+    stage[1].crash()
+    assert stage[1].node.status().applied >= 7
+    stage.elect(1, 2)
+    for _ in range(4):
+        stage.settle(1, 2, 3)
+    assert {player.state for player in stage.players.values()} == {b"012345+"}
