@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -38,6 +39,7 @@ from chaos_farm import ChaosFarm, Plan, chaos_farm, count  # noqa: E402
 from crash_checks import Violation  # noqa: E402
 from faults import KINDS, draw  # noqa: E402
 
+NODES = 5
 INTERRUPTED = 130
 END_S = 20.0
 NAMESPACES = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -46,7 +48,7 @@ NAMESPACES = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-pr
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--faults", type=int, default=100)
-    parser.add_argument("--nodes", type=int, default=5)
+    parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="only these")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument(
@@ -120,6 +122,8 @@ def run_inside(options: argparse.Namespace) -> int:
         mutant=options.mutant,
     )
     again = f"make chaos FAULTS={options.faults} SEED={options.seed}"
+    if kinds != list(KINDS) or options.nodes != NODES:
+        again = shlex.join([sys.executable, *sys.argv[: sys.argv.index("--inside")]])
     print(f"chaos: {options.nodes} nodes, {options.faults} faults, seed {options.seed}", flush=True)
     broken: list[BaseException] = []
     ended = trio.CancelScope()
@@ -146,14 +150,17 @@ async def _run(plan: Plan, drawn: list[str], directory: Path, ended: trio.Cancel
             recoveries = []
             async with chaos_farm(plan, directory) as farm:
                 for number, kind in enumerate(drawn, 1):
-                    rnd = random.Random(f"{plan.seed} {number}")
-                    acks = farm.acks
-                    what = await KINDS[kind].strike(farm, rnd)
-                    recoveries.append(await farm.recover())
+                    acks, what = farm.acks, "while it struck"
+                    place = f"[{number:3}/{len(drawn)}] {trio.current_time() - begun:5.1f} s  {kind:14}"
+                    try:
+                        what = await KINDS[kind].strike(farm, random.Random(f"{plan.seed} {number}"))
+                        recoveries.append(await farm.recover())
+                    except* Violation:
+                        print(f"{place} {what}; a promise was broken", flush=True)
+                        raise
                     print(
-                        f"[{number:3}/{len(drawn)}] {trio.current_time() - begun:5.1f} s  {kind:14} {what}; "
-                        f"{farm.acks - acks} acknowledged, again after {recoveries[-1]:.1f} s, "
-                        f"term {farm.term}",
+                        f"{place} {what}; {farm.acks - acks} acknowledged, "
+                        f"again after {recoveries[-1]:.1f} s, term {farm.term}",
                         flush=True,
                     )
             _summarize(farm, drawn, recoveries, trio.current_time() - begun)
