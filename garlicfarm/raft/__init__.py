@@ -33,8 +33,11 @@ The messages, by number
 * PreVote (20, extension): whether a vote would be granted in the next term; changes nothing.
 * TimeoutNow (28, extension): the leader asks a member that holds all entries to stand at once.
 
-AddServer (6), RemoveServer (8), SyncLog (10), JoinCluster (12) and LeaveCluster (14) are not the core's:
-their sender comes to `propose_conf_change`.
+* JoinCluster (12): the leader invites a server that it was told to add; who is a member refuses.
+* SyncLog (10): committed entries in a pack, for a server that was invited and lacks many.
+* LeaveCluster (14): the leader says that the server was removed.
+
+AddServer (6) and RemoveServer (8) are not the core's: who takes them calls `propose_conf_change`.
 
 Where it differs from the paper (Raft, extended version, and the thesis)
 ------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from garlicfarm.errors import ProposalDropped
+from garlicfarm.raft.enrolment import Enrolment
 from garlicfarm.raft.member import Member
 from garlicfarm.raft.types import Change, ConfChange
 from garlicfarm.wire.messages import ClusterServer, Configuration
@@ -21,6 +22,7 @@ class _Joining(msgspec.Struct):
     when the round began."""
 
     server: ClusterServer
+    enrolment: Enrolment
     until: int
     since_ms: int
     rounds: int = 1
@@ -61,7 +63,8 @@ class Changes:
             raise ProposalDropped("too-few-members-heard")
         self._change, self._token, self._index = change, token, 0
         if change.change is Change.ADD:
-            self.joining = _Joining(server, last_index, self._member.now)
+            enrolment = Enrolment(self._member, server.id)
+            self.joining = _Joining(server, enrolment, last_index, self._member.now)
 
     def target(self) -> Configuration:
         """What the change makes of the Configuration in force."""
@@ -71,6 +74,11 @@ class Changes:
             return _with(in_force, [server if s.id == server.id else s for s in in_force.servers])
         others = [s for s in in_force.servers if s.id != server.id]
         return _with(in_force, [*others, server] if self._change.change is Change.ADD else others)
+
+    def enrolment(self, peer: int) -> Enrolment | None:
+        """How ``peer`` is brought in, None: it is a member."""
+        joining = self.joining
+        return joining.enrolment if joining is not None and joining.server.id == peer else None
 
     def caught_up(self, match_index: int, last_index: int) -> bool:
         """The joining server holds all up to ``match_index``; whether it is near enough to be a member."""

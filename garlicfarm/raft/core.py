@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from garlicfarm.errors import LocalProtocolError, ProposalDropped, RemoteProtocolError
 from garlicfarm.raft.appended import checked_entries
 from garlicfarm.raft.candidacy import ORDERED, Candidacy
@@ -24,7 +26,7 @@ from garlicfarm.raft.types import (
     Status,
     Storage,
 )
-from garlicfarm.wire import decode_snapshot_sync_request
+from garlicfarm.wire import decode_log_pack, decode_snapshot_sync_request
 from garlicfarm.wire.messages import (
     NO_LEADER,
     ClusterServer,
@@ -121,7 +123,8 @@ class RawNode:
 
     def answered(self, seq: int, response: Response) -> None:
         """Take the answer to the request ``seq`` of `Ready.requests`."""
-        if self._member.term < response.term <= MAX_TERM:
+        stranger = self._leadership is not None and self._leadership.enrols(seq)
+        if self._member.term < response.term <= MAX_TERM and not stranger:
             self._become_follower(response.term, 0)
         elif self._candidacy is not None:
             self._candidacy.answered(seq, response)
@@ -354,12 +357,39 @@ class RawNode:
         if self._follows(request, token, MessageType.INSTALL_SNAPSHOT_RESPONSE):
             self._follower.install(request.source, piece, token)
 
+    def _step_join(self, request: Request, token: int) -> None:
+        """Who is a member is not invited; nor is a term lowered (JRaft's is)."""
+        member, kind = self._member, MessageType.JOIN_CLUSTER_RESPONSE
+        free = request.term >= member.term and self.id not in member.membership
+        if not free:
+            member.respond(token, kind, request.source, member.log.last_index + 1, False)
+        elif self._follows(request, token, kind):
+            member.respond(token, kind, request.source, member.log.last_index + 1, True)
+
+    def _step_sync(self, request: Request, token: int) -> None:
+        kind, config = MessageType.SYNC_LOG_RESPONSE, self._config
+        value = request.entries[0].value
+        pack = decode_log_pack(value, config.max_message_bytes, config.max_entry_bytes)
+        # Where the pack begins its sender does not say the term: these entries are committed.
+        packed = msgspec.structs.replace(request, entries=pack.entries, last_log_term=0)
+        checked = checked_entries(packed)
+        if self.id in self._member.membership:
+            raise RemoteProtocolError("a member is not brought in", request.type.name)
+        if self._follows(request, token, kind):
+            self._follower.sync(request, *checked, token)
+
+    def _step_leave(self, request: Request, token: int) -> None:
+        kind = MessageType.LEAVE_CLUSTER_RESPONSE
+        if self._follows(request, token, kind):
+            self._member.respond(token, kind, request.source, self._member.log.last_index + 1, True)
+
     def _follows(self, request: Request, token: int, kind: MessageType) -> bool:
         """Whether this is a request of the current leader, which is followed from now on."""
         member = self._member
         if request.term < member.term:
+            appended = kind is MessageType.APPEND_ENTRIES_RESPONSE
+            known = member.leader or NO_LEADER if appended else request.source
             snapshot = kind is MessageType.INSTALL_SNAPSHOT_RESPONSE
-            known = request.source if snapshot else member.leader or NO_LEADER
             member.respond(token, kind, known, 0 if snapshot else member.log.last_index + 1, False)
             return False
         if request.term == member.term and (
@@ -382,6 +412,9 @@ class RawNode:
 _SERVED: dict[MessageType, Callable[[RawNode, Request, int], None]] = {
     MessageType.APPEND_ENTRIES_REQUEST: RawNode._step_append,
     MessageType.INSTALL_SNAPSHOT_REQUEST: RawNode._step_snapshot,
+    MessageType.JOIN_CLUSTER_REQUEST: RawNode._step_join,
+    MessageType.SYNC_LOG_REQUEST: RawNode._step_sync,
+    MessageType.LEAVE_CLUSTER_REQUEST: RawNode._step_leave,
     MessageType.REQUEST_VOTE_REQUEST: RawNode._step_vote,
     MessageType.PRE_VOTE_REQUEST: RawNode._step_pre_vote,
     MessageType.TIMEOUT_NOW_REQUEST: RawNode._step_timeout_now,

@@ -12,6 +12,7 @@ from garlicfarm.wire.messages import Configuration, MessageType, Request, Snapsh
 __all__ = ["Follower"]
 
 _APPENDED, _INSTALLED = MessageType.APPEND_ENTRIES_RESPONSE, MessageType.INSTALL_SNAPSHOT_RESPONSE
+_SYNCED = MessageType.SYNC_LOG_RESPONSE
 
 
 class Follower:
@@ -39,6 +40,30 @@ class Follower:
             hint = conflict_hint(log, member.commit, request)
             member.respond(token, _APPENDED, request.source, hint, False)
             return
+        self._take(entries, configurations, min(request.commit_index, last))
+        member.respond(token, _APPENDED, request.source, last + 1, True)
+
+    def sync(
+        self,
+        request: Request,
+        entries: Sequence[Entry],
+        configurations: Sequence[tuple[int, Configuration]],
+        token: int,
+    ) -> None:
+        """Take the committed entries of a LogPack, as a server that is being brought in; whatever of the
+        own log is not committed and differs gives way."""
+        log = self._member.log
+        fits = request.last_log_index <= log.last_index
+        if fits:
+            last = request.last_log_index + len(entries)
+            self._take(entries, configurations, min(request.commit_index, last))
+        self._member.respond(token, _SYNCED, request.source, log.last_index + 1, fits)
+
+    def _take(
+        self, entries: Sequence[Entry], configurations: Sequence[tuple[int, Configuration]], commit: int
+    ) -> None:
+        """Make the log hold ``entries``; it is known to agree with them before the first one."""
+        member, log = self._member, self._member.log
         new = new_entries(log, member.commit, entries)
         if new:
             start = new[0].index
@@ -49,9 +74,8 @@ class Follower:
             for index, configuration in configurations:
                 if index >= start:
                     member.membership.append(index, configuration)
-        if min(request.commit_index, last) > member.commit:
-            member.commit_to(min(request.commit_index, last))
-        member.respond(token, _APPENDED, request.source, last + 1, True)
+        if commit > member.commit:
+            member.commit_to(commit)
 
     def install(self, source: int, piece: SnapshotSyncRequest, token: int) -> None:
         """Take a piece of a snapshot, unless the log holds all that is in it."""

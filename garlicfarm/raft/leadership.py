@@ -71,7 +71,9 @@ class Leadership:
             if member.now - progress.last_sent_ms >= config.heartbeat_ms:
                 progress.unreachable = False
                 gone = progress.next_index < member.log.first_index
-                if gone or not self._send_entries(peer, progress):
+                if self._is_held(peer, progress):
+                    progress.last_sent_ms = member.now
+                elif gone or not self._send_entries(peer, progress):
                     self._send_append(peer, progress, ())
         joining = self._changes.joining
         if joining is not None and joining.server.id in self._progress:
@@ -211,6 +213,7 @@ class Leadership:
             while self._send_entries(peer, progress):
                 pass
             told = progress.notified >= member.commit and not self._reads.wait_for(progress.last_seq)
+            told = told or self._is_held(peer, progress)
             if not told and not progress.sent and not progress.unreachable:
                 self._send_append(peer, progress, ())
         if self._target is not None:
@@ -228,12 +231,22 @@ class Leadership:
             else:
                 self.over = self.resting = True
 
+    def _is_held(self, peer: int, progress: Progress) -> bool:
+        """Whether ``peer`` is sent no AppendEntries yet: it is only being brought in."""
+        enrolment = self._changes.enrolment(peer)
+        return enrolment is not None and enrolment.holds(progress.next_index)
+
     def _send_entries(self, peer: int, progress: Progress) -> bool:
         """Send the next entries that the window allows; False if there was nothing to send."""
         log, config = self._member.log, self._member.config
+        enrolment = self._changes.enrolment(peer)
+        if enrolment is not None and not enrolment.invited:
+            return enrolment.send(progress)
         if progress.next_index < log.first_index:
             return self._send_snapshot(peer, progress)
         progress.snapshot = None
+        if enrolment is not None and enrolment.holds(progress.next_index):
+            return enrolment.send(progress)
         if progress.next_index > log.last_index or progress.paused(
             config.max_inflight_messages, config.max_inflight_bytes
         ):
@@ -291,8 +304,15 @@ class Leadership:
 
     # ------------------------------------------------------------------ answers
 
+    def enrols(self, seq: int) -> bool:
+        """Whether a server that is no member yet answers to the request ``seq``."""
+        return self._changes.joining is not None and self._changes.joining.enrolment.seq == seq
+
     def answered(self, seq: int, response: Response) -> None:
-        """Take an answer that names no later term."""
+        """Take an answer that names no later term, unless its sender is no member yet."""
+        if self.enrols(seq):
+            self._enrolled(response)
+            return
         if self._target is not None and seq == self._target[2]:
             if not response.accepted:
                 self._target = None
@@ -316,13 +336,28 @@ class Leadership:
         progress = self._progress.get(peer)
         if progress is None:
             return
-        way = progress.snapshot
-        if way is not None and seq in (None, way.seq):
+        way, enrolment = progress.snapshot, self._changes.enrolment(peer)
+        if enrolment is not None and seq in (None, enrolment.seq):
+            enrolment.seq = 0
+        elif way is not None and seq in (None, way.seq):
             way.seq = 0
         elif seq is not None and progress.take(seq) is None:
             return
         progress.probe(progress.match_index + 1)
         progress.unreachable = True
+
+    def _enrolled(self, response: Response) -> None:
+        joining = self._changes.joining
+        assert joining is not None
+        peer, enrolment = joining.server.id, joining.enrolment
+        progress = self._progress[peer]
+        progress.hear(self._member.now)
+        enrolment.answered(response, progress)
+        if enrolment.refused:
+            self._changes.give_up("the new server refuses to join")
+            self.follow()
+        else:
+            self._advanced(peer, progress)
 
     def _append_answered(
         self, peer: int, progress: Progress, sent: tuple[int, int], response: Response
@@ -344,6 +379,8 @@ class Leadership:
         elif way.last and held == expected:
             progress.snapshot = None
             progress.accepted(way.meta.index)
+            if enrolment := self._changes.enrolment(peer):
+                enrolment.offset = 0
             self._advanced(peer, progress)
         else:
             # Pieces from before may be held; none, where what came was no sound snapshot.

@@ -151,6 +151,8 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     * ``batch_bytes`` bounds one AppendEntries (one entry always fits) and one piece of a snapshot.
     * ``max_inflight_messages``, ``max_inflight_bytes``: how much may be on its way to one follower.
     * ``max_uncommitted_bytes``: how much a leader takes that is not committed yet.
+    * ``max_message_bytes``, ``max_entry_bytes``: what a LogPack may come to, and the value of one
+      application entry in it.
     """
 
     id: int
@@ -162,6 +164,8 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_inflight_messages: int = 64
     max_inflight_bytes: int = 8 << 20
     max_uncommitted_bytes: int = 64 << 20
+    max_message_bytes: int = 64 << 20
+    max_entry_bytes: int = 1 << 20
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
