@@ -18,9 +18,11 @@ LAB ?=
 
 PIP = .venv/bin/python -m pip --disable-pip-version-check
 
-# Without a terminal nobody would press Ctrl-C. Without Spark: .venv/bin/garlicfarm lab.
-lab: .venv/base .venv/spark ## a farm of three nodes on this machine, ranked by Spark (LAB="--nodes 5": options)
-	@if [ -t 1 ]; then .venv/bin/garlicfarm lab --rank $(LAB); else .venv/bin/garlicfarm lab --until ranked $(LAB); fi
+# Without a terminal nobody would press Ctrl-C; on one, the farm is shown while Spark is being installed.
+# Without Spark: .venv/bin/garlicfarm lab.
+lab: .venv/base ## a farm of three nodes on this machine, ranked by Spark (LAB="--nodes 5": options)
+	@if [ -t 1 ]; then .venv/bin/garlicfarm lab --rank --prepare '$(MAKE) .venv/spark' $(LAB); \
+	else $(MAKE) --no-print-directory .venv/spark && .venv/bin/garlicfarm lab --until ranked $(LAB); fi
 
 test: check ## ruff, mypy and the tests
 	.venv/bin/python -m pytest -m "not spark" --must-run "$(MUST_RUN)"

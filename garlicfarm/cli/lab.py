@@ -27,6 +27,7 @@ __all__ = ["lab", "running_lab"]
 POLL_S = 0.5
 UNTIL_TIMEOUT_S = 120.0
 UNTIL_RANKED_TIMEOUT_S = 300.0  # Spark alone takes a minute to start on a busy machine
+PREPARING = "Spark and a Java are being installed, about 450 MB to download; this takes minutes"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, None: 1_000}
 
@@ -69,8 +70,21 @@ class Duration(click.ParamType[int]):
     "ranked (300 s): once Spark ranks as a node does at the same index; takes --rank with it.",
 )
 @click.option("--rank", is_flag=True, help="Rank the members in Spark too (needs the extra spark, and Java).")
+@click.option(
+    "--prepare",
+    metavar="COMMAND",
+    help="With --rank: run this first, beside the farm. So `make lab` installs Spark.",
+)
 @shared_options("timeout")
-def lab(options: Options, nodes: int, interval: int, router: str, until: str | None, rank: bool) -> None:
+def lab(
+    options: Options,
+    nodes: int,
+    interval: int,
+    router: str,
+    until: str | None,
+    rank: bool,
+    prepare: str | None,
+) -> None:
     """A farm of own processes with own data, TLS and fsync, in a temporary directory.
 
     On a terminal it shows the farm until Ctrl-C, and nothing of it is left behind.
@@ -86,11 +100,18 @@ def lab(options: Options, nodes: int, interval: int, router: str, until: str | N
         check_programs()
         if not in_private_network():
             reexec_in_private_network([sys.executable, "-m", "garlicfarm", *sys.argv[1:]])
-    trio.run(_main, nodes, interval, router, until, rank or until == "ranked", options.timeout_s)
+    with_rank = rank or until == "ranked"
+    trio.run(_main, nodes, interval, router, until, with_rank, prepare, options.timeout_s)
 
 
 async def _main(
-    nodes: int, interval: int, router: str, until: str | None, with_rank: bool, timeout_s: float | None
+    nodes: int,
+    interval: int,
+    router: str,
+    until: str | None,
+    with_rank: bool,
+    prepare: str | None,
+    timeout_s: float | None,
 ) -> None:
     import trio
 
@@ -99,7 +120,7 @@ async def _main(
     with tempfile.TemporaryDirectory(prefix="garlicfarm-lab-") as directory, trio.fail_after(deadline_s):
         async with (
             running_lab(Path(directory), nodes, interval, router) as farm,
-            _ranking(Path(directory), farm, with_rank=with_rank) as rank,
+            _ranking(Path(directory), farm, prepare, with_rank=with_rank) as rank,
         ):
             if until:
                 await _wait(farm, "publisher" if until == "ranked" else until)
@@ -111,14 +132,14 @@ async def _main(
 
 @asynccontextmanager
 async def _ranking(
-    directory: Path, farm: ProcessFarm, *, with_rank: bool
+    directory: Path, farm: ProcessFarm, prepare: str | None, *, with_rank: bool
 ) -> AsyncIterator[RankProcess | None]:
     if not with_rank:
         yield None
         return
     from garlicfarm.cli.lab_rank import rank_process
 
-    async with rank_process(directory / "rank", farm) as rank:
+    async with rank_process(directory / "rank", farm, prepare) as rank:
         yield rank
 
 
@@ -264,6 +285,8 @@ def _ranked(rank: RankProcess, status: dict[str, Any] | None) -> RenderableType:
 
     from garlicfarm.cli.rank import ranking_table
 
+    if rank.preparing:
+        return Text(f"\n{PREPARING}", style="dim")
     if rank.newest is None:
         return Text("\nSpark is starting; its ranking comes in half a minute", style="dim")
     index = rank.newest["index"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ import msgspec
 import trio
 
 from garlicfarm.certificates import pin_of_file
-from garlicfarm.errors import GarlicFarmError, UnreachableError
+from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm.testing.processes import terminate
 from garlicfarm.users import UserStore
 
@@ -27,6 +28,7 @@ __all__ = ["RankProcess", "rank_process"]
 USER = "rank"
 POLL_S = 0.1
 STOP_TIMEOUT_S = 30.0
+MOST_SAID = 1000
 KEPT = 1000
 """How many rankings of each side are kept for the comparison: Spark is seconds behind, not minutes."""
 
@@ -37,13 +39,15 @@ class RankProcess:
     def __init__(self, farm: ProcessFarm, log_file: Path) -> None:
         self.newest: dict[str, Any] | None = None
         """Its last ranking: the body of ``GET …/ranking`` at its index."""
+        self.preparing = False
+        """Whether what it needs is still being installed."""
         self.log_file = log_file
         self._farm = farm
         self._said: dict[int, bytes] = {}
         self._of_nodes: dict[int, bytes] = {}
 
-    async def wait_equal(self) -> int:
-        """Until it has said what a node said at the same index; that index.
+    async def wait_equal(self, beyond: int = 0) -> int:
+        """Until it has said what a node said at the same index, one > ``beyond``; that index.
 
         Raises `GarlicFarmError`: they said something different.
         """
@@ -62,11 +66,13 @@ class RankProcess:
                             raise GarlicFarmError(
                                 f"at index {index}, Spark ranks otherwise than node {node_id}"
                             )
-                        return index
+                        if index > beyond:
+                            return index
                     await trio.sleep(POLL_S)
 
     async def read(self, process: trio.Process) -> NoReturn:
-        """Take what it writes, until it ends, which it must not. Raises `GarlicFarmError` then."""
+        """Take what it writes, until it ends, which it must not. Raises `GarlicFarmError` then, or
+        `ConfigError` where it lacks what it needs to run."""
         assert process.stdout is not None
         data = b""
         async for piece in process.stdout:
@@ -75,16 +81,47 @@ class RankProcess:
                 self.newest = msgspec.json.decode(line, type=dict[str, Any])
                 _keep(self._said, self.newest["index"], line)
         said = self.log_file.read_text(errors="replace").strip().rpartition("\n")[2]
+        if await process.wait() == 2:
+            raise ConfigError([said.removeprefix("error: ")])
         raise GarlicFarmError(f"the Spark process ended: {said or 'it said nothing'}")
 
 
 @asynccontextmanager
-async def rank_process(directory: Path, farm: ProcessFarm) -> AsyncIterator[RankProcess]:
-    """Start it, reading from every node of ``farm``; its files are below ``directory``. It ends with the
-    block, and nothing of it is left."""
-    command = await trio.to_thread.run_sync(_command, directory, farm)
+async def rank_process(
+    directory: Path, farm: ProcessFarm, prepare: str | None = None
+) -> AsyncIterator[RankProcess]:
+    """Run it beside the block, reading from every node of ``farm``; its files are below ``directory``.
+    It ends with the block, and nothing of it is left.
+
+    ``prepare``: a command with its arguments, to run before it. Raises what `RankProcess.read` raises, and
+    `GarlicFarmError`: ``prepare`` failed.
+    """
+    await trio.Path(directory).mkdir()
     rank = RankProcess(farm, directory / "rank.log")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_run, rank, directory, farm, prepare)
+        yield rank
+        nursery.cancel_scope.cancel()
+
+
+async def _run(rank: RankProcess, directory: Path, farm: ProcessFarm, prepare: str | None) -> None:
+    end = partial(terminate, timeout_s=STOP_TIMEOUT_S)
     with rank.log_file.open("wb") as log:
+        if prepare is not None:
+            rank.preparing = True
+            done = await trio.run_process(
+                shlex.split(prepare),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=False,
+                deliver_cancel=end,
+            )
+            if done.returncode:
+                said = rank.log_file.read_text(errors="replace").strip()
+                raise GarlicFarmError(f"{prepare} ended with code {done.returncode}:\n{said[-MOST_SAID:]}")
+            rank.preparing = False
+        command = await trio.to_thread.run_sync(_command, directory, farm)
         async with trio.open_nursery() as nursery:
 
             async def run(*, task_status: trio.TaskStatus[trio.Process]) -> None:
@@ -94,18 +131,15 @@ async def rank_process(directory: Path, farm: ProcessFarm) -> AsyncIterator[Rank
                     stdout=subprocess.PIPE,
                     stderr=log,
                     check=False,
-                    deliver_cancel=partial(terminate, timeout_s=STOP_TIMEOUT_S),
+                    deliver_cancel=end,
                     task_status=task_status,
                 )
 
-            nursery.start_soon(rank.read, await nursery.start(run))
-            yield rank
-            nursery.cancel_scope.cancel()
+            await rank.read(await nursery.start(run))
 
 
 def _command(directory: Path, farm: ProcessFarm) -> list[str]:
     """Make its user at every node; the command that runs it as that user."""
-    directory.mkdir()
     password, password_file = secrets.token_urlsafe(24), directory / "rank.password"
     password_file.touch(0o600)
     password_file.write_text(password)

@@ -46,6 +46,13 @@ def test_lab_too_slow_for_its_timeout_exits_124_and_leaves_nothing(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_lab_whose_preparation_fails_says_what_it_said_and_leaves_nothing(tmp_path: Path) -> None:
+    ended = run("--until", "ranked", "--prepare", "sh -c 'echo no network; exit 3'", tmp_path=tmp_path)
+    assert ended.returncode == 1
+    assert ended.stderr == "error: sh -c 'echo no network; exit 3' ended with code 3:\nno network\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("interval", ["0", "soon", "2h", "500ms", "1s "])
 def test_lab_interval_out_of_range_or_form_is_a_usage_error(interval: str, tmp_path: Path) -> None:
     ended = run("--interval", interval, tmp_path=tmp_path)
