@@ -7,7 +7,7 @@ import math
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -146,6 +146,7 @@ async def _end_by_sigterm(*, task_status: trio.TaskStatus[None]) -> None:
     """As by Ctrl-C: nothing may be left behind."""
     import trio
 
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of a second one, while all is being closed
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         task_status.started()
         async for _ in signals:
@@ -203,9 +204,13 @@ class _Lines:
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
+        self._skipped: Mapping[str, int] = {}
 
-    async def ranking(self, text: str) -> None:
+    async def ranking(self, text: str, skipped: Mapping[str, int]) -> None:
         click.echo(text)
+        if skipped != self._skipped:
+            self._skipped = skipped
+            self.note(f"entries skipped, as the nodes do: {_counts(skipped)}")
 
     def progress(self, index: int | None, commit_index: int | None) -> None:
         pass
@@ -225,9 +230,11 @@ class _Screen:
         self._body: dict[str, Any] | None = None
         self._index: int | None = None
         self._commit_index: int | None = None
+        self._skipped: Mapping[str, int] = {}
 
-    async def ranking(self, text: str) -> None:
+    async def ranking(self, text: str, skipped: Mapping[str, int]) -> None:
         self._body = json.loads(text)
+        self._skipped = skipped
         self._index = self._body["index"]
         self._show()
 
@@ -247,7 +254,15 @@ class _Screen:
         if self._index is not None and self._commit_index is not None:
             lag = f"{max(0, self._commit_index - self._index)} entries"
         title = f"farm {self._farm}: ranked up to index {self._index or 'none'}, lag {lag}"
+        if self._skipped:
+            title += f", skipped {_counts(self._skipped)}"
         self._live.update(ranking_table(self._body, title) if self._body else Text(title), refresh=True)
+
+
+def _counts(skipped: Mapping[str, int]) -> str:
+    """How many entries were skipped in all, and why."""
+    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(skipped.items()))
+    return f"{sum(skipped.values())} ({reasons})"
 
 
 def ranking_table(body: dict[str, Any], title: str) -> Table:

@@ -1,14 +1,15 @@
-"""What Spark's checkpoint directory says before Spark reads it."""
+"""What can be said of the directories that a query writes to, before Spark takes half a minute to start."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from garlicfarm.errors import ConfigError
 
-__all__ = ["check_checkpoint"]
+__all__ = ["check_checkpoint", "check_writable"]
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
@@ -48,3 +49,16 @@ def check_checkpoint(directory: Path, farm: str, farm_id: str, settings: dict[st
                 f" {settings[_PARTITIONS]}: set {_PARTITIONS} to that again, or name a new checkpoint"
             ]
         )
+
+
+def check_writable(directory: Path, option: str) -> None:
+    """Make ``directory``, which ``option`` names, if it is not there. Raises `ConfigError`: it is not
+    ours to write to, or the disk is full."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=directory) as file:
+            file.write(b"1")
+    except OSError as error:
+        raise ConfigError(
+            [f"{option}: {directory} cannot be written to ({error.strerror}): name another directory"]
+        ) from error

@@ -20,7 +20,7 @@ import trio
 
 from garlicfarm import errors
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
-from garlicfarm_plugin_spark.checkpoint import check_checkpoint
+from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_writable
 from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Nodes
 from garlicfarm_plugin_spark.ranking import rankings
 from garlicfarm_plugin_spark.session import DEFAULTS, Session
@@ -32,6 +32,8 @@ HEAD_INTERVAL_S = 1.0
 LONGEST_PAUSE_S = 30.0
 MOST_FAILURES = 6  # in a row, without a batch or a steady run between them
 STEADY_S = 60.0
+_Ranking = tuple[str, Mapping[str, int]]
+_CAUSES = re.compile(r"^(?:Caused by)?: (?:[a-z]\w*\.)+([\w$]+: .+)", re.MULTILINE)
 _OURS = re.compile(r"garlicfarm\.errors\.(\w+): ([^\n]+)")
 _LASTING = (
     errors.AuthError,
@@ -61,8 +63,9 @@ class Job:
 class Viewer(Protocol):
     """Who is told. Called on Trio's thread."""
 
-    async def ranking(self, text: str) -> None:
-        """A ranking was emitted (sink ``console`` only): the body of ``GET …/ranking`` at its index."""
+    async def ranking(self, text: str, skipped: Mapping[str, int]) -> None:
+        """A ranking was emitted (sink ``console`` only): the body of ``GET …/ranking`` at its index, and
+        how many entries up to there were skipped as no node counts them, by reason."""
 
     def progress(self, index: int | None, commit_index: int | None) -> None:
         """Up to where entries are ranked, and committed; None: not known."""
@@ -88,6 +91,10 @@ async def run(job: Job, viewer: Viewer) -> None:
             )
         settings = {**DEFAULTS, **job.conf}
         check_checkpoint(job.checkpoint, job.nodes.farm, head.farm_id, settings)
+        check_writable(job.checkpoint, "--checkpoint")
+        kind, _, where = job.sink.partition(":")
+        if kind == "parquet" and job.master.startswith("local") and ":" not in where:  # else not ours to see
+            check_writable(Path(where), "--sink")
         viewer.progress(None, head.commit_index)
         viewer.note("starting Spark; this takes half a minute")
         session = await trio.to_thread.run_sync(
@@ -154,13 +161,13 @@ class _Runner:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
-        send, receive = trio.open_memory_channel[str](0)
+        send, receive = trio.open_memory_channel[_Ranking](0)
         token = trio.lowlevel.current_trio_token()
         failed = None
 
         def emit(batch: Any, number: int) -> None:  # in a thread of py4j's
-            for row in batch.select("ranking").collect():
-                trio.from_thread.run(send.send, row["ranking"], trio_token=token)
+            for row in batch.select("ranking", "skipped").collect():
+                trio.from_thread.run(send.send, (row["ranking"], row["skipped"]), trio_token=token)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._view, receive)
@@ -194,10 +201,10 @@ class _Runner:
             return writer.format("memory").queryName("rankings").start()
         return writer.format(kind).start(where)
 
-    async def _view(self, receive: trio.MemoryReceiveChannel[str]) -> None:
+    async def _view(self, receive: trio.MemoryReceiveChannel[_Ranking]) -> None:
         with suppress(trio.ClosedResourceError):
-            async for text in receive:
-                await self._viewer.ranking(text)
+            async for text, skipped in receive:
+                await self._viewer.ranking(text, skipped)
 
     async def _look(self, query: Any) -> None:
         progress = await trio.to_thread.run_sync(lambda: query.lastProgress)
@@ -214,11 +221,18 @@ def _meaning(error: Exception) -> GarlicFarmError:
     """What the source or the fold raised in a process of Spark's, out of the traceback that came."""
     found = _OURS.findall(str(error))
     if not found:
-        return GarlicFarmError(str(error).partition("\n")[0])
+        return GarlicFarmError(_cause(error))
     name, text = found[-1]
     kind = getattr(errors, name, GarlicFarmError)
     made: GarlicFarmError = kind([text]) if kind is ConfigError else kind(text)
     return made
+
+
+def _cause(error: Exception) -> str:
+    """The line that counts in what Java says: the cause below all others, else the first."""
+    text = str(error)
+    causes = _CAUSES.findall(f"{text}\n{getattr(error, '_stackTrace', '')}")
+    return str(causes[-1]) if causes else text.partition("\n")[0]
 
 
 def _stop(query: Any) -> None:

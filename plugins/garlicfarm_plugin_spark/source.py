@@ -189,7 +189,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _gone(self, after: int, first_index: int) -> FellBehind:
         if self._strict:
-            remedy = "begin with a new checkpoint, or set failOnDataLoss to false"
+            remedy = "begin with a new checkpoint; a query of your own may set failOnDataLoss to false"
         else:
             remedy = "what was between is lost to this query"
         return FellBehind(

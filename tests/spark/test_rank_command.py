@@ -19,18 +19,19 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
-from garlicfarm.errors import ConfigError
+from garlicfarm.errors import AuthError, ConfigError
 from garlicfarm_plugin_spark.checkpoint import check_checkpoint
 from garlicfarm_plugin_spark.java import find_java_home
+from garlicfarm_plugin_spark.runner import _meaning
 from tests.spark.feed_server import FeedServer, feed_server
 from tests.spark.script import expectations, scripted_log
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 LOG = scripted_log()
 END = len(LOG)
 EXPECTED = expectations(LOG)
-START_S = 120.0
+START_S = 240.0
 
 
 @pytest.fixture
@@ -162,6 +163,7 @@ def test_rank_killed_again_and_again_ranks_as_the_nodes_do_at_every_index(
         assert rank.lines
         assert json.loads(rank.lines[0])["index"] > min(seen)  # it did not begin anew
         lines += rank.lines
+        assert "entries skipped, as the nodes do: 12 (missing 1, not JSON 2, " in rank.errors()
     assert json.loads(lines[-1])["index"] == END
     for line in lines:
         assert line == EXPECTED[json.loads(line)["index"]].ranking
@@ -173,6 +175,9 @@ def test_rank_interrupted_leaves_nothing_behind(server: FeedServer, how: signal.
         rank.wait_for(10)
         below = descendants(rank.process.pid)
         rank.process.send_signal(how)
+        if how == signal.SIGTERM:  # timeout(1) sends it twice
+            time.sleep(0.2)
+            rank.process.send_signal(how)
         assert rank.wait(30) == 130
         assert rank.errors().splitlines() == ["starting Spark; this takes half a minute", "interrupted"]
         assert_all_end(below)
@@ -247,6 +252,51 @@ def test_rank_that_cannot_begin_says_why_in_one_sentence(
     assert sentence in errors[-1]
     assert errors[-1].startswith("error: ")
     assert all(line.startswith("Usage:") for line in errors[:-1])
+
+
+@pytest.mark.parametrize("option", ["--checkpoint", "--sink"])
+def test_rank_that_cannot_write_says_where_before_spark_starts(
+    server: FeedServer, tmp_path: Path, option: str
+) -> None:
+    (tmp_path / "file").touch()
+    below = tmp_path / "file" / "directory"  # root may write everywhere else
+    with running(server, option, f"{'parquet:' if option == '--sink' else ''}{below}") as rank:
+        assert rank.wait(30) == 2
+        assert rank.errors() == (
+            f"error: {option}: {below} cannot be written to (Not a directory): name another directory\n"
+        )
+
+
+def test_rank_whose_next_entries_are_gone_says_so(server: FeedServer, tmp_path: Path) -> None:
+    checkpoint = ("--checkpoint", str(tmp_path / "checkpoint"), "--once")
+    with running(server, *checkpoint) as rank:
+        assert rank.wait() == 0, rank.errors()
+    server.append(LOG[10:30])
+    server.compact(20)
+    with running(server, *checkpoint) as rank:
+        assert rank.wait() == 1
+        assert rank.errors().splitlines()[1:] == [
+            "error: the entries after index 10 are gone, the log of farm now starts at 20: begin with a new"
+            " checkpoint; a query of your own may set failOnDataLoss to false"
+        ]
+
+
+def test_what_java_says_is_told_by_its_deepest_cause() -> None:
+    class Raised(Exception):
+        _stackTrace = (
+            "org.apache.spark.SparkException: Job aborted\n\tat org.apache.spark.A.run(A.scala:1)\n"
+            "Caused by: org.apache.spark.SparkException: Task failed\n\tat org.apache.B.run(B.scala:2)\n"
+            "Caused by: java.io.IOException: No space left on device\n\t... 1 more\n"
+        )
+
+    assert str(_meaning(Raised("[STREAM_FAILED] Query terminated"))) == "IOException: No space left on device"
+    assert str(_meaning(Exception("plain\nand more"))) == "plain"
+    java = (
+        "An error occurred while calling o1.start.\n: java.io.FileNotFoundException: /x (Is a file)\n\tat a.b"
+    )
+    assert str(_meaning(Exception(java))) == "FileNotFoundException: /x (Is a file)"
+    ours = "  File x\ngarlicfarm.errors.AuthError: the password is wrong\n"
+    assert isinstance(_meaning(Exception(ours)), AuthError)
 
 
 def write_checkpoint(directory: Path, farm_id: str, partitions: str) -> Path:

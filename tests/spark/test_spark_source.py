@@ -124,7 +124,7 @@ def test_reader_whose_entries_are_gone_names_the_first_that_is_left(server: Feed
     offset = {"index": 20, "farm_id": server.farm_id}
     sentence = (
         "the entries after index 20 are gone, the log of farm now starts at 50: begin with a new"
-        " checkpoint, or set failOnDataLoss to false"
+        " checkpoint; a query of your own may set failOnDataLoss to false"
     )
     with pytest.raises(FellBehind) as planned:
         found.latestOffset(offset, found.getDefaultReadLimit())
