@@ -169,6 +169,9 @@ class Farm:
             unreachable=lambda peer, seq: self._put(self.raw.report_unreachable, peer, seq),
             extensions=lambda peer, names: self._put(self.raw.extensions, peer, names),
             changed=self._peer_changed,
+            slow=self._peer_slow,
+            heartbeat_s=raft.heartbeat_s,
+            election_timeout_min_s=raft.election_timeout_min_s,
         )
         self._writer = make_writer(
             lambda token: self._put(self.raw.persisted, token),
@@ -327,6 +330,10 @@ class Farm:
             self.log.info("peer-connected", peer=peer)
         else:
             self.log.warning("peer-lost", peer=peer, cause=str(error) or type(error).__name__)
+
+    def _peer_slow(self, peer: int, p99_s: float, limit_s: float) -> None:
+        p99_ms, limit_ms = round(p99_s * 1000), round(limit_s * 1000)
+        self.log.warning("slow-round-trip", peer=peer, p99_ms=p99_ms, limit_ms=limit_ms)
 
     # ------------------------------------------------------------------ for sessions
 

@@ -78,9 +78,9 @@ class Peers:
         unreachable: Callable[[int, int], None],
         extensions: Callable[[int, frozenset[str]], None],
         changed: Callable[[int, Exception | None], None],
-        slow: Callable[[int, float, float], None] = lambda member, p99_s, limit_s: None,
-        heartbeat_s: float = math.inf,
-        election_timeout_min_s: float = math.inf,
+        slow: Callable[[int, float, float], None],
+        heartbeat_s: float,
+        election_timeout_min_s: float,
     ) -> None:
         self._node_id = node_id
         self._dial = dial

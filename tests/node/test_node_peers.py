@@ -42,6 +42,9 @@ class Network:
             unreachable=lambda member, seq: self.unreachable.append((member, seq)),
             extensions=lambda member, names: None,
             changed=self.changed,
+            slow=lambda member, p99_s, limit_s: None,
+            heartbeat_s=1,
+            election_timeout_min_s=3,
         )
 
     def changed(self, member: int, error: Exception | None) -> None:
