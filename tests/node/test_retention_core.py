@@ -1,108 +1,124 @@
-"""The core over a log that begins late: it serves who holds the rest, and nobody else ends it."""
+"""Cores over logs that begin late: they start from their snapshot, and send it to whom needs what is gone."""
 
 from __future__ import annotations
+
+from collections import deque
+
+import pytest
 
 from garlicfarm.raft import Entry, HardState, Persist, RaftConfig, RawNode, Role
 from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.testing.memory_storage import MemoryStorage
-from garlicfarm.wire.messages import (
-    ClusterServer,
-    Configuration,
-    MessageType,
-    Request,
-    Response,
-    ValueType,
-)
+from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request, ValueType
 
 MEMBERS = Configuration(0, 0, tuple(ClusterServer(i, f"tcp://m{i}:1") for i in (1, 2, 3)))
-ANSWER = MessageType.APPEND_ENTRIES_RESPONSE
-BOUNDARY, LAST = 6, 10
+BOUNDARY, TAKEN, LAST = 6, 8, 10
+STATE = b"the state after eight entries"
 
 
-class LateStorage(MemoryStorage):
+def late() -> MemoryStorage:
     """Entries 1 … 10 of term 1, of which those up to 6 are gone; the state up to 8 is in a snapshot."""
-
-    def __init__(self) -> None:
-        super().__init__(MEMBERS)
-        log = tuple(Entry(i, 1, ValueType.APPLICATION, b"%d" % i) for i in range(1, LAST + 1))
-        self.write(Persist(1, hard_state=HardState(1, 0, 9), entries=log))
-        self.take_snapshot(SnapshotMeta(8, 1, MEMBERS), b"state")
-        self.compact(BOUNDARY)
+    storage = behind(LAST)
+    storage.write(Persist(2, hard_state=HardState(1, 0, 9)))
+    storage.take_snapshot(SnapshotMeta(TAKEN, 1, MEMBERS), STATE)
+    storage.compact(BOUNDARY)
+    return storage
 
 
-class Leader:
-    """Member 1, elected in term 2 by member 3; time is told by hand."""
-
-    def __init__(self) -> None:
-        self.storage = LateStorage()
-        config = RaftConfig(id=1, election_timeout_min_ms=100, election_timeout_max_ms=200, heartbeat_ms=50)
-        self.node = RawNode(config, self.storage, lambda lo, hi: lo)
-        self.applied: list[int] = []
-        self.now = 0
-        self.tick(0)
-        for _, seq, request in self.tick(100):
-            if request.destination == 3:
-                vote = Response(MessageType.REQUEST_VOTE_RESPONSE, 3, 1, request.term, 0, True)
-                self.node.answered(seq, vote)
-        assert self.node.role is Role.LEADER
-
-    def tick(self, ms: int) -> list[tuple[int, int, Request]]:
-        """What goes out after ``ms``."""
-        self.now += ms
-        self.node.tick(self.now)
-        return self.turn()
-
-    def turn(self) -> list[tuple[int, int, Request]]:
-        sent = []
-        for _ in range(5):
-            ready = self.node.ready()
-            sent += ready.requests
-            if ready.persist is not None:
-                self.storage.write(ready.persist)
-            self.applied += [entry.index for entry in ready.committed]
-            self.node.advance(ready)
-        return sent
-
-    def answer(
-        self, seq: int, member: int, next_index: int, accepted: bool
-    ) -> list[tuple[int, int, Request]]:
-        self.node.answered(seq, Response(ANSWER, member, 1, 2, next_index, accepted))
-        return self.turn()
+def behind(last: int) -> MemoryStorage:
+    """The first entries of that log, none known to be committed."""
+    storage = MemoryStorage(MEMBERS)
+    log = tuple(Entry(i, 1, ValueType.APPLICATION, b"%d" % i) for i in range(1, last + 1))
+    storage.write(Persist(1, hard_state=HardState(1), entries=log))
+    return storage
 
 
-def to(member: int, sent: list[tuple[int, int, Request]]) -> list[tuple[int, Request]]:
-    return [(seq, request) for peer, seq, request in sent if peer == member]
+class ThreeMembers:
+    """Three members whose messages arrive at once, and whose disks write at once; the first one leads."""
+
+    def __init__(self, second: MemoryStorage, batch_bytes: int) -> None:
+        self.disks = {1: late(), 2: second, 3: late()}
+        self.applied: dict[int, list[int]] = {i: [] for i in self.disks}
+        self.restored: dict[int, list[int]] = {i: [] for i in self.disks}
+        self.sent: list[Request] = []
+        self.nodes = {}
+        for i, disk in self.disks.items():
+            timeout = 100 if i == 1 else 1000
+            config = RaftConfig(
+                id=i,
+                election_timeout_min_ms=timeout,
+                election_timeout_max_ms=timeout + 1,
+                heartbeat_ms=50,
+                batch_bytes=batch_bytes,
+            )
+            self.nodes[i] = RawNode(config, disk, lambda lo, hi: lo)
+        self._waiting: dict[int, tuple[int, int]] = {}  # token → who asked, and as what
+        self._token = 0
+        for now in range(0, 1000, 50):
+            for node in self.nodes.values():
+                node.tick(now)
+            self.settle()
+        assert self.nodes[1].role is Role.LEADER
+
+    def settle(self) -> None:
+        """Until nobody has anything to do."""
+        todo = deque(self.nodes)
+        while todo:
+            todo += self.turn(todo.popleft())
+
+    def turn(self, i: int) -> set[int]:
+        """What a member wants done; who may have something to do then."""
+        node, ready = self.nodes[i], self.nodes[i].ready()
+        moved: set[int] = {i} if node.more_committed else set()
+        if ready.persist is not None:
+            self.disks[i].write(ready.persist)
+            node.persisted(ready.persist.token)
+            moved.add(i)
+        if ready.restore is not None:
+            assert self.disks[i].state(ready.restore.index) == STATE
+            self.restored[i].append(ready.restore.index)
+            node.applied(ready.restore.index)
+        if ready.committed:
+            self.applied[i] += [entry.index for entry in ready.committed]
+            node.applied(ready.committed[-1].index)
+            moved.add(i)
+        for token, piece in ready.chunks:
+            node.chunk_stored(token, *self.disks[i].store_chunk(piece))
+            moved.add(i)
+        for peer, seq, request in ready.requests:
+            self.sent.append(request)
+            self._token += 1
+            self._waiting[self._token] = (i, seq)
+            self.nodes[peer].step(request, self._token)
+            moved.add(peer)
+        for token, response in ready.responses:
+            asker, seq = self._waiting.pop(token)
+            assert response is not None
+            self.nodes[asker].answered(seq, response)
+            moved.add(asker)
+        return moved
+
+    def pieces(self) -> int:
+        return sum(request.type is MessageType.INSTALL_SNAPSHOT_REQUEST for request in self.sent)
 
 
-def test_core_started_on_a_snapshot_applies_what_comes_after_it() -> None:
-    leader = Leader()
-    assert leader.applied == [9]
-    status = leader.node.status()
-    assert (status.first_index, status.applied, status.commit) == (7, 9, 9)
+@pytest.mark.parametrize("batch_bytes", [20, 1 << 20])
+@pytest.mark.parametrize("held", [0, 3, BOUNDARY - 1])
+def test_peer_that_needs_what_is_gone_is_sent_the_snapshot_and_what_came_after_it(
+    held: int, batch_bytes: int
+) -> None:
+    three = ThreeMembers(behind(held), batch_bytes)
+    assert three.pieces() == (4 if batch_bytes == 20 else 1), "61 bytes"
+    assert three.restored == {1: [], 2: [TAKEN], 3: []}
+    # The last one is the leader's own, of its term.
+    assert three.applied == {1: [9, 10, 11], 2: [9, 10, 11], 3: [9, 10, 11]}
+    assert (three.disks[2].first_index(), three.disks[2].last_index()) == (TAKEN + 1, LAST + 1)
+    assert three.nodes[1].status().peers[2].state == "replicate"
 
 
-def test_peer_that_needs_what_is_gone_waits_for_heartbeats_and_ends_nobody() -> None:
-    leader = Leader()
-    [(seq, request)] = to(2, leader.turn() or leader.tick(50))
-    assert request.last_log_index == LAST
-    assert to(2, leader.answer(seq, 2, 3, False)) == [], "nothing can be sent"
-    assert leader.node.status().peers[2].state == "snapshot"
-    for _ in range(3):
-        [(seq, request)] = to(2, leader.tick(50))
-        assert (request.last_log_index, request.last_log_term, request.entries) == (BOUNDARY, 1, ())
-        assert to(2, leader.answer(seq, 2, 3, False)) == []
-    assert leader.node.role is Role.LEADER
-
-
-def test_peer_that_holds_the_boundary_after_all_is_served_from_there() -> None:
-    """Its hint jumped too far back: it passes over a whole term, down to its own commit index."""
-    leader = Leader()
-    [(seq, _)] = to(2, leader.turn() or leader.tick(50))
-    leader.answer(seq, 2, 3, False)
-    [(seq, request)] = to(2, leader.tick(50))
-    [(seq, request)] = to(2, leader.answer(seq, 2, BOUNDARY + 1, True))
-    assert request.last_log_index == BOUNDARY
-    assert len(request.entries) == LAST + 1 - BOUNDARY
-    assert leader.node.status().peers[2].state == "replicate"
-    leader.answer(seq, 2, LAST + 2, True)
-    assert leader.applied == [9, 10, 11]
+@pytest.mark.parametrize("held", [BOUNDARY, BOUNDARY + 1, LAST])
+def test_peer_that_holds_the_boundary_needs_no_snapshot(held: int) -> None:
+    three = ThreeMembers(behind(held), 1 << 20)
+    assert three.pieces() == 0
+    assert three.applied[2] == list(range(1, LAST + 2))
+    assert three.disks[2].first_index() == 1
