@@ -351,9 +351,7 @@ class RawNode:
             self._follower.append(request, *checked, token)
 
     def _step_snapshot(self, request: Request, token: int) -> None:
-        if len(request.entries) != 1:
-            raise RemoteProtocolError("a piece of a snapshot is one entry", request.type.name)
-        piece = decode_snapshot_sync_request(request.entries[0].value)
+        piece = decode_snapshot_sync_request(_only_value(request))
         if self._follows(request, token, MessageType.INSTALL_SNAPSHOT_RESPONSE):
             self._follower.install(request.source, piece, token)
 
@@ -368,8 +366,7 @@ class RawNode:
 
     def _step_sync(self, request: Request, token: int) -> None:
         kind, config = MessageType.SYNC_LOG_RESPONSE, self._config
-        value = request.entries[0].value
-        pack = decode_log_pack(value, config.max_message_bytes, config.max_entry_bytes)
+        pack = decode_log_pack(_only_value(request), config.max_message_bytes, config.max_entry_bytes)
         # Where the pack begins its sender does not say the term: these entries are committed.
         packed = msgspec.structs.replace(request, entries=pack.entries, last_log_term=0)
         checked = checked_entries(packed)
@@ -407,6 +404,12 @@ class RawNode:
         else:
             kind, leader = MessageType.APPEND_ENTRIES_RESPONSE, self._member.leader or NO_LEADER
             self._member.respond(token, kind, leader, 0, False)
+
+
+def _only_value(request: Request) -> bytes:
+    if len(request.entries) != 1:
+        raise RemoteProtocolError("this carries exactly one entry", request.type.name)
+    return request.entries[0].value
 
 
 _SERVED: dict[MessageType, Callable[[RawNode, Request, int], None]] = {

@@ -212,7 +212,9 @@ class Leadership:
         for peer, progress in self._progress.items():
             while self._send_entries(peer, progress):
                 pass
-            told = progress.notified >= member.commit and not self._reads.wait_for(progress.last_seq)
+            probing = progress.state is ProgressState.PROBE
+            told = probing or progress.notified >= member.commit
+            told = told and not self._reads.wait_for(progress.last_seq)
             told = told or self._is_held(peer, progress)
             if not told and not progress.sent and not progress.unreachable:
                 self._send_append(peer, progress, ())
@@ -272,7 +274,7 @@ class Leadership:
         progress.record(seq, previous, last, sum(len(e.value) for e in entries))
         if progress.state is ProgressState.REPLICATE:
             progress.next_index = last + 1
-        progress.notified = member.commit
+        progress.notified = min(member.commit, last)
         progress.last_sent_ms = member.now
 
     def _send_snapshot(self, peer: int, progress: Progress) -> bool:

@@ -57,7 +57,7 @@ class Progress:
         self.snapshot: Transmission | None = None  # while it needs entries that are gone
         self.sent: deque[tuple[int, int, int, int]] = deque()
         self.size = 0
-        self.notified = 0  # the commit index last told
+        self.notified = 0  # the commit index last told, as far as it could follow
         self.last_seq = 0  # of the last AppendEntries
         self.last_sent_ms = now_ms
         self.last_heard_ms = now_ms  # or since when it had time to answer
