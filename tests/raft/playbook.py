@@ -43,6 +43,7 @@ POLL = MessageType.PRE_VOTE_REQUEST
 TIMEOUT = MessageType.TIMEOUT_NOW_REQUEST
 SNAPSHOT = MessageType.INSTALL_SNAPSHOT_REQUEST
 CLIENT = MessageType.CLIENT_REQUEST
+JOIN = MessageType.JOIN_CLUSTER_REQUEST
 
 ALL = frozenset({PRE_VOTE, TIMEOUT_NOW})
 """Every extension that the core speaks."""
@@ -264,6 +265,13 @@ class Player:
         """A change of the Configuration; ``at``: the endpoint."""
         self.node.propose_conf_change(ConfChange(what, server(member, at), force), token)
         self.turn()
+
+    def add(self, member: int, *, token: int = 1, force: bool = False) -> None:
+        """A server that accepts its invitation, with an empty log."""
+        self.change(Change.ADD, member, token=token, force=force)
+        ((_, seq, request),) = self.sent(member)
+        assert request.type is JOIN
+        self.answer(seq, request, 1)
 
     def read(self, token: int = 1) -> None:
         """A linearizable read."""

@@ -204,3 +204,17 @@ def test_hints_of_long_conflicts_are_constant_in_size() -> None:
         response = follower.append(5, previous, source=1)
         assert response is not None
         assert (response.accepted, response.next_index) == (False, expected)
+
+
+def test_commit_that_a_follower_could_not_follow_yet_is_told_again_when_it_can() -> None:
+    """A heartbeat that was sent while the logs were not known to meet names a commit beyond what it
+    verifies."""
+    player = Player(1, [1]).lead()
+    probe = player.sent(2)
+    player.accept(peer=3)
+    player.wait(50)
+    heartbeat = player.sent(2)
+    assert [(r.last_log_index, r.commit_index) for _, _, r in heartbeat] == [(1, 2)]
+    for _, seq, request in probe + heartbeat:
+        player.answer(seq, request, request.last_log_index + len(request.entries) + 1)
+    assert [(r.last_log_index, r.commit_index) for _, _, r in player.sent(2)] == [(2, 2)]

@@ -8,7 +8,9 @@ import pytest
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Change, Role
 from garlicfarm.raft.changes import MAX_ROUNDS
-from tests.raft.playbook import ALL, SNAPSHOT, Player, Stage
+from garlicfarm.wire import encode_configuration
+from garlicfarm.wire.messages import LogEntry, Request, ValueType
+from tests.raft.playbook import ALL, JOIN, SNAPSHOT, Player, Stage, configuration
 
 
 def _stage(size: int = 3, **config: int) -> Stage:
@@ -61,9 +63,8 @@ def test_server_without_a_configuration_waits_to_be_told_and_never_stands() -> N
 
 def test_server_that_joins_counts_in_no_majority() -> None:
     player = _leader()
-    player.change(Change.ADD, 4)
+    player.add(4)
     player.propose(b"x", token=7)
-    player.refuse(4)
     (_, seq, request), *_ = player.sent(4)
     player.answer(seq, request, 2)
     assert 7 not in player.outcomes
@@ -75,10 +76,10 @@ def test_configuration_is_appended_when_the_new_server_holds_all_of_the_round() 
     player.propose(b"x")
     player.accept()
     player.accept()
-    player.change(Change.ADD, 4)
+    player.add(4)
     assert len(player.terms) == 2
-    player.refuse(4)
     ((_, seq, request),) = player.sent(4)
+    assert (request.last_log_index, len(request.entries)) == (0, 2)
     player.answer(seq, request, 3)
     assert len(player.terms) == 3
     assert _ids(player) == [1, 2, 3]
@@ -106,7 +107,7 @@ def test_slow_round_is_followed_by_another_one_over_what_came_meanwhile() -> Non
     for index in range(1, MAX_ROUNDS):
         player.propose(b"x")
         if index == 1:
-            player.change(Change.ADD, 4)
+            player.add(4)
         requests = player.sent(4)
         for _ in range(3):  # a round of 120 ms, more than the lower election timeout
             player.wait(40)
@@ -129,7 +130,7 @@ def test_slow_round_is_followed_by_another_one_over_what_came_meanwhile() -> Non
 def test_server_that_is_too_slow_for_ten_rounds_is_refused() -> None:
     player = _leader()
     player.propose(b"x")
-    player.change(Change.ADD, 4, token=5)
+    player.add(4, token=5)
     for _ in range(40):
         requests = player.sent(4)
         for _ in range(3):
@@ -153,16 +154,14 @@ def test_server_that_is_too_slow_for_ten_rounds_is_refused() -> None:
 def test_server_whose_only_round_was_slow_is_a_member_once_it_holds_all() -> None:
     """In an idle farm nothing else would ever end the next round."""
     player = _leader()
-    player.change(Change.ADD, 4)
+    player.add(4)
     requests = player.sent(4)
     for _ in range(8):
         player.wait(40)
         player.accept(peer=2)
         player.accept(peer=3)
         player.sent(4)  # heartbeats
-    for _, seq, request in requests:
-        player.answer(seq, request, 1, accepted=False)
-    (_, seq, request), *_ = player.sent(4)
+    ((_, seq, request),) = requests
     player.answer(seq, request, 2)
     assert len(player.terms) == 2
     player.accept(peer=2)
@@ -188,7 +187,7 @@ def test_server_that_vanishes_while_it_joins_is_given_up() -> None:
 def test_server_that_answers_now_and_then_is_not_given_up() -> None:
     player = _leader()
     player.propose(b"x")
-    player.change(Change.ADD, 4, token=5)
+    player.add(4, token=5)
     for beat in range(120):
         player.wait(40)
         if beat % 40 == 39:
@@ -198,10 +197,40 @@ def test_server_that_answers_now_and_then_is_not_given_up() -> None:
     assert not [outcome for token, outcome in player.outcomes.items() if token == 5]
 
 
+def test_server_that_refuses_its_invitation_is_given_up_at_once() -> None:
+    player = _leader()
+    player.change(Change.ADD, 4, token=5)
+    player.refuse(4)
+    assert player.outcomes == {5: "the new server refuses to join"}
+    assert set(player.node.status().peers) == {2, 3}
+
+
+def test_server_that_answers_its_invitation_in_a_later_term_deposes_nobody() -> None:
+    player = _leader()
+    player.change(Change.ADD, 4, token=5)
+    ((_, seq, request),) = player.sent(4)
+    player.answer(seq, request, 1, accepted=False, term=9)
+    assert (player.node.role, player.node.term) == (Role.LEADER, 1)
+    assert player.outcomes == {5: "the new server refuses to join"}
+
+
+def test_member_is_not_invited_away() -> None:
+    """JRaft's JoinCluster takes any member over, and lowers its term."""
+    player = Player(1, [1], term=5, vote=3)
+    before = player.picture
+    for term in (1, 5, 9):
+        value = encode_configuration(configuration(members=(7, 8)))
+        entry = LogEntry(term, ValueType.CONFIGURATION, value)
+        response = player.take(Request(JOIN, 7, 1, term, 0, 0, 0, (entry,)))
+        assert response is not None
+        assert not response.accepted
+    assert player.picture == before
+
+
 @pytest.mark.parametrize("moment", ["joining", "appended", "committed"])
 def test_outcome_of_an_addition_is_told_however_leadership_ends(moment: str) -> None:
     player = _leader()
-    player.change(Change.ADD, 4, token=5)
+    player.add(4, token=5)
     if moment != "joining":
         player.accept(peer=4)
         assert len(player.terms) == 2
@@ -269,7 +298,7 @@ def test_new_server_far_behind_gets_a_snapshot_and_the_rest_of_the_log() -> None
 
 def test_forced_addition_still_waits_until_the_server_has_caught_up() -> None:
     player = _leader()
-    player.change(Change.ADD, 4, force=True)
+    player.add(4, force=True)
     assert len(player.terms) == 1
     player.accept(peer=4)
     assert len(player.terms) == 2

@@ -204,9 +204,11 @@ def test_read_that_waits_for_a_member_is_answered_when_that_is_removed() -> None
 
 def test_joining_server_confirms_no_read() -> None:
     player = _leader()
-    player.change(Change.ADD, 4)
+    player.add(4)
     player.sent()
     player.read(token=5)
+    player.wait(50)
+    assert player.requests[-1][0] == 4
     player.accept(peer=4)
     assert not player.reads
     player.accept(peer=3)

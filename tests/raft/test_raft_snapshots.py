@@ -150,7 +150,7 @@ def test_piece_of_an_earlier_term_is_refused_and_changes_nothing() -> None:
 def test_request_without_exactly_one_piece_is_refused_and_changes_nothing(entries: int) -> None:
     player = Player()
     before = player.picture
-    with pytest.raises(RemoteProtocolError, match="one entry"):
+    with pytest.raises(RemoteProtocolError, match="exactly one entry"):
         player.take(Request(SNAPSHOT, 2, 1, 4, entries=(application(4),) * entries))
     assert player.picture == before
 
