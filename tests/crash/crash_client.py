@@ -71,14 +71,19 @@ class Journal:
     async def run(self) -> NoReturn:
         try:
             while True:
-                await trio.to_thread.run_sync(self.flush)
+                with trio.CancelScope(shield=True):  # what was taken is written
+                    await trio.to_thread.run_sync(self._append, self._take())
                 await trio.sleep(0.02)
         finally:
-            self.flush()
+            self._append(self._take())
 
-    def flush(self) -> None:
-        if self._lines:
-            lines, self._lines = self._lines, []
+    def _take(self) -> list[str]:
+        """In the thread that writes: another one could take the list while a line is put into it."""
+        lines, self._lines = self._lines, []
+        return lines
+
+    def _append(self, lines: list[str]) -> None:
+        if lines:
             self._file.write("".join(lines).encode())
             self._file.flush()
             os.fsync(self._file.fileno())
