@@ -20,7 +20,7 @@ from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.http.upgrade import Accepted, Gate, Initiator, Rejected, Responder
 from garlicfarm.transport import Peer
 
-__all__ = ["Established", "Gate", "Guard", "initiate", "respond"]
+__all__ = ["Established", "Gate", "Guard", "initiate", "respond", "without_handshake"]
 
 _CHUNK = 4096
 _LINGER_S = 1.0
@@ -34,7 +34,7 @@ _REMEMBERED_ADDRESSES = 1024
 class Established:
     """A stream that carries Raft from here on; it belongs to the caller.
 
-    ``user`` is who logged in. ``farm_id`` and ``leader`` are what the peer sent, None if it did not.
+    ``user`` is who logged in, "" where nobody had to. ``farm_id`` and ``leader`` are what the peer sent, None if it did not.
     ``leftover`` are bytes that already arrived and come before whatever the stream still brings.
     """
 
@@ -45,6 +45,11 @@ class Established:
     farm_id: bytes | None
     leader: tuple[int, str] | None
     leftover: bytes
+
+
+def without_handshake(stream: trio.abc.Stream, farm: str) -> Established:
+    """A stream of a transport that has no handshake: the proposal's messages, and nothing else."""
+    return Established(stream, farm, "", frozenset(), None, None, b"")
 
 
 def _established(stream: trio.abc.Stream, accepted: Accepted) -> Established:

@@ -76,6 +76,8 @@ class Link:
     and ``on_failure(tag, sent)`` are called once per request, from `run`'s task or from `send`; ``sent``
     says whether any of it may have reached the server. ``on_change(error)`` tells that the connection
     came up (None) or went away. ``lazy``: connect only while there is something to send.
+
+    A peer without a handshake is sent a request once it has answered the one before.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Link:
         self._waiting = False
         self._failures = 0
         self._receive_scope = trio.CancelScope()
+        self._one_by_one = False
         self.connected = False
         self.extensions: frozenset[str] = frozenset()  # in force on the connection, or on the last one
         self.rtt_s: float | None = None
@@ -159,6 +162,7 @@ class Link:
         stream = established.stream
         self.connected = True
         self.extensions = established.extensions
+        self._one_by_one = not established.user
         self._on_change(None)
         try:
             async with trio.open_nursery() as nursery:
@@ -175,7 +179,7 @@ class Link:
             self._work = trio.Event()
             now = trio.current_time()
             data = []
-            while self._queue:
+            while self._queue and not (self._one_by_one and self._outstanding):
                 tag, request = self._queue.popleft()
                 if _NEEDED.get(request.type) not in (None, *self.extensions):
                     self._on_failure(tag, False)
@@ -221,6 +225,8 @@ class Link:
         if self._server_id not in (None, response.source):
             raise RemoteProtocolError(f"member {self._server_id} answers as {response.source}")
         self._outstanding.popleft()
+        if self._queue:
+            self._work.set()  # it may have waited for this answer
         self._failures = 0  # not before: a server may let us in and close, again and again
         self.rtt_s = now - sent
         self._on_answer(tag, response)

@@ -78,6 +78,14 @@ class Endpoint:
             params[name] = value
         return cls(default_scheme if scheme == "tcp" else scheme, host, port, params)
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether ``host`` is an address of this machine that no other can reach, or ``localhost``."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         query = "&".join(
