@@ -1,8 +1,8 @@
 """A tour of compose.yaml, each step asserted: up, post, rank, kill the leader, cut a network, heal, down.
 
 ``make tour``. Nothing but the standard library and `docker compose`. Where no engine answers, root on
-Debian 12 gets one by ``tools/lab-engine.sh``, which ends with the tour; anybody else is told what is missing,
-which is an error only where ``CI`` is set.
+Debian 12 gets one by ``tools/lab-engine.sh``, which ends with the tour. Exit 0 also where no engine can be
+had, or what answers cannot do what ``probe.yaml`` asks: stderr then says why. Exit 1: a step failed.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 ENGINE = ROOT / "tools" / "lab-engine.sh"
+PROBE = Path(__file__).with_name("probe.yaml")
 PROJECT = "garlicfarm-tour"
 # Members post their status every second; a publisher's silence is then noticed in seconds.
 FASTER = """
@@ -28,14 +31,32 @@ from garlicfarm.cli.options import Options
 from garlicfarm.cli.remote import ask
 ask(Options(), lambda client, farm: client.administer(farm, "interval", {"ms": 1000}))
 """
+# The rankings of some seconds, as the node has them: several batches of Spark end meanwhile.
+RANKINGS = """
+import json, trio
+from garlicfarm.cli.options import Options
+from garlicfarm.cli.remote import ask
+async def watch(client, farm):
+    with trio.move_on_after(10):
+        while True:
+            print(json.dumps(await client.ranking(farm)), flush=True)
+            await trio.sleep(.1)
+ask(Options(), watch)
+"""
 NETWORK = f"{PROJECT}_garlic"
 NODES = ("node1", "node2", "node3")
 AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
-STEP_TIMEOUT_S = 150.0  # Spark alone takes a minute to start on a busy machine
+STEP_TIMEOUT_S = 300.0  # Spark alone takes minutes to start on a busy machine
+ENGINE_TIMEOUT_S = 900.0
+BUILD_TIMEOUT_S = 900.0
 POLL_S = 0.5
 
 
-def docker(*arguments: str, check: bool = True, timeout_s: float = 60, **options: Any) -> str:
+class Unavailable(Exception):
+    """What the tour needs of the machine or its network is not there."""
+
+
+def docker(*arguments: str, check: bool = True, timeout_s: float = 120, **options: Any) -> str:
     """Run ``docker`` and return what it wrote on stdout."""
     command = ["docker", *arguments]
     result = subprocess.run(
@@ -75,17 +96,43 @@ def log_values(node: str, *, check: bool = True) -> list[str]:
     return [row["value"] for row in rows if "value" in row]
 
 
-def ranking() -> dict[str, Any]:
-    """The newest ranking that the Spark process printed; {} before the first."""
-    lines = docker("logs", "--tail", "20", f"{PROJECT}-rank-1").splitlines()
-    found = [json.loads(line) for line in lines if line.startswith("{")]
-    return dict(found[-1]) if found else {}
+def by_index(lines: str) -> dict[int, dict[str, Any]]:
+    """Rankings, a line of JSON each, by their index."""
+    found = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
+    return {ranking["index"]: ranking for ranking in found}
 
 
-def ranked(index: int, publisher: int | None = None) -> dict[str, Any]:
-    """`ranking`, where it is of ``index`` or later and names ``publisher`` (None: any); else {}."""
-    found = ranking()
-    return found if found and found["index"] >= index and publisher in (None, found["publisher"]) else {}
+def ranked(nodes: Sequence[str], since: int, *, without: int | None = None) -> dict[str, Any]:
+    """The newest ranking by Spark, of ``since`` or later, that each of ``nodes`` had at the same index; {}
+    if there is none yet.
+
+    Whole rankings are compared, at every index that both sides tell: scores, order, publisher and why.
+    """
+
+    def watch(node: str) -> dict[int, dict[str, Any]]:
+        return by_index(compose("exec", "-T", node, "python", "-c", RANKINGS, check=False))
+
+    with ThreadPoolExecutor() as pool:
+        told = dict(zip(nodes, pool.map(watch, nodes), strict=True))
+    said = by_index(docker("logs", f"{PROJECT}-rank-1"))
+    for node, rankings in told.items():
+        for index in said.keys() & rankings.keys():
+            theirs, ours = rankings[index], said[index]
+            assert ours == theirs, f"at index {index}, Spark ranks otherwise than {node}:\n{ours}\n{theirs}"
+    common = [index for index in said.keys() & set.intersection(*map(set, told.values())) if index >= since]
+    found = said[max(common)] if common else {}
+    if found:
+        scores = {member["id"]: member["score"] for member in found["members"]}
+        assert sorted(scores) == [1, 2, 3], scores
+        assert all(score for score in scores.values()), scores
+        assert found["publisher"] not in (None, without), found["publisher"]
+    return found
+
+
+def told_in_words(ranking: dict[str, Any]) -> str:
+    scores = ", ".join(f"node{member['id']} {member['score']}" for member in ranking["members"])
+    where = f"publisher {ranking['publisher']}, index {ranking['index']}"
+    return f"Spark ranks as the nodes do: {scores}; {where}"
 
 
 def name(member: int) -> str:
@@ -109,8 +156,7 @@ def say(text: str) -> None:
 
 
 def tour() -> None:
-    say("up: the nodes' image is small, Spark's has some 450 MB to download")
-    compose("up", "--detach", "--build", "--wait", *NODES, timeout_s=600)
+    compose("up", "--detach", "--wait", *NODES, timeout_s=300)
     say("up: three nodes are healthy")
 
     def settled(node: str, *, without: int | None = None) -> dict[str, Any]:
@@ -130,10 +176,11 @@ def tour() -> None:
         until(f"the entry at {node}", partial(has, node, posted))
     say("post: the entry is committed, and every node has it")
 
-    compose("up", "--detach", "--build", "rank", timeout_s=1200)
-    found = until("a ranking by Spark", partial(ranked, first["commit"]))
-    say(f"rank: Spark ranks what is committed up to index {found['index']}")
+    compose("up", "--detach", "rank")
+    found = until("a ranking by Spark", lambda: ranked(NODES, first["commit"]))
+    say(f"rank: {told_in_words(found)}")
 
+    first = until("a leader and a publisher", lambda: settled("node1"))
     leader = first["leader"]
     others = [node for node in NODES if node != name(leader)]
     compose("kill", "--signal", "KILL", name(leader))
@@ -143,10 +190,8 @@ def tour() -> None:
     posted.append(post(others[0], "without the first leader"))
     say(f"killed node{leader}: leader {second['leader']}, publisher {second['publisher']}, degraded")
 
-    found = until(
-        "a ranking after that", lambda: ranked(second["commit"], settled(others[0]).get("publisher", 0))
-    )
-    say(f"the ranking goes on: index {found['index']}, publisher {found['publisher']}")
+    found = until("a ranking after that", lambda: ranked(others, second["commit"], without=leader))
+    say(f"the ranking goes on: {told_in_words(found)}")
 
     compose("start", name(leader))
     until(f"{name(leader)} with every entry", lambda: has(name(leader), posted))
@@ -162,6 +207,8 @@ def tour() -> None:
     assert posted[-1] not in log_values(name(cut)), "an entry crossed a cut network"
     until("a node that knows that it is alone", lambda: health(name(cut)) == 5)
     say(f"cut node{cut} off: leader {third['leader']}, publisher {third['publisher']} on the other side")
+    found = until("a ranking beyond the cut", lambda: ranked(rest, third["commit"], without=cut))
+    say(f"the ranking goes on: {told_in_words(found)}")
 
     # The name is not the container's own; who reconnects it has to give it.
     docker("network", "connect", "--alias", name(cut), NETWORK, container)
@@ -171,6 +218,9 @@ def tour() -> None:
     shortest = min(len(tail) for tail in tails.values())
     assert len({tuple(tail[:shortest]) for tail in tails.values()}) == 1, "the logs differ"
     say("healed: every node has every entry, in one order")
+    healed = until("a leader and a publisher", lambda: settled(name(cut)))
+    found = until("a ranking after the cut", lambda: ranked(NODES, healed["commit"]))
+    say(f"the ranking goes on: {told_in_words(found)}")
 
 
 def post(node: str, text: str) -> str:
@@ -188,46 +238,88 @@ def has(node: str, wanted: list[str]) -> bool:
 
 
 @contextmanager
-def engine() -> Iterator[str | None]:
-    """An engine for as long as the block lasts; why there is none, where there is none."""
-    ours = False
-    if not answers("docker", "info"):
-        result = subprocess.run([ENGINE], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        if result.returncode:
-            yield (result.stderr.strip().splitlines() or ["no engine, and no word why"])[-1]
-            return
-        ours = True
+def engine() -> Iterator[None]:
+    """An engine for as long as the block lasts. Raises `Unavailable`."""
+    answered = shutil.which("docker") is not None and docker_can("info")
+    with subprocess.Popen(
+        [ENGINE],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            _, told = process.communicate(timeout=ENGINE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGTERM)  # it undoes what it did
+            process.wait()
+            raise Unavailable(f"there is none after {ENGINE_TIMEOUT_S:.0f} s") from None
+    if process.returncode:
+        raise Unavailable((told.strip().splitlines() or ["no word why"])[-1])
     try:
-        yield None if answers("docker", "compose", "version") else "docker compose is not installed"
+        yield
     finally:
-        if ours:
-            subprocess.run([ENGINE, "stop"], check=True)
+        if not answered:
+            subprocess.run([ENGINE, "stop"], check=False)  # it says what it could not undo
 
 
-def answers(*command: str) -> bool:
-    if shutil.which(command[0]) is None:
+def docker_can(*arguments: str, timeout_s: float = 60) -> bool:
+    try:
+        docker(*arguments, timeout_s=timeout_s)
+    except (AssertionError, subprocess.TimeoutExpired):
         return False
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return True
+
+
+def probe() -> None:
+    """Raises `Unavailable` where the engine, or the network behind it, is not what the tour needs."""
+    project = ("compose", "--ansi", "never", "--file", str(PROBE))
+    try:
+        docker(*project, "build", timeout_s=300)
+        docker(*project, "up", "--detach", "--wait", timeout_s=120)
+        docker("network", "disconnect", "garlicfarm-probe_garlic", "garlicfarm-probe-probe-1")
+    except (AssertionError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"the engine cannot do what {PROBE.name} asks: {error}") from None
+    finally:
+        with suppress(subprocess.TimeoutExpired):
+            docker(*project, "down", "--volumes", "--timeout", "1", "--rmi", "local", check=False)
+
+
+def build() -> None:
+    """Raises `Unavailable` where the packages cannot be had."""
+    say("build: the nodes' image is small, Spark's has some 450 MB to download")
+    try:
+        compose("build", timeout_s=BUILD_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"the packages have not come in {BUILD_TIMEOUT_S:.0f} s") from None
+    except AssertionError as error:
+        probe()  # where this fails now, it was the network's fault
+        say(f"build: it failed though packages can be had: once more\n{error}")
+        compose("build", timeout_s=BUILD_TIMEOUT_S)
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if "CA_BUNDLE" not in os.environ and Path(AUTHORITIES).is_file():
         os.environ["CA_BUNDLE"] = AUTHORITIES
-    with engine() as missing:
-        if missing is not None:
-            print(f"no tour: {missing}", file=sys.stderr)
-            return 1 if os.environ.get("CI") else 0
-        compose("down", "--volumes", "--timeout", "1")
-        try:
-            tour()
-        except BaseException:
-            print(compose("logs", "--no-color", "--tail", "30", check=False), file=sys.stderr)
-            raise
-        finally:
-            compose("down", "--volumes", "--timeout", "15", timeout_s=120)
-        left = docker("ps", "--all", "--quiet", "--filter", f"label=com.docker.compose.project={PROJECT}")
-        assert not left, f"containers are left: {left}"
-        say("down: no container, network or volume of it is left")
+    try:
+        with engine():
+            probe()
+            compose("down", "--volumes", "--timeout", "1")
+            build()
+            try:
+                tour()
+            except BaseException:
+                print(compose("logs", "--no-color", "--tail", "30", check=False), file=sys.stderr)
+                raise
+            finally:
+                compose("down", "--volumes", "--timeout", "15", timeout_s=300)
+            left = docker("ps", "--all", "--quiet", "--filter", f"label=com.docker.compose.project={PROJECT}")
+            assert not left, f"containers are left: {left}"
+            say("down: no container, network or volume of it is left")
+    except Unavailable as why:
+        print(f"no tour: {why}", file=sys.stderr)
     return 0
 
 
