@@ -1,4 +1,5 @@
 """Makes nodes: configuration, certificate, secret, the user ``local``, and the store with its genesis.
+A node that joins a farm gets the farm's secret and a genesis without a Configuration: it is to be told that.
 
 All or nothing: everything is made in a hidden directory beside its place and moved there at the end;
 what exists is never touched. Only this makes stores (D12): a running node never does. ::
@@ -29,11 +30,23 @@ from garlicfarm.errors import ConfigError, StorageError
 from garlicfarm.identity import write_secret_file
 from garlicfarm.storage import DataDirectory, Genesis, create_store
 from garlicfarm.storage.directory import fsync_path
+from garlicfarm.token import JoinToken
 from garlicfarm.transport import Endpoint
 from garlicfarm.users import UserStore
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
-__all__ = ["ADMIN_PORT", "LOCAL_USER", "FarmPlan", "MadeFarm", "MemberPlan", "create_farm", "create_node"]
+__all__ = [
+    "ADMIN_PORT",
+    "CONFIG_NAME",
+    "LOCAL_USER",
+    "FarmPlan",
+    "MadeFarm",
+    "MemberPlan",
+    "create_farm",
+    "create_joining_node",
+    "create_node",
+    "remove_node",
+]
 
 ALGORITHM_VERSION = 1
 ADMIN_PORT = 27151
@@ -84,12 +97,44 @@ def create_node(directory: Path, node_id: int, member: MemberPlan, farm: FarmPla
     Mints farm id and farm secret. Raises `ConfigError`: something is there already, or the plans make
     no valid configuration; `StorageError`: it cannot be written. Then nothing was made.
     """
-    for name in (CONFIG_NAME, "data"):
-        if (directory / name).exists():
-            raise ConfigError([f"{directory / name} is there already; nothing was overwritten"])
+    _check_free(directory)
     with _staging(directory) as staging:
         made = _make(farm or FarmPlan(), {node_id: member}, {node_id: staging})
     return msgspec.structs.replace(made, directories={node_id: directory})
+
+
+def create_joining_node(directory: Path, member: MemberPlan, token: JoinToken) -> None:
+    """Make the node that ``token`` is for in ``directory``; it is no member before it has been enrolled.
+    Raises as `create_node` does."""
+    farm = FarmPlan(
+        name=token.farm,
+        application=token.application,
+        preset=token.preset,
+        master=token.master,
+        raft=token.raft,
+        retention=token.retention,
+    )
+    _check_free(directory)
+    _check_endpoints({token.id: member})
+    with _staging(directory) as staging:
+        _make_node(staging, farm, token.id, member)
+        genesis = Genesis(farm.name, token.farm_id, farm.application, token.algorithm, None)
+        _make_store(staging, farm, token.farm_secret, genesis)
+
+
+def remove_node(directory: Path) -> None:
+    """Remove what `create_joining_node` made of a node that was never invited. Raises `StorageError`."""
+    try:
+        (directory / CONFIG_NAME).unlink()
+        shutil.rmtree(directory / "data")
+    except OSError as error:
+        raise StorageError(f"cannot remove {error.filename}: {error.strerror}") from error
+
+
+def _check_free(directory: Path) -> None:
+    for name in (CONFIG_NAME, "data"):
+        if (directory / name).exists():
+            raise ConfigError([f"{directory / name} is there already; nothing was overwritten"])
 
 
 def create_farm(out: Path, members: Mapping[int, MemberPlan], farm: FarmPlan | None = None) -> MadeFarm:
@@ -108,7 +153,7 @@ def create_farm(out: Path, members: Mapping[int, MemberPlan], farm: FarmPlan | N
     return msgspec.structs.replace(made, directories={i: out / path.name for i, path in directories.items()})
 
 
-def _make(farm: FarmPlan, members: Mapping[int, MemberPlan], directories: Mapping[int, Path]) -> MadeFarm:
+def _check_endpoints(members: Mapping[int, MemberPlan]) -> None:
     problems = [
         f"member {node_id}: {member.endpoint!r} is not what others can dial; it must be SCHEME://HOST:PORT"
         for node_id, member in members.items()
@@ -116,32 +161,47 @@ def _make(farm: FarmPlan, members: Mapping[int, MemberPlan], directories: Mappin
     ]
     if problems:
         raise ConfigError(problems)
-    dialled = {node_id: Endpoint.parse(member.endpoint) for node_id, member in members.items()}
-    places = [(endpoint.host, endpoint.port) for endpoint in dialled.values()]
-    if len(set(places)) < len(places):
+    dialled = [Endpoint.parse(member.endpoint) for member in members.values()]
+    if len({(endpoint.host, endpoint.port) for endpoint in dialled}) < len(dialled):
         raise ConfigError(["two members have the same endpoint; each needs its own host or port"])
-    for node_id, directory in directories.items():
-        DataDirectory.create(directory / "data", node_id)
-        tls, endpoint = directory / "data" / "tls", dialled[node_id]
-        pin = make_certificate(tls / "node.crt", tls / "node.key", endpoint.host)
-        if endpoint.scheme == "ssl":
-            endpoint = Endpoint("ssl", endpoint.host, endpoint.port, {**endpoint.params, "pin": pin})
-        _write_config(directory, farm, node_id, members[node_id], endpoint)
-        dialled[node_id] = endpoint
-    servers = tuple(ClusterServer(node_id, str(dialled[node_id])) for node_id in sorted(dialled))
+
+
+def _make(farm: FarmPlan, members: Mapping[int, MemberPlan], directories: Mapping[int, Path]) -> MadeFarm:
+    _check_endpoints(members)
+    servers = tuple(
+        ClusterServer(node_id, str(_make_node(directories[node_id], farm, node_id, members[node_id])))
+        for node_id in sorted(members)
+    )
     configuration = Configuration(log_index=0, last_log_index=0, servers=servers)
     farm_id, secret = secrets.token_bytes(16), secrets.token_bytes(32)
     for directory in directories.values():
-        data = directory / "data"
-        write_secret_file(data / "secrets" / f"{farm.name}.secret", secret)
-        password = secrets.token_urlsafe(32)
-        UserStore(data / "users").add(LOCAL_USER, "admin", password)
-        _write(data / "local.password", f"{password}\n".encode())
-        if farm.master_key_file is not None:
-            _write(data / _master_key_name(farm), farm.master_key_file.read_bytes())
         genesis = Genesis(farm.name, farm_id, farm.application, ALGORITHM_VERSION, configuration)
-        create_store(data / "farms" / farm.name, genesis)
+        _make_store(directory, farm, secret, genesis)
     return MadeFarm(farm_id, configuration, directories)
+
+
+def _make_node(directory: Path, farm: FarmPlan, node_id: int, member: MemberPlan) -> Endpoint:
+    """What a node has before it is of a farm: data directory, certificate, configuration. Returns what
+    others dial, with its pin."""
+    endpoint = Endpoint.parse(member.endpoint)
+    DataDirectory.create(directory / "data", node_id)
+    tls = directory / "data" / "tls"
+    pin = make_certificate(tls / "node.crt", tls / "node.key", endpoint.host)
+    if endpoint.scheme == "ssl":
+        endpoint = Endpoint("ssl", endpoint.host, endpoint.port, {**endpoint.params, "pin": pin})
+    _write_config(directory, farm, node_id, member, endpoint)
+    return endpoint
+
+
+def _make_store(directory: Path, farm: FarmPlan, secret: bytes, genesis: Genesis) -> None:
+    data = directory / "data"
+    write_secret_file(data / "secrets" / f"{farm.name}.secret", secret)
+    password = secrets.token_urlsafe(32)
+    UserStore(data / "users").add(LOCAL_USER, "admin", password)
+    _write(data / "local.password", f"{password}\n".encode())
+    if farm.master_key_file is not None:
+        _write(data / _master_key_name(farm), farm.master_key_file.read_bytes())
+    create_store(data / "farms" / farm.name, genesis)
 
 
 def _write_config(

@@ -1,0 +1,139 @@
+"""Join tokens: whole and unchanged or refused, and never shown; what a joining node is made of."""
+
+from __future__ import annotations
+
+import json
+import stat
+from base64 import urlsafe_b64encode
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from garlicfarm.config import load
+from garlicfarm.errors import AuthError, ConfigError
+from garlicfarm.identity import read_secret_file
+from garlicfarm.provision import MemberPlan, create_joining_node, remove_node
+from garlicfarm.storage import DataDirectory, LogStore
+from garlicfarm.token import JoinToken, check_expiry, decode_token, encode_token
+from garlicfarm.users import UserStore
+
+TOKEN = JoinToken(
+    farm="barn",
+    farm_id=bytes(range(16)),
+    farm_secret=bytes(range(32)),
+    application="log",
+    algorithm=1,
+    id=4,
+    endpoints={1: "ssl://a.example:27150?pin=sha256-abc", 3: "ssl://c.example:27150"},
+    expires_s=1000,
+    preset="i2p",
+    raft={"heartbeat_s": 0.5},
+    retention={"keep_entries": 7},
+    master="A" * 516,
+)
+
+
+@given(
+    farm_id=st.binary(min_size=16, max_size=16),
+    secret=st.binary(min_size=32, max_size=32),
+    member=st.integers(1, 2**31 - 1),
+)
+def test_token_written_and_read_is_the_same(farm_id: bytes, secret: bytes, member: int) -> None:
+    token = msgspec.structs.replace(TOKEN, farm_id=farm_id, farm_secret=secret, id=member)
+    text = encode_token(token)
+    assert decode_token(f"\n {text} \n") == token
+    assert text.isascii()
+    assert not set(text) - set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+
+
+def test_token_cut_anywhere_is_refused() -> None:
+    text = encode_token(TOKEN)
+    for end in range(len(text)):
+        with pytest.raises(ConfigError, match="no join token, or not the whole of one"):
+            decode_token(text[:end])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"farm": "../x"},
+        {"farm_id": "AAAA"},
+        {"farm_secret": "AAAA"},
+        {"application": "none"},
+        {"id": 0},
+        {"id": 2**31},
+        {"endpoints": {}},
+        {"endpoints": {"0": "ssl://a.example:1"}},
+        {"expires_s": "soon"},
+    ],
+    ids=str,
+)
+def test_token_with_a_wrong_part_is_refused_without_telling_its_secret(wrong: dict[str, object]) -> None:
+    body = {**json.loads(msgspec.json.encode(TOKEN)), **wrong}
+    text = urlsafe_b64encode(json.dumps(body).encode()).decode()
+    with pytest.raises(ConfigError) as refused:
+        decode_token(text)
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__
+
+
+@pytest.mark.parametrize("text", ["", "é", "a b", "e30", "bnVsbA", "\0", "x" * 100_001])
+def test_text_that_is_no_token_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="no join token"):
+        decode_token(text)
+
+
+def test_token_shown_tells_no_secret() -> None:
+    assert repr(TOKEN) == str(TOKEN) == "JoinToken(farm='barn', id=4)"
+
+
+def test_token_is_good_until_it_expires() -> None:
+    check_expiry(TOKEN, 999.9)
+    with pytest.raises(AuthError, match=r"expired at 1970-01-01 00:16:40 UTC; make another"):
+        check_expiry(TOKEN, 1000.0)
+
+
+def test_joining_node_has_the_farms_secret_and_no_configuration(tmp_path: Path) -> None:
+    create_joining_node(tmp_path / "new", MemberPlan(endpoint="ssl://d.example:5"), TOKEN)
+    config = load(tmp_path / "new" / "garlicfarm.toml", {})
+    section = config.farm[0]
+    assert (config.node.id, section.name, section.application) == (4, "barn", "log")
+    assert (section.raft.heartbeat_s, section.raft.rpc_timeout_s) == (0.5, 12.0)
+    assert (section.retention.keep_entries, section.meta.destination) == (7, "A" * 516)
+    assert section.endpoint.startswith("ssl://d.example:5?pin=sha256-")
+    assert read_secret_file(section.secret_file) == (TOKEN.farm_secret,)
+    assert stat.S_IMODE(section.secret_file.stat().st_mode) == 0o600
+    assert UserStore(config.node.data_dir / "users").list() == [("local", "admin")]
+    with DataDirectory.open(config.node.data_dir) as data:
+        assert data.node_id == 4
+        with closing(LogStore.open(data.farm_directory("barn"), farm="barn")) as store:
+            genesis = store.genesis
+    assert (genesis.farm_id, genesis.application, genesis.algorithm) == (TOKEN.farm_id, "log", 1)
+    assert genesis.configuration is None
+
+
+@pytest.mark.parametrize("present", ["garlicfarm.toml", "data"])
+def test_joining_node_overwrites_nothing(tmp_path: Path, present: str) -> None:
+    (tmp_path / present).write_text("mine")
+    with pytest.raises(ConfigError, match="nothing was overwritten"):
+        create_joining_node(tmp_path, MemberPlan(endpoint="ssl://d.example:5"), TOKEN)
+    assert [path.name for path in tmp_path.iterdir()] == [present]
+    assert (tmp_path / present).read_text() == "mine"
+
+
+@pytest.mark.parametrize("endpoint", ["ssl://0.0.0.0:5", "ssl://d.example:0", "d.example"])
+def test_joining_node_that_nobody_can_dial_is_not_made(tmp_path: Path, endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="not what others can dial"):
+        create_joining_node(tmp_path, MemberPlan(endpoint=endpoint), TOKEN)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_removed_node_leaves_what_else_is_there(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("mine")
+    create_joining_node(tmp_path, MemberPlan(endpoint="ssl://d.example:5"), TOKEN)
+    remove_node(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
