@@ -148,7 +148,7 @@ class MemoryStorage:
 
     def _renew(self, newest: SnapshotMeta) -> None:
         self._snapshot = newest
-        for index in sorted(self._files)[:-_KEPT_SNAPSHOTS]:
+        for index in sorted(i for i in self._files if i <= newest.index)[:-_KEPT_SNAPSHOTS]:
             del self._files[index]
 
     def _drop(self, boundary: SnapshotMeta) -> None:

@@ -1,6 +1,6 @@
 """Whole clusters in one process, from one seed: networks, disks, clocks and clients fail as real ones do.
 
-    python -m garlicfarm.testing.simulate --seeds 1000 [--first N] [--nodes 3]
+    python -m garlicfarm.testing.simulate --seeds 1000 [--first N] [--nodes 3] [--farm]
 
 Each seed draws its own mix of faults (swarm testing): connections that break, with half a message or
 with answers still on their way; requests that come twice; delays; partitions, also one-way; crashes that
@@ -9,6 +9,8 @@ go wrong or jump; leaders told to hand over; members that join, are removed, or 
 snapshots, and logs shortened behind them. All messages go through the real codec. The invariants
 (`garlicfarm.testing.invariants`) are checked after every event. Then all faults end, and the members
 have to agree on one more entry, and keep their leader.
+
+``--farm`` runs members that post statuses, and looks at who publishes: `simulate_farm`.
 
 The same seed gives the same run, event by event: ``digest`` is a hash over all of it. So a violation
 comes back with the command that is printed with it.
@@ -22,16 +24,15 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-import msgspec
-
 from garlicfarm.farm.log import LogApplication
 from garlicfarm.testing.invariants import Violation
+from garlicfarm.testing.simulate_farm import FarmSimulation
 from garlicfarm.testing.simulated_clients import Administrator, Client, Proposer, Reader
-from garlicfarm.testing.simulated_cluster import SimulatedCluster
+from garlicfarm.testing.simulated_cluster import Outcome, SimulatedCluster
 from garlicfarm.testing.simulated_faults import Faults
 from garlicfarm.testing.simulated_misfortune import Misfortune
 
-__all__ = ["Outcome", "Simulation"]
+__all__ = ["Simulation"]
 
 CHAOS_MS = 4_000
 HEALING_MS = 20_000
@@ -40,22 +41,11 @@ TIMING = {"election_timeout_min_ms": 150, "election_timeout_max_ms": 300, "heart
 FRESH = b"fresh"
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What a run did; ``counts`` of what happened in it, by name."""
-
-    seed: int
-    digest: str
-    events: int
-    term: int
-    committed: int
-    counts: dict[str, int]
-
-
 class Simulation(SimulatedCluster):
     """One seed's run; without ``faults`` the seed draws them. ``world.story()`` are its last events."""
 
     def __init__(self, seed: int, nodes: int = 3, faults: Faults | None = None) -> None:
-        super().__init__(seed, nodes, faults, LogApplication, TIMING)
+        super().__init__(seed, nodes, lambda rng: faults or Faults.draw(rng), LogApplication, TIMING)
         self._misfortune = Misfortune(self)
         self._clients = [Client(self, -i, self._acknowledge) for i in (1, 2)]
         self._made = 0
@@ -76,12 +66,7 @@ class Simulation(SimulatedCluster):
                 raise Violation("liveness", f"no agreement {HEALING_MS} ms after the last fault")
             world.next_event()
         self.observer.ended()
-        counts = self.counts | Counter(
-            cut_messages=self.network.cut_messages, repeated=self.network.repeated_requests
-        )
-        term = max(member.node.term for member in self.members.values() if member.node is not None)
-        committed = len(self.observer.history.chain.entries)
-        return Outcome(self.seed, world.digest.hexdigest(), world.events, term, committed, dict(counts))
+        return self.outcome()
 
     def _post(self, client: Client) -> None:
         """A new entry every now and then, while not too many wait."""
@@ -123,18 +108,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many (default 1000)")
     parser.add_argument("--first", type=int, default=1, help="the first one (default 1)")
     parser.add_argument("--nodes", type=int, default=3, help="members at the start (default 3)")
+    parser.add_argument("--farm", action="store_true", help="who publishes, instead of the core alone")
     options = parser.parse_args(arguments)
     begun = time.process_time()
     events = committed = violations = 0
     counts: Counter[str] = Counter()
     for seed in range(options.first, options.first + options.seeds):
-        simulation = Simulation(seed, options.nodes)
+        simulation = (FarmSimulation if options.farm else Simulation)(seed, options.nodes)
         try:
             outcome = simulation.run()
         except Exception as error:  # noqa: BLE001 - whatever it is, its seed has to be known
             print(simulation.world.story())
             print(f"seed {seed} of {options.nodes} nodes: {type(error).__name__}: {error}")
-            print(f"replay: {parser.prog} --seeds 1 --first {seed} --nodes {options.nodes}")
+            farm = " --farm" if options.farm else ""
+            print(f"replay: {parser.prog} --seeds 1 --first {seed} --nodes {options.nodes}{farm}")
             violations += 1
             break
         events += outcome.events

@@ -186,9 +186,9 @@ class Administrator:
         if kind is Change.ADD:
             new = cluster.join(len(cluster.members) + 1)
             return ConfChange(kind, ClusterServer(new.id, f"tcp://member{new.id}:9001"))
-        server = rng.choice(servers)
+        server = ClusterServer(cluster.pick([server.id for server in servers]).id)
         if kind is Change.REMOVE:
-            return ConfChange(kind, ClusterServer(server.id), force=rng.random() < 0.1)
+            return ConfChange(kind, server, force=rng.random() < 0.1)
         return ConfChange(kind, ClusterServer(server.id, f"tcp://member{server.id}:{rng.randint(1, 9999)}"))
 
     def _told(self, asked: int, outcome: Any) -> None:

@@ -6,9 +6,12 @@ members is in `simulated_misfortune`, who uses them in `simulated_clients`.
 
 from __future__ import annotations
 
+import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+
+import msgspec
 
 from garlicfarm.errors import ProposalDropped, RemoteProtocolError
 from garlicfarm.farm.application import Application
@@ -27,12 +30,23 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 
-__all__ = ["Caller", "SimulatedCluster", "SimulatedMember"]
+__all__ = ["Caller", "Outcome", "SimulatedCluster", "SimulatedMember"]
 
 RPC_TIMEOUT_MS = 400
 PRE_VOTE, TIMEOUT_NOW = "pre-vote", "timeout-now"
 ORDERED = 2**64 - 1
 _NOBODY = Configuration(0, 0)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a run did; ``counts`` of what happened in it, by name."""
+
+    seed: int
+    digest: str
+    events: int
+    term: int
+    committed: int
+    counts: dict[str, int]
 
 
 class Caller(Protocol):
@@ -100,21 +114,21 @@ class SimulatedMember:
 
 
 class SimulatedCluster:
-    """All members, started with `start`. ``make_application``: what each member applies entries to;
-    ``timing``: the times of `RaftConfig`."""
+    """All members, running. ``draw``: the faults of the seed; ``make_application``: what each member
+    applies entries to; ``timing``: the times of `RaftConfig`."""
 
     def __init__(
         self,
         seed: int,
         nodes: int,
-        faults: Faults | None,
+        draw: Callable[[random.Random], Faults],
         make_application: Callable[[], Application],
         timing: dict[str, int],
     ) -> None:
         self.seed = seed
         self.world = World(seed)
         self.rng = self.world.rng
-        self.faults = faults or Faults.draw(self.rng)
+        self.faults = draw(self.rng)
         self._make_application = make_application
         self._config = {**timing, **self.faults.config}
         self._next_token = 0
@@ -151,6 +165,20 @@ class SimulatedCluster:
     def newest(self) -> Configuration:
         """The newest committed Configuration."""
         return self.observer.history.configurations[-1]
+
+    def outcome(self) -> Outcome:
+        """What happened until now."""
+        counts = self.counts | Counter(
+            cut_messages=self.network.cut_messages, repeated=self.network.repeated_requests
+        )
+        term = max(member.node.term for member in self.members.values() if member.node is not None)
+        committed = len(self.observer.history.chain.entries)
+        digest = self.world.digest.hexdigest()
+        return Outcome(self.seed, digest, self.world.events, term, committed, dict(counts))
+
+    def pick(self, ids: Sequence[int]) -> SimulatedMember:
+        """One of these; for subclasses that know whom it would hurt most."""
+        return self.members[self.rng.choice(ids)]
 
     def leading(self) -> list[SimulatedMember]:
         """Who leads, or takes itself for the leader."""
@@ -224,7 +252,7 @@ class SimulatedCluster:
     def crash_for_a_while(self, member: SimulatedMember) -> None:
         """It is started again some time."""
         self.crash(member)
-        self.world.at(self.world.around(300) + 1, self.start, member)
+        self.world.at(self.world.around(self.faults.away_ms) + 1, self.start, member)
 
     def ask(
         self,
@@ -424,9 +452,16 @@ class SimulatedCluster:
             else:
                 self.callers[connection.client].answered(connection, tag, response)
 
+    def cut(self, a: int, b: int) -> None:
+        """Nothing gets from ``a`` to ``b``."""
+        self.network.blocked.add((a, b))
+
     def separate(self, side: Sequence[int], rest: Sequence[int]) -> None:
         """Nothing gets from one side to the other."""
-        self.network.blocked |= {(a, b) for a in side for b in rest} | {(b, a) for a in side for b in rest}
+        for a in side:
+            for b in rest:
+                self.cut(a, b)
+                self.cut(b, a)
 
 
 def _needs(request: Request) -> frozenset[str]:

@@ -27,7 +27,8 @@ _KINDS = (
 class Faults(msgspec.Struct, frozen=True):
     """What one seed does to its cluster. All ``…_ms`` are means, 0: never, or at once.
 
-    * ``kinds``: what happens every ``every_ms``, each as likely as the others.
+    * ``kinds``: what happens every ``every_ms``, each as likely as the others; who crashes or stops is
+      back after ``away_ms``.
     * ``change_ms``: an administrator changes the members; ``snapshot_ms``: a member takes a snapshot and
       shortens its log to the ``tails`` before it; ``read_ms``: somebody reads.
     * ``apply_ms``: how long committed entries lie before the application takes them.
@@ -42,6 +43,7 @@ class Faults(msgspec.Struct, frozen=True):
     entries_every_ms: float
     every_ms: float
     kinds: tuple[str, ...]
+    away_ms: float
     new_leader_crashes: float
     change_ms: float
     snapshot_ms: float
@@ -66,6 +68,7 @@ class Faults(msgspec.Struct, frozen=True):
             entries_every_ms=rng.choice((5, 15, 60)),
             every_ms=rng.choice((100, 250, 700)),
             kinds=tuple(kind for kind in _KINDS if rng.random() < 0.5),
+            away_ms=250,
             new_leader_crashes=rng.choice((0, 0, 0.3)),
             change_ms=rng.choice((0, 50, 200, 600)),
             snapshot_ms=rng.choice((0, 60, 300, 900)),
@@ -90,6 +93,7 @@ CALM = Faults(
     entries_every_ms=20,
     every_ms=1000,
     kinds=(),
+    away_ms=0,
     new_leader_crashes=0,
     change_ms=0,
     snapshot_ms=0,

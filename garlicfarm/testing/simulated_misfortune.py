@@ -22,7 +22,7 @@ class Misfortune:
             return
         cluster.world.at(cluster.world.around(faults.every_ms) + 1, self.act)
         kind = cluster.rng.choice(faults.kinds)
-        member = cluster.rng.choice(list(cluster.members.values()))
+        member = cluster.pick(list(cluster.members))
         if kind.endswith("leader"):
             member = cluster.rng.choice(cluster.leading() or [member])
         cluster.world.trace.append((cluster.world.now, kind, member))
@@ -47,15 +47,15 @@ class Misfortune:
         elif kind == "isolate_leader":
             cluster.separate([member.id], others)
         elif others:
-            cluster.network.blocked.add((member.id, rng.choice(others)))
+            cluster.cut(member.id, rng.choice(others))
 
     def _upset(self, kind: str, member: SimulatedMember) -> None:
         world = self._cluster.world
         if kind == "pause":  # as by SIGSTOP: then it finds all that came meanwhile
-            member.paused_until = world.around(200)
+            member.paused_until = world.around(self._cluster.faults.away_ms)
             world.at(member.paused_until, self._cluster.network.drain_all)
         elif kind == "jump":  # as after a suspend, for its clock counts that
-            member.set_clock(world.now, member.rate, world.around(200) - world.now)
+            member.set_clock(world.now, member.rate, world.around(self._cluster.faults.away_ms) - world.now)
             self._cluster.tick(member, member.generation)
         else:
             assert kind == "slow_disk"
