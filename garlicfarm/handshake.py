@@ -18,9 +18,9 @@ import trio
 from garlicfarm.errors import TransportError
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.http.upgrade import Accepted, Gate, Initiator, Rejected, Responder
-from garlicfarm.transport import Peer
+from garlicfarm.transport import Endpoint, Peer, Transport
 
-__all__ = ["Established", "Gate", "Guard", "initiate", "respond", "without_handshake"]
+__all__ = ["Established", "Gate", "Guard", "dial_plain", "initiate", "respond", "without_handshake"]
 
 _CHUNK = 4096
 _LINGER_S = 1.0
@@ -34,8 +34,9 @@ _REMEMBERED_ADDRESSES = 1024
 class Established:
     """A stream that carries Raft from here on; it belongs to the caller.
 
-    ``user`` is who logged in, "" where nobody had to. ``farm_id`` and ``leader`` are what the peer sent, None if it did not.
-    ``leftover`` are bytes that already arrived and come before whatever the stream still brings.
+    ``user`` is who logged in, "" where nobody had to. ``farm_id`` and ``leader`` are what the peer sent,
+    None if it did not. ``leftover`` are bytes that already arrived and come before whatever the stream still
+    brings.
     """
 
     stream: trio.abc.Stream
@@ -50,6 +51,19 @@ class Established:
 def without_handshake(stream: trio.abc.Stream, farm: str) -> Established:
     """A stream of a transport that has no handshake: the proposal's messages, and nothing else."""
     return Established(stream, farm, "", frozenset(), None, None, b"")
+
+
+async def dial_plain(transport: Transport, endpoint: Endpoint, farm: str) -> Established:
+    """Open a stream where there is no handshake.
+
+    :raises TransportError: ``endpoint`` is not on loopback, where alone this may be; or from the transport.
+
+    Cancelled: leaves nothing open.
+    """
+    if not endpoint.is_loopback:
+        wrong = f"{endpoint} is not dialled: {endpoint.scheme} has no handshake"
+        raise TransportError(wrong, "it is for loopback only; elsewhere use a tunnel, or another transport")
+    return without_handshake(await transport.open_stream(endpoint), farm)
 
 
 def _established(stream: trio.abc.Stream, accepted: Accepted) -> Established:

@@ -26,7 +26,7 @@ from garlicfarm.handshake import Established
 from garlicfarm.wire import ResponseDecoder, encode_request
 from garlicfarm.wire.messages import MessageType, Request, Response
 
-__all__ = ["CONNECTION_ERRORS", "EXTENSIONS", "Backoff", "Caller", "Link", "close"]
+__all__ = ["CONNECTION_ERRORS", "EXTENSIONS", "HINT", "Backoff", "Caller", "Link", "close"]
 
 CONNECTION_ERRORS = (
     TransportError,
@@ -39,7 +39,8 @@ CONNECTION_ERRORS = (
 )
 """What a broken peer or path can raise: each costs its connection and nothing else."""
 
-EXTENSIONS = {"pre-vote": "1", "timeout-now": "1"}
+HINT = "leader-hint"
+EXTENSIONS = {"pre-vote": "1", "timeout-now": "1", HINT: "1"}
 """What members offer each other, name and version (D5)."""
 
 _NEEDED = {MessageType.PRE_VOTE_REQUEST: "pre-vote", MessageType.TIMEOUT_NOW_REQUEST: "timeout-now"}
@@ -206,10 +207,15 @@ class Link:
                     raise UnreachableError("the peer closed the connection")
                 decoder.receive_data(data)
                 now = trio.current_time()
-                while (response := decoder.next_message()) is not None:
+                while (response := decoder.next_message(hinted=self._is_hinted())) is not None:
                     self._take(response, now)
                 self._watch()
         raise UnreachableError(f"no answer within {self._timeout_s:g} s")
+
+    def _is_hinted(self) -> bool:
+        """Whether the next answer brings a hint if it refuses (D5)."""
+        asked = self._outstanding[0][1] if self._outstanding else None
+        return asked is MessageType.CLIENT_REQUEST and HINT in self.extensions
 
     def _take(self, response: Response, now: float) -> None:
         if not self._outstanding:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -17,16 +17,18 @@ import trio
 
 from garlicfarm.errors import (
     AuthError,
+    ConfigError,
     EntryRefused,
     NoQuorum,
     OutcomeUnknown,
+    PluginError,
     ProposalDropped,
     RemoteProtocolError,
     TransportError,
 )
-from garlicfarm.handshake import Established, initiate
+from garlicfarm.handshake import Established, dial_plain, initiate
 from garlicfarm.http.digest import ChallengeCache
-from garlicfarm.link import Backoff, Caller
+from garlicfarm.link import HINT, Backoff, Caller
 from garlicfarm.raft import Refusal
 from garlicfarm.transport import Endpoint, Transport
 from garlicfarm.wire import Limits
@@ -35,14 +37,24 @@ from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, V
 __all__ = ["FarmClient", "open_farm_client"]
 
 REDIRECT_PAUSE_S = 0.05
+MAX_SERVERS = 64
 
 
 class FarmClient:
     """Posts entries and follows the leader. Made by `open_farm_client`; any number of tasks may post
-    at a time: their requests share one connection and one write where they come together."""
+    at a time: their requests share one connection and one write where they come together.
 
-    def __init__(self, callers: Mapping[int, Caller], timeout_s: float) -> None:
+    ``follow(id, endpoint)`` is told where the leader is, and puts it among the ``callers`` if it can.
+    """
+
+    def __init__(
+        self,
+        callers: MutableMapping[int, Caller],
+        timeout_s: float,
+        follow: Callable[[int, str], None] = lambda server, endpoint: None,
+    ) -> None:
         self._callers = callers
+        self._follow = follow
         self._timeout_s = timeout_s
         self._target = next(iter(callers))
 
@@ -89,6 +101,9 @@ class FarmClient:
             if reason in (Refusal.TOO_LARGE, Refusal.APPLICATION):
                 raise EntryRefused("", "refused by the application" if reason > 1 else "too large")
             raise ProposalDropped("too-much-uncommitted" if reason == Refusal.UNCOMMITTED else "transfer")
+        for server in response.hint.servers if response.hint is not None else ():
+            if server.id == response.destination:
+                self._follow(server.id, server.endpoint)
         if response.destination in self._callers and response.destination != asked:
             self._target = response.destination
         else:
@@ -111,39 +126,59 @@ async def open_farm_client(
     transport: Callable[[str], Transport],
     farm_id: bytes | None = None,
     timeout_s: float = 10.0,
+    default_transport: str = "ssl",
 ) -> AsyncIterator[FarmClient]:
     """A `FarmClient` for as long as the block lasts.
 
-    :param endpoints: id → endpoint of the servers to begin with, as in the Configuration.
+    :param endpoints: id → endpoint of the servers to begin with, as in the Configuration; others are
+        found where these name one as the leader (D5).
     :param transport: scheme → transport, as `garlicfarm.plugins.make_transport` makes them.
     :param farm_id: refuse servers of any other farm; None: take what the name gives.
     :param timeout_s: for each connection, and for each `FarmClient.post` as a whole.
+    :param default_transport: what ``tcp://`` means (D1).
     """
     cache = ChallengeCache()
 
     async def connect(endpoint: Endpoint) -> Established:
+        way = transport(endpoint.scheme)
+        if not way.handshake:
+            return await dial_plain(way, endpoint, farm)
         return await initiate(
-            partial(transport(endpoint.scheme).open_stream, endpoint),
+            partial(way.open_stream, endpoint),
             host=f"{endpoint.host}:{endpoint.port}",
             farm=farm,
             user=user,
             password=password,
             cache=cache,
             farm_id=farm_id,
+            extensions={HINT: "1"},
         )
 
-    callers = {
-        server: Caller(
-            partial(connect, Endpoint.parse(endpoint)),
-            server_id=server,
-            timeout_s=timeout_s,
-            backoff=Backoff(random.random, longest_s=1.0),
-            lazy=True,
-        )
-        for server, endpoint in endpoints.items()
-    }
+    callers: dict[int, Caller] = {}
+    places: dict[int, Endpoint] = {}
     async with trio.open_nursery() as nursery:
-        for caller in callers.values():
-            nursery.start_soon(caller.run)
-        yield FarmClient(callers, timeout_s)
+
+        def add(server: int, endpoint: Endpoint) -> None:
+            callers[server] = Caller(
+                partial(connect, endpoint),
+                server_id=server,
+                timeout_s=timeout_s,
+                backoff=Backoff(random.random, longest_s=1.0),
+                lazy=True,
+            )
+            places[server] = endpoint
+            nursery.start_soon(callers[server].run)
+
+        def follow(server: int, text: str) -> None:
+            try:
+                endpoint = Endpoint.parse(text, default_transport)
+                transport(endpoint.scheme)
+            except (ConfigError, PluginError):
+                return  # this client cannot go there; the others may lead again
+            if server not in places and len(places) < MAX_SERVERS:
+                add(server, endpoint)
+
+        for server, text in endpoints.items():
+            add(server, Endpoint.parse(text, default_transport))
+        yield FarmClient(callers, timeout_s, follow)
         nursery.cancel_scope.cancel()

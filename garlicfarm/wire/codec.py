@@ -19,8 +19,12 @@ import msgspec
 
 from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
+from garlicfarm.wire.values import decode_configuration, encode_configuration
 
 __all__ = ["Limits", "RequestDecoder", "ResponseDecoder", "encode_request", "encode_response"]
+
+MAX_HINT_BYTES = 1 << 20
+"""The Configuration of a leader hint."""
 
 MAX_ENTRIES = 1 << 17
 """Entries in one message: empty ones would cost many times in memory what they cost on the wire."""
@@ -118,7 +122,7 @@ def encode_request(request: Request) -> bytes:
 
 
 def encode_response(response: Response) -> bytes:
-    """The 26 bytes of a response.
+    """The 26 bytes of a response, and the entry with the hint where it has one (D5).
 
     Raises `LocalProtocolError` if the type is not a response's or a number does not fit its field.
     Source: proposal 150, "Responses".
@@ -126,7 +130,7 @@ def encode_response(response: Response) -> bytes:
     if response.type not in _RESPONSES:
         raise LocalProtocolError(f"{_name(response.type)} is not a response")
     try:
-        return _RESPONSE.pack(
+        header = _RESPONSE.pack(
             response.type,
             response.source,
             response.destination,
@@ -138,6 +142,10 @@ def encode_response(response: Response) -> bytes:
         raise LocalProtocolError(
             f"{_name(response.type)}: a number does not fit its field: {error}"
         ) from error
+    if response.hint is None:
+        return header
+    value = encode_configuration(response.hint)
+    return header + _ENTRY.pack(response.term, ValueType.CONFIGURATION, len(value)) + value
 
 
 class _Decoder:
@@ -338,13 +346,50 @@ class ResponseDecoder(_Decoder):
     _HEADER = _RESPONSE
     _KIND = "response"
 
-    def next_message(self) -> Response | None:
-        """The next response, None if more data is needed.
+    def __init__(self) -> None:
+        super().__init__()
+        self._refusal: Response | None = None  # the response whose hint is still to come
+
+    def next_message(self, *, hinted: bool = False) -> Response | None:
+        """The next response, None if more data is needed. ``hinted``: it answers a ClientRequest where
+        leader-hint is in force, so that a hint follows it if it refuses (D5).
 
         Raises `RemoteProtocolError`, and from then on always, for a type that is unknown or not a
-        response's, and for an ``accepted`` other than 0 and 1.
+        response's, for an ``accepted`` other than 0 and 1, and for a hint that is no Configuration.
         """
         self._raise_if_broken()
+        if self._refusal is None:
+            response = self._read_response()
+            if response is None or not hinted or response.accepted:
+                return response
+            self._refusal, self._need = response, _ENTRY_SIZE
+        return self._read_hint(self._refusal)
+
+    def _inside(self) -> bool:
+        return self._refusal is not None
+
+    def _where(self) -> str:
+        return super()._where() if self._refusal is None else "leader hint"
+
+    def _read_hint(self, refusal: Response) -> Response | None:
+        if not self._gather():
+            return None
+        _, kind, size = _ENTRY.unpack_from(self._data, self._pos)
+        if kind != ValueType.CONFIGURATION or size > MAX_HINT_BYTES:
+            raise self._broken(f"an entry of kind {kind} and {size} bytes is no hint", self._where())
+        self._need = _ENTRY_SIZE + size
+        if not self._gather():
+            return None
+        start = self._pos + _ENTRY_SIZE
+        try:
+            hint = decode_configuration(self._data[start : start + size])
+        except RemoteProtocolError as error:
+            raise self._broken(error.what, f"{self._where()}, {error.where}") from error
+        self._pos = start + size
+        self._refusal, self._need = None, _RESPONSE.size
+        return msgspec.structs.replace(refusal, hint=hint)
+
+    def _read_response(self) -> Response | None:
         if not self._gather():
             return None
         number, source, destination, term, next_index, accepted = _RESPONSE.unpack_from(self._data, self._pos)

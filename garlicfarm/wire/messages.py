@@ -85,17 +85,6 @@ class Request(msgspec.Struct, frozen=True):
     entries: tuple[LogEntry, ...] = ()
 
 
-class Response(msgspec.Struct, frozen=True, gc=False):
-    """A response, 26 bytes. Source: proposal 150, "Responses"."""
-
-    type: MessageType
-    source: int
-    destination: int
-    term: int
-    next_index: int
-    accepted: bool
-
-
 class ClusterServer(msgspec.Struct, frozen=True, gc=False):
     """One server of a Configuration. The endpoint is UTF-8; it is "" in a RemoveServerRequest."""
 
@@ -110,6 +99,19 @@ class Configuration(msgspec.Struct, frozen=True):
     log_index: int
     last_log_index: int
     servers: tuple[ClusterServer, ...] = ()
+
+
+class Response(msgspec.Struct, frozen=True, gc=False):
+    """A response, 26 bytes. ``hint``, with the extension leader-hint: the members of a farm whose leader
+    is somebody else, in an entry after these (D5). Source: proposal 150, "Responses"."""
+
+    type: MessageType
+    source: int
+    destination: int
+    term: int
+    next_index: int
+    accepted: bool
+    hint: Configuration | None = None
 
 
 class LogPack(msgspec.Struct, frozen=True):

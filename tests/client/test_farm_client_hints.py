@@ -1,0 +1,84 @@
+"""A client finds a leader that it was not told of, where leader-hint is in force (D5)."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from garlicfarm.client.farm import FarmClient
+from garlicfarm.errors import NoQuorum
+from garlicfarm.handshake import initiate
+from garlicfarm.http.digest import ChallengeCache
+from garlicfarm.link import Link
+from garlicfarm.wire import ResponseDecoder, encode_request
+from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Response
+from tests.node.cluster import Cluster, client_request, cluster, password_of
+
+
+def follower_of(nodes: Cluster, leader: int) -> int:
+    return next(node_id for node_id in nodes.endpoints if node_id != leader)
+
+
+async def test_client_that_knows_a_follower_alone_finds_the_leader(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3) as nodes:
+        leader = await nodes.leader()
+        async with nodes.client(follower_of(nodes, leader)) as client:
+            index, _ = await client.post([b"x"])
+            assert (await client.post([b"y"]))[0] == index + 1
+            assert set(client._callers) == {leader, follower_of(nodes, leader)}
+
+
+async def test_client_without_the_extension_stays_where_it_was_told_to_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, 3) as nodes:
+        leader = await nodes.leader()
+        monkeypatch.setattr("garlicfarm.client.farm.HINT", "not-this-one")
+        monkeypatch.setattr(Link, "_is_hinted", lambda link: False)
+        async with nodes.client(follower_of(nodes, leader), timeout_s=1.0) as client:
+            with pytest.raises(NoQuorum):
+                await client.post([b"x"])
+            assert set(client._callers) == {follower_of(nodes, leader)}
+
+
+async def test_refusal_on_the_wire_is_followed_by_the_members_in_force(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3) as nodes:
+        leader = await nodes.leader()
+        follower = follower_of(nodes, leader)
+        await nodes.applied(1)
+        endpoint = nodes.endpoint(follower)
+        established = await initiate(
+            nodes.connect(follower),
+            host=f"{endpoint.host}:{endpoint.port}",
+            farm="farm",
+            user="alice",
+            password=password_of("alice"),
+            cache=ChallengeCache(),
+            extensions={"leader-hint": "1"},
+        )
+        assert established.leader == (leader, nodes.endpoints[leader])
+        stream, decoder = established.stream, ResponseDecoder()
+        nodes.opened.append(stream)
+        await stream.send_all(encode_request(client_request(b"x")) + encode_request(client_request()))
+        answers: list[Response] = []
+        while len(answers) < 2:
+            decoder.receive_data(await stream.receive_some())
+            while (response := decoder.next_message(hinted=True)) is not None:
+                answers.append(response)
+        for response in answers:
+            assert (response.accepted, response.destination, response.next_index) == (False, leader, 0)
+            assert response.hint is not None
+            assert {server.id: server.endpoint for server in response.hint.servers} == nodes.endpoints
+
+
+async def test_hint_is_followed_to_the_leader_that_it_names_alone() -> None:
+    followed: list[tuple[int, str]] = []
+    members = Configuration(1, 0, (ClusterServer(2, "ssl://b:1"), ClusterServer(3, "ssl://c:1")))
+    client = FarmClient({1: None}, 1.0, lambda *place: followed.append(place))  # type: ignore[dict-item]
+    refused = partial(Response, MessageType.APPEND_ENTRIES_RESPONSE, 1)
+    client._redirected(1, refused(3, 4, 0, False, members))
+    client._redirected(1, refused(9, 4, 0, False, members))
+    client._redirected(1, refused(3, 4, 0, False))
+    assert followed == [(3, "ssl://c:1")]
