@@ -56,11 +56,11 @@ class Unavailable(Exception):
     """What the tour needs of the machine or its network is not there."""
 
 
-def docker(*arguments: str, check: bool = True, timeout_s: float = 120, **options: Any) -> str:
-    """Run ``docker`` and return what it wrote on stdout."""
+def docker(*arguments: str, check: bool = True, timeout_s: float = 120, text: str = "") -> str:
+    """Run ``docker`` with ``text`` on stdin and return what it wrote on stdout."""
     command = ["docker", *arguments]
     result = subprocess.run(
-        command, cwd=ROOT, text=True, capture_output=True, timeout=timeout_s, check=False, **options
+        command, cwd=ROOT, input=text, text=True, capture_output=True, timeout=timeout_s, check=False
     )
     if check and result.returncode != 0:
         raise AssertionError(f"{' '.join(command)} ended with {result.returncode}:\n{result.stderr[-3000:]}")
@@ -228,7 +228,7 @@ def post(node: str, text: str) -> str:
     note = {"cluster": "farm", "date": time.time_ns() // 1_000_000, "id": 0}
     entry = json.dumps({**note, "config": {"by": "local", "note": text}})
     # Where the leader changes meanwhile it is posted again: a note may stand in the log twice.
-    until("a committed note", lambda: garlicfarm(node, "log", "post", check=False, input=entry))
+    until("a committed note", lambda: garlicfarm(node, "log", "post", check=False, text=entry))
     return entry
 
 
