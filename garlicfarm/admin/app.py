@@ -7,8 +7,7 @@ one entry), a write to a client by 256 KiB, a posted entry by 1 MiB, a long poll
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import trio
@@ -18,15 +17,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from garlicfarm.admin.access import Gatekeeper
 from garlicfarm.admin.contract import FarmView, NodeView
 from garlicfarm.admin.problems import Problem, problem_of
-from garlicfarm.errors import Compacted, FellBehind, GarlicFarmError, OutcomeUnknown
+from garlicfarm.admin.responses import MAX_WRITE_BYTES, Pieces, Streamed, farm_headers, json_answer, left
+from garlicfarm.config.forms import is_dial_url
+from garlicfarm.errors import Compacted, GarlicFarmError, NotLeader, OutcomeUnknown
 from garlicfarm.feed import lines, records
+from garlicfarm.identity import MAX_MEMBER_ID
 from garlicfarm.raft.types import Entry
-from garlicfarm.wire.messages import ValueType
+from garlicfarm.wire.messages import ClusterServer, ValueType
 
 __all__ = ["create_app"]
 
@@ -34,10 +35,10 @@ MAX_LIMIT = 20_000
 DEFAULT_LIMIT = 1000
 MAX_WAIT_S = 30.0
 MAX_ENTRY_BYTES = 1 << 20
-MAX_WRITE_BYTES = 256 << 10
 BODY_DEADLINE_S = 30.0
 COMMIT_DEADLINE_S = 30.0
 
+T = TypeVar("T")
 _Encode = Callable[[Iterable[Entry]], bytes]
 _LINES: tuple[str, _Encode] = (lines.MEDIA_TYPE, lines.encode_lines)
 _FORMS: dict[str, tuple[str, _Encode]] = {
@@ -64,6 +65,13 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
             Route("/v1/farms/{farm}/state", api.guarded("reader", api.state)),
             Route("/v1/farms/{farm}/ranking", api.guarded("reader", api.ranking)),
             Route("/v1/farms/{farm}/policy", api.guarded("admin", api.administer), methods=["POST"]),
+            Route("/v1/farms/{farm}/members", api.guarded("admin", api.members), methods=["GET"]),
+            Route("/v1/farms/{farm}/members", api.guarded("admin", api.add_member), methods=["POST"]),
+            Route("/v1/farms/{farm}/members/{id}", api.guarded("admin", api.set_member), methods=["PATCH"]),
+            Route(
+                "/v1/farms/{farm}/members/{id}", api.guarded("admin", api.remove_member), methods=["DELETE"]
+            ),
+            Route("/v1/farms/{farm}/leader/stepdown", api.guarded("admin", api.step_down), methods=["POST"]),
             Route("/metrics", api.metrics),
             Route("/healthz", api.healthz),
             Route("/readyz", api.readyz),
@@ -98,7 +106,7 @@ class _Api:
 
     async def node(self, request: Request, user: str) -> Response:
         node = self._node
-        return _json(
+        return json_answer(
             {
                 "schema": "garlicfarm.node/1",
                 "id": node.node_id,
@@ -121,21 +129,21 @@ class _Api:
             }
             for farm in self._node.farms.values()
         ]
-        return _json({"schema": "garlicfarm.farms/1", "farms": rows})
+        return json_answer({"schema": "garlicfarm.farms/1", "farms": rows})
 
     async def status(self, request: Request, user: str) -> Response:
         farm = self._farm(request)
-        return _json(farm.status(), farm)
+        return json_answer(farm.status(), farm)
 
     async def ranking(self, request: Request, user: str) -> Response:
         farm = self._farm(request)
-        return _json(farm.ranking(), farm)
+        return json_answer(farm.ranking(), farm)
 
     async def state(self, request: Request, user: str) -> Response:
         farm = self._farm(request)
         index, snapshot = farm.state()
-        return _Pieces(
-            snapshot, headers=_farm_headers(farm, next_after=index), media_type="application/octet-stream"
+        return Pieces(
+            snapshot, headers=farm_headers(farm, next_after=index), media_type="application/octet-stream"
         )
 
     async def log(self, request: Request, user: str) -> Response:
@@ -167,8 +175,8 @@ class _Api:
                     yield encode(piece)
                     piece = await wanted.piece()
 
-        headers = _farm_headers(farm, next_after=upto)
-        return _Streamed(request, body, headers=headers, media_type=media_type)
+        headers = farm_headers(farm, next_after=upto)
+        return Streamed(request, body, headers=headers, media_type=media_type)
 
     async def post(self, request: Request, user: str) -> Response:
         entry = await _body(request)
@@ -176,15 +184,54 @@ class _Api:
         return await _committed(farm, farm.post(entry, user))
 
     async def administer(self, request: Request, user: str) -> Response:
-        body = await _body(request)
+        wanted = await _decoded(request, _Policy, '{"action": …, "args": {…}}')
         farm = self._farm(request)
-        try:
-            wanted = msgspec.json.decode(body, type=_Policy)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Problem(
-                400, "bad-body", 'the body is not {"action": …, "args": {…}}', "Correct it."
-            ) from error
         return await _committed(farm, farm.administer(wanted.action, wanted.args, user))
+
+    async def members(self, request: Request, user: str) -> Response:
+        farm = self._farm(request)
+        return json_answer(farm.members(), farm)
+
+    async def add_member(self, request: Request, user: str) -> Response:
+        wanted = await _decoded(request, ClusterServer, '{"id": …, "endpoint": …}')
+        return await self._change(request, "add", wanted.id, wanted.endpoint, user)
+
+    async def set_member(self, request: Request, user: str) -> Response:
+        wanted = await _decoded(request, _Endpoint, '{"endpoint": …}')
+        return await self._change(request, "set", _member(request), wanted.endpoint, user, status=200)
+
+    async def remove_member(self, request: Request, user: str) -> Response:
+        force = request.query_params.get("force", "false")
+        if force not in ("true", "false"):
+            raise Problem(400, "bad-query", "force is neither true nor false", "Correct the query.")
+        return await self._change(
+            request, "remove", _member(request), "", user, force=force == "true", status=200
+        )
+
+    async def _change(
+        self,
+        request: Request,
+        change: str,
+        member: int,
+        endpoint: str,
+        user: str,
+        *,
+        force: bool = False,
+        status: int = 201,
+    ) -> Response:
+        farm = self._farm(request)
+        if not 1 <= member <= MAX_MEMBER_ID or not (change == "remove" or is_dial_url(endpoint)):
+            wanted = f"an id from 1 to {MAX_MEMBER_ID}, and an endpoint as ssl://a.example:27150?pin=sha256-…"
+            raise Problem(400, "bad-body", f"this takes {wanted}", "Correct it.")
+        outcome = farm.change_member(change, member, endpoint, force, user)
+        return await _committed(farm, outcome, status=status)
+
+    async def step_down(self, request: Request, user: str) -> Response:
+        wanted = await _decoded(request, _StepDown, '{"to": …}')
+        farm = self._farm(request)
+        with trio.move_on_after(COMMIT_DEADLINE_S):
+            return json_answer({"leader": await farm.step_down(wanted.to, user)}, farm)
+        raise OutcomeUnknown(f"nobody is known to have taken over after {COMMIT_DEADLINE_S:.0f} s")
 
     async def metrics(self, request: Request) -> Response:
         self._gate.scraper(request)
@@ -230,7 +277,7 @@ class _Api:
             nursery.cancel_scope.deadline = deadline
             nursery.start_soon(commit)
             nursery.start_soon(end, self._shutdown.wait)
-            nursery.start_soon(end, lambda: _left(request))
+            nursery.start_soon(end, lambda: left(request))
         return committed
 
 
@@ -239,10 +286,31 @@ class _Policy(msgspec.Struct):
     args: dict[str, Any] = {}
 
 
-async def _committed(farm: FarmView, outcome: Awaitable[tuple[int, int]]) -> Response:
+class _Endpoint(msgspec.Struct):
+    endpoint: str
+
+
+class _StepDown(msgspec.Struct):
+    to: int = 0
+
+
+async def _decoded(request: Request, kind: type[T], form: str) -> T:
+    body = await _body(request)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Problem(400, "bad-body", f"the body is not {form}", "Correct it.") from error
+
+
+def _member(request: Request) -> int:
+    text = request.path_params["id"]
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else 0
+
+
+async def _committed(farm: FarmView, outcome: Awaitable[tuple[int, int]], *, status: int = 201) -> Response:
     with trio.move_on_after(COMMIT_DEADLINE_S):
         index, term = await outcome
-        return _json({"index": index, "term": term}, farm, status=201)
+        return json_answer({"index": index, "term": term}, farm, status=status)
     raise OutcomeUnknown(f"not known to be committed after {COMMIT_DEADLINE_S:.0f} s")
 
 
@@ -260,71 +328,6 @@ class _Wanted:
             if wanted:
                 return wanted
         return ()
-
-
-class _Pieces(Response):
-    """A body that is handed to the server piece by piece, as the client takes it."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await self._write(bytes(self.body), send)
-        await send({"type": "http.response.body", "body": b""})
-
-    async def _write(self, data: bytes, send: Send) -> None:
-        for start in range(0, len(data), MAX_WRITE_BYTES):
-            piece = data[start : start + MAX_WRITE_BYTES]
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-
-
-class _Streamed(_Pieces):
-    """A body that is made while the client takes it. Where it cannot be finished the connection is cut
-    in the middle of it, so that nobody takes it for the whole."""
-
-    def __init__(
-        self,
-        request: Request,
-        make_body: Callable[[], AsyncGenerator[bytes]],
-        headers: dict[str, str],
-        media_type: str,
-    ) -> None:
-        super().__init__(headers=headers, media_type=media_type)
-        del self.headers["Content-Length"]
-        self._request = request
-        self._make_body = make_body
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        finished = False
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._end_when_left, nursery.cancel_scope)
-            with suppress(FellBehind):  # asked again, it is 410
-                async with aclosing(self._make_body()) as body:
-                    async for piece in body:
-                        await self._write(piece, send)
-                finished = True
-            nursery.cancel_scope.cancel()
-        if finished:
-            await send({"type": "http.response.body", "body": b""})
-
-    async def _end_when_left(self, scope: trio.CancelScope) -> None:
-        await _left(self._request)
-        scope.cancel()
-
-
-def _json(body: object, farm: FarmView | None = None, *, status: int = 200) -> Response:
-    headers = None if farm is None else _farm_headers(farm)
-    return _Pieces(msgspec.json.encode(body), status, headers=headers, media_type="application/json")
-
-
-def _farm_headers(farm: FarmView, *, next_after: int | None = None) -> dict[str, str]:
-    headers = {
-        "Garlic-Farm-Id": farm.farm_id.hex(),
-        "Garlic-Farm-First-Index": str(farm.first_index),
-        "Garlic-Farm-Commit-Index": str(farm.commit_index),
-    }
-    if next_after is not None:
-        headers["Garlic-Farm-Next-After"] = str(next_after)
-    return headers
 
 
 def _form(request: Request) -> tuple[str, _Encode]:
@@ -381,11 +384,6 @@ async def _drain(request: Request) -> None:
                 return
 
 
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 def _answer_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
     return _response(request, error)
@@ -396,6 +394,9 @@ def _answer_error(request: Request, error: Exception) -> Response:
     problem = problem_of(error)
     if problem is None:
         raise error
+    farm: FarmView | None = request.scope.get(_FARM)
+    if isinstance(error, NotLeader) and farm is not None and (url := farm.leader_url()) is not None:
+        problem.headers = [*problem.headers, ("Garlic-Farm-Leader-Url", url)]
     return _response(request, problem, error.first_index - 1 if isinstance(error, Compacted) else None)
 
 
@@ -418,5 +419,5 @@ def _response(request: Request, problem: Problem, next_after: int | None = None)
     response = problem.response()
     farm: FarmView | None = request.scope.get(_FARM)
     if farm is not None:
-        response.headers.update(_farm_headers(farm, next_after=next_after))
+        response.headers.update(farm_headers(farm, next_after=next_after))
     return response

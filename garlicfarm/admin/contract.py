@@ -52,6 +52,28 @@ class FarmView(EntrySource, Protocol):
     def leader(self) -> tuple[int, str] | None:
         """Id and endpoint of the leader, where one is known."""
 
+    def leader_url(self) -> str | None:
+        """The leader's admin URL, where it has told one (D15)."""
+
+    def members(self) -> dict[str, Any]:
+        """The body of ``GET …/members``."""
+
+    async def change_member(
+        self, change: str, member: int, endpoint: str, force: bool, user: str
+    ) -> tuple[int, int]:
+        """``add``, ``remove`` or ``set`` a member on behalf of ``user``; (index, term) of the
+        Configuration once it is committed. A leader that is to be removed hands over first.
+
+        `NotLeader`, `NoQuorum`, `ProposalDropped`: certainly not done. `OutcomeUnknown`, or cancelled: it
+        may be done, now or later.
+        """
+
+    async def step_down(self, to: int, user: str) -> int:
+        """Have the member ``to`` lead on behalf of ``user``, 0: the one best placed; the new leader's id.
+
+        `NotLeader`, `ProposalDropped`: nothing was done. `NoQuorum`: nobody took over in time.
+        """
+
 
 class NodeView(Protocol):
     """This node."""

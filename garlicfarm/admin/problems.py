@@ -25,6 +25,23 @@ from garlicfarm.errors import (
 
 __all__ = ["Problem", "problem_of"]
 
+_CHANGES = {
+    "a-member-already": "See `garlicfarm member list`; its endpoint is changed with `garlicfarm member set`.",
+    "another-change-in-flight": "Try again when that change is done; see `garlicfarm member list`.",
+    "cannot-be-dialled": "Does the node run and listen at its endpoint, and does a firewall let members in?",
+    "endpoint-of-another-member": "Each member has an endpoint of its own; see `garlicfarm member list`.",
+    "id-used-before": "Ids are used once: let it join under an id that was never a member's.",
+    "no-such-member": "See `garlicfarm member list`.",
+    "the-last-member": "Stop it instead: a farm without members cannot be.",
+    "too-few-members-heard": "Too few of the members that would be left are heard of to be a majority: bring "
+    "some back first, or use force and risk that nothing can be committed any more.",
+    "the new server refuses to join": "It is a member of something else; let it join with a new directory.",
+    "the new server does not answer": "Is it running still? Repeat `garlicfarm node join` there.",
+    "the new server does not catch up": "Its disk or the network is too slow for what is posted meanwhile.",
+    "leadership was lost before the new server had caught up": "Try again; it goes on where it ended.",
+}
+"""Why the leader does not change the members (the text before a colon), and what to do."""
+
 
 class Problem(Exception):
     """A request that is answered with an error; raised by endpoints, turned into an answer by the app.
@@ -84,6 +101,8 @@ def problem_of(error: GarlicFarmError) -> Problem | None:
                 text,
                 "Nothing was appended. See `garlicfarm status`, and try again when a leader is elected.",
             )
+        case ProposalDropped(reason=reason) if reason.partition(":")[0] in _CHANGES:
+            return Problem(409, "change-refused", reason, _CHANGES[reason.partition(":")[0]], reason=reason)
         case ProposalDropped():
             return Problem(
                 503,

@@ -17,9 +17,10 @@ import httpx
 import msgspec
 import trio
 
-from garlicfarm.client.answers import distrust, failure
+from garlicfarm.client.answers import distrust, failure, leader_address
 from garlicfarm.client.trust import client_tls, node_address
 from garlicfarm.errors import (
+    AuthError,
     ConfigError,
     GarlicFarmError,
     NoQuorum,
@@ -37,6 +38,7 @@ CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 45.0  # longer than a long poll, and than a node waits for a commit
 MAX_LIMIT = 20_000
 MAX_PAGE_BYTES = 8 << 20
+MAX_FOLLOWED = 16
 KEEPALIVE_S = 5.0  # shorter than the listener's, so that a request never meets a closing connection
 
 _NEXT_AFTER = "Garlic-Farm-Next-After"
@@ -75,16 +77,19 @@ class AdminClient:
     ) -> None:
         if not urls:
             raise ConfigError(["no admin URL given"])
-        self._nodes = {
-            url: httpx.AsyncClient(
+
+        def client(own: str | None) -> httpx.AsyncClient:
+            return httpx.AsyncClient(
                 auth=httpx.DigestAuth(user, password),  # it counts requests, per server
                 verify=client_tls(pin=own or pin, ca=ca),
                 timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
                 limits=httpx.Limits(max_connections=8, keepalive_expiry=KEEPALIVE_S),
                 trust_env=False,
             )
-            for url, own in map(node_address, urls)
-        }
+
+        self._client = client
+        self._nodes = {url: client(own) for url, own in map(node_address, urls)}
+        self._followed: set[str] = set()  # those that a node named as its leader's
 
     async def __aenter__(self) -> Self:
         return self
@@ -139,6 +144,43 @@ class AdminClient:
         """
         wanted = msgspec.json.encode({"action": action, "args": args})
         return _place(await self._ask("POST", _path(farm, "policy"), content=wanted))
+
+    async def members(self, farm: str) -> dict[str, Any]:
+        """The members as the node that answers knows them, who joins, and the ids ever used; role admin."""
+        return _object(await self._ask("GET", _path(farm, "members")))
+
+    async def add_member(self, farm: str, member: int, endpoint: str) -> tuple[int, int]:
+        """Make a server that runs on a store made for joining a member; (index, term) of its Configuration.
+
+        Like all changes of the members it takes the role admin and the leader, to which a node sends
+        the request on where it knows its admin URL; `NotLeader` where none of the given ones leads.
+
+        :raises ProposalDropped: the leader refuses; the text says why and what to do.
+        :raises OutcomeUnknown: it has not caught up within 30 s, `members` shows how it goes on; or the
+            leader is gone.
+        """
+        wanted = msgspec.json.encode({"id": member, "endpoint": endpoint})
+        return _place(await self._ask("POST", _path(farm, "members"), content=wanted))
+
+    async def set_member(self, farm: str, member: int, endpoint: str) -> tuple[int, int]:
+        """Change a member's endpoint, where it listens already. Returns and raises as `add_member`."""
+        wanted = msgspec.json.encode({"endpoint": endpoint})
+        return _place(await self._ask("PATCH", _path(farm, f"members/{member}"), content=wanted))
+
+    async def remove_member(self, farm: str, member: int, *, force: bool = False) -> tuple[int, int]:
+        """Remove a member, for ever; ``force``: also where those that are left may be no majority that can
+        be reached. Returns and raises as `add_member`."""
+        params = {"force": "true"} if force else None
+        return _place(await self._ask("DELETE", _path(farm, f"members/{member}"), params=params))
+
+    async def step_down(self, farm: str, to: int = 0) -> int:
+        """Have the member ``to`` lead, 0: the one best placed; the new leader's id.
+
+        Raises as `add_member`; `NoQuorum`: nobody took over.
+        """
+        wanted = msgspec.json.encode({"to": to})
+        body = _object(await self._ask("POST", _path(farm, "leader/stepdown"), content=wanted))
+        return int(body["leader"])
 
     async def page(
         self, farm: str, after: int, *, limit: int = MAX_LIMIT, wait_s: float = 0, all_types: bool = False
@@ -215,7 +257,9 @@ class AdminClient:
         """The answer, a good one; with ``stream`` its body is still to be read, and it to be closed."""
         unreachable: list[str] = []
         declined: GarlicFarmError | None = None
-        for url, node in list(self._nodes.items()):
+        todo = list(self._nodes.items())
+        while todo:
+            url, node = todo.pop(0)
             try:
                 request = node.build_request(
                     method, url + path, params=params, headers=headers, content=content
@@ -225,7 +269,7 @@ class AdminClient:
                     await response.aread()
             except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
                 distrusted = distrust(error, url)
-                if distrusted is not None:
+                if distrusted is not None and url not in self._followed:
                     raise distrusted from error
                 unreachable.append(f"{url}: {error or 'no connection in time'}")
             except httpx.TransportError as error:
@@ -239,9 +283,16 @@ class AdminClient:
                 if failed is None:
                     self._nodes = {url: node, **self._nodes}
                     return response
-                if not isinstance(failed, NotLeader | NoQuorum):
-                    raise failed
-                declined = failed
+                leader = leader_address(response)
+                new = leader is not None and leader[0] not in self._nodes
+                if leader is not None and new and len(self._followed) < MAX_FOLLOWED:
+                    self._followed.add(leader[0])
+                    self._nodes[leader[0]] = self._client(leader[1])
+                    todo.insert(0, (leader[0], self._nodes[leader[0]]))
+                if isinstance(failed, NotLeader | NoQuorum):
+                    declined = failed
+                elif not (isinstance(failed, AuthError) and url in self._followed):
+                    raise failed  # whoever was led there may be no user of that node
         if declined is not None:
             raise declined
         raise UnreachableError("; ".join(unreachable), "is the node running, and the URL right?")

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from garlicfarm.client.trust import node_address
 from garlicfarm.errors import (
     AuthError,
     Compacted,
@@ -21,8 +22,9 @@ from garlicfarm.errors import (
     ProposalDropped,
     RemoteProtocolError,
 )
+from garlicfarm.transport import Endpoint
 
-__all__ = ["distrust", "failure"]
+__all__ = ["distrust", "failure", "leader_address"]
 
 
 def distrust(error: BaseException | None, url: str) -> AuthError | None:
@@ -41,6 +43,17 @@ def distrust(error: BaseException | None, url: str) -> AuthError | None:
         f"{url} shows a certificate that nobody vouches for ({why}): give its pin, as in"
         f" {url}?pin=sha256-…, or its authority"
     )
+
+
+def leader_address(response: httpx.Response) -> tuple[str, str] | None:
+    """The admin URL of the leader, to which a node sends its caller, and the pin of its certificate."""
+    url = response.headers.get("Garlic-Farm-Leader-Url", "")
+    endpoint = response.headers.get("Garlic-Farm-Leader", "").partition(" ")[2]
+    try:
+        pin = Endpoint.parse(endpoint).params["pin"]
+        return node_address(f"{url}?pin={pin}")[0], pin
+    except (ConfigError, KeyError):
+        return None  # without a pin anybody could be there
 
 
 def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
@@ -63,6 +76,10 @@ def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
         case 421, _:
             leader, _, endpoint = response.headers.get("Garlic-Farm-Leader", "").partition(" ")
             return NotLeader(int(leader) if leader.isdecimal() else None, endpoint or None)
+        case 409, "garlicfarm:change-refused":
+            dropped = ProposalDropped(str(problem.get("reason", "")))
+            dropped.args = (text,)  # what to do depends on the reason, and the node says it
+            return dropped
         case 422, "garlicfarm:entry-refused":
             return EntryRefused(str(problem.get("field", "")), str(problem.get("reason", "")))
         case 413, _:

@@ -48,6 +48,9 @@ class FakeFarm:
         self.post_error: Exception | None = None
         self.post_blocks = False
         self.read_error: Exception | None = None
+        self.url_of_leader: str | None = None
+        self.joining: dict[str, Any] | None = None
+        self.changes: list[tuple[str, int, str, bool, str]] = []
         self.snapshot = b"snapshot"
         self.waiting = 0
         self._news = trio.Event()
@@ -139,6 +142,33 @@ class FakeFarm:
 
     def leader(self) -> tuple[int, str] | None:
         return 1, "ssl://127.0.0.1:1"
+
+    def leader_url(self) -> str | None:
+        return self.url_of_leader
+
+    def members(self) -> dict[str, Any]:
+        body = self.status()
+        rows = [{key: row[key] for key in ("id", "endpoint", "role")} for row in body["members"]]
+        return {
+            "schema": "garlicfarm.members/1",
+            "farm": self.farm,
+            "leader": 1,
+            "members": rows,
+            "joining": self.joining,
+            "quorum": True,
+            "fault_tolerance": 0,
+            "used_ids": [1, 2, 3, 7],
+        }
+
+    async def change_member(
+        self, change: str, member: int, endpoint: str, force: bool, user: str
+    ) -> tuple[int, int]:
+        self.changes.append((change, member, endpoint, force, user))
+        return await self.post(b"change", user)
+
+    async def step_down(self, to: int, user: str) -> int:
+        await self.post(b"step down", user)
+        return to or 2
 
 
 def _member(member: int, role: str, **known: Any) -> dict[str, Any]:

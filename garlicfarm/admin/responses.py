@@ -1,0 +1,93 @@
+"""Bodies that are handed to the server piece by piece, as the client takes them, and what all answers
+about a farm carry."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+
+import msgspec
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from garlicfarm.admin.contract import FarmView
+from garlicfarm.errors import FellBehind
+
+__all__ = ["MAX_WRITE_BYTES", "Pieces", "Streamed", "farm_headers", "json_answer", "left"]
+
+MAX_WRITE_BYTES = 256 << 10
+
+
+class Pieces(Response):
+    """A body that is handed to the server piece by piece, as the client takes it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await self._write(bytes(self.body), send)
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _write(self, data: bytes, send: Send) -> None:
+        for start in range(0, len(data), MAX_WRITE_BYTES):
+            piece = data[start : start + MAX_WRITE_BYTES]
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+
+class Streamed(Pieces):
+    """A body that is made while the client takes it. Where it cannot be finished the connection is cut
+    in the middle of it, so that nobody takes it for the whole."""
+
+    def __init__(
+        self,
+        request: Request,
+        make_body: Callable[[], AsyncGenerator[bytes]],
+        headers: dict[str, str],
+        media_type: str,
+    ) -> None:
+        super().__init__(headers=headers, media_type=media_type)
+        del self.headers["Content-Length"]
+        self._request = request
+        self._make_body = make_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        finished = False
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_when_left, nursery.cancel_scope)
+            with suppress(FellBehind):  # asked again, it is 410
+                async with aclosing(self._make_body()) as body:
+                    async for piece in body:
+                        await self._write(piece, send)
+                finished = True
+            nursery.cancel_scope.cancel()
+        if finished:
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _end_when_left(self, scope: trio.CancelScope) -> None:
+        await left(self._request)
+        scope.cancel()
+
+
+def json_answer(body: object, farm: FarmView | None = None, *, status: int = 200) -> Response:
+    """``body`` as JSON."""
+    headers = None if farm is None else farm_headers(farm)
+    return Pieces(msgspec.json.encode(body), status, headers=headers, media_type="application/json")
+
+
+def farm_headers(farm: FarmView, *, next_after: int | None = None) -> dict[str, str]:
+    """What every answer about a farm carries."""
+    headers = {
+        "Garlic-Farm-Id": farm.farm_id.hex(),
+        "Garlic-Farm-First-Index": str(farm.first_index),
+        "Garlic-Farm-Commit-Index": str(farm.commit_index),
+    }
+    if next_after is not None:
+        headers["Garlic-Farm-Next-After"] = str(next_after)
+    return headers
+
+
+async def left(request: Request) -> None:
+    """Return when the client has left."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,135 @@
+"""A server's own request to become a member, over the Raft wire (protocol page §5, "Join")."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+import trio
+
+from garlicfarm.errors import (
+    AuthError,
+    GarlicFarmError,
+    LocalProtocolError,
+    NoQuorum,
+    OutcomeUnknown,
+    RemoteProtocolError,
+    TransportError,
+    UnreachableError,
+)
+from garlicfarm.handshake import Established
+from garlicfarm.link import Backoff, Caller
+from garlicfarm.raft import Refusal
+from garlicfarm.wire import encode_cluster_server
+from garlicfarm.wire.messages import ClusterServer, LogEntry, MessageType, Request, Response, ValueType
+
+__all__ = ["NotYet", "ask_to_join"]
+
+MAX_SERVERS = 16
+"""How many are asked, one after another, in search of the leader."""
+
+
+class NotYet(Exception):
+    """The request may be granted if it is repeated; ``reason`` is the error where it is not repeated."""
+
+    def __init__(self, reason: GarlicFarmError) -> None:
+        self.reason = reason
+        super().__init__(str(reason))
+
+
+async def ask_to_join(
+    server: ClusterServer,
+    endpoints: Mapping[int, str],
+    connect: Callable[[str], Awaitable[Established]],
+    timeout_s: float,
+) -> int:
+    """Find the leader and ask it to make ``server`` a member; the index of its last entry when it agreed.
+
+    From then on the leader connects to ``server``, and sends what it lacks.
+
+    :param endpoints: id → endpoint of servers to begin with.
+    :param connect: opens an authenticated stream to an endpoint, as the member that ``server`` is to be.
+    :param timeout_s: for each server that is asked.
+    :raises NotYet: no leader was found, or it cannot do it now.
+    :raises LocalProtocolError: id or endpoint is another's, or was (the caller's fault).
+    :raises UnreachableError: the leader cannot connect to ``server``.
+    :raises AuthError: the farm's secret is another one.
+    :raises RemoteProtocolError: no server of this farm is at these endpoints.
+
+    Cancelled: the request may or may not have been granted.
+    """
+    known, asked = dict(endpoints), set[int]()
+    todo = list(known)
+    failures: list[GarlicFarmError] = []
+    while todo and len(asked) < MAX_SERVERS:
+        target = todo.pop(0)
+        if target in asked:
+            continue
+        asked.add(target)
+        answer = await _ask(server, target, partial(connect, known[target]), timeout_s)
+        if isinstance(answer, GarlicFarmError):
+            failures.append(answer)
+            continue
+        if answer.accepted:
+            return answer.next_index - 1
+        if answer.destination == target:
+            raise _refused(server, answer.next_index)
+        if answer.hint is not None:
+            known.update((member.id, member.endpoint) for member in answer.hint.servers)
+        if answer.destination in known:
+            todo.insert(0, answer.destination)
+    # One server that is down or out of date must not hide what the others say.
+    for kind in (AuthError, RemoteProtocolError):
+        if failures and all(isinstance(failure, kind) for failure in failures):
+            raise failures[0]
+    if len(failures) == len(asked):
+        raise NotYet(UnreachableError("; ".join(map(str, failures)), "does a member run at these endpoints?"))
+    raise NotYet(NoQuorum("the farm has no leader now; see `garlicfarm status` on a member's machine"))
+
+
+async def _ask(
+    server: ClusterServer, target: int, connect: Callable[[], Awaitable[Established]], timeout_s: float
+) -> Response | GarlicFarmError:
+    """What ``target`` answers, to the question who leads if that is another one; or why it does not."""
+    backoff = Backoff(random.random, longest_s=timeout_s)
+    caller = Caller(connect, server_id=target, timeout_s=timeout_s, backoff=backoff)
+    entry = LogEntry(0, ValueType.CLUSTER_SERVER, encode_cluster_server(server))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(caller.run)
+        outcome: Response | GarlicFarmError
+        try:
+            outcome = await caller.call(Request(MessageType.CLIENT_REQUEST, server.id, target))
+            if outcome.destination == target:
+                kind = MessageType.ADD_SERVER_REQUEST
+                outcome = await caller.call(Request(kind, server.id, target, entries=(entry,)))
+        except (AuthError, RemoteProtocolError, TransportError, OutcomeUnknown) as error:
+            outcome = error  # raised in here, it would come out in a group
+        nursery.cancel_scope.cancel()
+    return outcome
+
+
+def _refused(server: ClusterServer, reason: int) -> Exception:
+    """What the leader's refusal means. Whether time helps: `NotYet`."""
+    match reason:
+        case Refusal.ID_USED:
+            return LocalProtocolError(
+                f"the id {server.id} is a member's or was one's, and ids are used once: "
+                "make a token with a new one, with `garlicfarm member token` on a member's machine"
+            )
+        case Refusal.ENDPOINT:
+            return LocalProtocolError(
+                f"another member has the endpoint {server.endpoint}: name this machine's own with --endpoint"
+            )
+        case Refusal.NOT_DIALLED:
+            return UnreachableError(
+                f"the leader cannot connect to {server.endpoint}",
+                "does that name this machine, and does the firewall let members in?",
+            )
+        case Refusal.CHANGE_IN_FLIGHT | Refusal.TRANSFER:
+            return NotYet(
+                LocalProtocolError("another change of the members is being made; try again when it is done")
+            )
+        case Refusal.NO_QUORUM:
+            return NotYet(NoQuorum("too few members reach the leader; see `garlicfarm status` there"))
+    return RemoteProtocolError(f"the leader refuses for the reason {reason}, which is not known here")

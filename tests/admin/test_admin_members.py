@@ -1,0 +1,223 @@
+"""Members and leadership over the admin API: what is asked of the farm, and what becomes of a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+
+from garlicfarm.admin.problems import problem_of
+from garlicfarm.client import AdminClient
+from garlicfarm.client.trust import client_tls
+from garlicfarm.errors import (
+    AuthError,
+    GarlicFarmError,
+    NoQuorum,
+    NotLeader,
+    OutcomeUnknown,
+    ProposalDropped,
+)
+from tests.admin.fake_node import PASSWORDS, FakeNode
+
+NEW = "ssl://d.example:27150?pin=sha256-abc"
+
+
+@pytest.fixture
+async def http(node: FakeNode, url: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(
+        base_url=url,
+        verify=client_tls(pin=node.pin, ca=None),
+        auth=httpx.DigestAuth("anna", PASSWORDS["anna"][1]),
+        trust_env=False,
+    ) as client:
+        yield client
+
+
+async def test_client_asks_for_each_change_in_the_users_name(node: FakeNode, url: str) -> None:
+    async with node.client(url) as client:
+        assert await client.members("farm") == node.farm.members()
+        assert await client.add_member("farm", 4, NEW) == (1, 3)
+        assert await client.set_member("farm", 2, NEW) == (2, 3)
+        assert await client.remove_member("farm", 2) == (3, 3)
+        assert await client.remove_member("farm", 3, force=True) == (4, 3)
+        assert await client.step_down("farm") == 2
+        assert await client.step_down("farm", 3) == 3
+    assert node.farm.changes == [
+        ("add", 4, NEW, False, "anna"),
+        ("set", 2, NEW, False, "anna"),
+        ("remove", 2, "", False, "anna"),
+        ("remove", 3, "", True, "anna"),
+    ]
+
+
+ASKED: list[Callable[[AdminClient], Awaitable[object]]] = [
+    lambda client: client.members("farm"),
+    lambda client: client.add_member("farm", 4, NEW),
+    lambda client: client.set_member("farm", 4, NEW),
+    lambda client: client.remove_member("farm", 4),
+    lambda client: client.step_down("farm"),
+]
+
+
+@pytest.mark.parametrize("ask", ASKED)
+@pytest.mark.parametrize("user", ["rita", "paul"])
+async def test_who_is_no_admin_is_told_nothing_and_changes_nothing(
+    node: FakeNode, url: str, user: str, ask: Callable[[AdminClient], Awaitable[object]]
+) -> None:
+    async with node.client(url, user) as client:
+        with pytest.raises(AuthError, match="needs the role admin"):
+            await ask(client)
+    assert node.farm.changes == []
+    assert node.farm.posted_by == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "members", b""),
+        ("POST", "members", b"[]"),
+        ("POST", "members", b'{"id": 4}'),
+        ("POST", "members", b'{"id": "4", "endpoint": "ssl://d.example:1"}'),
+        ("POST", "members", b'{"id": 0, "endpoint": "ssl://d.example:1"}'),
+        ("POST", "members", b'{"id": 2147483648, "endpoint": "ssl://d.example:1"}'),
+        ("POST", "members", b'{"id": 4, "endpoint": "d.example"}'),
+        ("POST", "members", b'{"id": 4, "endpoint": "ssl://0.0.0.0:1"}'),
+        ("POST", "members", b'{"id": 4, "endpoint": "\xff"}'),
+        ("PATCH", "members/4", b"{}"),
+        ("PATCH", "members/four", b'{"endpoint": "ssl://d.example:1"}'),
+        ("PATCH", "members/-4", b'{"endpoint": "ssl://d.example:1"}'),
+        ("DELETE", "members/0", b""),
+        ("DELETE", "members/99999999999999999999", b""),
+        ("DELETE", "members/4?force=perhaps", b""),
+        ("POST", "leader/stepdown", b'{"to": "me"}'),
+        ("POST", "leader/stepdown", b""),
+    ],
+)
+async def test_nonsense_is_refused_before_the_farm_is_asked(
+    node: FakeNode, http: httpx.AsyncClient, method: str, path: str, body: bytes
+) -> None:
+    response = await http.request(method, f"/v1/farms/farm/{path}", content=body)
+    assert response.status_code == 400, response.text
+    assert response.json()["next"] in ("Correct it.", "Correct the query.")
+    assert node.farm.changes == []
+    assert node.farm.posted_by == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "what_next"),
+    [
+        ("too-few-members-heard", "or use force"),
+        ("id-used-before", "Ids are used once"),
+        ("cannot-be-dialled: connection refused", "does a firewall"),
+        ("the new server does not answer", "Repeat `garlicfarm node join`"),
+        ("leadership was lost before the new server had caught up", "goes on where it ended"),
+    ],
+)
+async def test_refused_change_is_a_conflict_that_says_why_and_what_to_do(
+    node: FakeNode, url: str, http: httpx.AsyncClient, reason: str, what_next: str
+) -> None:
+    node.farm.post_error = ProposalDropped(reason)
+    response = await http.delete("/v1/farms/farm/members/2")
+    assert response.status_code == 409
+    assert (response.json()["type"], response.json()["reason"]) == ("garlicfarm:change-refused", reason)
+    async with node.client(url) as client:
+        with pytest.raises(ProposalDropped) as refused:
+            await client.remove_member("farm", 2)
+    assert refused.value.reason == reason
+    assert reason in str(refused.value)
+    assert what_next in str(refused.value)
+
+
+def test_every_reason_of_the_core_is_told_with_what_to_do() -> None:
+    """A reason that is not known here would be told as something that passes."""
+    import re
+
+    import garlicfarm.raft
+
+    folder = Path(garlicfarm.raft.__file__).parent
+    source = "\n".join(path.read_text() for path in folder.glob("*.py"))
+    reasons = set(re.findall(r'give_up\("([^"]+)"\)', source))
+    changes = (folder / "changes.py").read_text()
+    for found in re.findall(r"raise ProposalDropped\((.*)\)", changes):
+        reasons |= set(re.findall(r'"([a-z-]+)"', found))
+    assert len(reasons) > 8
+    for reason in reasons:
+        problem = problem_of(ProposalDropped(reason))
+        assert problem is not None
+        assert problem.status == 409, reason
+
+
+@pytest.mark.parametrize("error", [NoQuorum("nobody took over"), OutcomeUnknown("stepped down")])
+async def test_other_outcomes_arrive_as_what_they_were(
+    node: FakeNode, url: str, error: GarlicFarmError
+) -> None:
+    node.farm.post_error = error
+    async with node.client(url) as client:
+        with pytest.raises(type(error)):
+            await client.step_down("farm")
+
+
+async def test_change_that_takes_long_has_an_unknown_outcome(
+    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("garlicfarm.admin.app.COMMIT_DEADLINE_S", 0.05)
+    node.farm.post_blocks = True
+    async with node.client(url) as client:
+        for ask in ASKED[1:]:
+            with pytest.raises(OutcomeUnknown):
+                await ask(client)
+
+
+async def test_follower_that_knows_the_leaders_url_leads_the_client_there(
+    node: FakeNode, url: str, tmp_path: Path
+) -> None:
+    leader = FakeNode(tmp_path / "leader")
+    async with leader.running() as its_url, node.client(url) as client:
+        node.farm.post_error = NotLeader(2, f"ssl://b.example:1?pin={leader.pin}")
+        with pytest.raises(NotLeader):
+            await client.remove_member("farm", 3)
+        node.farm.url_of_leader = its_url
+        assert await client.remove_member("farm", 3) == (1, 3)
+        assert leader.farm.changes == [("remove", 3, "", False, "anna")]
+        node.farm.post_error = None
+        assert await client.set_member("farm", 2, NEW) == (2, 3), "and it is asked first from now on"
+    assert len(leader.farm.changes) == 2
+
+
+@pytest.mark.parametrize("why", ["another certificate", "no user there", "no pin", "nobody there", "itself"])
+async def test_leader_that_cannot_be_followed_is_named(
+    node: FakeNode, url: str, tmp_path: Path, why: str
+) -> None:
+    leader = FakeNode(tmp_path / "leader")
+    async with leader.running() as its_url, node.client(url) as client:
+        pin = {"another certificate": f"?pin={node.pin}", "no pin": ""}.get(why, f"?pin={leader.pin}")
+        node.farm.post_error = NotLeader(2, f"ssl://b.example:1{pin}")
+        node.farm.url_of_leader = {"nobody there": "https://127.0.0.1:9", "itself": url}.get(why, its_url)
+        if why == "no user there":
+            leader.users.remove("anna")
+        with pytest.raises(NotLeader) as told:
+            await client.remove_member("farm", 3)
+        assert told.value.leader_id == 2
+        assert (await client.members("farm"))["leader"] == 1, "questions are answered here all the same"
+    assert leader.farm.changes == []
+
+
+async def test_nodes_that_send_each_other_on_for_ever_are_left(node: FakeNode, url: str) -> None:
+    node.farm.post_error = NotLeader(2, f"ssl://b.example:1?pin={node.pin}")
+    client = node.client(url)
+    async with client:
+        for port in range(1, 60):
+            node.farm.url_of_leader = f"https://127.0.0.1:{port}"
+            with trio.fail_after(10), pytest.raises(NotLeader):
+                await client.remove_member("farm", 3)
+        assert len(client._nodes) <= 17
+
+
+async def test_unknown_farm_is_named_before_its_members_are_touched(
+    node: FakeNode, http: httpx.AsyncClient
+) -> None:
+    response = await http.delete("/v1/farms/barn/members/2")
+    assert (response.status_code, response.json()["type"]) == (404, "garlicfarm:no-such-farm")
