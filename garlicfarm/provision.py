@@ -221,6 +221,7 @@ def _write_config(
                 "name": farm.name,
                 "application": farm.application,
                 "endpoint": str(endpoint),
+                **({"default_transport": endpoint.scheme} if endpoint.scheme != "ssl" else {}),
                 "secret_file": f"data/secrets/{farm.name}.secret",
             },
         ),

@@ -1,0 +1,162 @@
+"""A real node behind the transport ``jraft``, and testers that play all others over sockets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from garlicfarm.provision import MemberPlan
+from garlicfarm.testing.processes import free_ports
+from garlicfarm.wire import Limits, RequestDecoder, ResponseDecoder, encode_request, encode_response
+from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response
+from tests.node.cluster import Cluster, cluster
+
+PATIENT = {
+    "election_timeout_min_s": 30.0,
+    "election_timeout_max_s": 60.0,
+    "heartbeat_s": 10.0,
+    "rpc_timeout_s": 3.0,
+}
+"""``[farm.raft]`` of a node that waits for what the tester does."""
+
+HASTY = {
+    "election_timeout_min_s": 0.1,
+    "election_timeout_max_s": 0.2,
+    "heartbeat_s": 0.05,
+    "rpc_timeout_s": 3.0,
+}
+"""The same, of one that stands for election where nobody leads."""
+
+
+class Raw:
+    """A connection to the node: whatever bytes go in, its answers come out."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self._decoder = ResponseDecoder()
+
+    async def send(self, *messages: Request | bytes) -> None:
+        data = [m if isinstance(m, bytes) else encode_request(m) for m in messages]
+        await self.stream.send_all(b"".join(data))
+
+    async def receive(self) -> Response | None:
+        """The next answer; None: the node closed the connection."""
+        with trio.fail_after(10):
+            while (response := self._decoder.next_message()) is None:
+                try:
+                    data = await self.stream.receive_some(65536)
+                except trio.BrokenResourceError:
+                    return None
+                if not data:
+                    return None
+                self._decoder.receive_data(data)
+        return response
+
+    async def ask(self, request: Request | bytes) -> Response | None:
+        await self.send(request)
+        return await self.receive()
+
+
+class Heard:
+    """A connection that the node opened to the member ``to`` that a tester plays."""
+
+    def __init__(self, to: int, stream: trio.SocketStream) -> None:
+        self.to = to
+        self._stream = stream
+        self._decoder = RequestDecoder(Limits())
+
+    async def receive(self) -> Request | None:
+        """The next request; None: the node closed the connection."""
+        with trio.fail_after(10):
+            while (request := self._decoder.next_message()) is None:
+                try:
+                    data = await self._stream.receive_some(65536)
+                except trio.BrokenResourceError:
+                    return None
+                if not data:
+                    return None
+                self._decoder.receive_data(data)
+        return request
+
+    async def answer(
+        self, request: Request, next_index: int = 0, accepted: bool = True, **other: Any
+    ) -> None:
+        fields = {
+            "type": MessageType(request.type + 1),
+            "source": self.to,
+            "destination": request.source,
+            "term": request.term,
+            "next_index": next_index,
+            "accepted": accepted,
+        }
+        await self._stream.send_all(encode_response(Response(**(fields | other))))
+
+
+class Play:
+    """Plays the members 2 … of a cluster whose member 1 is the real node."""
+
+    def __init__(self, nodes: Cluster, arrivals: trio.MemoryReceiveChannel[Heard]) -> None:
+        self.nodes = nodes
+        self._arrivals = arrivals
+
+    async def dial(self) -> Raw:
+        endpoint = self.nodes.endpoint()
+        stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+        self.nodes.opened.append(stream)
+        return Raw(stream)
+
+    async def accept(self) -> Heard:
+        """The next connection that the node opens to one of us."""
+        with trio.fail_after(10):
+            return await self._arrivals.receive()
+
+    def refused(self, reason: str) -> float:
+        registry = self.nodes.node().metrics.registry
+        labels = {"farm": "farm", "reason": reason}
+        return registry.get_sample_value("garlicfarm_raft_refused_total", labels) or 0.0
+
+    @property
+    def picture(self) -> tuple[object, ...]:
+        """All of the node's state that a message could change."""
+        status = self.nodes.farm().raw.status()
+        hidden = (status.role, status.term, status.vote, status.leader, status.commit, status.applied)
+        return (*hidden, status.first_index, status.last_index, status.configuration)
+
+
+@asynccontextmanager
+async def played(
+    directory: Path, others: Sequence[int] = (2, 3), *, start: bool = True, **plan: Any
+) -> AsyncIterator[Play]:
+    """The real node 1 of a cluster with these others, on ports of ours that take what it opens."""
+    ports = dict(zip((1, *others), free_ports(1 + len(others)), strict=True))
+    members = {
+        member: MemberPlan(endpoint=f"jraft://127.0.0.1:{port}", admin_url="https://127.0.0.1:0")
+        for member, port in ports.items()
+    }
+    send, receive = trio.open_memory_channel[Heard](100)
+    options = {"raft": PATIENT, "start": False} | plan
+    async with trio.open_nursery() as nursery:
+
+        def serve(member: int) -> Any:
+            async def heard(stream: trio.SocketStream) -> None:
+                await send.send(Heard(member, stream))
+                await trio.sleep_forever()
+
+            return heard
+
+        for member in others:
+            await nursery.start(trio.serve_tcp, serve(member), ports[member])
+        async with cluster(directory, members=members, **options) as nodes:
+            if start:
+                await nodes.start(1)
+            yield Play(nodes, receive)
+        nursery.cancel_scope.cancel()
+
+
+def request(kind: MessageType, term: int, *entries: LogEntry, source: int = 2, **fields: int) -> Request:
+    values = {"destination": 1, **fields}
+    return Request(kind, source, term=term, entries=entries, **values)

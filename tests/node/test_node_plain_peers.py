@@ -1,0 +1,163 @@
+"""A node among peers without a handshake (the transport ``jraft``): a tester plays them over sockets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from garlicfarm.config import load
+from garlicfarm.errors import ConfigError, TransportError
+from garlicfarm.handshake import dial_plain
+from garlicfarm.node import serve
+from garlicfarm.plugins import make_transport
+from garlicfarm.transport import Endpoint
+from garlicfarm.wire import decode_configuration
+from garlicfarm.wire.messages import NO_LEADER, LogEntry, MessageType, ValueType
+from tests.node.cluster import client_request
+from tests.node.plain import HASTY, Heard, Raw, played, request
+
+VOTE, APPEND = MessageType.REQUEST_VOTE_REQUEST, MessageType.APPEND_ENTRIES_REQUEST
+
+
+def write(term: int, value: bytes = b"x") -> LogEntry:
+    return LogEntry(term, ValueType.APPLICATION, value)
+
+
+@pytest.mark.parametrize(
+    ("line", "replaced", "problem"),
+    [
+        ('url = "jraft://127.0.0.1:', 'url = "jraft://0.0.0.0:', "may listen on loopback only"),
+        ('url = "jraft://127.0.0.1:', 'url = "jraft://192.0.2.1:', "may listen on loopback only"),
+        ('url = "jraft://127.0.0.1:', 'url = "jraft://a.example:', "may listen on loopback only"),
+    ],
+)
+async def test_listener_without_a_handshake_beyond_loopback_is_refused_at_start(
+    tmp_path: Path, line: str, replaced: str, problem: str
+) -> None:
+    async with played(tmp_path, start=False) as plays:
+        file = plays.nodes.directories[1] / "garlicfarm.toml"
+        text = file.read_text()
+        head, rest = text.split("[[listener]]")
+        assert line in rest
+        file.write_text(head + "[[listener]]" + rest.replace(line, replaced, 1))
+        with pytest.raises(ConfigError, match=problem):
+            await serve(load(file, {}))
+
+
+async def test_listener_without_a_handshake_for_two_farms_is_refused_at_start(tmp_path: Path) -> None:
+    async with played(tmp_path, start=False) as plays, played(tmp_path / "b", start=False, name="b") as more:
+        ours, theirs = plays.nodes.directories[1], more.nodes.directories[1]
+        (theirs / "data/farms/b").rename(ours / "data/farms/b")
+        (theirs / "data/secrets/b.secret").rename(ours / "data/secrets/b.secret")
+        file = ours / "garlicfarm.toml"
+        farm = (theirs / "garlicfarm.toml").read_text().partition("[[farm]]")[2]
+        text = f"{file.read_text()}\n[[farm]]{farm}"
+        file.write_text(text)
+        with pytest.raises(ConfigError, match="name the one farm of this listener"):
+            await serve(load(file, {}))
+        file.write_text(text.replace("[[listener]]", '[[listener]]\nfarms = ["b"]', 1))
+        await plays.nodes.start(1)
+        assert (await (await plays.dial()).ask(request(VOTE, 1))) is not None
+        assert plays.nodes.farm(name="b").raw.term == 1
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "a.example", "0.0.0.0"])
+async def test_peer_without_a_handshake_beyond_loopback_is_not_dialled(tmp_path: Path, host: str) -> None:
+    transport = make_transport("jraft", {}, tmp_path)
+    with pytest.raises(TransportError, match="is not dialled: jraft has no handshake"):
+        await dial_plain(transport, Endpoint("jraft", host, 9001), "farm")
+    async with played(tmp_path) as plays:
+        node = plays.nodes.node()
+        with pytest.raises(TransportError, match="is not dialled: jraft has no handshake"):
+            await node._dial(node.config.farm[0], bytes(16), "", 2, f"tcp://{host}:9001")
+
+
+async def test_tester_leads_the_node_and_reads_its_log(tmp_path: Path) -> None:
+    """Votes, entries, a heartbeat that commits, a client: every answer to the byte."""
+    async with played(tmp_path) as plays:
+        wire = await plays.dial()
+        granted = await wire.ask(request(VOTE, 1))
+        assert granted is not None
+        assert (granted.source, granted.destination, granted.term, granted.accepted) == (1, 2, 1, True)
+        appended = await wire.ask(request(APPEND, 1, write(1, b"a"), write(1, b"b")))
+        assert appended is not None
+        assert (appended.destination, appended.next_index, appended.accepted) == (2, 3, True)
+        fields = {"last_log_term": 1, "last_log_index": 2, "commit_index": 2}
+        noted = await wire.ask(request(APPEND, 1, **fields))
+        assert noted is not None
+        assert (noted.next_index, noted.accepted) == (3, True)
+        with trio.fail_after(5):
+            await plays.nodes.farm().wait_applied(1)
+        client = await plays.dial()
+        redirected = await client.ask(client_request(b"x"))
+        assert redirected is not None
+        assert (redirected.accepted, redirected.destination, redirected.next_index) == (False, 2, 0)
+
+
+async def test_several_sources_on_one_connection_are_who_they_say(tmp_path: Path) -> None:
+    async with played(tmp_path) as plays:
+        wire = await plays.dial()
+        await wire.send(request(VOTE, 1, source=3), request(VOTE, 1, source=2), client_request())
+        for destination, accepted in ((3, True), (2, False), (NO_LEADER, False)):
+            answer = await wire.receive()
+            assert answer is not None
+            assert (answer.destination, answer.accepted) == (destination, accepted)
+
+
+async def test_node_leads_members_that_a_tester_plays(tmp_path: Path) -> None:
+    """It stands for election, appends its Configuration (D7), and answers a client after the commit."""
+    async with played(tmp_path, raft=HASTY) as plays, trio.open_nursery() as nursery:
+        indexes: dict[int, list[int]] = {2: [], 3: []}
+
+        async def play(member: int) -> None:
+            while True:
+                heard = await plays.accept()
+                nursery.start_soon(follow, heard)
+
+        async def follow(heard: Heard) -> None:
+            while (asked := await heard.receive()) is not None:
+                assert (asked.source, asked.destination) == (1, heard.to)
+                last = asked.last_log_index + len(asked.entries)
+                if asked.type is APPEND:
+                    indexes[heard.to].append(last)
+                    if asked.last_log_index == 0 and asked.entries:
+                        first = decode_configuration(asked.entries[0].value)
+                        assert (first.log_index, first.last_log_index) == (1, 0)
+                await heard.answer(asked, last + 1 if asked.type is APPEND else 0)
+
+        nursery.start_soon(play, 2)
+        assert await plays.nodes.leader() == 1
+        client: Raw = await plays.dial()
+        answer = await client.ask(client_request(b"x"))
+        assert answer is not None
+        assert (answer.source, answer.destination, answer.next_index, answer.accepted) == (1, 1, 3, True)
+        assert plays.nodes.farm().raw.status().commit >= 2
+        nursery.cancel_scope.cancel()
+    assert 2 in indexes[2]
+    assert 2 in indexes[3]
+
+
+async def test_peer_without_a_handshake_is_asked_one_thing_at_a_time(tmp_path: Path) -> None:
+    times = {"election_timeout_min_s": 0.5, "election_timeout_max_s": 1.0, "heartbeat_s": 0.02}
+    async with played(tmp_path, (2,), raft=HASTY | times) as plays:
+        # JRaft serves a connection serially, and a leader of its kind has one request outstanding.
+        heard = await plays.accept()
+        while (asked := await heard.receive()) is not None and asked.type is not APPEND:
+            await heard.answer(asked)
+        assert asked is not None
+        client = await plays.dial()
+        await client.send(*[client_request(b"%d" % number) for number in range(20)])
+        with trio.move_on_after(0.2) as waited:
+            assert await heard.receive() is None
+        assert waited.cancelled_caught, "it did not wait for the answer"
+        last = 0
+        while last < 21 and asked is not None:
+            last = asked.last_log_index + len(asked.entries)
+            await heard.answer(asked, last + 1)
+            asked = await heard.receive()
+        for number in range(20):
+            answer = await client.receive()
+            assert answer is not None
+            assert (answer.accepted, answer.next_index) == (True, number + 3)
