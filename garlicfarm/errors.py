@@ -24,6 +24,7 @@ __all__ = [
     "PluginError",
     "ProposalDropped",
     "RemoteProtocolError",
+    "Removed",
     "RouterError",
     "StorageDamaged",
     "StorageError",
@@ -122,6 +123,14 @@ class NotLeader(GarlicFarmError):
 
 class NoQuorum(GarlicFarmError):
     """No leader, or a leader that cannot reach a majority. Nothing was appended."""
+
+
+class Removed(GarlicFarmError):
+    """This node is no longer a member of ``farm``, for good: it can only come back under a new id."""
+
+    def __init__(self, farm: str) -> None:
+        self.farm = farm
+        super().__init__(f"this node was removed from the farm {farm}; it can come back under a new id only")
 
 
 class ProposalDropped(GarlicFarmError):

@@ -15,6 +15,7 @@ from garlicfarm.errors import (
     NoQuorum,
     NotLeader,
     PluginError,
+    Removed,
     StorageError,
     UnreachableError,
 )
@@ -46,6 +47,7 @@ _CODES: tuple[tuple[type[BaseException], Exit], ...] = (
     (NotLeader, Exit.NO_QUORUM),
     (NoQuorum, Exit.NO_QUORUM),
     (StorageError, Exit.STORAGE),
+    (Removed, Exit.REMOVED),
     (GarlicFarmError, Exit.ERROR),
     (TimeoutError, Exit.DEADLINE),
     (click.exceptions.Abort, Exit.INTERRUPTED),

@@ -15,13 +15,10 @@ import trio
 
 from garlicfarm.config import FarmSection
 from garlicfarm.errors import (
-    AuthError,
-    EntryRefused,
     NoQuorum,
-    OutcomeUnknown,
+    NotLeader,
     ProposalDropped,
     RemoteProtocolError,
-    TransportError,
 )
 from garlicfarm.farm.application import Application
 from garlicfarm.farm.state import FarmApplication
@@ -29,7 +26,9 @@ from garlicfarm.handshake import Established
 from garlicfarm.link import Backoff
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import FarmMetrics
+from garlicfarm.node.members import Members
 from garlicfarm.node.peers import Peers
+from garlicfarm.node.posting import Posts
 from garlicfarm.node.session import Slot
 from garlicfarm.raft import (
     Entry,
@@ -37,7 +36,6 @@ from garlicfarm.raft import (
     RaftConfig,
     RawNode,
     Ready,
-    Refusal,
     Role,
     SnapshotMeta,
     Storage,
@@ -47,7 +45,6 @@ from garlicfarm.wire import Limits, decode_configuration
 from garlicfarm.wire.messages import (
     ClusterServer,
     Configuration,
-    LogEntry,
     MessageType,
     Request,
     Response,
@@ -60,13 +57,6 @@ __all__ = ["Farm", "Store", "StoreWriter"]
 STALL_S = 0.05
 BATCH_BYTES = 1 << 20
 MESSAGE_HEADER_BYTES = 45
-REDIRECT_PAUSE_S = 0.05
-MAX_PENDING_POSTS = 4096
-_REASONS = {
-    Refusal.UNCOMMITTED: "too-much-uncommitted",
-    Refusal.TRANSFER: "leadership-in-transfer",
-    Refusal.ROLE: "role-missing",
-}
 
 
 class Store(Storage, Protocol):
@@ -94,16 +84,6 @@ class StoreWriter(Protocol):
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
         """Write until cancelled."""
         ...
-
-
-class _Proposal:
-    __slots__ = ("done", "dropped", "outcome", "since")
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.since = trio.current_time()
-        self.outcome: tuple[int, int] | None = None
-        self.dropped: ProposalDropped | None = None
 
 
 class Farm:
@@ -142,6 +122,9 @@ class Farm:
         self.metrics = metrics
         self.log = log
         self.limits = Limits(raft.max_message_bytes, raft.max_entry_bytes)
+        self.dial = dial
+        self.backoff = Backoff(random.random, longest_s=raft.heartbeat_s)
+        self.posts = Posts(self)
         self.answer_timeout_s = raft.election_timeout_max_s + raft.rpc_timeout_s
         self.raw = RawNode(
             RaftConfig(
@@ -155,6 +138,8 @@ class Farm:
                 max_inflight_messages=raft.max_inflight_messages,
                 max_inflight_bytes=raft.max_inflight_bytes,
                 max_uncommitted_bytes=raft.max_uncommitted_bytes,
+                max_message_bytes=raft.max_message_bytes,
+                max_entry_bytes=raft.max_entry_bytes,
             ),
             store,
             random.SystemRandom().randint,
@@ -164,26 +149,25 @@ class Farm:
             dial,
             timeout_s=raft.rpc_timeout_s,
             call_timeout_s=self.answer_timeout_s,
-            backoff=Backoff(random.random, longest_s=raft.heartbeat_s),
-            answered=lambda seq, response: self._put(self.raw.answered, seq, response),
-            unreachable=lambda peer, seq: self._put(self.raw.report_unreachable, peer, seq),
-            extensions=lambda peer, names: self._put(self.raw.extensions, peer, names),
+            backoff=self.backoff,
+            answered=lambda seq, response: self.put(self.raw.answered, seq, response),
+            unreachable=lambda peer, seq: self.put(self.raw.report_unreachable, peer, seq),
+            extensions=lambda peer, names: self.put(self.raw.extensions, peer, names),
             changed=self._peer_changed,
             slow=self._peer_slow,
             heartbeat_s=raft.heartbeat_s,
             election_timeout_min_s=raft.election_timeout_min_s,
         )
         self._writer = make_writer(
-            lambda token: self._put(self.raw.persisted, token),
+            lambda token: self.put(self.raw.persisted, token),
             self._wrote,
-            lambda token, held, meta: self._put(self.raw.chunk_stored, token, held, meta),
+            lambda token, held, meta: self.put(self.raw.chunk_stored, token, held, meta),
             lambda problem: log.warning("snapshot-refused", cause=problem),
         )
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._wake = trio.Event()
         self._next_token = 0
         self._slots: dict[int, Slot] = {}
-        self._proposals: dict[int, _Proposal] = {}
         self._leader = 0
         self._role = Role.FOLLOWER
         self._servers: tuple[ClusterServer, ...] = ()
@@ -194,7 +178,7 @@ class Farm:
         start = store.snapshot()
         self.applied_index, self.applied_term = start.index, start.term
         self.applied_configuration = start.configuration
-        self.used_ids = {server.id for server in start.configuration.servers}
+        self.members = Members(self, start.configuration)
         if isinstance(application, FarmApplication):
             self._publisher = application.publisher
             self._skipped = dict(application.skipped)
@@ -208,6 +192,7 @@ class Farm:
             if self.applied_configuration.servers and not self.applied_index:
                 self.application.configure(0, self.applied_configuration)
             nursery.start_soon(self.peers.run)
+            nursery.start_soon(self.members.run)
             nursery.start_soon(self._raft_loop)
             task_status.started()
         raise AssertionError("unreachable: the tasks of a farm only end by an error")
@@ -235,9 +220,9 @@ class Farm:
                 await self._restore(ready.restore)
             self._carry_out(ready)
 
-    def _put(self, function: Callable[..., None], *arguments: Any) -> None:
+    def put(self, function: Callable[..., None], *arguments: Any) -> None:
         """Into the core's inbox. What feeds it is bounded: sessions and links by their windows, posts by
-        `MAX_PENDING_POSTS`, the writer by what it was given."""
+        `Posts`' limit, the writer by what it was given."""
         self._inbox.append((function, arguments))
         self._wake.set()
 
@@ -246,7 +231,7 @@ class Farm:
         snapshot = await trio.to_thread.run_sync(self.store.read_state, meta)
         self.application.restore(snapshot.state)
         self.applied_configuration = snapshot.configuration
-        self.used_ids.update(snapshot.ids)
+        self.members.restored(snapshot.configuration, snapshot.ever)
         self.log.info("snapshot-restored", index=meta.index, term=meta.term)
         self._have_applied(meta.index, meta.term)
 
@@ -261,14 +246,7 @@ class Farm:
         for token, response in ready.responses:
             self._slots.pop(token).resolve(response)
         for token, outcome in ready.outcomes:
-            proposal = self._proposals.pop(token)
-            if isinstance(outcome, str):
-                proposal.dropped = ProposalDropped(outcome)
-            else:
-                proposal.outcome = outcome
-            proposal.done.set()
-            if isinstance(outcome, tuple):
-                self.metrics.raft_commit_seconds.observe(trio.current_time() - proposal.since)
+            self.posts.settle(token, outcome)
         if ready.committed:
             self._apply(ready.committed)
         if self.raw.leader != self._leader or self.raw.role is not self._role:
@@ -283,7 +261,7 @@ class Farm:
                 configuration = decode_configuration(entry.value)
                 self.application.configure(entry.index, configuration)
                 self.applied_configuration = configuration
-                self.used_ids.update(server.id for server in configuration.servers)
+                self.members.applied(configuration)
             else:
                 self.application.apply(entry.index, entry.term, entry.value)
         self._have_applied(entries[-1].index, entries[-1].term)
@@ -353,13 +331,22 @@ class Farm:
         if member:
             self.peers.heard_from(member)
 
+    def next_token(self) -> int:
+        """A number that no input of the core has had."""
+        self._next_token += 1
+        return self._next_token
+
     def step(self, request: Request, slot: Slot) -> None:
         """Pass a request to the core; ``slot`` gets the answer."""
-        self._next_token += 1
-        self._slots[self._next_token] = slot
-        self._put(self._step, request, self._next_token)
+        token = self.next_token()
+        self._slots[token] = slot
+        self.put(self._step, request, token)
 
     def _step(self, request: Request, token: int) -> None:
+        refused = self.members.refusal(request)
+        if refused is not None:
+            self._slots.pop(token).resolve(refused)
+            return
         if request.type is MessageType.CLIENT_REQUEST and self.raw.role is Role.LEADER:
             # Judged only now: when the request came in, this member may not have been leader yet.
             refusal = self._slots[token].session.refusal(request) if request.entries else 0
@@ -371,6 +358,8 @@ class Farm:
         except RemoteProtocolError as fault:
             self.metrics.count_refused("protocol")
             self._slots.pop(token).session.fail(fault)
+        if request.type is MessageType.LEAVE_CLUSTER_REQUEST and self.raw.leader == request.source:
+            self.members.told_to_leave()
 
     def refuse(self, reason: int) -> Response:
         """The answer to a ClientRequest that is not appended for ``reason`` (D8)."""
@@ -381,97 +370,17 @@ class Farm:
     # ------------------------------------------------------------------ posting
 
     async def post_entry(self, entry: bytes, author: int) -> tuple[int, int]:
-        """Append one application entry, here or through the leader; (index, term) after its commit.
-
-        ``author``: the member it is from, 0 for users. Raises `EntryRefused` (the caller's fault),
-        `ProposalDropped`, `NoQuorum` (certainly not appended), `OutcomeUnknown`. Cancelled, it may or
-        may not be appended.
-        """
-        self.application.check(entry, author)
-        if len(entry) > self.limits.max_entry_bytes:
-            raise EntryRefused("", f"larger than {self.limits.max_entry_bytes} bytes")
-        if len(self._proposals) >= MAX_PENDING_POSTS:
-            raise ProposalDropped("too-many-posts")
-        sent = False
-        with trio.move_on_after(self.answer_timeout_s):
-            while True:
-                if not self._leader:
-                    await self._moved.wait()
-                elif self.is_leader:
-                    sent = True
-                    try:
-                        return await self._propose(entry)
-                    except ProposalDropped as dropped:
-                        if dropped.reason != "not-leader":
-                            raise
-                    sent = False
-                    await trio.sleep(REDIRECT_PAUSE_S)
-                else:
-                    sent = True
-                    posted = await self._forward(self._leader, entry)
-                    if posted is not None:
-                        return posted
-                    sent = False
-                    await trio.sleep(REDIRECT_PAUSE_S)
-        if sent:
-            raise OutcomeUnknown(f"not committed within {self.answer_timeout_s:g} s")
-        raise NoQuorum(f"no leader within {self.answer_timeout_s:g} s")
-
-    async def _propose(self, entry: bytes) -> tuple[int, int]:
-        self._next_token += 1
-        token, proposal = self._next_token, _Proposal()
-        self._put(self._start_proposal, token, proposal, entry)
-        await proposal.done.wait()
-        if proposal.dropped is not None:
-            self.metrics.count_proposals("dropped")
-            raise proposal.dropped
-        if proposal.outcome is None:
-            self.metrics.count_proposals("unknown")
-            raise OutcomeUnknown("leadership was lost before the commit")
-        self.metrics.count_proposals("committed")
-        return proposal.outcome
-
-    def _start_proposal(self, token: int, proposal: _Proposal, entry: bytes) -> None:
-        try:
-            self.raw.propose((entry,), token)
-        except ProposalDropped as dropped:
-            proposal.dropped = dropped
-            proposal.done.set()
-        else:
-            self._proposals[token] = proposal
-
-    async def _forward(self, leader: int, entry: bytes) -> tuple[int, int] | None:
-        """Through the leader's ClientRequest connection; None if it was certainly not appended and
-        another leader may take it."""
-        value = LogEntry(0, ValueType.APPLICATION, entry)
-        request = Request(MessageType.CLIENT_REQUEST, self.node_id, leader, entries=(value,))
-        try:
-            response = await self.peers.call(leader, request)
-        except (TransportError, AuthError, RemoteProtocolError):
-            return None  # certainly not sent, whatever is wrong with the connection
-        if response is None:
-            return None
-        if response.accepted:
-            return response.next_index - 1, response.term
-        if response.destination == leader and response.next_index:
-            if response.next_index in (Refusal.TOO_LARGE, Refusal.APPLICATION):
-                raise EntryRefused("", f"the leader refuses what this member ({self.node_id}) lets pass")
-            raise ProposalDropped(_REASONS.get(response.next_index, "refused"))
-        return None
+        """See `Posts.post`."""
+        return await self.posts.post(entry, author)
 
     async def hand_over(self) -> None:
         """Have another member lead, if this one does and there is another. Returns when it leads no
         longer, or nobody took over within the deadline of a request."""
-        self._put(self._start_transfer)
         with trio.move_on_after(self.section.raft.rpc_timeout_s):
-            while self.is_leader and len(self._servers) > 1:
-                await self._moved.wait()
-
-    def _start_transfer(self) -> None:
-        try:
-            self.raw.transfer_leadership(0)
-        except ProposalDropped as dropped:
-            self.log.debug("transfer-dropped", reason=dropped.reason)
+            try:
+                await self.members.step_down(0)
+            except (NotLeader, ProposalDropped, NoQuorum) as error:
+                self.log.debug("not-handed-over", cause=str(error))
 
     # ------------------------------------------------------------------ waiting
 

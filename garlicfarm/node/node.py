@@ -21,14 +21,29 @@ from garlicfarm.admin.app import create_app
 from garlicfarm.admin.contract import FarmView
 from garlicfarm.admin.server import serve as serve_admin
 from garlicfarm.config import Config, FarmSection, ListenerSection
-from garlicfarm.errors import ConfigError, OutcomeUnknown, PluginError, StorageError, TransportError
+from garlicfarm.errors import (
+    ConfigError,
+    OutcomeUnknown,
+    PluginError,
+    Removed,
+    StorageError,
+    TransportError,
+)
 from garlicfarm.farm.application import Application
 from garlicfarm.farm.base64 import decode_destination
 from garlicfarm.farm.lease import Lease
 from garlicfarm.farm.log import LogApplication
 from garlicfarm.farm.state import FarmApplication
 from garlicfarm.feed.pages import PageReader, reader_limiter
-from garlicfarm.handshake import Established, Gate, Guard, initiate, respond
+from garlicfarm.handshake import (
+    Established,
+    Gate,
+    Guard,
+    dial_plain,
+    initiate,
+    respond,
+    without_handshake,
+)
 from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
 from garlicfarm.identity import member_lookup, member_password, read_private_file, read_secret_file
 from garlicfarm.link import CONNECTION_ERRORS, EXTENSIONS, close
@@ -50,6 +65,7 @@ from garlicfarm.users import UserStore
 __all__ = ["APPLICATIONS", "Node", "serve"]
 
 SESSIONS_PER_USER = 16
+PLAIN_SESSIONS = 256  # where there are no users, of all together
 
 ApplicationFactory = Callable[[str], Application]
 
@@ -125,6 +141,8 @@ class Node:
         self._members: dict[str, _Member] = {}
         for section in config.farm:
             self._members[section.name] = self._make_member(section, directory, applications, stack)
+        for listener in config.listener:
+            self._check_listener(listener)
 
     @property
     def farms(self) -> Mapping[str, FarmView]:
@@ -192,7 +210,7 @@ class Node:
             log,
         )
         if store.restored is not None:
-            farm.used_ids.update(store.restored.ids)
+            farm.members.restored(store.restored.configuration, store.restored.ever)
         pages = PageReader(reader, self._limiter)
         view = View(farm, pages)
         lookup = member_lookup(farm_secrets, genesis.farm_id, self.users.lookup)
@@ -221,6 +239,8 @@ class Node:
         except (ConfigError, PluginError) as error:
             # A member that this node cannot dial must not end it: the others may do without.
             raise TransportError(f"member {member} cannot be dialled at {text}: {error}") from error
+        if not transport.handshake:
+            return await dial_plain(transport, endpoint, section.name)
         return await initiate(
             partial(transport.open_stream, endpoint),
             host=f"{endpoint.host}:{endpoint.port}",
@@ -287,9 +307,9 @@ class Node:
                 nursery.start_soon(member.retention.run)
                 self._start_posting(nursery, member)
                 task_status.started()
-        except* StorageError as group:
+        except* (StorageError, Removed) as group:
             self._members.pop(farm.name)
-            self._log.error("farm-failed", farm=farm.name, cause=str(_leaf(group)))
+            self._log.error("farm-ended", farm=farm.name, cause=str(_leaf(group)))
             if not self._members:
                 raise
 
@@ -311,6 +331,19 @@ class Node:
         nursery.start_soon(Poster(farm, application, member.router, publisher, lease, admin_url).run)
 
     # ------------------------------------------------------------------ listening
+
+    def _check_listener(self, listener: ListenerSection) -> None:
+        """Without a handshake nobody shows who he is, nor which farm he wants."""
+        url = Endpoint.parse(listener.url)
+        if self._transport(url.scheme).handshake:
+            return
+        problems = []
+        if not url.is_loopback:
+            problems.append(f"{url}: {url.scheme} has no handshake; it may listen on loopback only")
+        if len(listener.farms or self._members) != 1:
+            problems.append(f"{url}: {url.scheme} has no handshake; name the one farm of this listener")
+        if problems:
+            raise ConfigError(problems)
 
     async def _listen(self, listener: ListenerSection, *, task_status: trio.TaskStatus[Endpoint]) -> NoReturn:
         url = Endpoint.parse(listener.url)
@@ -336,7 +369,11 @@ class Node:
         connections = self.metrics.listener_connections.labels(scheme, "open")
         connections.inc()
         try:
-            established = await respond(stream, gates, guard, peer)
+            established: Established | None
+            if self._transport(scheme).handshake:
+                established = await respond(stream, gates, guard, peer)
+            else:
+                established = without_handshake(stream, next(iter(gates)))
             if established is not None:
                 await self._serve_session(established)
         except* (*CONNECTION_ERRORS, OutcomeUnknown) as group:
@@ -363,14 +400,18 @@ class Node:
         user = established.user
         if user.isdigit():
             caller = Caller(f"member {user}", int(user), True, established.extensions)
+        elif not user:
+            caller = Caller("a plain peer", 0, True, is_admin=True, trusted=True)
         else:
-            caller = Caller(f"user {user}", 0, may_post=self.users.role(user) in ("poster", "admin"))
+            role = self.users.role(user)
+            may_post, admin = role in ("poster", "admin"), role == "admin"
+            caller = Caller(f"user {user}", 0, may_post, established.extensions, is_admin=admin)
         farm = member.farm
         session = Session(farm, established.stream, caller, established.leftover, farm.answer_timeout_s)
         scopes = self._sessions.setdefault((established.farm, user), deque())
         with trio.CancelScope() as scope:
             scopes.append(scope)
-            if len(scopes) > SESSIONS_PER_USER:
+            if len(scopes) > (SESSIONS_PER_USER if user else PLAIN_SESSIONS):
                 scopes.popleft().cancel()  # the oldest is the likeliest to be half open
             try:
                 await session.run()

@@ -14,6 +14,7 @@ from garlicfarm.errors import StorageError
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.node.farm import Farm
 from garlicfarm.storage import SNAPSHOTS, LogStore, Snapshot, Writer, remove_snapshots, write_snapshot
+from garlicfarm.wire.messages import ClusterServer
 
 __all__ = ["Retention"]
 
@@ -64,7 +65,7 @@ class Retention:
             farm.applied_index,
             farm.applied_term,
             farm.applied_configuration,
-            tuple(sorted(farm.used_ids)),
+            tuple(ClusterServer(member, at) for member, at in sorted(farm.members.ever.items())),
             farm.application.snapshot(),
         )
         try:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NoReturn
 
+import msgspec
 import trio
 
 from garlicfarm.errors import EntryRefused, OutcomeUnknown, RemoteProtocolError
-from garlicfarm.link import RECEIVE_BYTES
+from garlicfarm.link import HINT, RECEIVE_BYTES
 from garlicfarm.raft import Refusal
-from garlicfarm.wire import RequestDecoder, encode_response
-from garlicfarm.wire.messages import MessageType, Request, Response
+from garlicfarm.wire import RequestDecoder, decode_cluster_server, encode_response
+from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Response
 
 if TYPE_CHECKING:
     from garlicfarm.node.farm import Farm
@@ -29,11 +30,14 @@ PARTIAL_MESSAGE_TIMEOUT_S = 30.0
 CLIENT_IDLE_S = 3600.0
 
 # What a member may ask for, and the extension that has to be in force for it (D5, D6).
+_CHANGES = {MessageType.ADD_SERVER_REQUEST, MessageType.REMOVE_SERVER_REQUEST}
 _MEMBER_REQUESTS = {
     MessageType.REQUEST_VOTE_REQUEST: "",
     MessageType.APPEND_ENTRIES_REQUEST: "",
     MessageType.INSTALL_SNAPSHOT_REQUEST: "",
-    MessageType.CLIENT_REQUEST: "",
+    MessageType.JOIN_CLUSTER_REQUEST: "",
+    MessageType.SYNC_LOG_REQUEST: "",
+    MessageType.LEAVE_CLUSTER_REQUEST: "",
     MessageType.PRE_VOTE_REQUEST: "pre-vote",
     MessageType.TIMEOUT_NOW_REQUEST: "timeout-now",
 }
@@ -41,27 +45,38 @@ _MEMBER_REQUESTS = {
 
 class Caller:
     """Who is at the other end (D6): a member by its id, or a client (id 0) with a user's role;
-    ``extensions`` are in force on this connection."""
+    ``extensions`` are in force on this connection. ``trusted``: there was no handshake, who speaks is
+    what each request says."""
 
-    __slots__ = ("extensions", "may_post", "member_id", "name")
+    __slots__ = ("extensions", "is_admin", "may_post", "member_id", "name", "trusted")
 
     def __init__(
-        self, name: str, member_id: int, may_post: bool, extensions: frozenset[str] = frozenset()
+        self,
+        name: str,
+        member_id: int,
+        may_post: bool,
+        extensions: frozenset[str] = frozenset(),
+        *,
+        is_admin: bool = False,
+        trusted: bool = False,
     ) -> None:
         self.name = name
         self.member_id = member_id
         self.may_post = may_post
         self.extensions = extensions
+        self.is_admin = is_admin
+        self.trusted = trusted
 
 
 class Slot:
     """The place of one answer in a session's order."""
 
-    __slots__ = ("done", "response", "session", "since", "size")
+    __slots__ = ("done", "hinted", "response", "session", "since", "size")
 
-    def __init__(self, session: Session, size: int) -> None:
+    def __init__(self, session: Session, size: int, *, hinted: bool) -> None:
         self.session = session
         self.size = size
+        self.hinted = hinted  # a refusal is followed by a hint
         self.since = trio.current_time()
         self.done = False
         self.response: Response | None = None
@@ -116,7 +131,7 @@ class Session:
 
     async def _read(self) -> None:
         while True:
-            while (request := self._decoder.next_message()) is not None:
+            while (request := self._next_message()) is not None:
                 self._admit(request)
                 while len(self._slots) >= MAX_UNANSWERED or self._unanswered_bytes >= MAX_UNANSWERED_BYTES:
                     self._room = trio.Event()
@@ -124,7 +139,8 @@ class Session:
             if self._decoder.partial:
                 timeout = PARTIAL_MESSAGE_TIMEOUT_S
             else:
-                timeout = float("inf") if self._caller.member_id else CLIENT_IDLE_S
+                lasting = self._caller.member_id or self._caller.trusted
+                timeout = float("inf") if lasting else CLIENT_IDLE_S
             with trio.fail_after(timeout):
                 data = await self._stream.receive_some(RECEIVE_BYTES)
             if not data:
@@ -132,28 +148,59 @@ class Session:
                 return
             self._decoder.receive_data(data)
 
+    def _next_message(self) -> Request | None:
+        try:
+            return self._decoder.next_message()
+        except RemoteProtocolError:
+            self._farm.metrics.count_refused("malformed")
+            raise
+
+    def _refused(self, reason: str, what: str, request: Request) -> RemoteProtocolError:
+        self._farm.metrics.count_refused(reason)
+        return RemoteProtocolError(what, request.type.name)
+
     def _admit(self, request: Request) -> None:
         """Hold the request against what this connection may say (D6), and pass it on."""
         self._check(request)
-        self._farm.heard_from(self._caller.member_id, request)
-        slot = Slot(self, sum(len(entry.value) + ENTRY_OVERHEAD_BYTES for entry in request.entries))
+        self._farm.heard_from(request.source, request)
+        size = sum(len(entry.value) + ENTRY_OVERHEAD_BYTES for entry in request.entries)
+        asked = request.type is MessageType.CLIENT_REQUEST
+        slot = Slot(self, size, hinted=asked and HINT in self._caller.extensions)
         if not self._slots:
             self._wait_scope.deadline = slot.since + self._answer_timeout_s
         self._slots.append(slot)
         self._unanswered_bytes += slot.size
-        self._farm.step(request, slot)
+        if request.type in _CHANGES:
+            self._farm.members.serve(request, self._server(request), slot)
+        else:
+            self._farm.step(request, slot)
+
+    def _server(self, request: Request) -> ClusterServer:
+        """Whom an AddServerRequest or RemoveServerRequest is about: an admin may name anybody, a member
+        itself."""
+        remove = request.type is MessageType.REMOVE_SERVER_REQUEST
+        try:
+            server = decode_cluster_server(request.entries[0].value, id_only=remove)
+        except RemoteProtocolError:
+            self._farm.metrics.count_refused("malformed")
+            raise
+        if not self._caller.is_admin and server.id != self._caller.member_id:
+            raise self._refused("role", f"{self._caller.name} may not change {server.id}", request)
+        return server
 
     def _check(self, request: Request) -> None:
         caller, us = self._caller, self._farm.node_id
-        where = request.type.name
-        if request.source != caller.member_id or request.source == us:
-            raise RemoteProtocolError(f"{caller.name} speaks as {request.source} to {us}", where)
-        for_anybody = request.type is MessageType.CLIENT_REQUEST
+        forged = request.source != caller.member_id and not caller.trusted
+        if forged or request.source == us:
+            raise self._refused("source", f"{caller.name} speaks as {request.source} to {us}", request)
+        for_anybody = request.type is MessageType.CLIENT_REQUEST or request.type in _CHANGES
         if request.destination != us and not (for_anybody and request.destination == 0):
-            raise RemoteProtocolError(f"a request for {request.destination} sent to {us}", where)
-        extension = _MEMBER_REQUESTS.get(request.type)
-        if extension not in ("", *caller.extensions) or not (caller.member_id or for_anybody):
-            raise RemoteProtocolError("a request that this server does not serve to this caller", where)
+            wrong = f"a request for {request.destination} sent to {us}"
+            raise self._refused("destination", wrong, request)
+        extension = "" if for_anybody else _MEMBER_REQUESTS.get(request.type)
+        if extension not in ("", *caller.extensions) or not (request.source or for_anybody):
+            what = "a request that this server does not serve to this caller"
+            raise self._refused("not-served", what, request)
 
     def refusal(self, request: Request) -> int:
         """Why the leader refuses the entries of a ClientRequest (D8), 0 if it does not."""
@@ -161,12 +208,18 @@ class Session:
             return Refusal.ROLE
         for entry in request.entries:
             try:
-                self._farm.application.check(entry.value, self._caller.member_id)
+                self._farm.application.check(entry.value, request.source)
             except EntryRefused:
                 return Refusal.APPLICATION
         return 0
 
     # ------------------------------------------------------------------ out
+
+    def _with_hint(self, slot: Slot, response: Response) -> Response:
+        """A ClientRequest that is refused is told where the members are (D5)."""
+        if response.accepted or not slot.hinted:
+            return response
+        return msgspec.structs.replace(response, hint=self._farm.configuration)
 
     async def _write(self) -> NoReturn:
         while True:
@@ -186,7 +239,7 @@ class Session:
                 if slot.response is None:
                     unknown = True
                 else:
-                    answers.append(encode_response(slot.response))
+                    answers.append(encode_response(self._with_hint(slot, slot.response)))
             self._room.set()
             if answers:
                 with trio.fail_after(self._answer_timeout_s):

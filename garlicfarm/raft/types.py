@@ -129,13 +129,19 @@ class ConfChange(msgspec.Struct, frozen=True):
 
 
 class Refusal:
-    """Reasons in ``next_index`` of a refused, not redirected ClientRequest (D8)."""
+    """Reasons in ``next_index`` of a refused, not redirected ClientRequest (D8), AddServerRequest or
+    RemoveServerRequest."""
 
     TOO_LARGE = 1
     APPLICATION = 2
     UNCOMMITTED = 3
     TRANSFER = 4
     ROLE = 5
+    ID_USED = 6
+    CHANGE_IN_FLIGHT = 7
+    NOT_DIALLED = 8
+    ENDPOINT = 9
+    NO_QUORUM = 10
 
 
 class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ renamed, and its directory synced; it is checked as a whole before anything in i
 
 big-endian; size and SHA-256 are of all that follows them. The header is JSON: the farm's id, the
 application and its algorithm's version, index and term of the last entry in the state, the
-Configuration in force there, and the ids that were ever a member's. The whole file is what is sent to
+Configuration in force there, and everybody who was ever a member. The whole file is what is sent to
 members whose log ends before ours begins.
 """
 
@@ -28,7 +28,7 @@ from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.storage.directory import fsync_path
 from garlicfarm.storage.schema import Corrupt, configuration_of
 from garlicfarm.wire import encode_configuration
-from garlicfarm.wire.messages import Configuration
+from garlicfarm.wire.messages import ClusterServer, Configuration
 
 __all__ = [
     "MAX_SNAPSHOT_BYTES",
@@ -55,7 +55,8 @@ _PIECE_BYTES = 1 << 20
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The state after all entries up to ``index``. ``ids``: every id that was a member's up to there."""
+    """The state after all entries up to ``index``. ``ever``: everybody who was a member up to there, by
+    id, with the last endpoint."""
 
     farm_id: bytes
     application: str
@@ -63,7 +64,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     index: int
     term: int
     configuration: Configuration
-    ids: tuple[int, ...]
+    ever: tuple[ClusterServer, ...]
     state: bytes
 
     @property
@@ -79,7 +80,7 @@ class _Header(msgspec.Struct):
     index: int
     term: int
     configuration: bytes
-    ids: tuple[int, ...]
+    ever: tuple[ClusterServer, ...]
 
 
 def write_snapshot(directory: Path, snapshot: Snapshot) -> None:
@@ -95,7 +96,7 @@ def write_snapshot(directory: Path, snapshot: Snapshot) -> None:
             snapshot.index,
             snapshot.term,
             encode_configuration(snapshot.configuration),
-            snapshot.ids,
+            snapshot.ever,
         )
     )
     body = _HEADER_SIZE.pack(len(header)) + header + snapshot.state
@@ -218,7 +219,7 @@ def _checked(path: Path, file: BinaryIO, keep: bool) -> Snapshot:
         told.index,
         told.term,
         configuration_of(told.configuration),
-        told.ids,
+        told.ever,
         b"".join(state),
     )
 

@@ -71,8 +71,8 @@ class _Disk(UnsyncedStorage):
 
     def read_state(self, meta: SnapshotMeta) -> Snapshot:
         born = (self.genesis.farm_id, self.genesis.application, self.genesis.algorithm)
-        ids = tuple(server.id for server in meta.configuration.servers)
-        return Snapshot(*born, meta.index, meta.term, meta.configuration, ids, self.state(meta.index))
+        servers, state = meta.configuration.servers, self.state(meta.index)
+        return Snapshot(*born, meta.index, meta.term, meta.configuration, servers, state)
 
 
 class _Writer:

@@ -181,9 +181,9 @@ async def test_forwarded_post_ends_as_the_leaders_answer_says(
         monkeypatch.setattr(farm.peers, "call", call)
         if isinstance(outcome, type):
             with pytest.raises(outcome):
-                await farm._forward(2, b"x")
+                await farm.posts._forward(2, b"x")
         else:
-            assert await farm._forward(2, b"x") == outcome
+            assert await farm.posts._forward(2, b"x") == outcome
     (request,) = asked
     assert (request.type, request.source, request.destination) == (MessageType.CLIENT_REQUEST, 1, 2)
 

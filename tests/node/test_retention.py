@@ -110,7 +110,7 @@ async def test_members_shorten_their_logs_and_all_restart_from_snapshots(tmp_pat
         new = await nodes.leader()
         for node_id in nodes.running:
             assert nodes.farm(node_id).store.snapshot().index >= first - 1
-            assert nodes.farm(node_id).used_ids == {1, 2, 3}
+            assert nodes.farm(node_id).members.ever.keys() == {1, 2, 3}
         assert first_index(nodes, leader) >= first
         index = await post(nodes, 100, b"restarted")
         assert len(set(await applied(nodes, index))) == 1
@@ -127,7 +127,7 @@ async def test_member_that_was_down_is_sent_the_snapshot_and_goes_on_from_it(tmp
         await nodes.start(3)
         assert len(set(await applied(nodes, index))) == 1
         assert first_index(nodes, 3) > 1
-        assert nodes.farm(3).used_ids == {1, 2, 3}
+        assert nodes.farm(3).members.ever.keys() == {1, 2, 3}
         index = await post(nodes, 100, b"with 3")
         assert len(set(await applied(nodes, index))) == 1
         await nodes.stop(3)

@@ -1,0 +1,271 @@
+"""Who joins, who leaves, and what becomes of those that left (protocol page §5, D6, D12)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
+
+import trio
+
+from garlicfarm.errors import (
+    GarlicFarmError,
+    NoQuorum,
+    NotLeader,
+    ProposalDropped,
+    Removed,
+)
+from garlicfarm.link import CONNECTION_ERRORS, Caller, close
+from garlicfarm.raft import Change, ConfChange, Refusal
+from garlicfarm.wire.messages import (
+    NO_LEADER,
+    ClusterServer,
+    Configuration,
+    MessageType,
+    Request,
+    Response,
+)
+
+if TYPE_CHECKING:
+    from garlicfarm.node.farm import Farm
+    from garlicfarm.node.posting import Proposal
+    from garlicfarm.node.session import Slot
+
+__all__ = ["Members"]
+
+TOLD_EVERY_S = 60.0
+_REASONS = {
+    "id-used-before": Refusal.ID_USED,
+    "a-member-already": Refusal.ID_USED,
+    "another-change-in-flight": Refusal.CHANGE_IN_FLIGHT,
+    "nothing-committed-yet": Refusal.CHANGE_IN_FLIGHT,
+    "leadership-in-transfer": Refusal.TRANSFER,
+    "endpoint-of-another-member": Refusal.ENDPOINT,
+    "too-few-members-heard": Refusal.NO_QUORUM,
+    "the-last-member": Refusal.NO_QUORUM,
+    "cannot-be-dialled": Refusal.NOT_DIALLED,
+}
+
+
+class Members:
+    """The changes of one farm's members. ``ever``: the last endpoint of every id that was a member's."""
+
+    def __init__(self, farm: Farm, configuration: Configuration) -> None:
+        self._farm = farm
+        self.ever = {server.id: server.endpoint for server in configuration.servers}
+        self._current = frozenset(self.ever)
+        self._told: dict[int, float] = {}  # when a removed id was last told that it is
+        self._tasks: deque[Callable[[], Awaitable[None]]] = deque()
+        self._work = trio.Event()
+        self._serving = False
+        self._left = trio.Event()  # the leader says that this member is removed
+        self._out = trio.Event()  # the applied Configuration says so
+
+    @property
+    def removed(self) -> dict[int, str]:
+        """Id and last endpoint of everybody whose removal is applied here."""
+        return {member: at for member, at in self.ever.items() if member not in self._current}
+
+    def restored(self, configuration: Configuration, ever: Sequence[ClusterServer]) -> None:
+        """The application goes on from a snapshot with this Configuration, in which ``ever`` were members."""
+        self.ever.update((server.id, server.endpoint) for server in ever)
+        self.applied(configuration)
+
+    def applied(self, configuration: Configuration) -> None:
+        """A Configuration is applied."""
+        farm, members = self._farm, frozenset(server.id for server in configuration.servers)
+        self.ever.update((server.id, server.endpoint) for server in configuration.servers)
+        gone, self._current = self._current - members, members
+        if farm.node_id in gone:
+            self._out.set()
+        for member in gone - {farm.node_id}:
+            farm.log.info("member-removed", peer=member)
+            self._tell(member)
+
+    # ------------------------------------------------------------------ the tasks
+
+    async def run(self) -> NoReturn:
+        """Tell removed members that they are; raises `Removed` when this one is."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch)
+            while True:
+                await self._work.wait()
+                self._work = trio.Event()
+                while self._tasks:
+                    nursery.start_soon(self._tasks.popleft())
+
+    async def _watch(self) -> NoReturn:
+        """A member that is told to leave waits for the Configuration that says so, as JRaft's do, and one
+        that learns it from there for the leader's word, but neither for ever."""
+        raft = self._farm.section.raft
+        async with trio.open_nursery() as nursery:
+            for event, other, wait_s in (
+                (self._out, self._left, raft.rpc_timeout_s),
+                (self._left, self._out, 2 * raft.election_timeout_max_s),
+            ):
+                nursery.start_soon(_both, event, other, wait_s, nursery.cancel_scope)
+        raise Removed(self._farm.name)
+
+    def _tell(self, member: int) -> None:
+        farm, endpoint = self._farm, self.ever.get(member, "")
+        now = trio.current_time()
+        if farm.is_leader and endpoint and now >= self._told.get(member, now):
+            self._told[member] = now + TOLD_EVERY_S
+            self._start(partial(self._farewell, member, endpoint))
+
+    def _start(self, task: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(task)
+        self._work.set()
+
+    async def _farewell(self, member: int, endpoint: str) -> None:
+        farm = self._farm
+        status = farm.raw.status()
+        last = (0, status.last_index, status.commit)
+        request = Request(MessageType.LEAVE_CLUSTER_REQUEST, farm.node_id, member, status.term, *last)
+        timeout_s = farm.section.raft.rpc_timeout_s
+        caller = Caller(
+            partial(farm.dial, member, endpoint), server_id=member, timeout_s=timeout_s, backoff=farm.backoff
+        )
+        with trio.move_on_after(timeout_s):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(caller.run)
+                try:
+                    await caller.call(request)
+                except GarlicFarmError as error:
+                    farm.log.info("member-not-told", peer=member, cause=str(error))
+                nursery.cancel_scope.cancel()
+
+    # ------------------------------------------------------------------ changes
+
+    async def change(self, change: ConfChange) -> tuple[int, int]:
+        """Change one server; (index, term) of the Configuration after its commit. A leader that is to be
+        removed hands over first.
+
+        Raises `NotLeader`, `ProposalDropped`: certainly not done; `OutcomeUnknown`.
+        """
+        proposal = await self._begin(change)
+        return await self._farm.posts.outcome(proposal)
+
+    async def _begin(self, change: ConfChange) -> Proposal:
+        farm, server = self._farm, change.server
+        self._must_lead()
+        if change.change is Change.REMOVE and server.id == farm.node_id and len(self._current) > 1:
+            await self.step_down(0)
+            self._must_lead()
+        if change.change is Change.ADD and server.id in self.ever and server.id not in self._current:
+            raise ProposalDropped("id-used-before")
+        if change.change is not Change.REMOVE and server.id != farm.node_id:
+            await self._dial_back(server)
+        proposal = farm.posts.propose(partial(farm.raw.propose_conf_change, change))
+        await proposal.begun.wait()
+        if proposal.dropped is not None:
+            if proposal.dropped.reason == "not-leader":
+                self._must_lead()
+            raise proposal.dropped
+        farm.log.info("member-change", change=change.change.value, peer=server.id)
+        return proposal
+
+    async def _dial_back(self, server: ClusterServer) -> None:
+        farm, cause = self._farm, "no answer in time"
+        with trio.move_on_after(farm.section.raft.rpc_timeout_s):
+            try:
+                established = await farm.dial(server.id, server.endpoint)
+            except CONNECTION_ERRORS as error:
+                cause = str(error) or type(error).__name__
+            else:
+                await close(established.stream)
+                return
+        raise ProposalDropped(f"cannot-be-dialled: {cause}")
+
+    async def step_down(self, to: int) -> int:
+        """Have the member ``to`` lead, 0: the one best placed; the new leader's id.
+
+        Raises `NotLeader`, `ProposalDropped` (no such member, or one that cannot take over now),
+        `NoQuorum`: nobody took over within two election timeouts.
+        """
+        farm, begun = self._farm, trio.Event()
+        refused: list[ProposalDropped] = []
+
+        def begin() -> None:
+            try:
+                farm.raw.transfer_leadership(to)
+            except ProposalDropped as dropped:
+                refused.append(dropped)
+            begun.set()
+
+        self._must_lead()
+        farm.put(begin)
+        await begun.wait()
+        if refused:
+            raise refused[0]
+        with trio.move_on_after(2 * farm.section.raft.election_timeout_max_s):
+            while farm.is_leader or not farm.leader_id:
+                await farm.wait_leader_change()
+            return farm.leader_id
+        raise NoQuorum("nobody took over the leadership in time")
+
+    def _must_lead(self) -> None:
+        farm = self._farm
+        if not farm.is_leader:
+            endpoints = {server.id: server.endpoint for server in farm.configuration.servers}
+            raise NotLeader(farm.leader_id or None, endpoints.get(farm.leader_id))
+
+    # ------------------------------------------------------------------ requests
+
+    def refusal(self, request: Request) -> Response | None:
+        """The answer to somebody whose removal is applied here (D6), None to everybody else. The leader
+        tells it to leave."""
+        member, farm = request.source, self._farm
+        if member in self._current or member not in self.ever:
+            return None
+        self._tell(member)
+        kind, leader = MessageType(request.type + 1), farm.leader_id or NO_LEADER
+        client = request.type is MessageType.CLIENT_REQUEST
+        if client:
+            kind = MessageType.APPEND_ENTRIES_RESPONSE
+        return Response(kind, farm.node_id, leader if client else member, farm.raw.term, 0, False)
+
+    def told_to_leave(self) -> None:
+        """The leader says that this member is removed."""
+        self._left.set()
+
+    def serve(self, request: Request, server: ClusterServer, slot: Slot) -> None:
+        """Answer an AddServerRequest or RemoveServerRequest about ``server``: accepted once the change has
+        begun. One at a time: it takes a connection to that server."""
+        if self._serving:
+            slot.resolve(self._answer(request, self._farm.node_id, Refusal.CHANGE_IN_FLIGHT))
+        else:
+            self._serving = True
+            self._start(partial(self._serve, request, server, slot))
+
+    async def _serve(self, request: Request, server: ClusterServer, slot: Slot) -> None:
+        farm, destination = self._farm, self._farm.node_id
+        reason: int | None = 0
+        add = request.type is MessageType.ADD_SERVER_REQUEST
+        try:
+            await self._begin(ConfChange(Change.ADD if add else Change.REMOVE, server))
+        except NotLeader as error:
+            destination, reason = error.leader_id or NO_LEADER, None
+        except ProposalDropped as dropped:
+            farm.log.info("member-change-refused", peer=server.id, reason=dropped.reason)
+            word = dropped.reason.partition(":")[0]
+            reason = _REASONS.get(word, Refusal.APPLICATION)
+        except NoQuorum:
+            reason = Refusal.NO_QUORUM
+        finally:
+            self._serving = False
+        slot.resolve(self._answer(request, destination, reason))
+
+    def _answer(self, request: Request, destination: int, reason: int | None) -> Response:
+        """``reason`` 0: it has begun; None: another member leads."""
+        farm, kind = self._farm, MessageType(request.type + 1)
+        next_index = reason or (0 if reason is None else farm.raw.status().last_index + 1)
+        return Response(kind, farm.node_id, destination, farm.raw.term, next_index, reason == 0)
+
+
+async def _both(event: trio.Event, other: trio.Event, wait_s: float, scope: trio.CancelScope) -> None:
+    await event.wait()
+    with trio.move_on_after(wait_s):
+        await other.wait()
+    scope.cancel()

@@ -1,0 +1,155 @@
+"""Entries and changes on their way into the log, and what became of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from garlicfarm.errors import (
+    AuthError,
+    EntryRefused,
+    NoQuorum,
+    OutcomeUnknown,
+    ProposalDropped,
+    RemoteProtocolError,
+    TransportError,
+)
+from garlicfarm.raft import Refusal
+from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
+
+if TYPE_CHECKING:
+    from garlicfarm.node.farm import Farm
+
+__all__ = ["Posts", "Proposal"]
+
+REDIRECT_PAUSE_S = 0.05
+MAX_PENDING_POSTS = 4096
+_REASONS = {
+    Refusal.UNCOMMITTED: "too-much-uncommitted",
+    Refusal.TRANSFER: "leadership-in-transfer",
+    Refusal.ROLE: "role-missing",
+}
+
+
+class Proposal:
+    """Something proposed to the core. ``begun`` is set once the core took or dropped it, ``done`` once
+    its outcome is known."""
+
+    __slots__ = ("begun", "done", "dropped", "outcome", "since")
+
+    def __init__(self) -> None:
+        self.begun = trio.Event()
+        self.done = trio.Event()
+        self.since = trio.current_time()
+        self.outcome: tuple[int, int] | None = None
+        self.dropped: ProposalDropped | None = None
+
+
+class Posts:
+    """What this member proposes, here or through the leader."""
+
+    def __init__(self, farm: Farm) -> None:
+        self._farm = farm
+        self._proposals: dict[int, Proposal] = {}
+
+    def settle(self, token: int, outcome: tuple[int, int] | str | None) -> None:
+        """The core tells what became of a proposal."""
+        proposal = self._proposals.pop(token)
+        if isinstance(outcome, str):
+            proposal.dropped = ProposalDropped(outcome)
+        else:
+            proposal.outcome = outcome
+        proposal.done.set()
+        if isinstance(outcome, tuple):
+            self._farm.metrics.raft_commit_seconds.observe(trio.current_time() - proposal.since)
+
+    def propose(self, start: Callable[[int], None]) -> Proposal:
+        """Have the core do ``start(token)``, which may raise `ProposalDropped`."""
+        proposal = Proposal()
+        self._farm.put(self._start, start, self._farm.next_token(), proposal)
+        return proposal
+
+    def _start(self, start: Callable[[int], None], token: int, proposal: Proposal) -> None:
+        try:
+            start(token)
+        except ProposalDropped as dropped:
+            proposal.dropped = dropped
+            proposal.done.set()
+        else:
+            self._proposals[token] = proposal
+        proposal.begun.set()
+
+    async def outcome(self, proposal: Proposal) -> tuple[int, int]:
+        """(index, term) after the commit. Raises `ProposalDropped`, `OutcomeUnknown`."""
+        await proposal.done.wait()
+        metrics = self._farm.metrics
+        if proposal.dropped is not None:
+            metrics.count_proposals("dropped")
+            raise proposal.dropped
+        if proposal.outcome is None:
+            metrics.count_proposals("unknown")
+            raise OutcomeUnknown("leadership was lost before the commit")
+        metrics.count_proposals("committed")
+        return proposal.outcome
+
+    async def post(self, entry: bytes, author: int) -> tuple[int, int]:
+        """Append one application entry, here or through the leader; (index, term) after its commit.
+
+        ``author``: the member it is from, 0 for users. Raises `EntryRefused` (the caller's fault),
+        `ProposalDropped`, `NoQuorum` (certainly not appended), `OutcomeUnknown`. Cancelled, it may or
+        may not be appended.
+        """
+        farm, propose = self._farm, self._farm.raw.propose
+        farm.application.check(entry, author)
+        if len(entry) > farm.limits.max_entry_bytes:
+            raise EntryRefused("", f"larger than {farm.limits.max_entry_bytes} bytes")
+        if len(self._proposals) >= MAX_PENDING_POSTS:
+            raise ProposalDropped("too-many-posts")
+        sent = False
+        with trio.move_on_after(farm.answer_timeout_s):
+            while True:
+                if not farm.leader_id:
+                    await farm.wait_leader_change()
+                elif farm.is_leader:
+                    sent = True
+                    try:
+                        return await self.outcome(self.propose(partial(propose, (entry,))))
+                    except ProposalDropped as dropped:
+                        if dropped.reason != "not-leader":
+                            raise
+                    sent = False
+                    await trio.sleep(REDIRECT_PAUSE_S)
+                else:
+                    sent = True
+                    posted = await self._forward(farm.leader_id, entry)
+                    if posted is not None:
+                        return posted
+                    sent = False
+                    await trio.sleep(REDIRECT_PAUSE_S)
+        if sent:
+            raise OutcomeUnknown(f"not committed within {farm.answer_timeout_s:g} s")
+        raise NoQuorum(f"no leader within {farm.answer_timeout_s:g} s")
+
+    async def _forward(self, leader: int, entry: bytes) -> tuple[int, int] | None:
+        """Through the leader's ClientRequest connection; None if it was certainly not appended and
+        another leader may take it."""
+        value = LogEntry(0, ValueType.APPLICATION, entry)
+        request = Request(MessageType.CLIENT_REQUEST, self._farm.node_id, leader, entries=(value,))
+        try:
+            response = await self._farm.peers.call(leader, request)
+        except (TransportError, AuthError, RemoteProtocolError):
+            return None  # certainly not sent, whatever is wrong with the connection
+        if response is None:
+            return None
+        if response.accepted:
+            return response.next_index - 1, response.term
+        if response.destination == leader and response.next_index:
+            if response.next_index in (Refusal.TOO_LARGE, Refusal.APPLICATION):
+                raise EntryRefused(
+                    "", f"the leader refuses what this member ({self._farm.node_id}) lets pass"
+                )
+            raise ProposalDropped(_REASONS.get(response.next_index, "refused"))
+        return None
