@@ -15,8 +15,9 @@ from garlicfarm.farm.status import encode_admin
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.feed.source import EntryStream
 from garlicfarm.node.farm import Farm
-from garlicfarm.raft import Entry, Role
+from garlicfarm.raft import Change, ConfChange, Entry, Role
 from garlicfarm.transport import Endpoint
+from garlicfarm.wire.messages import ClusterServer
 
 __all__ = ["View"]
 
@@ -83,6 +84,45 @@ class View:
             if server.id == leader:
                 return leader, server.endpoint
         return None
+
+    def leader_url(self) -> str | None:
+        return self._report(self._farm.leader_id)[0].admin_url
+
+    # ------------------------------------------------------------------ members
+
+    def members(self) -> dict[str, Any]:
+        status, ever = self.status(), self._farm.members.ever
+        rows = [{key: row[key] for key in ("id", "endpoint", "role")} for row in status["members"]]
+        same = ("farm", "leader", "quorum", "fault_tolerance")
+        return {
+            "schema": "garlicfarm.members/1",
+            **{key: status[key] for key in same},
+            "members": rows,
+            "joining": self._joining(),
+            "used_ids": sorted(ever),
+        }
+
+    def _joining(self) -> dict[str, Any] | None:
+        """A server that this leader brings in."""
+        core, servers = self._farm.raw.status(), self._farm.raw.servers
+        members = {server.id for server in core.configuration.servers}
+        for server in servers:
+            if server.id not in members and server.id in core.peers:
+                match = core.peers[server.id].match_index
+                row = {"id": server.id, "endpoint": server.endpoint}
+                return {**row, "match": match, "last_index": core.last_index}
+        return None
+
+    async def change_member(
+        self, change: str, member: int, endpoint: str, force: bool, user: str
+    ) -> tuple[int, int]:
+        self._farm.log.info("member-change-asked", change=change, peer=member, user=user)
+        wanted = ConfChange(Change(change), ClusterServer(member, endpoint), force)
+        return await self._farm.members.change(wanted)
+
+    async def step_down(self, to: int, user: str) -> int:
+        self._farm.log.info("step-down-asked", to=to, user=user)
+        return await self._farm.members.step_down(to)
 
     # ------------------------------------------------------------------ status
 
