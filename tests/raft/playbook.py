@@ -204,8 +204,10 @@ class Player:
 
     def wait(self, duration_ms: int) -> None:
         """Time passes; the member is woken whenever it wanted to be."""
-        until = self.now + duration_ms
+        until, woken = self.now + duration_ms, 0
         while (deadline := self.node.deadline_ms) is not None and deadline <= until:
+            woken = woken + 1 if deadline <= self.now else 0
+            assert woken < 5, f"it wants to be woken at {deadline} again and again"
             self.now = max(self.now, deadline)
             self.node.tick(self.now)
             self.turn()

@@ -126,6 +126,7 @@ def test_jrafts_way_through_figure_8_commits_nothing_that_is_overwritten() -> No
             response = stage[3].take(request)
             assert response is not None
             stage[1].hear(seq, response)
+    stage.deliver(1, 2)
     assert stage[1].commit == 0
     stage.elect(5, 3, 4)
     stage.settle(5, 1, 2, 3, 4)

@@ -65,8 +65,9 @@ def test_server_that_joins_counts_in_no_majority() -> None:
     player = _leader()
     player.add(4)
     player.propose(b"x", token=7)
-    (_, seq, request), *_ = player.sent(4)
-    player.answer(seq, request, 2)
+    player.accept(peer=4)
+    player.accept(peer=4)
+    assert player.node.status().peers[4].match_index >= 2
     assert 7 not in player.outcomes
     assert player.commit == 1
 
@@ -86,6 +87,23 @@ def test_configuration_is_appended_when_the_new_server_holds_all_of_the_round() 
     player.accept(peer=2)
     assert player.outcomes == {1: (2, 1)} | {1: (3, 1)}
     assert _ids(player) == [1, 2, 3, 4]
+
+
+def test_configuration_is_not_appended_before_the_round_is_over() -> None:
+    player = Player(batch_bytes=1).lead()
+    player.accept()
+    player.propose(b"a", b"b")
+    while player.requests:
+        player.accept()
+    assert player.commit == 3
+    player.add(4)
+    waiting = []
+    for held in (1, 2, 3):
+        assert len(player.terms) == 3
+        waiting += player.sent(4)
+        _, seq, request = waiting.pop(0)
+        player.answer(seq, request, held + 1)
+    assert len(player.terms) == 4
 
 
 def test_one_member_becomes_two_and_both_are_needed_from_then_on() -> None:

@@ -309,6 +309,21 @@ def test_entries_that_come_before_the_snapshot_is_durable_are_handed_out_after_i
     assert player.state == STATE + b"+"
 
 
+def test_entries_that_were_durable_before_the_snapshot_are_handed_out_after_it() -> None:
+    player = Player(1, [3] * 14, commit=4)
+    player.slow_disk = True
+    for piece in _pieces():
+        player.piece(piece, 4)
+    for _ in range(1 + len(_pieces())):
+        player.sync()
+    player.append(4, (14, 3), commit=14)
+    assert player.commit == 14
+    assert [entry.index for entry in player.applied] == [1, 2, 3, 4]
+    player.sync()
+    assert [meta.index for meta in player.restored] == [10]
+    assert [entry.index for entry in player.applied] == [11, 12, 13, 14]
+
+
 def test_entries_and_snapshot_of_one_write_come_in_this_order() -> None:
     player = Player()
     player.slow_disk = True
@@ -488,8 +503,9 @@ def test_snapshot_that_is_deleted_while_it_is_sent_is_replaced_by_the_newest() -
 
 
 def test_follower_that_kept_pieces_gets_only_the_others_from_a_new_leader() -> None:
-    stage = _behind()
+    stage = _behind(batch_bytes=10)
     stage[2].take_snapshot()
+    _deliver_a_piece(stage)
     _deliver_a_piece(stage)
     stage[1].lose()
     stage.elect(2, 1)
@@ -508,7 +524,7 @@ def test_follower_that_kept_pieces_gets_only_the_others_from_a_new_leader() -> N
             stage.deliver(2, 1, 3)
         else:
             stage[2].refuse(1)
-    assert sent == [0, 20]
+    assert sent == [0, 20, 30]  # the answer to the first piece says what is held
     assert stage[3].state == stage[2].state
 
 

@@ -1,0 +1,566 @@
+"""Rules of the core broken on purpose, each with the test that notices. A mutant is a change of the text of
+one module, loaded in a fresh copy of the core beside the real one; production code has no switch for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+__all__ = ["MUTANTS", "Mutant", "run"]
+
+_FRESH = (
+    "garlicfarm.raft",
+    "garlicfarm.testing.invariants",
+    "garlicfarm.testing.memory_storage",
+    "tests.raft",
+)
+"""What is loaded anew with a mutant: the core, and whatever holds on to its names."""
+
+
+class Mutant(NamedTuple):
+    """``module`` of `garlicfarm.raft` with each text replaced that must occur in it once. ``killed_by``: a
+    test that fails with it: the file (without "test_raft_" and ".py") and the test (without "test_")."""
+
+    rule: str
+    name: str
+    module: str
+    changes: Sequence[tuple[str, str]]
+    killed_by: str
+
+    @property
+    def path(self) -> Path:
+        found = importlib.util.find_spec(f"garlicfarm.raft.{self.module}")
+        assert found is not None
+        assert found.origin is not None
+        return Path(found.origin)
+
+    def source(self) -> str:
+        """The module's source with the changes; AssertionError where a text is not there once."""
+        source = self.path.read_text(encoding="utf-8")
+        for old, new in self.changes:
+            assert source.count(old) == 1, f"{old!r} occurs {source.count(old)} times in {self.path}"
+            source = source.replace(old, new)
+        return source
+
+
+class _Patched(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def __init__(self, mutant: Mutant) -> None:
+        self._name = f"garlicfarm.raft.{mutant.module}"
+        self._code = compile(mutant.source(), f"{mutant.path} ({mutant.name})", "exec")
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        return importlib.util.spec_from_loader(fullname, self) if fullname == self._name else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(self._code, module.__dict__)
+
+
+def _is_fresh(name: str) -> bool:
+    return any(name == root or name.startswith(root + ".") for root in _FRESH)
+
+
+@contextmanager
+def _loaded(mutant: Mutant | None) -> Iterator[None]:
+    """Whatever is imported meanwhile is the mutant's, None: the clean core's."""
+    finder = _Patched(mutant) if mutant is not None else None
+    kept = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_fresh(name)}
+    if finder is not None:
+        sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        if finder is not None:
+            sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if _is_fresh(name)]:
+            del sys.modules[name]
+        sys.modules.update(kept)
+        for name, module in kept.items():
+            parent, _, child = name.rpartition(".")
+            if parent in sys.modules:
+                setattr(sys.modules[parent], child, module)
+
+
+def run(test: str, mutant: Mutant | None) -> BaseException | None:
+    """Run a test, with all its parameters, on the core with the mutant (None: as it is); how it failed."""
+    module, _, name = test.partition("::")
+    with _loaded(mutant):
+        try:
+            # A broken core may fail as soon as it is loaded by what the test imports.
+            function = getattr(importlib.import_module(f"tests.raft.test_raft_{module}"), f"test_{name}")
+            for arguments in _arguments(function):
+                function(**arguments)
+        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - that it fails is the result
+            return error
+    return None
+
+
+def _arguments(function: Callable[..., None]) -> Iterator[dict[str, Any]]:
+    """All that its ``parametrize`` marks come to."""
+    choices = []
+    for mark in getattr(function, "pytestmark", ()):
+        names, values = mark.args
+        names = names.split(",") if isinstance(names, str) else names
+        choices.append(
+            [dict(zip(names, value if len(names) > 1 else (value,), strict=True)) for value in values]
+        )
+    for combination in itertools.product(*choices):
+        yield {name: value for chosen in combination for name, value in chosen.items()}
+
+
+MUTANTS = (
+    Mutant(
+        "durability",
+        "answers before what it rests on is durable",
+        "member",
+        [("if barrier <= self._persisted:", "if True:")],
+        "durability::vote_does_not_leave_before_it_is_durable",
+    ),
+    Mutant(
+        "durability",
+        "asks for votes before its own is durable",
+        "member",
+        [
+            (
+                "self._held.append((self.barrier(), (peer, self.seq, message)))",
+                "self.requests.append((peer, self.seq, message))",
+            )
+        ],
+        "durability::vote_requests_and_the_own_vote_wait_until_they_are_durable",
+    ),
+    Mutant(
+        "durability",
+        "counts its own log before it is durable",
+        "leadership",
+        [("member.log.stable if s.id", "member.log.last_index if s.id")],
+        "durability::leaders_own_log_counts_only_when_it_is_durable",
+    ),
+    Mutant(
+        "durability",
+        "takes a pending write for what replaced it (A-B-A)",
+        "log",
+        [("write[1] = min(write[1], index - 1)", "pass")],
+        "durability::pending_write_does_not_bring_back_what_a_later_one_replaces",
+    ),
+    Mutant(
+        "durability",
+        "writes no commit index",
+        "member",
+        [("HardState(self.term, self.vote, self.commit)", "HardState(self.term, self.vote, 0)")],
+        "directed_schedules::growth_by_two_servers_leaves_no_two_majorities_that_do_not_meet",
+    ),
+    Mutant(
+        "vote",
+        "votes for a log behind its own",
+        "core",
+        [("            and self._is_up_to_date(request)\n        )", "        )")],
+        "paper_elections::5_4_1_voter_denies_its_vote_if_its_own_log_is_more_up_to_date",
+    ),
+    Mutant(
+        "vote",
+        "takes the longer log for the more up-to-date one",
+        "core",
+        [
+            (
+                "(request.last_log_term, request.last_log_index) >= (log.last_term, log.last_index)",
+                "(request.last_log_index, request.last_log_term) >= (log.last_index, log.last_term)",
+            )
+        ],
+        "paper_elections::5_4_1_voter_denies_its_vote_if_its_own_log_is_more_up_to_date",
+    ),
+    Mutant(
+        "vote",
+        "votes twice in a term",
+        "core",
+        [("(free or member.vote == request.source)", "True")],
+        "paper_elections::5_2_server_votes_for_at_most_one_candidate_in_a_term_first_come_first_served",
+    ),
+    Mutant(
+        "vote",
+        "leaves a vote behind where a probe was in term 0",
+        "core",
+        [("0 < request.term == member.term", "request.term == member.term")],
+        "pre_vote::vote_is_never_given_in_term_0_which_nobody_leads",
+    ),
+    Mutant(
+        "log match",
+        "accepts entries without a look at the one before",
+        "follower",
+        [("previous > member.commit and log.term(previous) != request.last_log_term", "False")],
+        "paper_replication::5_3_follower_refuses_entries_whose_predecessor_it_does_not_have",
+    ),
+    Mutant(
+        "log match",
+        "deletes what matches",
+        "appended",
+        [
+            (
+                "if entry.index > commit and (entry.index > log.last_index or "
+                "log.term(entry.index) != entry.term):",
+                "if entry.index > commit:",
+            )
+        ],
+        "paper_replication::5_3_message_that_repeats_a_part_of_the_log_takes_nothing_away",
+    ),
+    Mutant(
+        "log match",
+        "hints at one entry at a time",
+        "appended",
+        [("while index > commit and (", "while False and (")],
+        "paper_replication::5_3_logs_of_figure_7_meet_within_a_round_per_term_not_per_entry",
+    ),
+    Mutant(
+        "commit",
+        "commits entries of earlier terms by counting (JRaft)",
+        "leadership",
+        [(" or member.log.term(index) != member.term", "")],
+        "directed_schedules::jrafts_way_through_figure_8_commits_nothing_that_is_overwritten",
+    ),
+    Mutant(
+        "commit",
+        "commits what it did not verify (JRaft)",
+        "follower",
+        [
+            (
+                "self._take(entries, configurations, min(request.commit_index, last))\n"
+                "        member.respond(token, _APPENDED",
+                "self._take(entries, configurations, min(request.commit_index, log.last_index))\n"
+                "        member.respond(token, _APPENDED",
+            )
+        ],
+        "jraft_defects::s1_heartbeat_commits_only_what_it_verified",
+    ),
+    Mutant(
+        "commit",
+        "begins a term without an entry (JRaft)",
+        "leadership",
+        [("self._append_configuration(member.membership.newest)", "member.log.last_index")],
+        "paper_replication::5_4_2_new_leader_at_once_appends_an_entry_of_its_own_term",
+    ),
+    Mutant(
+        "commit",
+        "commits what one member holds",
+        "leadership",
+        [("matches[len(matches) - member.membership.quorum]", "matches[-1]")],
+        "paper_replication::5_3_entry_is_committed_once_a_majority_has_it",
+    ),
+    Mutant(
+        "commit",
+        "takes a commit for told that could not be followed",
+        "leadership",
+        [("progress.notified = min(member.commit, last)", "progress.notified = member.commit")],
+        "flow_control::commit_that_a_follower_could_not_follow_yet_is_told_again_when_it_can",
+    ),
+    Mutant(
+        "membership",
+        "puts a Configuration in force when it is appended",
+        "membership",
+        [
+            (
+                "self._pending.append((index, configuration))",
+                "self._pending.append((index, configuration)); self.in_force = configuration",
+            )
+        ],
+        "clients::d7_configuration_takes_force_when_it_is_committed",
+    ),
+    Mutant(
+        "membership",
+        "begins a term with the Configuration in force, which reverts a pending change",
+        "leadership",
+        [
+            (
+                "self._append_configuration(member.membership.newest)",
+                "self._append_configuration(member.membership.in_force)",
+            ),
+            ("membership.newest.log_index, like.servers", "membership.in_force.log_index, like.servers"),
+        ],
+        "membership_changes::new_leader_repeats_the_pending_change_and_completes_it",
+    ),
+    Mutant(
+        "membership",
+        "takes a second change while one is in flight",
+        "changes",
+        [("self._change is not None\n            or membership.changing", "False")],
+        "membership_changes::second_change_while_one_is_in_flight_is_refused",
+    ),
+    Mutant(
+        "membership",
+        "takes a change before a commit of its term (the defect of 2015)",
+        "leadership",
+        [("if self._member.commit < self._start:", "if False:")],
+        "directed_schedules::growth_in_one_step_by_a_leader_that_had_not_heard_of_the_first_is_refused",
+    ),
+    Mutant(
+        "membership",
+        "takes a change before the one before is applied",
+        "changes",
+        [("            or membership.in_force.log_index > self._member.applied\n", "")],
+        "membership_changes::change_before_the_one_before_is_applied_is_refused",
+    ),
+    Mutant(
+        "membership",
+        "stands though it has not applied its Configuration",
+        "core",
+        [("return applied and self.id", "return self.id")],
+        "membership_changes::member_that_has_not_applied_its_configuration_does_not_stand",
+    ),
+    Mutant(
+        "membership",
+        "stands outside its committed Configuration",
+        "core",
+        [("applied and self.id in member.membership and", "applied and")],
+        "membership_changes::member_outside_its_committed_configuration_never_stands",
+    ),
+    Mutant(
+        "membership",
+        "leads on after its removal is committed",
+        "leadership",
+        [("self._farewell()\n                self.over = True", "self._farewell()")],
+        "membership_changes::leader_that_is_removed_leads_until_the_commit_and_steps_down_then",
+    ),
+    Mutant(
+        "membership",
+        "goes without a word to those who still owe an answer",
+        "leadership",
+        [
+            (
+                "in self._progress.items():\n            if progress.notified <",
+                "in ():\n            if progress.notified <",
+            )
+        ],
+        "membership_changes::all_others_hear_of_the_commit_that_removes_their_leader",
+    ),
+    Mutant(
+        "membership",
+        "takes entries behind its own removal",
+        "leadership",
+        [(" or member.id not in [s.id for s in member.membership.newest.servers]", "")],
+        "membership_changes::leader_that_is_to_be_removed_takes_no_more_entries",
+    ),
+    Mutant(
+        "membership",
+        "counts a server that only joins",
+        "leadership",
+        [("        servers = member.membership.in_force.servers\n", "        servers = self.servers\n")],
+        "membership_joining::server_that_joins_counts_in_no_majority",
+    ),
+    Mutant(
+        "membership",
+        "waits for a write before a smaller majority counts",
+        "leadership",
+        [("                self.maybe_commit()", "                pass")],
+        "membership_changes::entries_behind_a_change_are_committed_by_the_majority_that_it_makes",
+    ),
+    Mutant(
+        "membership",
+        "adds a server that has not caught up",
+        "changes",
+        [("match_index < joining.until", "False")],
+        "membership_joining::configuration_is_not_appended_before_the_round_is_over",
+    ),
+    Mutant(
+        "snapshot",
+        "drops entries behind a snapshot that may be acknowledged",
+        "log",
+        [("fits = self.first_index", "fits = False and self.first_index")],
+        "snapshots::log_behind_a_snapshot_stays_where_it_meets_it",
+    ),
+    Mutant(
+        "snapshot",
+        "keeps entries behind a snapshot that they do not meet",
+        "log",
+        [(" and self.term(index) == term", "")],
+        "snapshots::log_that_does_not_meet_the_snapshot_is_dropped",
+    ),
+    Mutant(
+        "snapshot",
+        "hands entries out before the snapshot below them",
+        "member",
+        [("return self._restore is None and", "return")],
+        "snapshots::entries_that_were_durable_before_the_snapshot_are_handed_out_after_it",
+    ),
+    Mutant(
+        "snapshot",
+        "restores from a snapshot that is not durable",
+        "member",
+        [("self._restore is not None and self._restore[0] <= self._persisted", "self._restore is not None")],
+        "snapshots::piece_is_answered_when_it_is_stored_and_the_last_when_it_is_the_log",
+    ),
+    Mutant(
+        "snapshot",
+        "begins at 0 whatever the receiver holds",
+        "leadership",
+        [("way.offset = held", "way.offset = expected")],
+        "snapshots::follower_that_kept_pieces_gets_only_the_others_from_a_new_leader",
+    ),
+    Mutant(
+        "snapshot",
+        "installs a snapshot of what it has committed already",
+        "follower",
+        [("if snapshot is not None and snapshot.index > member.commit:", "if snapshot is not None:")],
+        "snapshots::snapshot_that_was_overtaken_by_entries_is_not_installed",
+    ),
+    Mutant(
+        "transfer",
+        "appends while it hands over",
+        "leadership",
+        [("return self._target is not None or", "return")],
+        "transfer::nothing_is_appended_while_it_hands_over",
+    ),
+    Mutant(
+        "transfer",
+        "tells a member to stand that does not hold all",
+        "leadership",
+        [("not seq and progress.match_index == member.log.last_index", "not seq")],
+        "transfer::transfer_to_a_member_that_lags_first_brings_it_up_to_date",
+    ),
+    Mutant(
+        "transfer",
+        "never gives a transfer up",
+        "leadership",
+        [("if self._target is not None and member.now >= self._target[1]:", "if False:")],
+        "transfer::transfer_to_a_dead_member_times_out_and_the_leader_goes_on",
+    ),
+    Mutant(
+        "transfer",
+        "stands on the order of one that does not lead",
+        "core",
+        [("(request.term, request.source) == (member.term, member.leader) and self", "self")],
+        "transfer::order_of_one_that_does_not_lead_is_refused_and_changes_nothing",
+    ),
+    Mutant(
+        "transfer",
+        "does not mark an ordered election",
+        "candidacy",
+        [("ORDERED if marked else 0", "0")],
+        "transfer::leadership_changes_hands_within_a_round_though_all_hear_the_leader",
+    ),
+    Mutant(
+        "pre-vote",
+        "stands without a poll",
+        "candidacy",
+        [("        if ordered:\n", "        if True:\n")],
+        "pre_vote::isolated_member_never_raises_its_term",
+    ),
+    Mutant(
+        "pre-vote",
+        "grants a poll to a log behind its own",
+        "core",
+        [("not self._hears_leader and self._is_up_to_date(request)", "not self._hears_leader")],
+        "pre_vote::pre_vote_is_granted_by_term_and_log_and_changes_nothing",
+    ),
+    Mutant(
+        "pre-vote",
+        "grants a poll while it hears a leader",
+        "core",
+        [("not self._hears_leader and self._is_up_to_date(request)", "self._is_up_to_date(request)")],
+        "pre_vote::member_that_returns_from_a_partition_does_not_depose_the_leader",
+    ),
+    Mutant(
+        "pre-vote",
+        "takes a granted poll for a vote",
+        "candidacy",
+        [("        self._granted.clear()\n", "")],
+        "pre_vote::granted_poll_is_no_vote",
+    ),
+    Mutant(
+        "pre-vote",
+        "takes a refused poll for a granted one",
+        "candidacy",
+        [
+            (
+                "granted = response.accepted or response.type is MessageType.REQUEST_VOTE_RESPONSE",
+                "granted = True",
+            )
+        ],
+        "pre_vote::poll_that_a_majority_grants_is_followed_by_the_vote",
+    ),
+    Mutant(
+        "check-quorum",
+        "leads though nobody answers",
+        "leadership",
+        [("if member.now - self._heard_ms() > config.election_timeout_max_ms:", "if False:")],
+        "check_quorum::leader_that_nobody_answers_steps_down_after_the_upper_election_timeout",
+    ),
+    Mutant(
+        "check-quorum",
+        "leads though only one answers",
+        "leadership",
+        [("sorted(heard)[len(heard) - member.membership.quorum]", "sorted(heard)[max(0, len(heard) - 2)]")],
+        "check_quorum::leader_stays_as_long_as_a_majority_answers",
+    ),
+    Mutant(
+        "check-quorum",
+        "takes a new leader's patience for a sign of life",
+        "progress",
+        [("self.answers and self.last_heard_ms", "self.last_heard_ms")],
+        "membership_changes::member_that_never_answered_this_leader_is_not_heard",
+    ),
+    Mutant(
+        "lease",
+        "votes while it hears a leader",
+        "core",
+        [("if self._hears_leader and request.commit_index != ORDERED:", "if False:")],
+        "vote_lease::vote_is_refused_while_the_leader_is_heard_and_the_term_stays",
+    ),
+    Mutant(
+        "lease",
+        "refuses what the leader ordered",
+        "core",
+        [("if self._hears_leader and request.commit_index != ORDERED:", "if self._hears_leader:")],
+        "vote_lease::ordered_vote_is_judged_by_term_and_log_alone",
+    ),
+    Mutant(
+        "lease",
+        "takes a leader for alive for ever",
+        "core",
+        [("self._lease_until = None\n            if now_ms", "pass\n            if now_ms")],
+        "vote_lease::vote_is_given_once_the_leader_was_silent_for_the_lower_election_timeout",
+    ),
+    Mutant(
+        "read-index",
+        "answers a read by its own word alone",
+        "reads",
+        [
+            (
+                "is_quorum(self._waiting[0].heard)",
+                "is_quorum({s.id for s in self._member.membership.in_force.servers})",
+            )
+        ],
+        "reads::minority_leader_never_answers_a_read_and_says_so_when_it_steps_down",
+    ),
+    Mutant(
+        "read-index",
+        "takes an answer from before the read for a confirmation",
+        "reads",
+        [("if seq <= read.after_seq:", "if False:")],
+        "reads::answer_to_a_request_that_was_sent_before_the_read_confirms_nothing",
+    ),
+    Mutant(
+        "read-index",
+        "reads at a commit index that may be behind, as a new leader",
+        "leadership",
+        [("max(self._member.commit, self._start)", "self._member.commit")],
+        "reads::read_of_a_new_leader_waits_for_its_first_commit",
+    ),
+    Mutant(
+        "read-index",
+        "keeps reads waiting for a member that was removed",
+        "leadership",
+        [("                self._reads.release()\n", "")],
+        "reads::read_that_waits_for_a_member_is_answered_when_that_is_removed",
+    ),
+)
