@@ -51,13 +51,13 @@ class Follower:
         token: int,
     ) -> None:
         """Take the committed entries of a LogPack, as a server that is being brought in; whatever of the
-        own log is not committed and differs gives way."""
-        log = self._member.log
-        fits = request.last_log_index <= log.last_index
+        own log is not committed and differs gives way. Packs begin behind what was committed at the
+        invitation, then where the one before ended: so the logs agree before them."""
+        member, last = self._member, request.last_log_index + len(entries)
+        fits = request.last_log_index <= member.log.last_index
         if fits:
-            last = request.last_log_index + len(entries)
             self._take(entries, configurations, min(request.commit_index, last))
-        self._member.respond(token, _SYNCED, request.source, log.last_index + 1, fits)
+        member.respond(token, _SYNCED, request.source, (last if fits else member.commit) + 1, fits)
 
     def _take(
         self, entries: Sequence[Entry], configurations: Sequence[tuple[int, Configuration]], commit: int
