@@ -372,6 +372,18 @@ MUTANTS = (
         "membership_joining::configuration_is_not_appended_before_the_round_is_over",
     ),
     Mutant(
+        "membership",
+        "names entries as held, when it is invited, that may have been given up",
+        "core",
+        [
+            (
+                "member.respond(token, kind, request.source, member.commit + 1, True)",
+                "member.respond(token, kind, request.source, member.log.last_index + 1, True)",
+            )
+        ],
+        "membership_joining::entries_that_an_earlier_leader_lost_are_not_taken_for_committed_by_packs",
+    ),
+    Mutant(
         "snapshot",
         "drops entries behind a snapshot that may be acknowledged",
         "log",

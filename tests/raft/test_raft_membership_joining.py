@@ -337,3 +337,25 @@ def test_member_that_was_removed_may_be_added_again_as_far_as_the_core_knows() -
     stage[1].change(Change.ADD, 3, token=8)
     stage.settle(1, 2, 3)
     assert {tuple(_ids(stage[member])) for member in (1, 2, 3)} == {(1, 2, 3)}
+
+
+def test_entries_that_an_earlier_leader_lost_are_not_taken_for_committed_by_packs() -> None:
+    """The server was invited before, by a leader whose last entries nobody else took; the next one sends
+    what is committed in packs, which do not say the term before their first entry."""
+    stage = _stage()
+    stage[1].change(Change.ADD, 9)
+    stage[1].propose(b"lost", b"lost too")
+    for _ in range(4):
+        stage.deliver(1, 9)
+    assert len(stage[9].terms) == len(stage[1].terms) == stage[1].commit + 3
+    stage[1].crash()
+    stage.elect(2, 3)
+    stage[2].propose(*[b"%d" % n for n in range(150)])
+    stage.settle(2, 3)
+    stage[2].node.extensions(9, ALL)  # so its invitation is taken for a resumption
+    stage[2].change(Change.ADD, 9)
+    for _ in range(3):
+        stage.settle(2, 1, 3, 9)
+    assert _ids(stage[9]) == [1, 2, 3, 9]
+    assert stage[9].terms == stage[2].terms
+    assert stage[9].state == stage[2].state
