@@ -27,6 +27,7 @@ __all__ = [
     "member_password",
     "read_private_file",
     "read_secret_file",
+    "write_private_file",
     "write_secret_file",
 ]
 
@@ -128,14 +129,22 @@ def write_secret_file(path: Path, secret: bytes) -> None:
     """
     if len(secret) != 32:
         raise LocalProtocolError("a farm secret has 32 bytes")
+    write_private_file(path, base64.urlsafe_b64encode(secret).rstrip(b"=") + b"\n")
+
+
+def write_private_file(path: Path, data: bytes) -> None:
+    """Write a new file that holds a secret, mode 0600, durably. An existing file is never overwritten.
+
+    :raises ConfigError: the file exists, or cannot be made.
+    """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(base64.urlsafe_b64encode(secret).rstrip(b"=") + b"\n")
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError as error:
-        raise ConfigError([f"{path} exists; a farm secret is never overwritten"]) from error
+        raise ConfigError([f"{path} exists; a file with a secret is never overwritten"]) from error
     except OSError as error:
         raise ConfigError([f"{path} cannot be written: {error.strerror}"]) from error
     sync_directory(path.parent)

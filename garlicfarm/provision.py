@@ -14,9 +14,10 @@ import json
 import os
 import secrets
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,11 @@ import msgspec
 from garlicfarm.certificates import make_certificate
 from garlicfarm.config import load
 from garlicfarm.config.forms import is_dial_url
-from garlicfarm.errors import ConfigError, StorageError
+from garlicfarm.errors import ConfigError, StorageError, StorageMissing
 from garlicfarm.identity import write_secret_file
-from garlicfarm.storage import DataDirectory, Genesis, create_store
+from garlicfarm.storage import DataDirectory, Genesis, create_store, schema
 from garlicfarm.storage.directory import fsync_path
+from garlicfarm.storage.log_store import FILE_NAME
 from garlicfarm.token import JoinToken
 from garlicfarm.transport import Endpoint
 from garlicfarm.users import UserStore
@@ -45,6 +47,7 @@ __all__ = [
     "create_farm",
     "create_joining_node",
     "create_node",
+    "read_genesis",
     "remove_node",
 ]
 
@@ -120,6 +123,21 @@ def create_joining_node(directory: Path, member: MemberPlan, token: JoinToken) -
         _make_node(staging, farm, token.id, member)
         genesis = Genesis(farm.name, token.farm_id, farm.application, token.algorithm, None)
         _make_store(staging, farm, token.farm_secret, genesis)
+
+
+def read_genesis(directory: Path) -> Genesis:
+    """What the store in ``directory`` was born with; a node may be running on it.
+
+    Raises `StorageMissing`, `StorageDamaged`, `StorageError`.
+    """
+    path = directory / FILE_NAME
+    if not path.exists():
+        raise StorageMissing(f"there is no store in {directory}")
+    try:
+        with closing(schema.connect(path, "ro")) as db:
+            return schema.read_genesis(db)
+    except sqlite3.Error as error:
+        raise schema.storage_error(error, path) from error
 
 
 def remove_node(directory: Path) -> None:

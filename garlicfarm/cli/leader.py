@@ -1,0 +1,56 @@
+"""`garlicfarm leader`: who leads a farm, and letting another member lead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
+from garlicfarm.cli.remote import ask
+
+if TYPE_CHECKING:
+    from garlicfarm.client.admin import AdminClient
+
+__all__ = ["leader"]
+
+
+@click.group()
+def leader() -> None:
+    """The leader of a farm."""
+
+
+@leader.command()
+@shared_options()
+def show(options: Options) -> None:
+    """Who leads, and in which term."""
+    from garlicfarm.errors import NoQuorum
+
+    body = ask(options, lambda client, farm: client.status(farm))
+    if body["leader"] is None:
+        raise NoQuorum(f"the farm {body['farm']} has no leader now, as far as node {body['node']} knows")
+    endpoints = {row["id"]: row["endpoint"] for row in body["members"]}
+    _print(
+        options, {"leader": body["leader"], "endpoint": endpoints.get(body["leader"]), "term": body["term"]}
+    )
+
+
+@leader.command()
+@click.option(
+    "--to", type=click.IntRange(1, 2**31 - 1), default=None, help="Id of the member that is to lead then."
+)
+@shared_options()
+def stepdown(options: Options, to: int | None) -> None:
+    """Let another member lead: the one that is best placed, or --to."""
+
+    async def step_down(client: AdminClient, farm: str) -> int:
+        return await client.step_down(farm, to or 0)
+
+    _print(options, {"leader": ask(options, step_down)})
+
+
+def _print(options: Options, row: dict[str, Any]) -> None:
+    if options.output == "json":
+        print_json("garlicfarm.leader/1", row)
+    else:
+        print_rows(options.output, "", [row])

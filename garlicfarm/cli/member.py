@@ -1,0 +1,182 @@
+"""`garlicfarm member`: who is a member of a farm, and how that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from garlicfarm.cli.lazy import LazyGroup
+from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
+from garlicfarm.cli.remote import ask
+
+if TYPE_CHECKING:
+    from garlicfarm.client.admin import AdminClient
+
+__all__ = ["add", "list_", "member", "remove", "set_"]
+
+CATCH_UP_POLL_S = 1.0
+PATIENCE_S = 5.0
+RETRY_S = 0.25
+_PASSING = ("nothing-committed-yet", "leadership-in-transfer")
+
+_Request = Callable[["AdminClient", str], Awaitable[tuple[int, int]]]
+
+
+@click.group(
+    cls=LazyGroup,
+    targets={
+        "add": "garlicfarm.cli.member:add",
+        "list": "garlicfarm.cli.member:list_",
+        "remove": "garlicfarm.cli.member:remove",
+        "set": "garlicfarm.cli.member:set_",
+        "token": "garlicfarm.cli.member_token:token",
+    },
+)
+def member() -> None:
+    """The members of a farm. Changing them is up to the leader: run it there, or name its URL with --node."""
+
+
+@click.command("list")
+@shared_options()
+def list_(options: Options) -> None:
+    """Members, and who is joining, as the node that answers knows them."""
+    body = ask(options, lambda client, farm: client.members(farm))
+    rows = [{key: row[key] for key in ("id", "endpoint", "role")} for row in body["members"]]
+    joining = body["joining"]
+    if joining is not None:
+        role = f"joining, {joining['match']} of {joining['last_index']}"
+        rows.append({"id": joining["id"], "endpoint": joining["endpoint"], "role": role})
+    if options.output == "table":
+        for row in rows:
+            row["endpoint"] = row["endpoint"].partition("?")[0]
+    if options.output == "json":
+        print_json(body.pop("schema"), body)
+    else:
+        print_rows(options.output, "", rows)
+
+
+@click.command()
+@click.argument("id", type=click.IntRange(1, 2**31 - 1))
+@click.argument("endpoint")
+@shared_options()
+def add(options: Options, id: int, endpoint: str) -> None:
+    """Let the server ID at ENDPOINT join, which runs on a store that `node join` made.
+
+    `node join` asks for this itself: use that, unless its request is to be made by somebody else.
+    """
+    new = {"id": id, "endpoint": endpoint, "role": "follower"}
+
+    async def request(client: AdminClient, farm: str) -> tuple[int, int]:
+        return await client.add_member(farm, id, endpoint)
+
+    _change(options, request, id, lambda rows: [*rows, new])
+
+
+@click.command("set")
+@click.argument("id", type=click.IntRange(1, 2**31 - 1))
+@click.argument("endpoint")
+@shared_options()
+def set_(options: Options, id: int, endpoint: str) -> None:
+    """Change the endpoint of member ID, which must listen at ENDPOINT already."""
+
+    async def request(client: AdminClient, farm: str) -> tuple[int, int]:
+        return await client.set_member(farm, id, endpoint)
+
+    _change(options, request, id, lambda rows: rows)
+
+
+@click.command()
+@click.argument("id", type=click.IntRange(1, 2**31 - 1))
+@click.option("--force", is_flag=True, help="Also where those that are left may be no majority.")
+@shared_options()
+def remove(options: Options, id: int, force: bool) -> None:
+    """Remove member ID for ever, dead or alive; a leader hands over first. Ids are used once."""
+
+    async def request(client: AdminClient, farm: str) -> tuple[int, int]:
+        return await client.remove_member(farm, id, force=force)
+
+    _change(options, request, id, lambda rows: [row for row in rows if row["id"] != id])
+
+
+def _change(
+    options: Options, request: _Request, member_id: int, result: Callable[[list[dict[str, Any]]], Any]
+) -> None:
+    """Make a change, and tell how many members may be lost before it and after it."""
+    from garlicfarm.errors import NotLeader, OutcomeUnknown, ProposalDropped
+
+    async def make(client: AdminClient, farm: str) -> tuple[Any, Any]:
+        body = await client.members(farm)
+        rows = body["members"]
+        before, after = _figures(rows), _figures(result(rows))
+        figures = [{"when": "before", **before}, {"when": "after", **after}]
+        leads = body["leader"] == member_id
+        try:
+            return figures, await _persistently(request, client, farm, leads)
+        except ProposalDropped:
+            click.echo(f"{_sentence(before)}; after the change {_sentence(after)}", err=True)
+            raise
+        except NotLeader:
+            click.echo(
+                "only the leader changes the members: run this on its machine, or name its admin URL with "
+                "--node, and a user that it knows",
+                err=True,
+            )
+            raise
+        except OutcomeUnknown:
+            if not await _joined(client, farm, member_id):
+                raise
+            return figures, (None, None)
+
+    figures, (index, term) = ask(options, make)
+    if options.output == "json":
+        before, after = figures
+        body = {"index": index, "term": term, "before": before, "after": after}
+        print_json("garlicfarm.member-change/1", body)
+    else:
+        print_rows(options.output, "", figures)
+
+
+async def _persistently(request: _Request, client: AdminClient, farm: str, leads: bool) -> tuple[int, int]:
+    """Make the request again while the reason for its refusal passes by itself: a new leader begins with
+    a commit of its own. ``leads``: it is the leader that is to go, and its successor has to be found."""
+    import trio
+
+    from garlicfarm.errors import NotLeader, ProposalDropped
+
+    deadline = trio.current_time() + PATIENCE_S
+    while True:
+        try:
+            return await request(client, farm)
+        except (NotLeader, ProposalDropped) as error:
+            passes = leads if isinstance(error, NotLeader) else error.reason in _PASSING
+            if not passes or trio.current_time() > deadline:
+                raise
+        await trio.sleep(RETRY_S)
+
+
+async def _joined(client: AdminClient, farm: str, member_id: int) -> bool:
+    """Wait for a server that is catching up; whether it is a member then."""
+    import trio
+
+    while True:
+        body = await client.members(farm)
+        if any(row["id"] == member_id for row in body["members"]):
+            return True
+        joining = body["joining"]
+        if joining is None or joining["id"] != member_id:
+            return False
+        click.echo(f"catching up: {joining['match']} of {joining['last_index']} entries", err=True)
+        await trio.sleep(CATCH_UP_POLL_S)
+
+
+def _figures(members: Sequence[dict[str, Any]]) -> dict[str, int]:
+    majority = len(members) // 2 + 1
+    reachable = sum(row["role"] not in ("unreachable", "unknown") for row in members)
+    can_lose = max(0, reachable - majority)
+    return {"members": len(members), "majority": majority, "reachable": reachable, "can_lose": can_lose}
+
+
+def _sentence(figures: dict[str, int]) -> str:
+    return f"{figures['reachable']} of {figures['members']} members reachable, {figures['majority']} needed"

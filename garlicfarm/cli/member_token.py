@@ -1,0 +1,132 @@
+"""`garlicfarm member token`: what one new node needs in order to join."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.remote import ask
+
+if TYPE_CHECKING:
+    from garlicfarm.client.admin import AdminClient
+    from garlicfarm.config import Config
+    from garlicfarm.token import JoinToken
+
+__all__ = ["token"]
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _seconds(context: click.Context, option: click.Parameter, text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,6})([smhd])", text)
+    if found is None or not int(found[1]):
+        raise click.BadParameter(f"{text!r} must be a number and one of s, m, h, d, as 90m")
+    return int(found[1]) * _UNITS_S[found[2]]
+
+
+@click.command()
+@click.option(
+    "--id",
+    "new_id",
+    type=click.IntRange(1, 2**31 - 1),
+    help="Id of the new member, never used before. Default: the highest used one + 1.",
+)
+@click.option(
+    "--expires",
+    "lifetime_s",
+    default="1h",
+    show_default=True,
+    metavar="TIME",
+    callback=_seconds,
+    help="For how long it can be used, as 90m, 1h or 2d.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    required=True,
+    help="New file (mode 0600) to write it to; - is stdout.",
+)
+@shared_options("config", "farm", "timeout")
+def token(options: Options, new_id: int | None, lifetime_s: int, out: Path) -> None:
+    """Make a token with which one new node joins: `garlicfarm node join --token-file FILE`.
+
+    It holds the farm's secret, which is read on this machine, a member's own: whoever has the token can
+    pose as any member, also after it has expired. Only another farm secret takes it back.
+    """
+    import time
+
+    from garlicfarm.config import find_config, load
+    from garlicfarm.identity import write_private_file
+    from garlicfarm.token import encode_token
+
+    async def known(client: AdminClient, farm: str) -> Mapping[str, Any]:
+        return await client.members(farm)
+
+    config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
+    body = ask(options, known)
+    made = _make(config, body, new_id, int(time.time()) + lifetime_s)
+    if str(out) == "-":
+        click.echo(encode_token(made))
+    else:
+        write_private_file(out, f"{encode_token(made)}\n".encode())
+    file = "FILE" if str(out) == "-" else out
+    click.echo(
+        f"this token is a secret: whoever reads it can pose as any member of the farm {made.farm}; delete it "
+        f"once it is used. Where the new member {made.id} is to be:\n"
+        f"garlicfarm node join --token-file {file} --endpoint ssl://HOST:27150",
+        err=True,
+    )
+
+
+def _make(config: Config, body: Mapping[str, Any], new_id: int | None, expires_s: int) -> JoinToken:
+    """The token, from this node's own files and what it knows of the members."""
+    from garlicfarm.errors import ConfigError
+    from garlicfarm.identity import read_secret_file
+    from garlicfarm.provision import read_genesis
+    from garlicfarm.token import JoinToken
+
+    number, section = next((n, s) for n, s in enumerate(config.farm) if s.name == body["farm"])
+    farm_secrets = read_secret_file(section.secret_file)
+    if len(farm_secrets) > 1:
+        raise ConfigError(
+            [
+                f"{section.secret_file} has two lines: finish the rotation of the farm's secret first, "
+                "on all members"
+            ]
+        )
+    used = body["used_ids"]
+    if new_id in used:
+        raise ConfigError([f"the id {new_id} is a member's or was one's; ids are used once"])
+    genesis = read_genesis(config.node.data_dir / "farms" / section.name)
+
+    def own(table: str) -> dict[str, Any]:
+        """What is said in the configuration, for all members alike."""
+        prefix = f"farm[{number}].{table}."
+        return {
+            origin.key.removeprefix(prefix): origin.value
+            for origin in config.origins
+            if origin.key.startswith(prefix) and origin.source.startswith(("file", "environment"))
+        }
+
+    raft = own("raft")
+    raft.pop("priority", None)  # that is a member's own
+    return JoinToken(
+        farm=section.name,
+        farm_id=genesis.farm_id,
+        farm_secret=farm_secrets[0],
+        application=section.application,
+        algorithm=genesis.algorithm,
+        id=new_id or max(used, default=0) + 1,
+        endpoints={row["id"]: row["endpoint"] for row in body["members"]},
+        expires_s=expires_s,
+        preset=config.node.preset,
+        raft=raft,
+        retention=own("retention"),
+        master=section.meta.destination,
+    )
