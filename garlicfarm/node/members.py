@@ -157,8 +157,14 @@ class Members:
             raise ProposalDropped("id-used-before")
         if change.change is not Change.REMOVE and server.id != farm.node_id:
             await self._dial_back(server)
-        proposal = farm.posts.propose(partial(farm.raw.propose_conf_change, change))
-        await proposal.begun.wait()
+        with trio.move_on_after(farm.answer_timeout_s):
+            while True:
+                applied, start = farm.applied_index, partial(farm.raw.propose_conf_change, change)
+                proposal = farm.posts.propose(start)
+                await proposal.begun.wait()
+                if proposal.dropped is None or proposal.dropped.reason != "nothing-committed-yet":
+                    break
+                await farm.wait_applied(applied)  # it has only just been elected
         if proposal.dropped is not None:
             if proposal.dropped.reason == "not-leader":
                 self._must_lead()

@@ -32,7 +32,7 @@ import trio
 
 from garlicfarm.config import FarmSection, MetaSection, RaftSection, RetentionSection
 from garlicfarm.config.model import PRESETS
-from garlicfarm.errors import OutcomeUnknown
+from garlicfarm.errors import OutcomeUnknown, Removed
 from garlicfarm.farm.application import Application
 from garlicfarm.farm.log import LogApplication
 from garlicfarm.handshake import Established, Gate, Guard, initiate, respond
@@ -142,8 +142,8 @@ class Cluster:
         self._farm_id = secrets.token_bytes(16)
         self._secret = secrets.token_bytes(32)
         servers = tuple(ClusterServer(i, f"memory://{_host(i)}:{PORT}") for i in range(1, size + 1))
-        genesis = Genesis(FARM, self._farm_id, "log", 1, Configuration(0, 0, servers))
-        self._disks = {server.id: _Disk(genesis) for server in servers}
+        self._genesis = Genesis(FARM, self._farm_id, "log", 1, Configuration(0, 0, servers))
+        self._disks = {server.id: _Disk(self._genesis) for server in servers}
         self._nodes: dict[int, _Node] = {}
 
     # ------------------------------------------------------------------ what you see
@@ -169,9 +169,12 @@ class Cluster:
         with trio.fail_after(PATIENCE_S):
             while True:
                 for node in sorted(among or self.running):
-                    if self.farm(node).is_leader and self._followers(node) > len(self._disks) // 2:
+                    if self.farm(node).is_leader and self._followers(node) >= self._majority(node):
                         return node
                 await trio.sleep(self._raft.heartbeat_s / 10)
+
+    def _majority(self, leader: int) -> int:
+        return len(self.farm(leader).configuration.servers) // 2 + 1
 
     def _followers(self, leader: int) -> int:
         core = self.farm(leader).raw
@@ -180,6 +183,7 @@ class Cluster:
             node.farm.leader_id == leader and node.farm.raw.term == core.term
             for node_id, node in self._nodes.items()
             if _host(node_id) not in cut_off
+            and any(server.id == node_id for server in core.configuration.servers)
         )
 
     async def applied(self, index: int, nodes: Collection[int] | None = None) -> None:
@@ -212,6 +216,14 @@ class Cluster:
         if node in self._nodes:
             await self.kill(node)
         await self._nursery.start(self._run, node)
+
+    async def enlist(self) -> ClusterServer:
+        """Start one more node, on an empty store, to be made a member by ``farm(leader).members.change``."""
+        node = max(self._disks) + 1
+        genesis = msgspec.structs.replace(self._genesis, configuration=Configuration(0, 0, ()))
+        self._disks[node] = _Disk(genesis)
+        await self._nursery.start(self._run, node)
+        return ClusterServer(node, f"memory://{_host(node)}:{PORT}")
 
     def partition(self, *sides: Collection[int]) -> None:
         """Part the nodes: those of different sides do not hear each other until `heal`."""
@@ -279,6 +291,8 @@ class Cluster:
                     await nursery.start(farm.run)
                     self._nodes[node] = running
                     task_status.started()
+        except* Removed:
+            self._nodes.pop(node)
         finally:
             running.ended.set()
 

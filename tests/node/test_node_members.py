@@ -1,0 +1,112 @@
+"""Members come, go, and are told so: real nodes on a memory network."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from garlicfarm.errors import NotLeader, ProposalDropped
+from garlicfarm.raft import Change, ConfChange
+from garlicfarm.testing.cluster import Cluster, cluster
+from garlicfarm.wire.messages import ClusterServer
+
+
+async def change(nodes: Cluster, kind: Change, server: ClusterServer, *, force: bool = False) -> None:
+    leader = await nodes.leader()
+    index, _ = await nodes.farm(leader).members.change(ConfChange(kind, server, force))
+    await nodes.applied(index, [n for n in nodes.running if n in members(nodes, leader)])
+
+
+def members(nodes: Cluster, node: int) -> list[int]:
+    return [server.id for server in nodes.farm(node).configuration.servers]
+
+
+async def ended(nodes: Cluster, node: int, within_s: float) -> None:
+    with trio.fail_after(within_s):
+        while node in nodes.running:
+            await trio.sleep(0.1)  # noqa: ASYNC110
+
+
+async def test_server_that_is_added_holds_the_whole_log_and_votes(autojump_clock: MockClock) -> None:
+    async with cluster(2) as nodes:
+        for number in range(300):  # more than go without a LogPack
+            await nodes.post(b"%d" % number)
+        server = await nodes.enlist()
+        await change(nodes, Change.ADD, server)
+        leader = await nodes.leader()
+        assert members(nodes, leader) == members(nodes, 3) == [1, 2, 3]
+        await nodes.kill(3 - leader)  # the other one of the first two
+        index, _ = await nodes.post(b"with the new one")
+        await nodes.applied(index)
+        state = nodes.application(leader).snapshot()
+        assert nodes.application(3).snapshot() == state
+
+
+async def test_server_that_cannot_be_dialled_is_not_added(autojump_clock: MockClock) -> None:
+    async with cluster(2) as nodes:
+        with pytest.raises(ProposalDropped, match="cannot-be-dialled"):
+            await change(nodes, Change.ADD, ClusterServer(7, "memory://nobody:1"))
+        await nodes.post(b"goes on")
+
+
+async def test_removed_member_is_told_and_ends(autojump_clock: MockClock) -> None:
+    async with cluster(4) as nodes:
+        leader = await nodes.leader()
+        other = next(n for n in (1, 2, 3, 4) if n != leader)
+        await change(nodes, Change.REMOVE, ClusterServer(other))
+        await ended(nodes, other, 30)
+        await nodes.post(b"goes on")
+        with pytest.raises(ProposalDropped, match="id-used-before"):
+            await change(nodes, Change.ADD, ClusterServer(other, f"memory://node{other}:1"))
+
+
+async def test_member_removed_while_it_was_down_is_told_when_it_comes_back(autojump_clock: MockClock) -> None:
+    async with cluster(4) as nodes:
+        leader = await nodes.leader()
+        other = next(n for n in (1, 2, 3, 4) if n != leader)
+        await nodes.kill(other)
+        await change(nodes, Change.REMOVE, ClusterServer(other))
+        term = nodes.farm(leader).raw.term
+        await trio.sleep(120)
+        await nodes.restart(other)
+        await ended(nodes, other, 120)
+        assert nodes.farm(await nodes.leader()).raw.term == term
+
+
+async def test_leader_that_is_removed_hands_over_first(autojump_clock: MockClock) -> None:
+    async with cluster(3) as nodes:
+        leader = await nodes.leader()
+        with pytest.raises(NotLeader) as told:
+            await nodes.farm(leader).members.change(ConfChange(Change.REMOVE, ClusterServer(leader)))
+        successor = await nodes.leader()
+        assert told.value.leader_id == successor != leader
+        await change(nodes, Change.REMOVE, ClusterServer(leader))
+        await ended(nodes, leader, 30)
+        await nodes.post(b"goes on")
+
+
+async def test_change_without_enough_members_is_refused(autojump_clock: MockClock) -> None:
+    async with cluster(3) as nodes:
+        leader = await nodes.leader()
+        one, other = (n for n in (1, 2, 3) if n != leader)
+        await nodes.kill(one)
+        await trio.sleep(20)
+        with pytest.raises(ProposalDropped, match="too-few-members-heard"):
+            await change(nodes, Change.REMOVE, ClusterServer(other))
+        await change(nodes, Change.REMOVE, ClusterServer(one))  # the dead one may go
+        assert members(nodes, leader) == sorted([leader, other])
+        with pytest.raises(NotLeader):
+            await nodes.farm(other).members.change(ConfChange(Change.REMOVE, ClusterServer(one)))
+
+
+async def test_leader_steps_down_for_the_member_that_is_named(autojump_clock: MockClock) -> None:
+    async with cluster(3) as nodes:
+        leader = await nodes.leader()
+        target = next(n for n in (1, 2, 3) if n != leader)
+        began = trio.current_time()
+        assert await nodes.farm(leader).members.step_down(target) == target
+        assert trio.current_time() - began < 1  # no election timeout is waited for
+        with pytest.raises(ProposalDropped, match="no-such-member"):
+            await nodes.farm(target).members.step_down(9)
+        await nodes.post(b"goes on")
