@@ -24,8 +24,8 @@ def members(nodes: Cluster, node: int) -> list[int]:
 
 async def ended(nodes: Cluster, node: int, within_s: float) -> None:
     with trio.fail_after(within_s):
-        while node in nodes.running:
-            await trio.sleep(0.1)  # noqa: ASYNC110
+        while node in nodes.running:  # noqa: ASYNC110
+            await trio.sleep(0.1)
 
 
 async def test_server_that_is_added_holds_the_whole_log_and_votes(autojump_clock: MockClock) -> None:
