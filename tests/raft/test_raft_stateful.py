@@ -3,12 +3,15 @@ and crashes, checked by the invariants after each step. It shrinks what it finds
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Role
-from tests.raft.playbook import Player, Stage
+from tests.raft.playbook import ALL, Player, Stage
 
 MEMBERS = st.integers(1, 3)
 
@@ -17,9 +20,40 @@ class Cluster(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stage = Stage([], [], [], batch_bytes=20, max_inflight_messages=2)
+        self.tokens = 0
+        self.asked: dict[int, tuple[int, int]] = {}  # reads: whom, and what was committed then
         self.answers: list[tuple[int, Player, int, int, int]] = []  # asker, answerer, its token, seq, start
         for player in self.stage.players.values():
             player.slow_disk = True
+
+    @initialize(knowing=st.sets(MEMBERS))
+    def extend(self, knowing: set[int]) -> None:
+        """These members, and no others, speak the extensions among each other."""
+        for member in knowing:
+            player = self.stage[member]
+            for peer in player.extensions:
+                player.extensions[peer] = ALL if peer in knowing else frozenset()
+                player.node.extensions(peer, player.extensions[peer])
+
+    @rule(member=MEMBERS, to=MEMBERS)
+    def hand_over(self, member: int, to: int) -> None:
+        with suppress(ProposalDropped):
+            self.stage[member].transfer(to)
+
+    @rule(member=MEMBERS)
+    def read(self, member: int) -> None:
+        """Whatever was committed anywhere by now, the read sees."""
+        self.tokens += 1
+        committed = max(player.commit for player in self.stage.players.values())
+        with suppress(ProposalDropped):
+            self.stage[member].read(self.tokens)
+            self.asked[self.tokens] = (member, committed)
+
+    @invariant()
+    def reads_see_what_was_committed(self) -> None:
+        for token, (member, committed) in self.asked.items():
+            index = self.stage[member].reads.get(token)
+            assert index is None or index >= committed
 
     @rule(member=MEMBERS)
     def stand_for_election(self, member: int) -> None:
