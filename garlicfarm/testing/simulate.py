@@ -48,6 +48,7 @@ class Simulation(SimulatedCluster):
         super().__init__(seed, nodes, lambda rng: faults or Faults.draw(rng), LogApplication, TIMING)
         self._misfortune = Misfortune(self)
         self._clients = [Client(self, -i, self._acknowledge) for i in (1, 2)]
+        self._administrators = [Administrator(self), Administrator(self)]
         self._made = 0
         self._fresh_index: int | None = None
         self._leadership: tuple[int, int, int] | None = None  # id, term, since when
@@ -57,7 +58,12 @@ class Simulation(SimulatedCluster):
         world, rng = self.world, self.rng
         for client in self._clients:
             world.at(rng.randint(0, 500), self._post, client)
-        for user in (Proposer(self, self._acknowledge), Reader(self), Administrator(self), self._misfortune):
+        for user in (
+            Proposer(self, self._acknowledge),
+            Reader(self),
+            *self._administrators,
+            self._misfortune,
+        ):
             world.at(rng.randint(0, 500), user.act)
         world.at(rng.randint(0, 500), self._misfortune.snapshot)
         world.at(CHAOS_MS, self._heal)
@@ -81,6 +87,11 @@ class Simulation(SimulatedCluster):
         self.observer.acknowledged(index, term, value)
         if value == FRESH:
             self._fresh_index = index
+
+    def elected(self) -> None:
+        """A leader is asked before it has committed anything, too."""
+        for administrator in self._administrators:
+            self.world.at(self.world.around(20), administrator.ask)
 
     def _heal(self) -> None:
         self._misfortune.end()

@@ -157,7 +157,12 @@ class Administrator:
         if not cluster.faults.change_ms:
             return
         cluster.world.at(cluster.world.around(cluster.faults.change_ms) + 1, self.act)
-        if self._asked:
+        self.ask()
+
+    def ask(self) -> None:
+        """Ask whoever takes itself for the leader, unless an answer is due."""
+        cluster = self._cluster
+        if self._asked or not cluster.faults.change_ms:
             return
         leading = [m for m in cluster.leading() if not cluster.is_paused(m.id)]
         if not leading:

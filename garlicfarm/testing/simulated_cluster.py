@@ -246,11 +246,15 @@ class SimulatedCluster:
             if member.tick_at is None or at < member.tick_at:
                 member.tick_at = at
                 self.world.at(at, self.tick, member, member.generation)
-        if node.role is Role.LEADER and not was_leader and self.world.chance(self.faults.new_leader_crashes):
-            self.world.at(self.world.around(20), self.crash_for_a_while, member)
+        if node.role is Role.LEADER and not was_leader:
+            self.elected()
+            if self.world.chance(self.faults.new_leader_crashes):
+                self.world.at(self.world.around(20), self.crash_for_a_while, member)
 
     def crash_for_a_while(self, member: SimulatedMember) -> None:
         """It is started again some time."""
+        if not self.faults.away_ms:
+            return  # faults are over
         self.crash(member)
         self.world.at(self.world.around(self.faults.away_ms) + 1, self.start, member)
 
@@ -380,6 +384,9 @@ class SimulatedCluster:
         member.until_applied = [w for w in member.until_applied if w[0] > member.applied]
         for then in due:
             then()
+
+    def elected(self) -> None:
+        """Somebody leads anew; for subclasses."""
 
     def applied(self, member: SimulatedMember) -> None:
         """A member's application went on; for subclasses."""
