@@ -58,13 +58,9 @@ class Simulation(SimulatedCluster):
         world, rng = self.world, self.rng
         for client in self._clients:
             world.at(rng.randint(0, 500), self._post, client)
-        for user in (
-            Proposer(self, self._acknowledge),
-            Reader(self),
-            *self._administrators,
-            self._misfortune,
-        ):
-            world.at(rng.randint(0, 500), user.act)
+        users = (Proposer(self, self._acknowledge).act, Reader(self).act, self._misfortune.act)
+        for act in (*users, *(one.act for one in self._administrators)):
+            world.at(rng.randint(0, 500), act)
         world.at(rng.randint(0, 500), self._misfortune.snapshot)
         world.at(CHAOS_MS, self._heal)
         while not self._agreed():
