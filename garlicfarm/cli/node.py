@@ -14,7 +14,11 @@ __all__ = ["init", "node"]
 
 @click.group(
     cls=LazyGroup,
-    targets={"init": "garlicfarm.cli.node:init", "start": "garlicfarm.cli.node_start:start"},
+    targets={
+        "init": "garlicfarm.cli.node:init",
+        "join": "garlicfarm.cli.node_join:join",
+        "start": "garlicfarm.cli.node_start:start",
+    },
 )
 def node() -> None:
     """Make and run the node of this machine."""

@@ -16,7 +16,7 @@ from garlicfarm.cli.options import Options, shared_options
 if TYPE_CHECKING:
     from garlicfarm.config import Config
 
-__all__ = ["start"]
+__all__ = ["level", "start"]
 
 Level = Literal["error", "warning", "info", "debug"]
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -34,12 +34,13 @@ def start(options: Options) -> None:
 
     path = find_config(options.config, os.environ, Path.cwd())
     config = load(path, os.environ)
-    logs.configure(_level(config.log.level, options.verbosity), config.log.format, sys.stderr)
+    logs.configure(level(config.log.level, options.verbosity), config.log.format, sys.stderr)
 
     trio.run(_main, config)
 
 
-def _level(configured: Level, verbosity: int) -> Level:
+def level(configured: Level, verbosity: int) -> Level:
+    """The log level that ``-v`` and ``-q`` make of a configured one."""
     place = _LEVELS.index(configured) + verbosity
     return _LEVELS[min(max(place, 0), len(_LEVELS) - 1)]
 

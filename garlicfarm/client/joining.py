@@ -51,9 +51,8 @@ async def ask_to_join(
     :param endpoints: id → endpoint of servers to begin with.
     :param connect: opens an authenticated stream to an endpoint, as the member that ``server`` is to be.
     :param timeout_s: for each server that is asked.
-    :raises NotYet: no leader was found, or it cannot do it now.
+    :raises NotYet: no leader was found, or it cannot do it now, or not connect to ``server``.
     :raises LocalProtocolError: id or endpoint is another's, or was (the caller's fault).
-    :raises UnreachableError: the leader cannot connect to ``server``.
     :raises AuthError: the farm's secret is another one.
     :raises RemoteProtocolError: no server of this farm is at these endpoints.
 
@@ -122,10 +121,8 @@ def _refused(server: ClusterServer, reason: int) -> Exception:
                 f"another member has the endpoint {server.endpoint}: name this machine's own with --endpoint"
             )
         case Refusal.NOT_DIALLED:
-            return UnreachableError(
-                f"the leader cannot connect to {server.endpoint}",
-                "does that name this machine, and does the firewall let members in?",
-            )
+            why = "does that name this machine, and does the firewall let members in?"
+            return NotYet(UnreachableError(f"the leader cannot connect to {server.endpoint}", why))
         case Refusal.CHANGE_IN_FLIGHT | Refusal.TRANSFER:
             return NotYet(
                 LocalProtocolError("another change of the members is being made; try again when it is done")

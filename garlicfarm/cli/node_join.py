@@ -1,0 +1,331 @@
+"""`garlicfarm node join`: make the node that a token is for, and run it until it is a member."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from garlicfarm.cli.options import Options, shared_options
+
+if TYPE_CHECKING:
+    from garlicfarm.admin.contract import FarmView
+    from garlicfarm.config import Config, FarmSection
+    from garlicfarm.handshake import Established
+    from garlicfarm.token import JoinToken
+
+__all__ = ["join"]
+
+POLL_S = 0.1
+RETRY_S = 1.0
+PATIENCE_ELECTIONS = 4
+"""For how many of the longest election timeouts a refusal that may pass is asked again, and how long a
+server that is being brought in may hear nothing more before it asks again."""
+
+Show = Callable[[str, int, int | None], None]
+"""What goes on, how far it is, and how far it has to go where that is known."""
+
+
+@click.command()
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    required=True,
+    help="File (mode 0600) with the token that `member token` made; - is stdin.",
+)
+@click.option("--endpoint", metavar="URL", required=True, help="What others dial, as ssl://d.example:27150.")
+@click.option(
+    "--listen", metavar="URL", default="", help="Where to listen, if not at every address at that port."
+)
+@click.option(
+    "--admin-url", metavar="URL", help="Where the admin API listens.  [default: https://127.0.0.1:27151]"
+)
+@shared_options("timeout", "verbosity")
+def join(
+    options: Options, directory: Path, token_file: Path, endpoint: str, listen: str, admin_url: str | None
+) -> None:
+    """Make a new node in DIRECTORY (default: here) and enrol it in a farm that runs.
+
+    It is made as `node init` does, then runs until the farm has brought it up to date and made it a member.
+    Interrupted, the same command goes on where it ended. Refused, it leaves nothing behind.
+    """
+    import math
+    import time
+
+    import trio
+
+    from garlicfarm import logs
+    from garlicfarm.cli.node_start import level
+    from garlicfarm.config import load
+    from garlicfarm.errors import GarlicFarmError
+    from garlicfarm.provision import CONFIG_NAME, MemberPlan, create_joining_node, remove_node
+    from garlicfarm.token import check_expiry, decode_token
+
+    token = decode_token(_read(token_file))
+    resumed = (directory / CONFIG_NAME).exists()
+    if not resumed:
+        check_expiry(token, time.time())
+        plan = MemberPlan(endpoint=endpoint, listen=listen)
+        if admin_url is not None:
+            plan = MemberPlan(endpoint=endpoint, listen=listen, admin_url=admin_url)
+        create_joining_node(directory, plan, token)
+    config = load(directory / CONFIG_NAME, os.environ)
+    if resumed:
+        _check_same(config, token, endpoint)
+    logs.configure(level("warning", options.verbosity), config.log.format, sys.stderr)
+    try:
+        if not (resumed and _is_member(config, token)):
+            if resumed:
+                check_expiry(token, time.time())
+            timeout_s = math.inf if options.timeout_s is None else options.timeout_s
+            with _progress() as show:
+                trio.run(_join, config, token, timeout_s, show)
+    except* GarlicFarmError:
+        if not resumed and _is_untouched(config, token):
+            remove_node(directory)
+            click.echo(f"what was made in {directory} is removed again", err=True)
+        raise
+    except* trio.TooSlowError:
+        click.echo("not a member yet; repeat the command, and it goes on where it ended", err=True)
+        raise
+    click.echo(
+        f"node {token.id} is a member of the farm {token.farm}; delete the token, and run the node with: "
+        f"garlicfarm node start --config {directory / CONFIG_NAME}",
+        err=True,
+    )
+
+
+def _read(token_file: Path) -> str:
+    from garlicfarm.identity import read_private_file
+
+    return sys.stdin.read(1 << 20) if str(token_file) == "-" else read_private_file(token_file)
+
+
+# What is on the disk
+
+
+def _check_same(config: Config, token: JoinToken, endpoint: str) -> None:
+    """The node that is there is the one that an interrupted join has made."""
+    from garlicfarm.errors import ConfigError
+    from garlicfarm.identity import read_secret_file
+    from garlicfarm.provision import read_genesis
+    from garlicfarm.transport import Endpoint
+
+    section = _section(config, token)
+    there = Endpoint.parse(section.endpoint, section.default_transport)
+    wanted = Endpoint.parse(endpoint, section.default_transport)
+    if config.node.id != token.id or read_genesis(_store(config, token)).farm_id != token.farm_id:
+        raise ConfigError(
+            [
+                f"{config.path} is of another node than the token is for: nothing was overwritten, "
+                "name a new directory"
+            ]
+        )
+    if (there.scheme, there.host, there.port) != (wanted.scheme, wanted.host, wanted.port):
+        raise ConfigError([f"{config.path} has the endpoint {there}: give that one, or name a new directory"])
+    if token.farm_secret not in read_secret_file(section.secret_file):
+        raise ConfigError(
+            [f"the farm's secret was rotated since {config.path.parent} was made: remove it, and join anew"]
+        )
+
+
+def _section(config: Config, token: JoinToken) -> FarmSection:
+    from garlicfarm.errors import ConfigError
+
+    for section in config.farm:
+        if section.name == token.farm:
+            return section
+    raise ConfigError([f"{config.path} is of a node without the farm {token.farm}: name a new directory"])
+
+
+def _store(config: Config, token: JoinToken) -> Path:
+    return config.node.data_dir / "farms" / token.farm
+
+
+def _is_untouched(config: Config, token: JoinToken) -> bool:
+    """Nothing of the farm has come to this node, which therefore has not promised anything."""
+    from contextlib import closing
+
+    from garlicfarm.storage import LogStore
+
+    with closing(LogStore.open(_store(config, token), farm=token.farm)) as store:
+        return store.initial_state()[0].term == 0 and store.last_index() == 0
+
+
+def _is_member(config: Config, token: JoinToken) -> bool:
+    from contextlib import closing
+
+    from garlicfarm.storage import LogStore
+
+    with closing(LogStore.open(_store(config, token), farm=token.farm)) as store:
+        return any(server.id == token.id for server in store.initial_state()[1].servers)
+
+
+# The enrolment
+
+
+async def _join(config: Config, token: JoinToken, timeout_s: float, show: Show) -> None:
+    from functools import partial
+
+    import trio
+
+    from garlicfarm.errors import GarlicFarmError
+    from garlicfarm.node import serve
+
+    refused: GarlicFarmError | None = None
+    shutdown = trio.Event()
+    with trio.fail_after(timeout_s):
+        async with trio.open_nursery() as nursery:
+            node = await nursery.start(partial(serve, config, shutdown=shutdown))
+            try:
+                await _Enrolment(config, token, node.farms[token.farm], show).run()
+            except GarlicFarmError as error:
+                refused = error
+            shutdown.set()
+    if refused is not None:
+        raise refused
+
+
+class _Enrolment:
+    """Has this node, which is running, made a member."""
+
+    def __init__(self, config: Config, token: JoinToken, farm: FarmView, show: Show) -> None:
+        self._config = config
+        self._token = token
+        self._farm = farm
+        self._show = show
+        self._last_index = 0  # the leader's, when it agreed
+        self._far = (0, 0)  # the last index, and bytes of a snapshot
+        self._since = 0.0  # when anything came in
+
+    async def run(self) -> None:
+        """Return when this node's committed Configuration names it. Raises why it does not come to that."""
+        import trio
+
+        from garlicfarm.client.joining import NotYet, ask_to_join
+        from garlicfarm.errors import LocalProtocolError
+        from garlicfarm.wire.messages import ClusterServer
+
+        section = _section(self._config, self._token)
+        raft = section.raft
+        server = ClusterServer(self._token.id, section.endpoint)
+        patience_s = PATIENCE_ELECTIONS * raft.election_timeout_max_s
+        answer_s = raft.election_timeout_max_s + 2 * raft.rpc_timeout_s
+        connect = self._connector()
+        self._since = trio.current_time()
+        while True:
+            wait_s = RETRY_S
+            try:
+                self._last_index = await ask_to_join(server, self._token.endpoints, connect, answer_s)
+                self._show("invited", 0, None)
+                wait_s = patience_s
+            except NotYet as error:
+                if trio.current_time() - self._since > patience_s:
+                    raise error.reason from None
+                self._show(f"{error} (trying again)", 0, None)
+            except LocalProtocolError:
+                # Perhaps it was made a member meanwhile, and has only not been told.
+                if self._far == (0, 0) or trio.current_time() - self._since > patience_s:
+                    raise
+            if await self._is_member_within(wait_s):
+                return
+
+    def _connector(self) -> Callable[[str], Awaitable[Established]]:
+        from functools import cache, partial
+
+        from garlicfarm.handshake import initiate
+        from garlicfarm.http.digest import ChallengeCache
+        from garlicfarm.identity import member_password
+        from garlicfarm.link import HINT
+        from garlicfarm.plugins import make_transport
+        from garlicfarm.transport import Endpoint, Transport
+
+        token, config, challenges = self._token, self._config, ChallengeCache()
+        default = _section(config, token).default_transport
+
+        @cache
+        def transport(scheme: str) -> Transport:
+            return make_transport(scheme, config.transport.get(scheme, {}), config.base_dir)
+
+        async def connect(text: str) -> Established:
+            endpoint = Endpoint.parse(text, default)
+            return await initiate(
+                partial(transport(endpoint.scheme).open_stream, endpoint),
+                host=f"{endpoint.host}:{endpoint.port}",
+                farm=token.farm,
+                user=str(token.id),
+                password=member_password(token.farm_secret, token.farm_id, token.id),
+                cache=challenges,
+                farm_id=token.farm_id,
+                extensions={HINT: "1"},
+            )
+
+        return connect
+
+    async def _is_member_within(self, wait_s: float) -> bool:
+        """Whether this node becomes a member, as long as something comes in at least every ``wait_s``."""
+        import trio
+
+        begun = trio.current_time()
+        while trio.current_time() < max(begun, self._since) + wait_s:
+            if any(row["id"] == self._token.id for row in self._farm.members()["members"]):
+                return True
+            index, held = self._farm.status()["last_index"], self._snapshot_bytes()
+            if (index, held) != self._far:
+                self._far, self._since = (index, held), trio.current_time()
+            if held:
+                self._show("receiving a snapshot, bytes", held, None)
+            elif index:
+                self._show("catching up, entries", index, max(index, self._last_index))
+            await trio.sleep(POLL_S)
+        return False
+
+    def _snapshot_bytes(self) -> int:
+        """How much is there of a snapshot that is not whole."""
+        from garlicfarm.storage import SNAPSHOTS
+
+        sizes = [0]
+        for part in (_store(self._config, self._token) / SNAPSHOTS).glob("*.part"):
+            with suppress(FileNotFoundError):  # it is whole now, and was renamed
+                sizes.append(part.stat().st_size)
+        return max(sizes)
+
+
+# How it is told
+
+
+@contextmanager
+def _progress() -> Iterator[Show]:
+    """A bar on a terminal, else a line for each stage."""
+    if not sys.stderr.isatty():
+        yield _Lines().show
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda stage, done, total: bar.update(
+            task, description=escape(stage), completed=done, total=total
+        )
+
+
+class _Lines:
+    """One line for each stage, and for each tenth of it."""
+
+    def __init__(self) -> None:
+        self._told: tuple[str, int] = ("", 0)
+
+    def show(self, stage: str, done: int, total: int | None) -> None:
+        told = (stage, 10 * done // total if total else 0)
+        if told != self._told:
+            self._told = told
+            click.echo(f"{stage} {done} of {total}" if total else stage, err=True)
