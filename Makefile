@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab test test-spark check sim crash chaos bench tour bench-spark wheel debs clean help
+.PHONY: lab test test-spark check sim soak crash chaos bench tour bench-spark wheel debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
@@ -35,8 +35,14 @@ check: .venv/test ## ruff and mypy only
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 
-sim: .venv/test ## the core in a simulated network, SEEDS runs
+sim: .venv/test ## the core in a simulated network, SEEDS runs, and who publishes, in a tenth as many
 	.venv/bin/python -m garlicfarm.testing.simulate --seeds $(SEEDS)
+	.venv/bin/python -m garlicfarm.testing.simulate --farm --seeds $$(( ($(SEEDS) + 9) / 10 ))
+
+soak: SEEDS = 10000
+soak: sim ## the same at length (SEEDS=10000), and farms of 1 to 5 members, a tenth as many each
+	for nodes in 1 2 4 5; do .venv/bin/python -m garlicfarm.testing.simulate --nodes $$nodes \
+		--seeds $$(( ($(SEEDS) + 9) / 10 )) || exit; done
 
 crash: .venv/test ## own processes, their leader killed KILLS times; nothing acknowledged may be lost
 	.venv/bin/python tests/crash/run.py --kills $(KILLS) --must-run "$(MUST_RUN)"
