@@ -32,8 +32,9 @@ class KeptWord:
             if response.type is MessageType.REQUEST_VOTE_RESPONSE and response.accepted:
                 self._vote(member.id, response.term, response.destination)
         for _, _, request in ready.requests:
-            # A poll asks about a term that has not begun, or (a RequestVote) names one that is over.
-            if request.term == status.term:
+            # A poll asks about a term that had not begun, or (a RequestVote) names one that is over.
+            polls = request.type is MessageType.PRE_VOTE_REQUEST
+            if request.term == status.term and not polls:
                 spoke_in = max(spoke_in, request.term)
                 if request.type is MessageType.REQUEST_VOTE_REQUEST:
                     self._vote(member.id, request.term, member.id)
