@@ -306,3 +306,16 @@ def test_member_that_was_stuck_in_a_later_term_is_freed_by_the_leaders_next_mess
     stage.elect(1, 2, 3)
     stage.settle(1, 2, 3)
     assert [player.node.leader for player in stage.players.values()] == [1, 1, 1]
+
+
+def test_poll_won_at_once_is_no_word_of_a_term_that_a_crash_may_forget() -> None:
+    """Two of three know no poll in term 0: it stands in the turn in which it asks the third."""
+    stage = Stage([], [], [])
+    player = stage[2]
+    player.node.extensions(1, ALL)
+    player.slow_disk = True
+    player.wait(100)
+    assert player.node.term == 1
+    assert [request.type for _, _, request in player.requests] == [POLL]
+    player.crash()
+    assert player.node.term == 0
