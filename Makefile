@@ -22,7 +22,7 @@ PIP = .venv/bin/python -m pip --disable-pip-version-check
 # Without Spark: .venv/bin/garlicfarm lab.
 lab: .venv/base ## a farm of three nodes on this machine, ranked by Spark (LAB="--nodes 5": options)
 	@if [ -t 1 ]; then .venv/bin/garlicfarm lab --rank --prepare '$(MAKE) .venv/spark' $(LAB); \
-	else $(MAKE) --no-print-directory .venv/spark && .venv/bin/garlicfarm lab --until ranked $(LAB); fi
+	else $(MAKE) --silent --no-print-directory .venv/spark && .venv/bin/garlicfarm lab --until ranked $(LAB); fi
 
 test: check ## ruff, mypy and the tests
 	.venv/bin/python -m pytest -m "not spark" --must-run "$(MUST_RUN)"

@@ -6,6 +6,7 @@ import runpy
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -15,6 +16,9 @@ from hypothesis import HealthCheck, settings
 
 from garlicfarm.errors import ConfigError
 from garlicfarm.testing import i2pd
+
+HERE = Path(__file__).parent
+NAMESPACE = ("unshare", "--map-root-user", "--net")
 
 # How fast a machine draws examples says nothing of the product: speed is the benchmarks' business.
 settings.register_profile("garlicfarm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -26,7 +30,8 @@ def _program(*command: str) -> str | None:
     if shutil.which(command[0]) is None:
         return f"{command[0]} is not installed: as root, make debs"
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
-    return f"{' '.join(command)}: {done.stderr.strip()}" if done.returncode else None
+    *_, cause = ["", *done.stderr.splitlines()]
+    return f"{' '.join(command)}: {cause}" if done.returncode else None
 
 
 def _i2pd() -> str | None:
@@ -47,10 +52,14 @@ def _ipv6() -> str | None:
 
 
 def _fuse() -> str | None:
-    reason: str | None = runpy.run_path(str(Path(__file__).parent / "crash/powerloss.py"))[
-        "why_unavailable"
-    ]()
+    powerloss = runpy.run_path(str(HERE / "crash" / "powerloss.py"))
+    reason: str | None = powerloss["why_unavailable"]()
     return reason
+
+
+def _tun() -> str | None:
+    wires = ("env", f"PYTHONPATH={HERE / 'crash'}", sys.executable, str(HERE / "chaos" / "network.py"), "1")
+    return _program(*NAMESPACE, *wires)
 
 
 NEEDS: dict[str, Callable[[], str | None]] = {
@@ -58,9 +67,10 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "fuse": cache(_fuse),
     "i2pd": cache(_i2pd),
     "ipv6": cache(_ipv6),
-    "netns": cache(partial(_program, "unshare", "--map-root-user", "--net", "true")),
+    "netns": cache(partial(_program, *NAMESPACE, "true")),
     "openssl": cache(partial(_program, "openssl", "version")),
     "strace": cache(partial(_program, "strace", "-o", "/dev/null", "true")),
+    "tun": cache(_tun),
 }
 """Marker → why its tests cannot run here, None if they can. No other test asks what a machine has; only
 those with the marker ``spark`` skip by themselves, since without Spark they cannot even be imported."""

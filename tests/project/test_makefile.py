@@ -100,7 +100,7 @@ def test_make_lab_on_a_terminal_runs_on(project: Path) -> None:
     ours, theirs = os.openpty()
     try:
         subprocess.run(["make", "lab"], cwd=project, env=OUTSIDE, stdin=theirs, stdout=theirs, check=True)
-        assert os.read(ours, 1000).decode().strip() == "asked: lab --rank"
+        assert os.read(ours, 1000).decode().strip() == "asked: lab --rank --prepare make .venv/spark"
     finally:
         os.close(ours)
         os.close(theirs)
