@@ -307,6 +307,8 @@ class Farm:
         if error is None:
             self.log.info("peer-connected", peer=peer)
         else:
+            if isinstance(error, RemoteProtocolError):
+                self.metrics.count_refused("answer")
             self.log.warning("peer-lost", peer=peer, cause=str(error) or type(error).__name__)
 
     def _peer_slow(self, peer: int, p99_s: float, limit_s: float) -> None:

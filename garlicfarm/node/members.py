@@ -266,7 +266,7 @@ class Members:
     def _answer(self, request: Request, destination: int, reason: int | None) -> Response:
         """``reason`` 0: it has begun; None: another member leads."""
         farm, kind = self._farm, MessageType(request.type + 1)
-        next_index = reason or (0 if reason is None else farm.raw.status().last_index + 1)
+        next_index = reason or farm.raw.status().last_index + 1
         return Response(kind, farm.node_id, destination, farm.raw.term, next_index, reason == 0)
 
 
