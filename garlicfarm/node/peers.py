@@ -114,9 +114,13 @@ class Peers:
     def _reconcile(self, nursery: trio.Nursery) -> None:
         wanted = {s.id: s.endpoint for s in self._servers if s.id != self._node_id}
         for member, peer in list(self._peers.items()):
-            if wanted.get(member) != peer.endpoint:
+            if member not in wanted:  # it may still have to hear that it is removed
+                peer.scope.deadline = trio.current_time() + self._timeout_s
+            elif wanted[member] != peer.endpoint:
                 peer.scope.cancel()
-                del self._peers[member]
+            else:
+                continue
+            del self._peers[member]
         for member, endpoint in wanted.items():
             if member not in self._peers:
                 peer = self._peers[member] = self._make(member, endpoint)
@@ -159,13 +163,15 @@ class Peers:
             self._slow(member, p99_s, self._limit_s)
 
     def _on_change(self, member: int, error: Exception | None) -> None:
-        if peer := self._peers.get(member):
-            if error is None:
-                self._extensions(member, peer.link.extensions)
-            text = None if error is None else str(error) or type(error).__name__
-            if text == peer.error:
-                return  # who stays away is told of once
-            peer.error = text
+        peer = self._peers.get(member)
+        if peer is None:
+            return  # it is removed
+        if error is None:
+            self._extensions(member, peer.link.extensions)
+        text = None if error is None else str(error) or type(error).__name__
+        if text == peer.error:
+            return  # who stays away is told of once
+        peer.error = text
         self._changed(member, error)
 
     # ------------------------------------------------------------------ for the farm

@@ -12,6 +12,7 @@ from garlicfarm.errors import UnreachableError
 from garlicfarm.handshake import Established
 from garlicfarm.link import Backoff
 from garlicfarm.node.peers import Peers
+from garlicfarm.wire import encode_request
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request
 
 Clock = trio.testing.MockClock
@@ -127,8 +128,12 @@ async def test_removed_member_is_let_go_and_what_is_sent_to_it_fails(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(network.peers.run)
         await network.follow("1@x", "2@a")
+        network.peers.send(2, 8, vote(2))
         await network.follow(*servers)
+        assert await network.streams["a"].receive_some() == encode_request(vote(2)), "its last message"
+        await trio.sleep(2)
         assert await ended(network.streams["a"])
+        network.unreachable.clear()
         network.peers.send(2, 9, vote(2))
         assert network.unreachable == [(2, 9)]
         assert await network.peers.call(2, vote(2)) is None
