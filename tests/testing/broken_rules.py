@@ -1,0 +1,123 @@
+"""Rules broken on purpose, by changing the text of one function: what random seeds must find soon.
+A text that is no longer there fails the test that uses it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from garlicfarm.farm.state import FarmApplication
+from garlicfarm.raft.changes import Changes
+from garlicfarm.raft.core import RawNode
+from garlicfarm.raft.leadership import Leadership
+from garlicfarm.raft.member import Member
+from garlicfarm.raft.reads import Reads
+
+BrokenRule = Callable[[pytest.MonkeyPatch], None]
+
+
+def _change(patch: pytest.MonkeyPatch, method: Callable[..., Any], *changes: tuple[str, str]) -> None:
+    """Replace texts, each of which occurs once in the source of ``method``, in its class."""
+    source = textwrap.dedent(inspect.getsource(method))
+    for old, new in changes:
+        assert source.count(old) == 1, f"{old!r} is not once in {method.__qualname__}"
+        source = source.replace(old, new)
+    module = sys.modules[method.__module__]
+    names: dict[str, Any] = {}
+    exec("from __future__ import annotations\n" + source, module.__dict__, names)
+    owner = getattr(module, method.__qualname__.partition(".")[0])
+    patch.setattr(owner, method.__name__, names[method.__name__])
+
+
+def acknowledges_before_fsync(patch: pytest.MonkeyPatch) -> None:
+    _change(patch, Member.respond, ("if barrier <= self._persisted", "if True"))
+
+
+def asks_for_votes_before_fsync(patch: pytest.MonkeyPatch) -> None:
+    _change(
+        patch,
+        Member.ask_for_vote,
+        (
+            "self._held.append((self.barrier(), (peer, self.seq, message)))",
+            "self.requests.append((peer, self.seq, message))",
+        ),
+    )
+
+
+def counts_its_own_unsynced_log(patch: pytest.MonkeyPatch) -> None:
+    _change(patch, Leadership.maybe_commit, ("member.log.stable if", "member.log.last_index if"))
+
+
+def votes_for_a_log_behind_its_own(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RawNode, "_is_up_to_date", lambda self, request: True)
+
+
+def reads_without_asking_the_others(patch: pytest.MonkeyPatch) -> None:
+    _change(
+        patch,
+        Reads.begin,
+        ("self._waiting.append(", "self._member.reads.append((token, index)); ("),
+    )
+
+
+def changes_members_twice_at_once(patch: pytest.MonkeyPatch) -> None:
+    _change(patch, Changes.begin, ("or membership.changing", ""), ("self._change is not None", "False"))
+
+
+def leads_on_though_removed(patch: pytest.MonkeyPatch) -> None:
+    _change(patch, Leadership.maybe_commit, ("self.over = True", "pass"))
+
+
+def counts_the_members_of_a_configuration_to_come(patch: pytest.MonkeyPatch) -> None:
+    _change(
+        patch,
+        Leadership.maybe_commit,
+        (
+            "member.membership.in_force.servers",
+            "[s for s in member.membership.newest.servers if s.id in {member.id, *self._progress}]",
+        ),
+        ("member.membership.quorum", "len(matches) // 2 - 1"),
+    )
+
+
+EXPECTED: dict[BrokenRule, set[str]] = {
+    acknowledges_before_fsync: {"committed is durable", "match indexes are durable"},
+    asks_for_votes_before_fsync: {"a member keeps its word"},
+    counts_its_own_unsynced_log: {"committed is durable"},
+    counts_the_members_of_a_configuration_to_come: {"committed is durable"},
+    votes_for_a_log_behind_its_own: {"leader completeness", "committed entries never change"},
+    reads_without_asking_the_others: {"reads are linearizable"},
+    changes_members_twice_at_once: {"configurations"},
+    leads_on_though_removed: {"who is no member does not lead"},
+}
+"""Broken rules of the core, and the invariants that may be the first to notice. What random seeds find rarely
+or never is found by directed scripts in tests/raft."""
+
+
+FOCUS: dict[BrokenRule, dict[str, Any]] = {
+    asks_for_votes_before_fsync: {"kinds": ("crash", "crash_leader"), "every_ms": 100, "disk_ms": 40},
+    reads_without_asking_the_others: {
+        "kinds": ("isolate_leader", "heal"),
+        "every_ms": 250,
+        "read_ms": 5,
+        "rates": (600, 1700),
+        "entries_every_ms": 5,
+    },
+}
+"""Faults that these need to be found soon; any mix finds them in a few of a hundred seeds."""
+
+
+def publishes_beyond_its_lease(patch: pytest.MonkeyPatch) -> None:
+    _change(patch, FarmApplication.may_publish, (" and now_ms < expires_ms", ""))
+
+
+def publishes_beside_another_holder(patch: pytest.MonkeyPatch) -> None:
+    _change(patch, FarmApplication.may_publish, (" and self.due_since is not None", ""))
+
+
+FARM: list[BrokenRule] = [publishes_beyond_its_lease, publishes_beside_another_holder]

@@ -1,0 +1,116 @@
+"""The simulator itself: seeds that must pass, runs that must repeat, and rules broken on purpose that
+it must find."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from garlicfarm.testing import simulate
+from garlicfarm.testing.invariants import Violation
+from garlicfarm.testing.simulate import Simulation
+from garlicfarm.testing.simulate_farm import FarmSimulation
+from garlicfarm.testing.simulated_cluster import Outcome
+from garlicfarm.testing.simulated_faults import Faults
+from tests.testing import broken_rules
+
+
+@pytest.mark.parametrize("first", [1, 13])
+def test_twelve_seeds_of_three_nodes_hold_every_invariant_and_heal(first: int) -> None:
+    outcomes = [Simulation(seed).run() for seed in range(first, first + 12)]
+    counts = sum((Counter(outcome.counts) for outcome in outcomes), Counter[str]())
+    for what in ("ADD", "REMOVE", "SET", "crashes", "cut_messages", "repeated", "restored", "transfers"):
+        assert counts[what], what
+    assert counts["reads"] > 100
+    assert counts["acknowledged"] > 500
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4, 5])
+def test_other_sizes_hold_every_invariant_and_heal(nodes: int) -> None:
+    for seed in range(1, 5):
+        assert Simulation(seed, nodes).run().counts["acknowledged"]
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_farms_have_one_publisher_at_a_time_and_another_after_it(nodes: int) -> None:
+    assert sum(FarmSimulation(seed, nodes).run().counts["hand_overs"] for seed in range(1, 4)) > 3
+
+
+@pytest.mark.parametrize("run", [Simulation, FarmSimulation])
+def test_same_seed_gives_the_same_run_and_another_seed_another(
+    run: Callable[[int], Simulation | FarmSimulation],
+) -> None:
+    first, again = [[run(seed).run() for seed in range(7, 9)] for _ in range(2)]
+    assert first == again
+    assert len({outcome.digest for outcome in first}) == 2
+
+
+def test_same_seed_gives_the_same_run_in_a_process_with_another_hash_seed() -> None:
+    code = (
+        "from garlicfarm.testing.simulate import FarmSimulation, Simulation;"
+        "print(Simulation(11).run().digest, FarmSimulation(11).run().digest)"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "4711"}
+    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+    here = [Simulation(11).run().digest, FarmSimulation(11).run().digest]
+    assert process.stdout.decode().split() == here
+
+
+def _run_seeds(run: Callable[[int], Outcome], count: int) -> None:
+    for seed in range(1, count + 1):
+        run(seed)
+
+
+@pytest.mark.parametrize("rule", broken_rules.EXPECTED, ids=lambda rule: rule.__name__)
+def test_broken_rule_is_found_within_fifty_seeds(
+    rule: broken_rules.BrokenRule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule(monkeypatch)
+    focus = broken_rules.FOCUS.get(rule)
+
+    def run(seed: int) -> Outcome:
+        mix = focus and msgspec.structs.replace(Faults.draw(random.Random(seed)), **focus)
+        return Simulation(seed, faults=mix).run()
+
+    with pytest.raises(Violation) as found:
+        _run_seeds(run, 50)
+    assert found.value.name in broken_rules.EXPECTED[rule]
+
+
+@pytest.mark.parametrize("rule", broken_rules.FARM, ids=lambda rule: rule.__name__)
+def test_broken_rule_of_publishers_is_found_within_twenty_seeds(
+    rule: broken_rules.BrokenRule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule(monkeypatch)
+    with pytest.raises(Violation, match="publish within their leases"):
+        _run_seeds(lambda seed: FarmSimulation(seed).run(), 20)
+
+
+@pytest.mark.parametrize("farm", [[], ["--farm"]])
+def test_main_tells_rate_events_and_violations(farm: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate.main(["--seeds", "2", "--first", "5", *farm]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("2 seeds of 3 nodes, 0 violations: ")
+    assert " seeds a CPU minute, " in told
+    assert " events, " in told
+
+
+def test_main_violation_prints_its_story_and_the_command_that_repeats_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken_rules.acknowledges_before_fsync(monkeypatch)
+    assert simulate.main(["--seeds", "50"]) == 1
+    *story, verdict, replay, _, _ = capsys.readouterr().out.splitlines()
+    assert len(story) == 50
+    assert verdict.startswith("seed ")
+    command = replay.removeprefix("replay: python -m garlicfarm.testing.simulate ")
+    assert command != replay
+    assert simulate.main(command.split()) == 1
+    assert verdict in capsys.readouterr().out.splitlines()
