@@ -89,11 +89,8 @@ def lab(
 
     On a terminal it shows the farm until Ctrl-C, and nothing of it is left behind.
     """
-    import signal
-
     import trio
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it leaves nothing behind either
     if router == "i2pcontrol":
         from garlicfarm.testing.i2pd import check_programs, in_private_network, reexec_in_private_network
 
@@ -115,19 +112,22 @@ async def _main(
 ) -> None:
     import trio
 
+    from garlicfarm.cli.signals import ended_by_signals
+
     until_s = UNTIL_RANKED_TIMEOUT_S if until == "ranked" else UNTIL_TIMEOUT_S
     deadline_s = (timeout_s or until_s) if until else (timeout_s or math.inf)
-    with tempfile.TemporaryDirectory(prefix="garlicfarm-lab-") as directory, trio.fail_after(deadline_s):
-        async with (
-            running_lab(Path(directory), nodes, interval, router) as farm,
-            _ranking(Path(directory), farm, prepare, with_rank=with_rank) as rank,
-        ):
-            if until:
-                await _wait(farm, "publisher" if until == "ranked" else until)
-                if rank and until == "ranked":
-                    click.echo(f"ranked by Spark as by the nodes at index {await rank.wait_equal()}")
-            else:
-                await _show(farm, rank)
+    async with ended_by_signals():
+        with tempfile.TemporaryDirectory(prefix="garlicfarm-lab-") as directory, trio.fail_after(deadline_s):
+            async with (
+                running_lab(Path(directory), nodes, interval, router) as farm,
+                _ranking(Path(directory), farm, prepare, with_rank=with_rank) as rank,
+            ):
+                if until:
+                    await _wait(farm, "publisher" if until == "ranked" else until)
+                    if rank and until == "ranked":
+                        click.echo(f"ranked by Spark as by the nodes at index {await rank.wait_equal()}")
+                else:
+                    await _show(farm, rank)
 
 
 @asynccontextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,6 @@ from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.remote import find_node
 
 if TYPE_CHECKING:
-    import trio
     from rich.live import Live
     from rich.table import Table
 
@@ -126,10 +124,11 @@ def rank(
 async def _main(nodes: dict[str, Any], job: dict[str, Any], options: Options, timeout_s: float) -> None:
     import trio
 
+    from garlicfarm.cli.signals import ended_by_signals
+
     runner, feed = _plugin("runner"), _plugin("feed")
-    with trio.fail_after(timeout_s):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(_end_by_sigterm)
+    async with ended_by_signals():
+        with trio.fail_after(timeout_s):
             farm = options.farm
             if farm is None:
                 names = await trio.to_thread.run_sync(_farms, feed, nodes)
@@ -139,18 +138,6 @@ async def _main(nodes: dict[str, Any], job: dict[str, Any], options: Options, ti
             given = runner.Job(nodes=feed.Nodes(farm=farm, **nodes), **job)
             with _viewer(farm, quiet=options.verbosity < 0) as viewer:
                 await runner.run(given, viewer)
-            nursery.cancel_scope.cancel()
-
-
-async def _end_by_sigterm(*, task_status: trio.TaskStatus[None]) -> None:
-    """As by Ctrl-C: nothing may be left behind."""
-    import trio
-
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of a second one, while all is being closed
-    with trio.open_signal_receiver(signal.SIGTERM) as signals:
-        task_status.started()
-        async for _ in signals:
-            raise KeyboardInterrupt
 
 
 @contextmanager

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,6 +54,68 @@ def test_lab_whose_preparation_fails_says_what_it_said_and_leaves_nothing(tmp_pa
     assert ended.returncode == 1
     assert ended.stderr == "error: sh -c 'echo no network; exit 3' ended with code 3:\nno network\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def command_lines(directory: Path) -> list[str]:
+    """Of the processes that were told of a file below ``directory``."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:  # it ended meanwhile
+            continue
+        if str(directory) in line:
+            found.append(line)
+    return found
+
+
+def directory_made(directory: Path) -> bool:
+    return any(directory.iterdir())
+
+
+def nodes_listen(directory: Path) -> bool:
+    return any(directory.glob("*/farm/node-1/data/admin.url"))
+
+
+def preparation_runs(directory: Path) -> bool:
+    return any("sleeper" in line and "--prepare" not in line for line in command_lines(directory))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("moment", "options"),
+    [
+        (directory_made, ["--nodes", "3"]),
+        (nodes_listen, ["--nodes", "1"]),
+        (preparation_runs, ["--nodes", "1", "--rank"]),
+    ],
+)
+def test_lab_ended_by_a_signal_exits_130_and_leaves_nothing(
+    number: signal.Signals, moment: Callable[[Path], bool], options: list[str], tmp_path: Path
+) -> None:
+    sleeper = f"{sys.executable} -c 'import time; time.sleep(300)' {tmp_path}/sleeper"
+    prepare = ["--prepare", sleeper] if "--rank" in options else []
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with subprocess.Popen(
+        [*GARLICFARM, "lab", *options, *prepare],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    ) as lab:
+        deadline = time.monotonic() + 60
+        while not moment(tmp_path if prepare else temporary):
+            assert lab.poll() is None, lab.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        lab.send_signal(number)
+        lab.send_signal(number)  # timeout(1) sends it twice, and people press Ctrl-C twice
+        _, said = lab.communicate(timeout=60)
+    assert (lab.returncode, said) == (130, "\ninterrupted\n")
+    assert list(temporary.iterdir()) == []
+    assert command_lines(tmp_path) == []
 
 
 @pytest.mark.parametrize("interval", ["0", "soon", "2h", "500ms", "1s "])

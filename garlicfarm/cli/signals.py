@@ -1,0 +1,44 @@
+"""How a command that runs on is ended from outside: by Ctrl-C, by a service manager, by its terminal."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+__all__ = ["ended_by_signals"]
+
+
+@asynccontextmanager
+async def ended_by_signals() -> AsyncIterator[None]:
+    """Cancel the block at the first SIGINT, SIGTERM or SIGHUP, and raise `KeyboardInterrupt` once it has
+    ended. Further ones change nothing, so the block can take away what it made.
+
+    A signal that this process was told to ignore (``nohup``) stays ignored.
+    """
+    # Not by signal.signal: a handler that raises does so wherever Trio is, in its own loop too.
+    wanted = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    ]
+    scope = trio.CancelScope()
+    try:
+        with trio.open_signal_receiver(*wanted) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_cancel, scope, signals)
+                with scope:
+                    yield
+                nursery.cancel_scope.cancel()
+    finally:
+        if scope.cancel_called:
+            for number in wanted:
+                signal.signal(number, signal.SIG_IGN)  # what ended well is not killed on its way out
+            raise KeyboardInterrupt
+
+
+async def _cancel(scope: trio.CancelScope, signals: AsyncIterator[int]) -> None:
+    async for _ in signals:
+        scope.cancel()
