@@ -27,7 +27,7 @@ lab: .venv/base ## a farm of three nodes on this machine, ranked by Spark (LAB="
 test: check ## ruff, mypy and the tests
 	.venv/bin/python -m pytest -m "not spark" --must-run "$(MUST_RUN)"
 
-test-spark: .venv/test .venv/spark ## the tests that need Spark (installs it: about 450 MB)
+test-spark: .venv/test .venv/spark ## the tests that need Spark (installs it: about 560 MiB)
 	.venv/bin/python -m pytest -m spark --must-run spark tests/spark
 
 check: .venv/test ## ruff and mypy only
@@ -92,6 +92,6 @@ help: ## this list
 	@touch $@
 
 .venv/spark: pyproject.toml | .venv/bin/python
-	@echo "Spark and a Java are about 450 MB to download; this takes minutes." >&2
+	@echo "Spark and a Java are about 560 MiB to download; this takes minutes." >&2
 	$(PIP) install --quiet --editable '.[spark,java]'
 	@touch $@

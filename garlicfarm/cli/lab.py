@@ -27,7 +27,7 @@ __all__ = ["lab", "running_lab"]
 POLL_S = 0.5
 UNTIL_TIMEOUT_S = 120.0
 UNTIL_RANKED_TIMEOUT_S = 300.0  # Spark alone takes a minute to start on a busy machine
-PREPARING = "Spark and a Java are being installed, about 450 MB to download; this takes minutes"
+PREPARING = "Spark and a Java are being installed, about 560 MiB to download; this takes minutes"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, None: 1_000}
 

@@ -62,7 +62,7 @@ class Session:
         :raises GarlicFarmError: Spark does not start.
         """
         if find_spec("pyspark") is None or find_spec("pyarrow") is None or find_spec("pandas") is None:
-            raise ConfigError(["Spark is not installed: pip install 'garlicfarm[spark]' (about 450 MB)"])
+            raise ConfigError(["Spark is not installed: pip install 'garlicfarm[spark]' (about 525 MiB)"])
         verbosity = min(max(verbosity, 0), 2)
         os.environ["JAVA_HOME"] = str(find_java_home(scratch, os.environ))
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

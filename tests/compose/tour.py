@@ -288,7 +288,7 @@ def probe() -> None:
 
 def build() -> None:
     """Raises `Unavailable` where the packages cannot be had."""
-    say("build: the nodes' image is small, Spark's has some 450 MB to download")
+    say("build: the nodes' image is small, Spark's has some 560 MiB to download")
     try:
         compose("build", timeout_s=BUILD_TIMEOUT_S)
     except subprocess.TimeoutExpired:
