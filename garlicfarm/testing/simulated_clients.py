@@ -221,12 +221,12 @@ class Administrator:
             cluster.world.at(cluster.world.around(300) + 1, self._retire, cluster.members[change.server.id])
 
     def _retire(self, member: SimulatedMember) -> None:
-        """Stop a removed server for good. Not before all that are left know that they do without it: the
-        last one could not learn it any more."""
+        """Stop a removed server for good. Not before those that are left are sure to do without it: the
+        last one could not learn that any more."""
         cluster = self._cluster
         left = [cluster.members[server.id] for server in cluster.newest.servers]
         if any(
-            other.node is None or any(s.id == member.id for s in other.node.configuration.servers)
+            other.node is None or any(s.id == member.id for s in other.disk.initial_state()[1].servers)
             for other in left
         ):
             cluster.world.at(cluster.world.around(300) + 1, self._retire, member)
