@@ -97,13 +97,11 @@ class Members:
 
     async def _watch(self) -> NoReturn:
         """A member that is told to leave waits for the Configuration that says so, as JRaft's do, and one
-        that learns it from there for the leader's word, but neither for ever."""
-        raft = self._farm.section.raft
+        that learns it from there for the leader's word, but neither for ever. Until then it gives its vote
+        to members that have not heard of the commit."""
+        wait_s = 2 * self._farm.section.raft.election_timeout_max_s
         async with trio.open_nursery() as nursery:
-            for event, other, wait_s in (
-                (self._out, self._left, raft.rpc_timeout_s),
-                (self._left, self._out, 2 * raft.election_timeout_max_s),
-            ):
+            for event, other in ((self._out, self._left), (self._left, self._out)):
                 nursery.start_soon(_both, event, other, wait_s, nursery.cancel_scope)
         raise Removed(self._farm.name)
 
@@ -120,6 +118,9 @@ class Members:
 
     async def _farewell(self, member: int, endpoint: str) -> None:
         farm = self._farm
+        await trio.sleep(2 * farm.section.raft.heartbeat_s)  # the others hear of the commit first
+        if not farm.is_leader:
+            return
         status = farm.raw.status()
         last = (0, status.last_index, status.commit)
         request = Request(MessageType.LEAVE_CLUSTER_REQUEST, farm.node_id, member, status.term, *last)

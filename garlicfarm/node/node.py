@@ -171,7 +171,7 @@ class Node:
         stack: ExitStack,
     ) -> _Member:
         path = directory.farm_directory(section.name)
-        store = LogStore.open(path, farm=section.name)
+        store = LogStore.open(path, farm=section.name, plain=self._is_plain(section.name))
         stack.callback(store.close)
         genesis = store.genesis
         if genesis.application != section.application:
@@ -309,7 +309,9 @@ class Node:
                 task_status.started()
         except* (StorageError, Removed) as group:
             self._members.pop(farm.name)
-            self._log.error("farm-ended", farm=farm.name, cause=str(_leaf(group)))
+            error = _leaf(group)
+            event = "removed" if isinstance(error, Removed) else "farm-failed"
+            self._log.error(event, farm=farm.name, cause=str(error))
             if not self._members:
                 raise
 
@@ -331,6 +333,11 @@ class Node:
         nursery.start_soon(Poster(farm, application, member.router, publisher, lease, admin_url).run)
 
     # ------------------------------------------------------------------ listening
+
+    def _is_plain(self, farm: str) -> bool:
+        """Whether a farm's peers are without a handshake."""
+        listeners = [each for each in self.config.listener if farm in (each.farms or (farm,))]
+        return any(not self._transport(Endpoint.parse(each.url).scheme).handshake for each in listeners)
 
     def _check_listener(self, listener: ListenerSection) -> None:
         """Without a handshake nobody shows who he is, nor which farm he wants."""

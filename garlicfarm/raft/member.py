@@ -68,9 +68,12 @@ class Member:
             self._hard_state_dirty = True
 
     def commit_to(self, index: int) -> bool:
-        """All entries up to ``index`` are committed; whether another Configuration is in force now."""
+        """All entries up to ``index`` are committed; whether another Configuration is in force now. That it
+        is becomes durable: who is removed by it, and gone, gives no vote by the one before (D7)."""
         self.commit = index
-        return self.membership.commit(index)
+        changed = self.membership.commit(index)
+        self._hard_state_dirty |= changed
+        return changed
 
     def install(self, snapshot: SnapshotMeta) -> None:
         """A snapshot beyond the commit index, received whole, takes the place of the log (Raft §7)."""

@@ -173,11 +173,22 @@ def test_d7_configuration_takes_force_when_it_is_committed() -> None:
     player = Player()
     player.append(1, (0, 0), [configuration_entry(1, 1, 0, (1, 2))])
     assert player.node.configuration == configuration()
+    player.slow_disk = True
     player.append(1, (1, 1), commit=1)
     assert player.node.configuration == configuration(1, 0, (1, 2))
-    player.crash()  # the commit index alone is not written
+    player.crash()
     assert player.node.configuration == configuration()
+    player.slow_disk = False
     assert len(player.lead().sent()) == 2
+
+
+def test_d7_commit_of_a_configuration_is_durable_at_once() -> None:
+    """Who is removed by it may be gone then: nobody may ask for its vote after a restart."""
+    player = Player()
+    player.append(1, (0, 0), [configuration_entry(1, 1, 0, (1, 2))])
+    player.append(1, (1, 1), commit=1)
+    player.crash()
+    assert player.node.configuration == configuration(1, 0, (1, 2))
 
 
 def test_d7_leader_follows_the_members_of_the_configurations_in_force_and_to_come() -> None:

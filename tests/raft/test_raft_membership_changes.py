@@ -280,6 +280,7 @@ def test_entries_behind_a_change_are_committed_by_the_majority_that_it_makes() -
     player.change(Change.REMOVE, 4, token=1)
     player.propose(b"x", token=2)
     requests = {peer: player.sent(peer) for peer in (2, 3, 4)}
+    player.slow_disk = True  # nothing but the answers tells it
     for peer, count in ((2, 2), (3, 1)):
         for _, seq, request in requests[peer][:count]:
             player.answer(seq, request, request.last_log_index + 2)
