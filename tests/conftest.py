@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +24,9 @@ NAMESPACE = ("unshare", "--map-root-user", "--net")
 # How fast a machine draws examples says nothing of the product: speed is the benchmarks' business.
 settings.register_profile("garlicfarm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("garlicfarm")
+
+# A shell ignores SIGINT in what it runs in the background, and the programs under test would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _program(*command: str) -> str | None:
