@@ -7,11 +7,17 @@ An entry is administrative iff its ``config`` has the key ``admin``; it is never
 
 ``id`` is the member that accepted it (there the user's role was checked; at apply it is not), and that
 member is its poster: status and administrative entries of one member share one ``sequence`` (D17).
-``by`` says who asked, 1 … 64 characters. What is folded:
+``by`` says who asked, 1 … 64 characters. The actions, and their ``args``:
 
 * ``interval``: ``{"ms": 1000 … 3600000}``, how often statuses are posted.
+* ``staleness``: ``{"R": 3 … 1000}``, after how many statuses of others a silent member is not recent.
 * ``override``: ``{"member": id, "mode": "off" | "on" | "auto" | null}``, what counts instead of that
   member's ``meta.publishConfig``; null takes the override back. It goes with the member.
+* ``exclude`` and ``include``: ``{"hash": I2P base64}``, a leaf that is not usable, whoever reports it; and
+  one that is again. At most 1,024 are excluded.
+* ``weights``: ``{"router_uptime": 20, …}``, percent of every part of the score; they add up to 100.
+* ``publisher``: ``{"margin": 0 … 1000000, "lifetime_ms": 600000 … 64800000}``, one of them or both: by
+  how much a challenger has to lead, and how long a leaf is listed for.
 
 Any other action is refused where it is posted, and skipped and counted if committed.
 """
@@ -23,13 +29,26 @@ from typing import Annotated
 import msgspec
 
 from garlicfarm.errors import EntryRefused
+from garlicfarm.farm.base64 import decode_hash
 from garlicfarm.farm.documents import PublishConfig
+from garlicfarm.farm.ranking import WEIGHTS
 from garlicfarm.farm.schema import at, checker
 
-__all__ = ["MAX_INTERVAL_MS", "MIN_INTERVAL_MS", "Admin", "check_by", "parse_admin"]
+__all__ = [
+    "ACTIONS",
+    "MAX_INTERVAL_MS",
+    "MAX_R",
+    "MIN_INTERVAL_MS",
+    "MIN_R",
+    "Admin",
+    "check_by",
+    "parse_admin",
+]
 
 MIN_INTERVAL_MS = 1_000
 MAX_INTERVAL_MS = 3_600_000
+MIN_R = 3
+MAX_R = 1000
 
 _MAX_BY_CHARS = 64
 
@@ -51,6 +70,35 @@ class _Override(msgspec.Struct):
     mode: PublishConfig | None = None
 
 
+class _Staleness(msgspec.Struct):
+    R: Annotated[int, msgspec.Meta(ge=MIN_R, le=MAX_R)]
+
+
+class _Leaf(msgspec.Struct):
+    hash: str
+
+
+_Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
+_Weights = msgspec.defstruct("_Weights", [(part, _Percent) for part in WEIGHTS])
+
+
+class _Publisher(msgspec.Struct):
+    margin: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
+    lifetime_ms: Annotated[int, msgspec.Meta(ge=600_000, le=64_800_000)] | None = None
+
+
+ACTIONS: dict[str, type[msgspec.Struct]] = {
+    "interval": _Interval,
+    "staleness": _Staleness,
+    "override": _Override,
+    "exclude": _Leaf,
+    "include": _Leaf,
+    "weights": _Weights,
+    "publisher": _Publisher,
+}
+"""Each action with the type of its ``args``."""
+
+
 def check_by(name: str) -> None:
     """A user's name in an entry. Raises `ValueError` unless it has 1 … 64 characters."""
     if not 1 <= len(name) <= _MAX_BY_CHARS:
@@ -58,7 +106,7 @@ def check_by(name: str) -> None:
 
 
 _check_admin = checker(Admin, {"by": check_by})
-_CHECK_ARGS = {"interval": checker(_Interval, {}), "override": checker(_Override, {})}
+_CHECK_ARGS = {action: checker(kind, {"hash": decode_hash}) for action, kind in ACTIONS.items()}
 
 
 def parse_admin(value: object) -> Admin:
@@ -68,4 +116,10 @@ def parse_admin(value: object) -> Admin:
     if admin.action not in _CHECK_ARGS:
         raise EntryRefused("action", "unknown action")
     at("args", _CHECK_ARGS[admin.action], admin.args)
+    if admin.action == "weights" and sum(msgspec.convert(admin.args[part], int) for part in WEIGHTS) != 100:
+        raise EntryRefused("args", "do not add up to 100")
+    if admin.action == "publisher" and all(
+        admin.args.get(name) is None for name in ("margin", "lifetime_ms")
+    ):
+        raise EntryRefused("args", "nothing to set")
     return admin

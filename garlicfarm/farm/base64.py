@@ -14,7 +14,7 @@ from __future__ import annotations
 import binascii
 from hashlib import sha256
 
-__all__ = ["decode", "decode_destination", "destination_hash", "encode"]
+__all__ = ["decode", "decode_destination", "decode_hash", "destination_hash", "encode"]
 
 _TO_I2P = bytes.maketrans(b"+/", b"-~")
 _FROM_I2P = bytes.maketrans(b"-~", b"+/")
@@ -35,6 +35,14 @@ def decode(text: str) -> bytes:
         raise ValueError("not I2P base64") from None
     if encode(data) != text:  # the decoder skips strange characters and ignores spare bits
         raise ValueError("not I2P base64")
+    return data
+
+
+def decode_hash(text: str) -> bytes:
+    """A SHA-256 in I2P base64 to its 32 bytes. Raises `ValueError`."""
+    data = decode(text)
+    if len(data) != 32:
+        raise ValueError("not a hash")
     return data
 
 

@@ -24,7 +24,7 @@ to measure: not reported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from garlicfarm.farm.documents import Bandwidth, DestinationStatus, RouterStatus, StatusDocument, Tunnels
 
@@ -43,7 +43,7 @@ WEIGHTS = {
     "destination_health": 20,
     "remote_sensing": 5,
 }
-"""Percent of each part in the score; they add up to 100."""
+"""Percent of each part in the score, unless administrators set others; they add up to 100."""
 
 UPTIME_FULL_MS = 86_400_000
 JOB_LAG_ZERO_MS = 1_000
@@ -66,9 +66,9 @@ def parts(document: StatusDocument) -> dict[str, int | None]:
     }
 
 
-def score(parts: dict[str, int | None]) -> int:
-    """The weighted mean of all parts, 0 … 1,000,000."""
-    return sum(weight * _or_middle(parts[name]) for name, weight in WEIGHTS.items()) // 100
+def score(parts: Mapping[str, int | None], weights: Mapping[str, int] = WEIGHTS) -> int:
+    """The mean of all parts, 0 … 1,000,000, by ``weights``, which add up to 100."""
+    return sum(weight * _or_middle(parts[name]) for name, weight in weights.items()) // 100
 
 
 def _or_middle(value: int | None) -> int:

@@ -6,13 +6,12 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from garlicfarm.farm.documents import PublishConfig, StatusDocument
+from garlicfarm.farm.documents import StatusDocument
+from garlicfarm.farm.policy import DEFAULT_INTERVAL_MS, DEFAULT_R, Policy
 from garlicfarm.farm.ranking import ALGORITHM
 from garlicfarm.farm.status import Leaf
 
 __all__ = [
-    "DEFAULT_INTERVAL_MS",
-    "DEFAULT_R",
     "SCHEMA",
     "Because",
     "FarmState",
@@ -24,8 +23,6 @@ __all__ = [
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
-DEFAULT_INTERVAL_MS = 30_000
-DEFAULT_R = 3
 SCHEMA = "garlicfarm.farm/1"
 
 Because = Literal["", "vacant", "ineligible", "group", "margin"]
@@ -44,6 +41,8 @@ class Member(msgspec.Struct, kw_only=True):
     """other member -> its statuses that count against this one, at most R"""
     against: int = 0
     """how many of the other current members have reached R there"""
+    cost: int | None = None
+    """of its leaves, None before its first status"""
     lead: int = 0
     failures: int = 0
     sanction: int = 0
@@ -57,9 +56,7 @@ class FarmState(msgspec.Struct, kw_only=True):
     farm: str
     algorithm: int = ALGORITHM
     members: tuple[int, ...] = ()
-    interval_ms: int = DEFAULT_INTERVAL_MS
-    R: int = DEFAULT_R
-    overrides: dict[int, PublishConfig] = {}
+    policy: Policy = msgspec.field(default_factory=Policy)
     publisher: int | None = None
     since: int = 0
     because: Because = ""
@@ -83,10 +80,12 @@ class Header(msgspec.Struct):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What is derived from a member's newest status, and not part of the snapshot."""
+    """What is derived from a member's newest status and the policy, and not part of the snapshot."""
 
     document: StatusDocument
+    reported: tuple[Leaf, ...]
     leaves: tuple[Leaf, ...]
+    """those reported that are not excluded"""
     parts: dict[str, int | None]
     score: int
     publishing: bool | None
@@ -95,7 +94,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 def encode_state(state: FarmState) -> bytes:
     """The snapshot: JSON, keys of a record in the order above, keys of a map ascending."""
     records = {member: _sorted_maps(record) for member, record in state.records.items()}
-    return msgspec.json.encode(_sorted_maps(msgspec.structs.replace(state, records=records)))
+    policy = _sorted_maps(state.policy)
+    return msgspec.json.encode(_sorted_maps(msgspec.structs.replace(state, records=records, policy=policy)))
 
 
 def _sorted_maps(record: Struct) -> Struct:

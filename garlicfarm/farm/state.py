@@ -3,7 +3,8 @@
 A deterministic fold over the committed log, in index order, in integers only. Its input is every
 Application entry (judged by `status`) and every Configuration; its whole state is `records.FarmState`,
 which is also the snapshot. Same log, same bytes, on every server. Nobody's clock is read and no two
-members' clocks are compared. Constants: interval 30 s (an ``interval`` entry changes it), R 3, margin 50,000.
+members' clocks are compared. Interval (30 s), R (3), margin (50,000), weights, lifetime and excluded
+leaves are those of `policy`: what committed administrative entries say, else these constants.
 
 **What one entry does.** An entry that is not valid, or comes from no current member ("not a member"),
 or whose ``sequence`` is not above the last applied one of its poster ("repeated", D17; the poster is
@@ -19,8 +20,8 @@ After every other entry and every Configuration the points below are evaluated o
    one that are counted for its interval and name a ``config.node.applied`` ≥ the index of its newest.
 2. *Farm time*: the lower median of the recent members' newest dates; unchanged while nobody is recent.
 3. *Eligible*: recent members whose mode (override, else ``publishConfig``, else ``auto``) is not
-   ``off``, provided that some recent member reports a usable leaf. If any of these reports
-   ``meta.publishing``, only those which do are eligible.
+   ``off``, provided that some recent member reports a usable leaf that is not excluded. If any of these
+   reports ``meta.publishing``, only those which do are eligible.
 4. *Score*: `ranking`.
 5. *Publisher.* Eligible members fall into groups: the sanctioned behind the others, within that mode
    ``on`` before ``auto``; only the foremost group that has members counts. If the incumbent is not in
@@ -48,37 +49,36 @@ import msgspec
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
 from garlicfarm.farm import explain, metals, ranking
 from garlicfarm.farm.documents import PublishConfig, StatusDocument
+from garlicfarm.farm.policy import Policy
 from garlicfarm.farm.records import SCHEMA, Because, FarmState, Header, Member, View, encode_state
 from garlicfarm.farm.status import Administrative, Status, check_author, parse_entry
 from garlicfarm.wire.messages import Configuration
 
-__all__ = ["MARGIN", "FarmApplication"]
+__all__ = ["FarmApplication"]
 
-MARGIN = 50_000
-
-_LEADS = 3
 _SANCTION_RS = 10
 _PUBLISHED_AHEAD_MS = 600_000
 _MAX_NOTE_POSTERS = 1024
 
 
-def _view(status: Status) -> View:
+def _view(status: Status, policy: Policy) -> View:
     parts = ranking.parts(status.document)
     meta = status.document.meta
     return View(
         document=status.document,
-        leaves=status.leaves,
+        reported=status.leaves,
+        leaves=policy.listed(status.leaves),
         parts=parts,
-        score=ranking.score(parts),
+        score=ranking.score(parts, policy.weights),
         publishing=None if meta is None else meta.publishing,
     )
 
 
-def _restored_view(entry: bytes, farm: str) -> View:
+def _restored_view(entry: bytes, farm: str, policy: Policy) -> View:
     status = parse_entry(entry, farm)
     if not isinstance(status, Status):
         raise EntryRefused("", "not a status")
-    return _view(status)
+    return _view(status, policy)
 
 
 class FarmApplication:
@@ -119,12 +119,12 @@ class FarmApplication:
     @property
     def interval_ms(self) -> int:
         """How often a member is to post its status, in ms."""
-        return self._state.interval_ms
+        return self._state.policy.interval_ms
 
     @property
     def R(self) -> int:
         """After how many statuses of others a silent member is not recent any more."""
-        return self._state.R
+        return self._state.policy.R
 
     @property
     def farm_time_ms(self) -> int:
@@ -152,7 +152,7 @@ class FarmApplication:
         """Whether a member may be named: override, else its ``publishConfig``, else ``auto``."""
         view = self._views.get(member)
         own = None if view is None or view.document.meta is None else view.document.meta.publish_config
-        return self._state.overrides.get(member) or own or "auto"
+        return self._state.policy.overrides.get(member) or own or "auto"
 
     def recent(self, member: int) -> bool:
         """Point 1, for current members and removed ones that still hold."""
@@ -173,9 +173,9 @@ class FarmApplication:
         """Point 7: what the Meta LeaseSet lists. Republish when hashes or costs differ; the end dates
         move with farm time."""
         recent = [member for member in self._state.members if self.recent(member)]
-        return metals.choose(
-            (leaf for member in recent for leaf in self._views[member].leaves), self.farm_time_ms
-        )
+        costs = {member: self._state.records[member].cost or 0 for member in recent}
+        leaves = ((leaf, costs[member]) for member in recent for leaf in self._views[member].leaves)
+        return metals.choose(leaves, self.farm_time_ms, self._state.policy.lifetime_ms)
 
     def contents(self) -> bytes:
         """The same as ``num u8`` and MetaLease entries."""
@@ -198,12 +198,11 @@ class FarmApplication:
     # Application
 
     def check(self, entry: bytes, author: int) -> None:
-        """Judge an entry before it is proposed, see `status`; an override must also be of a current
-        member. Raises `EntryRefused`."""
+        """Judge an entry before it is proposed, see `status` and `Policy.check`. Raises `EntryRefused`."""
         parsed = parse_entry(entry, self.farm)
         check_author(parsed, author)
         if isinstance(parsed, Administrative):
-            self._check_override(parsed)
+            self._state.policy.check(parsed, self.members)
 
     def apply(self, index: int, term: int, entry: bytes) -> None:
         """Fold in the committed entry at ``index``; never raises on content."""
@@ -218,7 +217,7 @@ class FarmApplication:
         state.members = tuple(sorted({server.id for server in members.servers}))
         kept = {*state.members, *state.holders}
         state.records = {id_: state.records.get(id_) or Member() for id_ in sorted(kept)}
-        state.overrides = {id_: mode for id_, mode in state.overrides.items() if id_ in state.members}
+        state.policy.forget(state.members)
         self._views = {id_: view for id_, view in self._views.items() if id_ in kept}
         for record in state.records.values():
             record.silences = {id_: n for id_, n in record.silences.items() if id_ in state.members}
@@ -241,7 +240,7 @@ class FarmApplication:
                 raise StorageVersion(f"this is a snapshot of {header.schema}, algorithm {header.algorithm}")
             state = msgspec.json.decode(data, type=FarmState)
             views = {
-                id_: _restored_view(bytes(one.status), self.farm)
+                id_: _restored_view(bytes(one.status), self.farm, state.policy)
                 for id_, one in state.records.items()
                 if one.index
             }
@@ -282,28 +281,26 @@ class FarmApplication:
             del notes[min(notes, key=lambda name: (notes[name], name))]
 
     def _fold_admin(self, index: int, entry: Administrative) -> None:
-        self._check_override(entry)
+        policy = self._state.policy
+        policy.check(entry, self.members)
         self._accept(entry.id, entry.sequence)
-        args = entry.admin.args
-        if entry.admin.action == "interval":
-            self._state.interval_ms = msgspec.convert(args["ms"], int)
-        else:
-            member = msgspec.convert(args["member"], int)
-            self._state.overrides.pop(member, None)
-            if (mode := args.get("mode")) is not None:
-                self._state.overrides[member] = msgspec.convert(mode, PublishConfig)
+        policy.obey(index, entry)
+        for member, view in self._views.items():
+            score = ranking.score(view.parts, policy.weights)
+            self._views[member] = msgspec.structs.replace(
+                view, score=score, leaves=policy.listed(view.reported)
+            )
+            record = self._state.records[member]
+            record.cost = metals.cost(score, record.cost)
         self._evaluate(index)
-
-    def _check_override(self, entry: Administrative) -> None:
-        if entry.admin.action == "override" and entry.admin.args["member"] not in self._state.members:
-            raise EntryRefused("config.admin.args.member", "not a member")
 
     def _fold_status(self, index: int, record: Member, status: Status) -> None:
         state, node, poster = self._state, status.node, status.document.id
         record.index, record.status = index, msgspec.Raw(status.entry)
-        record.interval_ms, record.R = node.interval_ms or state.interval_ms, node.R or state.R
+        record.interval_ms, record.R = node.interval_ms or self.interval_ms, node.R or self.R
         record.silences, record.against = {}, 0
-        view = self._views[poster] = _view(status)
+        view = self._views[poster] = _view(status, state.policy)
+        record.cost = metals.cost(view.score, record.cost)
 
         intervals = self._count(record, status.document.date)
         if node.applied is not None:
@@ -400,12 +397,12 @@ class FarmApplication:
         leads = (
             publisher in front
             and poster in front
-            and self._views[poster].score - self._views[publisher].score >= MARGIN
+            and self._views[poster].score - self._views[publisher].score >= self._state.policy.margin
         )
         if poster:
             record = self._state.records[poster]
             record.lead = record.lead + 1 if leads else 0
-            if record.lead >= _LEADS:
+            if record.lead >= explain.LEADS:
                 return poster, "margin"
         if publisher in front:
             return publisher, ""

@@ -32,12 +32,14 @@ import msgspec
 from garlicfarm.errors import EntryRefused
 from garlicfarm.farm.administration import (
     MAX_INTERVAL_MS,
+    MAX_R,
     MIN_INTERVAL_MS,
+    MIN_R,
     Admin,
     check_by,
     parse_admin,
 )
-from garlicfarm.farm.base64 import decode, destination_hash
+from garlicfarm.farm.base64 import decode, decode_hash, destination_hash
 from garlicfarm.farm.documents import DestinationStatus, NodeReport, StatusDocument
 from garlicfarm.farm.schema import at, checker
 from garlicfarm.farm.strict_json import decode_object
@@ -88,6 +90,7 @@ class Administrative(msgspec.Struct, frozen=True):
     """A valid administrative entry, accepted by member ``id``."""
 
     id: int
+    date: int
     sequence: int | None
     admin: Admin
 
@@ -95,14 +98,9 @@ class Administrative(msgspec.Struct, frozen=True):
 Entry = Status | Administrative | Note
 
 
-def _check_hash(text: str) -> None:
-    if len(decode(text)) != 32:
-        raise ValueError("not a hash")
-
-
 class _Node(NodeReport, frozen=True):
     interval_ms: Annotated[int, msgspec.Meta(ge=MIN_INTERVAL_MS, le=MAX_INTERVAL_MS)] | None = None
-    R: Annotated[int, msgspec.Meta(ge=3, le=1000)] | None = None
+    R: Annotated[int, msgspec.Meta(ge=MIN_R, le=MAX_R)] | None = None
 
 
 class _By(msgspec.Struct):
@@ -110,7 +108,7 @@ class _By(msgspec.Struct):
 
 
 _TEXT_RULES = {
-    "hash": _check_hash,
+    "hash": decode_hash,
     "lastPublishedLS": decode,
     "lastPublishedRI": decode,
 }
@@ -140,7 +138,7 @@ def parse_entry(entry: bytes, farm: str) -> Entry:
         admin = at("config.admin", parse_admin, config["admin"])
         if document.id == 0:
             raise EntryRefused("id", "not a member's")
-        return Administrative(document.id, document.sequence, admin)
+        return Administrative(document.id, document.date, document.sequence, admin)
     if document.id == 0:
         at("config", _check_config_by, config)
         return Note(str(config["by"]), document.sequence)

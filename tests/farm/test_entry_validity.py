@@ -11,6 +11,7 @@ import pytest
 from garlicfarm.errors import EntryRefused
 from garlicfarm.farm import base64
 from garlicfarm.farm.documents import RouterStatus, StatusDocument
+from garlicfarm.farm.ranking import WEIGHTS
 from garlicfarm.farm.state import FarmApplication
 from garlicfarm.farm.status import Administrative, Note, Status, encode_admin, encode_status, parse_entry
 from tests.farm.scripted_log import CERTIFICATE, T0, configuration, destination, status
@@ -86,6 +87,26 @@ INVALID = [
     ({"config": {"admin": ADMIN | {"args": {"ms": 999}}}}, "config.admin.args.ms", "out of range"),
     ({"config": {"admin": ADMIN | {"args": {"ms": 3_600_001}}}}, "config.admin.args.ms", "out of range"),
     ({"config": {"admin": ADMIN | {"args": {}}}}, "config.admin.args.ms", "missing"),
+    *(
+        (
+            {"config": {"admin": {"action": action, "by": "a", "args": args}}},
+            f"config.admin.args{field}",
+            reason,
+        )
+        for action, args, field, reason in [
+            ("staleness", {"R": 2}, ".R", "out of range"),
+            ("staleness", {"R": 1001}, ".R", "out of range"),
+            ("exclude", {}, ".hash", "missing"),
+            ("exclude", {"hash": "AAAA"}, ".hash", "not a hash"),
+            ("include", {"hash": "a"}, ".hash", "not I2P base64"),
+            ("weights", {"job_lag": 100}, ".router_uptime", "missing"),
+            ("weights", dict.fromkeys(WEIGHTS, 17), "", "do not add up to 100"),
+            ("weights", dict.fromkeys(WEIGHTS, -1), ".router_uptime", "out of range"),
+            ("publisher", {}, "", "nothing to set"),
+            ("publisher", {"margin": 1_000_001}, ".margin", "out of range"),
+            ("publisher", {"lifetime_ms": 599_999}, ".lifetime_ms", "out of range"),
+        ]
+    ),
     (
         {"config": {"admin": {"action": "override", "by": "a", "args": {"member": 2, "mode": "yes"}}}},
         "config.admin.args.mode",

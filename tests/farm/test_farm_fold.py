@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 
-from garlicfarm.errors import StorageDamaged, StorageVersion
+from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
+from garlicfarm.farm import base64
 from garlicfarm.farm.documents import MetaStatus
+from garlicfarm.farm.ranking import WEIGHTS
 from garlicfarm.farm.state import FarmApplication
 from garlicfarm.farm.status import encode_admin, encode_status
-from tests.farm.scripted_log import T0, Author, configuration, status
+from tests.farm.scripted_log import T0, Author, configuration, destination, status
+
+
+def leaf_hash(seed: int) -> str:
+    """The hash of `destination` (seed), as it is written."""
+    return base64.encode(base64.destination_hash(destination(seed)))
 
 
 class Log:
@@ -33,8 +40,13 @@ class Log:
         return self.index
 
     def override(self, member: int, mode: str | None) -> int:
-        args: dict[str, object] = {"member": member, "mode": mode}
-        return self.append(encode_admin("farm", T0, 1, None, "override", "alice", args))
+        return self.order("override", {"member": member, "mode": mode})
+
+    def exclude(self, leaf: int) -> int:
+        return self.order("exclude", {"hash": leaf_hash(leaf)})
+
+    def order(self, action: str, args: dict[str, object]) -> int:
+        return self.append(encode_admin("farm", T0, 1, None, action, "alice", args))
 
 
 # 1. recent
@@ -413,6 +425,122 @@ def test_contents_list_the_usable_leaves_of_recent_members() -> None:
     assert len(log.farm.leases()) == 2
 
 
+def test_contents_cost_follows_the_score_of_the_best_member_that_reports_the_leaf() -> None:
+    log = Log(1, 2, 3)
+    log.post(1, 0, leaves=(1,), headroom=100)  # remote sensing is not reported: 975,000
+    log.post(2, 0, leaves=(1, 2), headroom=40)  # 825,000
+    assert {base64.encode(one.hash): one.cost for one in log.farm.leases()} == {
+        leaf_hash(1): 0,
+        leaf_hash(2): 2,
+    }
+    log.post(2, 1, leaves=(1, 2), headroom=54)  # 860,000: within half a step above
+    assert {one.cost for one in log.farm.leases()} == {0, 2}
+    log.post(2, 2, leaves=(1, 2), headroom=74)  # 910,000
+    assert {one.cost for one in log.farm.leases()} == {0, 1}
+
+
+# administration
+
+
+def test_exclude_takes_a_leaf_out_and_the_last_one_takes_the_role() -> None:
+    log = Log(1, 2)
+    log.post(1, 0, leaves=(1, 2))
+    log.exclude(1)
+    assert [base64.encode(one.hash) for one in log.farm.leases()] == [leaf_hash(2)]
+    log.post(1, 1, leaves=(1, 2))
+    assert len(log.farm.leases()) == 1
+    log.exclude(2)
+    assert (log.farm.leases(), log.farm.publisher) == ((), None)
+    assert log.farm.ranking()["excluded"] == sorted([leaf_hash(1), leaf_hash(2)])
+    log.order("include", {"hash": leaf_hash(1)})
+    assert [base64.encode(one.hash) for one in log.farm.leases()] == [leaf_hash(1)]
+    assert log.farm.publisher == 1
+
+
+def test_exclude_more_than_fit_is_refused_and_skipped() -> None:
+    log = Log(1)
+    hashes = [base64.encode(number.to_bytes(32, "big")) for number in range(1025)]
+    for one in hashes[:1024]:
+        log.order("exclude", {"hash": one})
+    before = log.farm.ranking()
+    late = encode_admin("farm", T0, 1, None, "exclude", "alice", {"hash": hashes[1024]})
+    with pytest.raises(EntryRefused, match=r"config\.admin\.args\.hash: too many"):
+        log.farm.check(late, 1)
+    log.append(late)
+    assert (log.farm.skipped, log.farm.ranking()) == ({"too many": 1}, before)
+    log.order("exclude", {"hash": hashes[0]})  # once more takes no room
+    log.order("include", {"hash": hashes[0]})
+    log.farm.check(late, 1)
+
+
+def test_weights_change_every_score_at_once_and_later_ones() -> None:
+    log = Log(1, 2)
+    log.post(1, 0, headroom=100)
+    log.post(2, 0, headroom=10)
+    weights: dict[str, object] = dict.fromkeys(WEIGHTS, 0)
+    log.order("weights", weights | {"bandwidth_headroom": 100})
+    assert log.farm.scores() == {1: 1_000_000, 2: 100_000}
+    assert [one.cost for one in log.farm.leases()] in ([0, 14], [14, 0])
+    log.post(2, 1, headroom=20)
+    assert log.farm.scores()[2] == 200_000
+    restored = FarmApplication("farm")
+    restored.restore(log.farm.snapshot())
+    assert restored.scores() == log.farm.scores()
+    members: Any = restored.ranking()["members"]
+    assert members[0]["parts"]["bandwidth_headroom"]["weight"] == 100
+
+
+def test_staleness_and_interval_hold_for_statuses_begun_from_then_on() -> None:
+    log = Log(1, 2)
+    log.post(1, 0, R=None)
+    log.order("staleness", {"R": 5})
+    log.order("interval", {"ms": 1000})
+    assert (log.farm.R, log.farm.interval_ms) == (5, 1000)
+    for second in (30, 60, 90):
+        assert log.farm.recent(1)  # its newest status was begun at R 3
+        log.post(2, second)
+    assert not log.farm.recent(1)
+    log.post(1, 91, R=None)
+    for second in range(92, 97):
+        assert log.farm.recent(1)
+        log.post(2, second)
+    assert not log.farm.recent(1)
+
+
+def test_publisher_parameters_are_the_margin_and_the_lifetime_of_a_leaf() -> None:
+    log = Log(1, 2, 3)
+    log.post(1, 0, headroom=50)
+    log.order("publisher", {"margin": 100_000})
+    log.order("publisher", {"lifetime_ms": 600_000})
+    assert {one.end_date for one in log.farm.leases()} == {T0 // 1000 + 600}
+    for second in (1, 2, 3):
+        log.post(2, second, headroom=89)  # 97,500 ahead
+    assert log.farm.publisher == 1
+    for second in (4, 5, 6):
+        assert log.farm.publisher == 1
+        log.post(2, second, headroom=90)
+    assert log.farm.publisher == 2
+
+
+def test_orders_in_force_tell_who_when_and_at_which_index() -> None:
+    log = Log(1, 2)
+    log.override(2, "on")
+    log.exclude(1)
+    log.order("interval", {"ms": 1000})
+    log.override(1, "off")
+    log.override(1, None)
+    log.exclude(2)
+    log.order("include", {"hash": leaf_hash(1)})
+    alice = {"by": "alice", "date": T0}
+    assert log.farm.ranking()["orders"] == {
+        f"exclude {leaf_hash(2)}": alice | {"index": 6},
+        "interval": alice | {"index": 3},
+        "override 2": alice | {"index": 1},
+    }
+    log.farm.configure(8, configuration(1, index=8))
+    assert "override 2" not in str(log.farm.ranking()["orders"])
+
+
 # D17, D18
 
 
@@ -473,8 +601,13 @@ def test_snapshot_of_equal_states_is_equal_whatever_led_to_them() -> None:
     one, other = Log(1, 2), Log(1, 2)
     for log, members in ((one, (1, 2)), (other, (2, 1))):
         for member in members:
-            log.override(member, "on")
+            log.override(member, "off")
             log.append(note(f"user{member}", member))
+        for member in members:
+            log.exclude(member)
+        for member in (1, 2):
+            log.override(member, "on")
+            log.exclude(member)
     assert one.farm.snapshot() == other.farm.snapshot()
 
 
@@ -506,40 +639,74 @@ def why(log: Log) -> dict[int, list[str]]:
     return {one["id"]: [text for text in one["why"] if "not reported" not in text] for one in members}
 
 
+ALIVE = "recent: 0 of 3 other members have posted 3 times since index %d; it would take 2"
+
+
 def test_ranking_says_why_for_every_member() -> None:
     log = Log(1, 2, 3, 4)
     log.post(1, 0, leaves=())
-    assert why(log)[1] == ["not eligible: no recent member reports a usable leaf"]
+    assert why(log)[1] == [ALIVE % 1, "not eligible: no recent member reports a usable leaf"]
     log.post(1, 0)
     log.post(2, 0, mode="off")
     log.post(3, 0, publishing=None)
     log.override(1, "off")
     assert why(log) == {
         1: [
+            ALIVE % 2,
             "not eligible: its mode is off by override",
             "has not let go of the role that index 5 took from it",
         ],
-        2: ["not eligible: its mode is off"],
-        3: ["publisher since index 5: ineligible", "not due to start yet: member 1 has not let go"],
-        4: ["no status yet"],
+        2: [ALIVE % 3, "not eligible: its mode is off"],
+        3: [
+            ALIVE % 4,
+            "eligible: its mode is auto; it reports no meta.publishing, but nobody who could be named does",
+            "publisher since index 5: ineligible",
+            "not due to start yet: member 1 has not let go",
+        ],
+        4: ["not recent: no status yet", "not eligible: it is not recent"],
     }
     log.post(2, 1)
-    assert why(log)[3][0] == "not eligible: it reports no meta.publishing, and others do"
+    assert why(log)[3][1] == "not eligible: it reports no meta.publishing, and others do"
     for second in (2, 3, 4):
         for member in (1, 2, 4):
             log.post(member, second)
-    assert why(log)[3][0] == "not recent: 3 of 3 other members have posted 3 times since index 4"
+    assert why(log)[3] == [
+        "not recent: 3 of 3 other members have posted 3 times since index 4",
+        "not eligible: it is not recent",
+    ]
     members: Any = log.farm.ranking()["members"]
     assert members[0]["parts"]["remote_sensing"] == {"value": 500_000, "weight": 5, "reported": False}
     assert "remote_sensing: not reported" in members[0]["why"]
+    alone = Log(1)
+    alone.post(1, 0)
+    assert why(alone)[1][0] == "recent: there are no others to judge it"
+
+
+def test_ranking_says_when_a_challenger_would_win_and_behind_whom_it_is() -> None:
+    log = Log(1, 2, 3)
+    log.post(1, 0, headroom=50)
+    log.post(2, 0, headroom=40)
+    takes_over = "takes over from member 1 once 50000 ahead at 3 statuses in a row: now "
+    assert why(log)[2][-1] == takes_over + "25000 behind, at 0 so far"
+    for second in (1, 2):
+        log.post(2, second, headroom=70)
+        assert why(log)[2][-1] == takes_over + f"50000 ahead, at {second} so far"
+    log.override(1, "on")
+    assert why(log)[2][-1] == "behind member 1 whatever the scores: that one's mode is on"
+    log.override(1, None)
+    log.post(2, 3, headroom=70)
+    log.post(2, 4, headroom=70)
+    log.post(2, 5, headroom=70)
+    assert log.farm.publisher == 2
 
 
 def test_ranking_of_a_sanctioned_member_says_for_how_long() -> None:
     log = due_member_1()
     for second in (1, 2, 3):
         log.post(1, second)
-    assert why(log)[1] == [
+    assert why(log)[1][2:] == [
         "ranks behind the others for 30 more statuses: it was due and did not publish",
+        "behind member 2 whatever the scores: it is sanctioned",
         "has not let go of the role that index 5 took from it",
     ]
 

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from garlicfarm.errors import EntryRefused
+from garlicfarm.farm import base64
+from garlicfarm.farm.ranking import WEIGHTS
 from garlicfarm.farm.state import FarmApplication
 from garlicfarm.farm.status import encode_admin, encode_status, parse_entry
-from tests.farm.scripted_log import T0, configuration, status
+from tests.farm.scripted_log import T0, configuration, destination, status
 
 Step = tuple[str, Any]
 
@@ -61,10 +63,26 @@ INTERVALS = st.builds(
     MEMBERS,
     st.integers(1000, 5000),
 )
+PARAMETERS = st.sampled_from(
+    [
+        ("exclude", {"hash": base64.encode(base64.destination_hash(destination(1)))}),
+        ("include", {"hash": base64.encode(base64.destination_hash(destination(1)))}),
+        ("weights", {name: 100 * (name == "bandwidth_headroom") for name in WEIGHTS}),
+        ("weights", dict(WEIGHTS)),
+        ("staleness", {"R": 5}),
+        ("publisher", {"margin": 0}),
+        ("publisher", {"lifetime_ms": 600_000}),
+    ]
+)
+ORDERS = st.builds(
+    lambda member, order: encode_admin("farm", T0, member, None, order[0], "alice", order[1]),
+    MEMBERS,
+    PARAMETERS,
+)
 STEPS = st.lists(
     statuses()
     | statuses()
-    | st.tuples(st.just("entry"), ADMIN | INTERVALS | BAD_ENTRIES)
+    | st.tuples(st.just("entry"), ADMIN | INTERVALS | ORDERS | BAD_ENTRIES)
     | st.tuples(st.just("configure"), st.lists(MEMBERS, min_size=1, max_size=5, unique=True)),
     max_size=60,
 )

@@ -10,12 +10,13 @@ from garlicfarm.errors import StorageDamaged
 from garlicfarm.farm import base64
 from garlicfarm.farm.lease import Lease, lease_ms
 from garlicfarm.farm.log import LogApplication
-from garlicfarm.farm.metals import LEASE_MS, MetaLease, choose, encode_contents, published_ms
+from garlicfarm.farm.metals import MetaLease, choose, cost, encode_contents, published_ms
 from garlicfarm.farm.status import Leaf
 from garlicfarm.wire.messages import ClusterServer, Configuration
 from tests.farm.scripted_log import T0, destination
 
 NOW_S = T0 // 1000
+HOUR_MS = 3_600_000
 
 
 def hash_(n: int) -> bytes:
@@ -34,33 +35,74 @@ def test_contents_are_the_entries_of_the_meta_lease_set_that_i2pd_accepted() -> 
 
 
 def test_choose_leaves_in_any_order_gives_sorted_equal_entries_at_most_sixteen() -> None:
-    leaves = [Leaf(hash_(n), None) for n in range(20)]
-    chosen = choose(leaves, T0)
+    leaves = [(Leaf(hash_(n), None), 0) for n in range(20)]
+    chosen = choose(leaves, T0, HOUR_MS)
     assert [one.hash for one in chosen] == [hash_(n) for n in range(16)]
-    assert chosen == choose(reversed(leaves), T0)
-    assert {(one.cost, one.end_date) for one in chosen} == {(0, NOW_S + LEASE_MS // 1000)}
+    assert chosen == choose(reversed(leaves), T0, HOUR_MS)
+    assert {(one.cost, one.end_date) for one in chosen} == {(0, NOW_S + HOUR_MS // 1000)}
     assert len(encode_contents(chosen)) == 1 + 16 * 40
-    assert encode_contents(choose([], T0)) == b"\0"
+    assert encode_contents(choose([], T0, HOUR_MS)) == b"\0"
 
 
 @pytest.mark.parametrize(
     ("expires_ms", "end_s"),
-    [(T0 + 600_000, 600), (T0 + 2 * LEASE_MS, 3600), (T0 + 1000, 1), (T0 + 999, None), (T0 - 1, None)],
+    [(T0 + 600_000, 600), (T0 + 2 * HOUR_MS, 3600), (T0 + 1000, 1), (T0 + 999, None), (T0 - 1, None)],
 )
 def test_choose_end_date_is_bounded_by_the_lease_set_and_by_policy(
     expires_ms: int, end_s: int | None
 ) -> None:
-    ends = [one.end_date - NOW_S for one in choose([Leaf(hash_(1), expires_ms)], T0)]
+    ends = [one.end_date - NOW_S for one in choose([(Leaf(hash_(1), expires_ms), 0)], T0, HOUR_MS)]
     assert ends == ([] if end_s is None else [end_s])
 
 
 def test_choose_leaf_of_several_members_gets_the_latest_end_once() -> None:
-    leaves = [Leaf(hash_(1), T0 + 9000), Leaf(hash_(1), T0 + 20_000), Leaf(hash_(1), T0 - 5)]
-    assert [one.end_date - NOW_S for one in choose(leaves, T0)] == [20]
+    ends = [(T0 + 9000, 3), (T0 + 20_000, 5), (T0 - 5, 0)]  # what ended by now says nothing of the cost
+    leaves = [(Leaf(hash_(1), end_ms), cost) for end_ms, cost in ends]
+    assert [(one.end_date - NOW_S, one.cost) for one in choose(leaves, T0, HOUR_MS)] == [(20, 3)]
+
+
+def test_choose_more_than_sixteen_takes_the_cheapest_then_the_lowest_hash_and_sorts_by_hash() -> None:
+    leaves = [(Leaf(hash_(n), None), 15 - n // 2) for n in range(20)]
+    chosen = choose(leaves, T0, HOUR_MS)
+    assert [one.hash for one in chosen] == [hash_(n) for n in range(4, 20)]
+    assert [one.cost for one in chosen] == [15 - n // 2 for n in range(4, 20)]
+    even = [(Leaf(hash_(n), None), 7 if n % 2 else 3) for n in range(20)]
+    assert [one.hash[0] for one in choose(even, T0, HOUR_MS)] == [*range(13), 14, 16, 18]
+
+
+@pytest.mark.parametrize(
+    ("score", "before", "expected"),
+    [
+        (1_000_000, None, 0),
+        (937_501, None, 0),
+        (937_500, None, 1),
+        (0, None, 15),
+        (62_500, None, 15),
+        (1_000_000, 15, 0),
+        (937_500 - 31_250, 0, 0),
+        (937_500 - 31_251, 0, 1),
+        (937_500 + 31_250, 1, 1),
+        (937_500 + 31_251, 1, 0),
+        (500_000, 8, 8),
+        (500_000, 7, 7),
+        (0, 14, 15),
+    ],
+)
+def test_cost_has_sixteen_steps_and_stays_within_half_a_step(
+    score: int, before: int | None, expected: int
+) -> None:
+    assert cost(score, before) == expected
+
+
+def test_cost_moves_only_when_the_score_moved_by_half_a_step() -> None:
+    for before in range(16):
+        kept = [score for score in range(0, 1_000_001, 250) if cost(score, before) == before]
+        assert kept[-1] - kept[0] >= 62_500 + 31_250
+        assert len(kept) == (kept[-1] - kept[0]) // 250 + 1
 
 
 def test_choose_last_date_of_i2p_does_not_overflow() -> None:
-    assert choose([Leaf(hash_(1), None)], 2**32 * 1000 - 5000)[0].end_date == 2**32 - 1
+    assert choose([(Leaf(hash_(1), None), 0)], 2**32 * 1000 - 5000, HOUR_MS)[0].end_date == 2**32 - 1
 
 
 def test_published_is_own_time_but_a_second_after_the_newest_known() -> None:
