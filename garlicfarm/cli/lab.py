@@ -264,23 +264,27 @@ async def _show(farm: ProcessFarm, rank: RankProcess | None) -> None:
                 for node_id, pid in pids.items()
             ]
             + [
-                "Kill the leader or the publisher in another terminal and look for the new one here.",
+                "Kill the leader or the publisher in another terminal; the new one shows here.",
                 "Ctrl-C ends the lab and leaves nothing behind.",
             ]
         ),
         style="dim",
+        no_wrap=True,
+        overflow="ellipsis",
     )
     with Live(Text("waiting for the nodes …"), console=console, refresh_per_second=4) as live:
         while True:
             status = await _status(farm)
-            parts: list[RenderableType] = [table(status) if status else Text("no node answers")]
+            parts: list[RenderableType] = [
+                table(status, console.width) if status else Text("no node answers")
+            ]
             if rank is not None:
-                parts.append(_ranked(rank, status))
+                parts.append(_ranked(rank, status, console.width))
             live.update(Group(*parts, hint))
             await trio.sleep(POLL_S)
 
 
-def _ranked(rank: RankProcess, status: dict[str, Any] | None) -> RenderableType:
+def _ranked(rank: RankProcess, status: dict[str, Any] | None, width: int) -> RenderableType:
     from rich.text import Text
 
     from garlicfarm.cli.rank import ranking_table
@@ -291,7 +295,7 @@ def _ranked(rank: RankProcess, status: dict[str, Any] | None) -> RenderableType:
         return Text("\nSpark is starting; its ranking comes in half a minute", style="dim")
     index = rank.newest["index"]
     lag = "unknown" if status is None else max(0, status["commit"] - index)
-    return ranking_table(rank.newest, f"\nranked by Spark up to index {index}, lag {lag}")
+    return ranking_table(rank.newest, f"\nranked by Spark up to index {index}, lag {lag}", width)
 
 
 def _say(text: str) -> None:

@@ -243,7 +243,10 @@ class _Screen:
         title = f"farm {self._farm}: ranked up to index {self._index or 'none'}, lag {lag}"
         if self._skipped:
             title += f", skipped {_counts(self._skipped)}"
-        self._live.update(ranking_table(self._body, title) if self._body else Text(title), refresh=True)
+        width = self._live.console.width
+        self._live.update(
+            ranking_table(self._body, title, width) if self._body else Text(title), refresh=True
+        )
 
 
 def _counts(skipped: Mapping[str, int]) -> str:
@@ -252,30 +255,40 @@ def _counts(skipped: Mapping[str, int]) -> str:
     return f"{sum(skipped.values())} ({reasons})"
 
 
-def ranking_table(body: dict[str, Any], title: str) -> Table:
-    """The body of ``GET …/ranking`` as a table for a terminal: a row per member, best first."""
-    from rich.table import Table
-    from rich.text import Text
+def ranking_table(body: dict[str, Any], title: str, width: int) -> Table:
+    """The body of ``GET …/ranking`` as a table for a terminal of ``width`` columns: a row per member, best
+    first."""
+    from garlicfarm.cli.tables import Column, make_table
 
     publisher = body["publisher"]
     if publisher is not None:
         title += f", publisher {publisher} since index {body['since']}: {body['because']}"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for name in ("RANK", "ID", "SCORE", "PUBLISHER", "MODE", "RECENT", "ELIGIBLE", "STATUS AT", "WHY"):
-        table.add_column(name, overflow="fold")
-    for place, member in enumerate(body["members"], 1):
-        cells = [
-            place if member["eligible"] else None,
-            member["id"],
-            member["score"],
-            "*" if member["publisher"] else None,
-            member["mode"],
-            "yes" if member["recent"] else "no",
-            "yes" if member["eligible"] else "no",
-            member["index"] or None,
-            "; ".join(member["why"]),
-        ]
-        style = "bold green" if member["publisher"] else "" if member["eligible"] else "dim"
-        # Text, not markup: what other members say of themselves is shown as it is.
-        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in cells), style=style)
-    return table
+    columns = [
+        Column("rank"),
+        Column("id"),
+        Column("score"),
+        Column("publisher"),
+        Column("mode", 100),
+        Column("recent", 100),
+        Column("eligible"),
+        Column("status at"),
+        Column("why", wraps=True),
+    ]
+    rows = [
+        (
+            "bold green" if member["publisher"] else "" if member["eligible"] else "dim",
+            {
+                "rank": place if member["eligible"] else None,
+                "id": member["id"],
+                "score": member["score"],
+                "publisher": "*" if member["publisher"] else None,
+                "mode": member["mode"],
+                "recent": "yes" if member["recent"] else "no",
+                "eligible": "yes" if member["eligible"] else "no",
+                "status at": member["index"] or None,
+                "why": "; ".join(member["why"]),
+            },
+        )
+        for place, member in enumerate(body["members"], 1)
+    ]
+    return make_table(title, columns, rows, width, yielding=("why",))

@@ -149,7 +149,8 @@ def _print_members(body: dict[str, Any]) -> None:
         return
     from rich.console import Console
 
-    Console(highlight=False).print(table(body))
+    console = Console(highlight=False)
+    console.print(table(body, console.width))
 
 
 async def _watch(client: AdminClient, farm: str) -> None:
@@ -163,7 +164,7 @@ async def _watch(client: AdminClient, farm: str) -> None:
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
         while True:
             try:
-                live.update(table(await client.status(farm)), refresh=True)
+                live.update(table(await client.status(farm), live.console.width), refresh=True)
             except UnreachableError as error:
                 # The node may come back; what was shown last is still worth reading.
                 live.console.print(Text(str(error), "red"))
@@ -183,7 +184,7 @@ def _rows(body: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "id": member["id"],
-            "endpoint": member["endpoint"].partition("?")[0],
+            "endpoint": (endpoint := member["endpoint"].partition("?")[0]),
             "role": member["role"],
             "publisher": "*" if member["publisher"] else None,
             "term": member["term"],
@@ -195,7 +196,7 @@ def _rows(body: dict[str, Any]) -> list[dict[str, Any]]:
             "transport": member["transport"],
             "version": member["version"],
             "age": _seconds(member["age_s"]),
-            "error": member["error"],
+            "error": member["error"] and member["error"].removeprefix(f"{endpoint}: "),
         }
         for member in body["members"]
     ]
@@ -210,17 +211,26 @@ def _seconds(value: float | None) -> str | None:
 _COLOURS = {"leader": "bold green", "candidate": "yellow", "unreachable": "red"}
 
 
-def table(body: dict[str, Any]) -> Table:
-    """The body of ``GET …/status`` as a table for a terminal: a row per member, dead ones too."""
-    from rich.table import Table
-    from rich.text import Text
+def table(body: dict[str, Any], width: int) -> Table:
+    """The body of ``GET …/status`` as a table for a terminal of ``width`` columns: a row per member, dead
+    ones too."""
+    from garlicfarm.cli.tables import WIDE, Column, make_table
 
-    rows = _rows(body)
-    members = Table(title=_headline(body), title_justify="left", box=None, pad_edge=False)
-    for name in rows[0] if rows else ():
-        members.add_column(name.upper(), overflow="fold")
-    for row in rows:
-        # Text, not markup: what other members say of themselves is shown as it is.
-        cells = ["-" if value is None else str(value) for value in row.values()]
-        members.add_row(*(Text(cell) for cell in cells), style=_COLOURS.get(str(row["role"]), ""))
-    return members
+    columns = [
+        Column("id"),
+        Column("endpoint", most=30),
+        Column("role"),
+        Column("publisher"),
+        Column("term", 100),
+        Column("commit"),
+        Column("applied", WIDE),
+        Column("lag"),
+        Column("last contact"),
+        Column("rtt", WIDE),
+        Column("transport", WIDE),
+        Column("version", WIDE),
+        Column("age", WIDE),
+        Column("error", 110),
+    ]
+    rows = [(_COLOURS.get(str(row["role"]), ""), row) for row in _rows(body)]
+    return make_table(_headline(body), columns, rows, width, yielding=("error", "endpoint"))

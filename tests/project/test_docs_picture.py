@@ -13,6 +13,8 @@ from garlicfarm.cli.rank import ranking_table
 from garlicfarm.cli.remote import table
 from garlicfarm.farm.state import FarmApplication
 
+COLUMNS = 150
+"""The picture's, see tools/picture.py."""
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "lab.svg"
 SVG = PICTURE.read_text(encoding="utf-8")
 LINES = [
@@ -35,7 +37,11 @@ def test_picture_is_small_and_fetches_nothing() -> None:
 def test_picture_has_the_columns_of_the_tables(which: str) -> None:
     body: dict[str, Any] = {"farm": "farm", "leader": 1, "publisher": 1, "fault_tolerance": 1, "quorum": True}
     body |= {"term": 1, "commit": 1, "members": []}
-    made = table(body) if which == "members" else ranking_table(FarmApplication("farm").ranking(), "")
+    made = (
+        table(body, COLUMNS)
+        if which == "members"
+        else ranking_table(FarmApplication("farm").ranking(), "", COLUMNS)
+    )
     assert " ".join(str(column.header) for column in made.columns) in LINES
 
 

@@ -1,0 +1,55 @@
+"""Tables for a terminal, as wide as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["WIDE", "Column", "make_table"]
+
+WIDE = 150
+"""A terminal of so many columns is shown everything."""
+
+
+class Column(NamedTuple):
+    """``least``: how wide a terminal must be for it to be shown. ``most``: how wide it may get itself.
+    ``wraps``: from `WIDE` on, a cell takes as many lines as it needs. Others are cut."""
+
+    name: str
+    least: int = 0
+    most: int | None = None
+    wraps: bool = False
+
+
+def make_table(
+    title: str,
+    columns: Iterable[Column],
+    rows: Iterable[tuple[str, Mapping[str, object]]],
+    width: int,
+    *,
+    yielding: Sequence[str],
+) -> Table:
+    """A table for a terminal of ``width`` columns, whose rows have a style and cells by column.
+
+    Below `WIDE` each row is one line, so that what stands below the table stays on the screen.
+    ``yielding``: where a row is too long, the first of these columns that is shown gets narrower.
+    """
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    shown = [column for column in columns if width >= column.least]
+    names = [column.name for column in shown]
+    narrower = next(name for name in yielding if name in names)
+    for column in shown:
+        table.add_column(column.name.upper(), no_wrap=column.name != narrower, max_width=column.most)
+    for style, row in rows:
+        cells = (_cell(row[column.name], wraps=column.wraps and width >= WIDE) for column in shown)
+        table.add_row(*cells, style=style)
+    return table
+
+
+def _cell(value: object, *, wraps: bool) -> Text:
+    # Text, not markup: what other members say of themselves is shown as it is.
+    text = "-" if value is None else str(value)
+    return Text(text, no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
