@@ -71,6 +71,10 @@ class NodeProcess:
         except FileNotFoundError:
             return None
 
+    def failure(self, what: str) -> UnreachableError:
+        """That this node did ``what``, with the end of its log."""
+        return UnreachableError(f"node {self.id} {what}", self.log_file.read_text(errors="replace")[-2000:])
+
     def client(self) -> AdminClient:
         """A client as the user ``local``. Raises `UnreachableError` before the node has started."""
         url = self.url
@@ -118,10 +122,8 @@ class ProcessFarm:
                 while not ready.exists():  # noqa: ASYNC110 - another process makes the file
                     await trio.sleep(0.02)
                 nursery.cancel_scope.cancel()
-        if ready.exists():
-            return
-        tail = node.log_file.read_text(errors="replace")[-2000:]
-        raise UnreachableError(f"node {node_id} did not start", tail)
+        if not ready.exists():
+            raise node.failure("did not start")
 
     async def kill(self, node_id: int) -> None:
         """End a node as a power cut would end the process: SIGKILL."""
