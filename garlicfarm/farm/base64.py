@@ -14,7 +14,7 @@ from __future__ import annotations
 import binascii
 from hashlib import sha256
 
-__all__ = ["decode", "decode_destination", "decode_hash", "destination_hash", "encode"]
+__all__ = ["decode", "decode_destination", "decode_hash", "destination_hash", "encode", "router_hash"]
 
 _TO_I2P = bytes.maketrans(b"+/", b"-~")
 _FROM_I2P = bytes.maketrans(b"-~", b"+/")
@@ -60,3 +60,10 @@ def decode_destination(text: str) -> bytes:
 def destination_hash(text: str) -> bytes:
     """The 32-byte SHA-256 under which a destination is known. Raises `ValueError`."""
     return sha256(decode_destination(text)).digest()
+
+
+def router_hash(router_info: str) -> bytes:
+    """The 32-byte SHA-256 under which the router of a router info (base64) is known: that of the identity
+    it begins with, which has the shape of a destination. Raises `ValueError` for any other text."""
+    data = decode(router_info)
+    return sha256(data[: _MIN_DESTINATION_BYTES + int.from_bytes(data[_CERTIFICATE_LENGTH], "big")]).digest()

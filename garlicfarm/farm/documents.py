@@ -18,6 +18,7 @@ __all__ = [
     "Floodfills",
     "MetaStatus",
     "NodeReport",
+    "RemoteRouter",
     "RemoteStatus",
     "RouterStatus",
     "StatusDocument",
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 U63 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+MemberId = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 PublishConfig = Literal["off", "on", "auto"]
 
 
@@ -88,9 +90,22 @@ class Floodfills(_Document, frozen=True):
     tomorrow: U63 | None = None
 
 
+class RemoteRouter(_Document, frozen=True):
+    """One element of ``remoteRouters``: what this server measured of another router. ``hash`` is I2P
+    base64 of the SHA-256, where it is known; ``member`` the Raft id, where it is the router of a member:
+    then ``connect_test`` is the last handshake with that member's node."""
+
+    hash: str | None = None
+    member: MemberId | None = None
+    last_seen_version: str | None = None
+    fetch_time_ms: U63 | None = None
+    connect_test: ConnectTest | None = None
+    floodfills: Floodfills | None = None
+
+
 class RemoteStatus(_Document, frozen=True):
-    """An element of ``remoteRouters`` / ``remoteDestinations``, or ``remoteMeta``: what this server
-    measured of others. ``hash`` is I2P base64 of the SHA-256."""
+    """One element of ``remoteDestinations``, or ``remoteMeta``: what this server measured of others.
+    ``hash`` is I2P base64 of the SHA-256."""
 
     hash: str
     last_seen_version: str | None = None
@@ -135,6 +150,6 @@ class StatusDocument(_Document, frozen=True):
     meta: MetaStatus | None = None
     router: RouterStatus | None = None
     destinations: tuple[DestinationStatus, ...] | None = None
-    remote_routers: tuple[RemoteStatus, ...] | None = None
+    remote_routers: tuple[RemoteRouter, ...] | None = None
     remote_destinations: tuple[RemoteStatus, ...] | None = None
     remote_meta: RemoteStatus | None = None

@@ -117,8 +117,6 @@ def _destination_health(destinations: Sequence[DestinationStatus]) -> int | None
 
 
 def _remote_sensing(document: StatusDocument) -> int | None:
-    sensed = [*(document.remote_routers or ()), *(document.remote_destinations or ())]
-    if document.remote_meta is not None:
-        sensed.append(document.remote_meta)
-    tests = [one.connect_test.ok for one in sensed if one.connect_test is not None]
+    sensed = (*(document.remote_routers or ()), *(document.remote_destinations or ()), document.remote_meta)
+    tests = [one.connect_test.ok for one in sensed if one is not None and one.connect_test is not None]
     return _share(sum(tests), len(tests)) if tests else None

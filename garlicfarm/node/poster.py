@@ -10,11 +10,13 @@ import trio
 from garlicfarm._version import __version__
 from garlicfarm.config import FarmSection
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NotSupported, RouterError
-from garlicfarm.farm.base64 import decode_destination
+from garlicfarm.farm.base64 import decode_destination, encode, router_hash
 from garlicfarm.farm.documents import (
+    ConnectTest,
     DestinationStatus,
     MetaStatus,
     NodeReport,
+    RemoteRouter,
     RouterStatus,
     StatusDocument,
 )
@@ -118,7 +120,9 @@ class Poster:
             R=application.R,
             admin_url=self._admin_url,
         )
-        destinations = [await self._leaf(leaf.destination) for leaf in self._section.leaf]
+        deadline = trio.current_time() + ROUTER_TIMEOUT_S
+        destinations = [await self._leaf(leaf.destination, deadline) for leaf in self._section.leaf]
+        others = [member for member in application.members if member != farm.node_id]
         return StatusDocument(
             cluster=farm.name,
             date=now_ms,
@@ -126,8 +130,20 @@ class Poster:
             sequence=self._sequence,
             config={"node": node},
             meta=self._meta(),
-            router=await self._router_status(),
+            router=await self._router_status(deadline),
             destinations=tuple(destinations),
+            remote_routers=tuple(map(self._remote_router, others)) or None,
+        )
+
+    def _remote_router(self, member: int) -> RemoteRouter:
+        """What this node's own handshakes say of the other member's router (D9)."""
+        handshake, newest = self._farm.peers.handshake(member), self._application.newest(member)
+        router = newest[1].router if newest else None
+        info = router.last_published_ri if router else None
+        return RemoteRouter(
+            hash=encode(router_hash(info)) if info else None,
+            member=member,
+            connect_test=ConnectTest(ms=round(handshake[0] * 1000), ok=handshake[1]) if handshake else None,
         )
 
     def _meta(self) -> MetaStatus:
@@ -137,14 +153,14 @@ class Poster:
             destination=meta.destination or None,
             publish_config=meta.publish,
             last_published_time=publisher.last_published_ms if publisher else None,
-            publishing=publisher.publishing if publisher else None,
+            publishing=publisher.reported if publisher else None,
         )
 
-    async def _router_status(self) -> RouterStatus | None:
+    async def _router_status(self, deadline: float) -> RouterStatus | None:
         if self._router is None:
             return None
         try:
-            with trio.fail_after(ROUTER_TIMEOUT_S):
+            with trio.fail_at(deadline):
                 status = await self._router.get_local_router_status()
         except (RouterError, trio.TooSlowError) as error:
             self._count("error")
@@ -153,11 +169,11 @@ class Poster:
         self._count("ok")
         return status
 
-    async def _leaf(self, destination: str) -> DestinationStatus:
+    async def _leaf(self, destination: str, deadline: float) -> DestinationStatus:
         """What the router says of a leaf; what it cannot be asked is left out (D13)."""
         if self._router is not None:
             try:
-                with trio.fail_after(ROUTER_TIMEOUT_S):
+                with trio.fail_at(deadline):
                     return await self._router.get_local_leaf_status(decode_destination(destination))
             except NotSupported:
                 self._count("not-supported")

@@ -10,7 +10,7 @@ from typing import NoReturn
 import trio
 
 from garlicfarm.errors import NotSupported, RouterError
-from garlicfarm.farm.lease import Lease
+from garlicfarm.farm.lease import Lease, lease_ms
 from garlicfarm.farm.metals import MetaLease, encode_contents
 from garlicfarm.farm.state import FarmApplication
 from garlicfarm.node.farm import Farm
@@ -31,9 +31,9 @@ def boot_ms() -> int:
 class Publisher:
     """Starts and stops publishing through the router.
 
-    ``lease`` is this process's, kept by its poster. ``publishing``: what the status says; None where
-    this router cannot publish. ``last_published_ms``: the ``published`` date last given to the router,
-    0 = never by this process.
+    ``lease`` is this process's, kept by its poster. ``publishing``: whether the router took what it was
+    given last; None where it cannot publish. ``last_published_ms``: the ``published`` date last given to
+    the router, 0 = never by this process.
     """
 
     def __init__(
@@ -48,8 +48,20 @@ class Publisher:
         self._published_at = -REPUBLISH_S
         self._half_life_s = 0.0
         self._begun = False  # the router may have taken it, whatever it answered
+        self._untold_ms: int | None = None  # since when it could not be told to stop
         self.publishing: bool | None = None
         self.last_published_ms = 0
+
+    @property
+    def reported(self) -> bool | None:
+        """What the status says, ``meta.publishing``. Others begin at the word of one who lost the role: it
+        says true until its router said that it stopped. A router that cannot be told is waited for as
+        long as a dead node's would be, a lease."""
+        named = self._application.publisher == self._farm.node_id
+        if self.publishing is None or named or not self._begun:
+            return self.publishing
+        wait_ms = lease_ms(self._application.interval_ms, self._application.R)
+        return self._untold_ms is None or boot_ms() < self._untold_ms + wait_ms
 
     async def run(self) -> NoReturn:
         """Publish whenever it is this node's turn, until cancelled; then stop."""
@@ -86,20 +98,20 @@ class Publisher:
             with trio.move_on_after(min(left_s, ROUTER_TIMEOUT_S)) as scope:
                 await self._publish(leases)
             if scope.cancelled_caught:
-                self._farm.log.warning("publish-failed", cause="no answer in time")
+                self._failed("no answer in time")
         return min(left_s, RETRY_S)
 
     async def _publish(self, leases: Sequence[MetaLease]) -> None:
         now_ms = time.time_ns() // 1_000_000
         published_ms = self._application.published_ms(now_ms)
-        self._begun = True
+        self._begun, self._untold_ms = True, None
         try:
             await self._router.publish_meta_ls(self._master_hash, encode_contents(leases))
         except NotSupported:
             self.publishing = None
             return
         except RouterError as error:
-            self._farm.log.warning("publish-failed", cause=str(error))
+            self._failed(str(error))
             return
         if not self.publishing:
             self._farm.log.info("publishing", leases=len(leases))
@@ -108,6 +120,10 @@ class Publisher:
         self._published_at = trio.current_time()
         self._half_life_s = (min(lease.end_date for lease in leases) - now_ms / 1000) / 2
         self._listed = [(lease.hash, lease.cost) for lease in leases]
+
+    def _failed(self, cause: str) -> None:
+        self._farm.log.warning("publish-failed", cause=cause)
+        self.publishing = False
 
     async def _withdraw(self) -> bool:
         """Stop publishing; False: the router did not say that it does not publish."""
@@ -119,10 +135,12 @@ class Publisher:
             return True
         except (RouterError, trio.TooSlowError) as error:
             self._farm.log.warning("withdraw-failed", cause=str(error) or "no answer in time")
+            self._untold_ms = boot_ms() if self._untold_ms is None else self._untold_ms
             return False
         if self.publishing:
             self._farm.log.info("not-publishing")
         self.publishing = self._begun = False
+        self._untold_ms = None
         self._listed = []
         self._published_at = -REPUBLISH_S
         return True

@@ -10,6 +10,7 @@ from garlicfarm.farm.documents import (
     Bandwidth,
     ConnectTest,
     DestinationStatus,
+    RemoteRouter,
     RemoteStatus,
     RouterStatus,
     StatusDocument,
@@ -31,6 +32,10 @@ def bandwidth(in_: int, out: int) -> Bandwidth:
 
 def remote(ok: bool | None) -> RemoteStatus:
     return RemoteStatus(hash="", connect_test=None if ok is None else ConnectTest(ms=1, ok=ok))
+
+
+def connected(ok: bool) -> RemoteRouter:
+    return RemoteRouter(member=3, connect_test=ConnectTest(ms=1, ok=ok))
 
 
 def leaf(configured: tuple[int, int] | None, current: tuple[int, int] | None) -> DestinationStatus:
@@ -102,9 +107,9 @@ def test_destination_health_is_the_mean_over_leaves_of_the_worse_direction(
 
 def test_remote_sensing_is_the_share_of_connect_tests_that_succeeded() -> None:
     assert part("remote_sensing") is None
-    assert part("remote_sensing", remote_routers=(remote(None),)) is None
+    assert part("remote_sensing", remote_routers=(RemoteRouter(member=2),)) is None
     sensed = {
-        "remote_routers": (remote(True), remote(False)),
+        "remote_routers": (RemoteRouter(member=2), connected(True), connected(False)),
         "remote_destinations": (remote(True), remote(None)),
         "remote_meta": remote(True),
     }

@@ -13,13 +13,16 @@ import trio
 import trio.testing
 
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NoQuorum, OutcomeUnknown, ProposalDropped
+from garlicfarm.farm import base64
+from garlicfarm.farm.documents import RouterStatus
 from garlicfarm.farm.lease import Lease
 from garlicfarm.farm.state import FarmApplication
-from garlicfarm.farm.status import encode_admin
+from garlicfarm.farm.status import encode_admin, encode_status
 from garlicfarm.node import poster as poster_module
 from garlicfarm.node.farm import Farm
-from garlicfarm.node.poster import Poster
-from tests.farm.scripted_log import configuration
+from garlicfarm.node.poster import ROUTER_TIMEOUT_S, Poster
+from garlicfarm.router import Router
+from tests.farm.scripted_log import T0, configuration, destination, status
 from tests.node.cluster import Cluster, cluster
 
 Clock = trio.testing.MockClock
@@ -40,11 +43,14 @@ class FakeFarm:
             status=lambda: SimpleNamespace(term=1, role=SimpleNamespace(value="leader"), commit=1)
         )
         self.log = SimpleNamespace(warning=self._note, error=self._note)
+        self.handshakes: dict[int, tuple[float, bool]] = {}
+        self.peers = SimpleNamespace(handshake=self.handshakes.get)
         self.applied_index = 1
         self.posted: list[bytes] = []
         self.times: list[float] = []
         self.trouble: list[GarlicFarmError] = []
         self.notes: list[str] = []
+        self.metrics: Any = None
 
     def _note(self, event: str, **fields: object) -> None:
         self.notes.append(event)
@@ -103,6 +109,46 @@ async def test_statuses_come_an_interval_apart_and_never_closer_after_trouble(au
     assert len(good) > 3
     assert farm.posted[100] == farm.posted[0]
     assert good[2] - good[1] == pytest.approx(INTERVAL_S, abs=0.2)
+
+
+async def test_status_says_how_the_handshakes_with_the_other_members_went(autojump_clock: Clock) -> None:
+    farm, _, poster = made()
+    info = destination(3)  # a router info begins with an identity of this shape
+    router = RouterStatus(last_published_ri=base64.encode(base64.decode_destination(info) + b"addresses"))
+    farm.application.apply(1, 1, encode_status(status(3, T0, router=router)))
+    farm.handshakes[2] = (0.0125, True)
+    await run_for(1, poster)
+    farm.handshakes |= {2: (5.0, False), 3: (0.02, True)}
+    await run_for(INTERVAL_S, poster)
+    hash_ = base64.encode(base64.destination_hash(info))
+    assert [json.loads(entry)["remoteRouters"] for entry in farm.posted] == [
+        [{"member": 2, "connectTest": {"ms": 12, "ok": True}}, {"hash": hash_, "member": 3}],
+        [
+            {"member": 2, "connectTest": {"ms": 5000, "ok": False}},
+            {"hash": hash_, "member": 3, "connectTest": {"ms": 20, "ok": True}},
+        ],
+    ]
+
+
+class HangingRouter:
+    def __getattr__(self, name: str) -> Any:
+        async def hang(*args: object) -> None:
+            await trio.sleep_forever()
+
+        return hang
+
+
+async def test_router_that_hangs_delays_a_status_once_however_many_leaves_it_has(
+    autojump_clock: Clock,
+) -> None:
+    farm, _, _ = made()
+    farm.section.leaf = [SimpleNamespace(destination=destination(seed)) for seed in range(20)]
+    farm.metrics = SimpleNamespace(count_router_request=lambda plugin, outcome: None)
+    router = cast(Router, HangingRouter())
+    poster = Poster(cast(Farm, farm), farm.application, router, None, Lease(), None)
+    await run_for(6, poster)
+    assert farm.times == [ROUTER_TIMEOUT_S]
+    assert len(json.loads(farm.posted[0])["destinations"]) == 20
 
 
 async def test_refused_status_is_told_and_replaced_by_the_next_one(autojump_clock: Clock) -> None:

@@ -37,12 +37,17 @@ class Fake:
         self.calls: list[tuple[float, str]] = []
         self.trouble: list[Exception | str] = []
         self.lasts_s = 3600
-        self.publisher = Publisher(
+        self.interval_ms, self.R = 30_000, 3
+        self.task = Publisher(
             cast(Farm, self), cast(FarmApplication, self), cast(Router, self), b"master", cast(Lease, self)
         )
 
     def _note(self, event: str, **fields: object) -> None:
         self.notes.append(event)
+
+    @property
+    def publisher(self) -> int:
+        return 1 if self.named else 2
 
     async def wait_applied(self, beyond: int) -> None:
         await trio.sleep_forever()
@@ -84,15 +89,15 @@ def boot_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_publisher_publishes_while_named_and_withdraws_after(autojump_clock: Clock) -> None:
     fake = Fake()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.publisher.run)
+        nursery.start_soon(fake.task.run)
         await trio.sleep(50)
         assert fake.done() == ["stop"]
-        assert fake.publisher.publishing is False
+        assert fake.task.publishing is False
         fake.named = True
         await trio.sleep(50)
         assert fake.done() == ["publish"]
-        assert fake.publisher.publishing is True
-        assert fake.publisher.last_published_ms > 0
+        assert fake.task.publishing is True
+        assert fake.task.last_published_ms > 0
         fake.listed.append((b"b" * 32, 3))
         await trio.sleep(20)  # at most once a minute
         assert fake.done() == ["publish"]
@@ -101,7 +106,7 @@ async def test_publisher_publishes_while_named_and_withdraws_after(autojump_cloc
         fake.named = False
         await trio.sleep(6)
         assert fake.done() == ["stop"]
-        assert fake.publisher.publishing is False
+        assert fake.task.publishing is False
         nursery.cancel_scope.cancel()
 
 
@@ -109,7 +114,7 @@ async def test_publisher_stops_at_the_end_of_its_lease_and_of_its_process(autoju
     fake = Fake()
     fake.named, fake.expires_ms = True, 12_345
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.publisher.run)
+        nursery.start_soon(fake.task.run)
         await trio.sleep(60)
         assert fake.calls == [(0, "stop"), (0, "publish"), (12, "stop")]
         fake.expires_ms = 10**9
@@ -127,15 +132,17 @@ async def test_publication_that_may_have_begun_is_withdrawn_with_the_lease(
     fake = Fake()
     fake.expires_ms = 10_000
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.publisher.run)
+        nursery.start_soon(fake.task.run)
         await trio.sleep(4)
         fake.named, fake.trouble = True, [trouble]
         await trio.sleep(5)
         assert fake.done() == ["stop", "publish"]
+        assert fake.task.reported is False  # it has the role, and does not do its work
         fake.named = False
-        assert fake.publisher.publishing is False
+        assert fake.task.reported is True
         await trio.sleep(10)
         assert fake.done() == ["stop"]
+        assert fake.task.reported is False
         nursery.cancel_scope.cancel()
     assert "publish-failed" in fake.notes
 
@@ -144,7 +151,7 @@ async def test_router_that_is_not_up_yet_is_asked_again(autojump_clock: Clock) -
     fake = Fake()
     fake.named, fake.trouble = True, [RouterError("refused"), HANG, RouterError("refused")]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.publisher.run)
+        nursery.start_soon(fake.task.run)
         await trio.sleep(60)
         nursery.cancel_scope.cancel()
     assert fake.done() == ["stop"] * 4 + ["publish", "stop"]
@@ -156,15 +163,40 @@ async def test_failed_withdrawal_is_repeated_and_the_status_says_publishing_unti
     fake = Fake()
     fake.named = True
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.publisher.run)
+        nursery.start_soon(fake.task.run)
         await trio.sleep(10)
         fake.done()
         fake.named, fake.trouble = False, [RouterError("x"), RouterError("x")]
         await trio.sleep(6)
-        assert fake.publisher.publishing is True
+        assert fake.task.reported is True
         await trio.sleep(10)
         assert fake.done() == ["stop"] * 3
-        assert fake.publisher.publishing is False
+        assert fake.task.reported is False
+        nursery.cancel_scope.cancel()
+
+
+async def test_router_that_dies_while_it_publishes_costs_the_role_and_lets_others_begin_after_a_lease(
+    autojump_clock: Clock,
+) -> None:
+    fake = Fake()
+    fake.named = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.task.run)
+        await trio.sleep(10)
+        assert fake.task.reported is True
+        fake.trouble = [RouterError("refused")] * 100
+        await trio.sleep(1900)  # half a lifetime is over: to be published again
+        assert fake.task.reported is False
+        fake.named = False
+        for _ in range(8):
+            assert fake.task.reported is True
+            await trio.sleep(5)
+        await trio.sleep(11)
+        assert fake.task.reported is False
+        assert fake.done()[-1] == "stop"
+        fake.named, fake.trouble = True, []
+        await trio.sleep(70)
+        assert fake.task.reported is True
         nursery.cancel_scope.cancel()
 
 
@@ -172,8 +204,8 @@ async def test_router_that_cannot_publish_is_not_asked_again(autojump_clock: Clo
     fake = Fake()
     fake.named, fake.trouble = True, [NotSupported("no")]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.publisher.run)
+        nursery.start_soon(fake.task.run)
         await trio.sleep(600)
         nursery.cancel_scope.cancel()
     assert fake.calls == [(0, "stop")]
-    assert fake.publisher.publishing is None
+    assert fake.task.publishing is None
