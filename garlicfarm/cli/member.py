@@ -97,14 +97,20 @@ def remove(options: Options, id: int, force: bool) -> None:
     async def request(client: AdminClient, farm: str) -> tuple[int, int]:
         return await client.remove_member(farm, id, force=force)
 
-    _change(options, request, id, lambda rows: [row for row in rows if row["id"] != id])
+    _change(options, request, id, lambda rows: [row for row in rows if row["id"] != id], force=force)
 
 
 def _change(
-    options: Options, request: _Request, member_id: int, result: Callable[[list[dict[str, Any]]], Any]
+    options: Options,
+    request: _Request,
+    member_id: int,
+    result: Callable[[list[dict[str, Any]]], Any],
+    *,
+    force: bool = True,
 ) -> None:
-    """Make a change, and tell how many members may be lost before it and after it."""
-    from garlicfarm.errors import NotLeader, OutcomeUnknown, ProposalDropped
+    """Make a change, and tell how many members may be lost before it and after it. Without ``force`` it is
+    not made where too few would be left: the leader refuses that too, but notices later who is dead."""
+    from garlicfarm.errors import LocalProtocolError, NotLeader, OutcomeUnknown, ProposalDropped
 
     async def make(client: AdminClient, farm: str) -> tuple[Any, Any]:
         body = await client.members(farm)
@@ -112,6 +118,11 @@ def _change(
         before, after = _figures(rows), _figures(result(rows))
         figures = [{"when": "before", **before}, {"when": "after", **after}]
         leads = body["leader"] == member_id
+        if not force and after["members"] and after["reachable"] < after["majority"]:
+            raise LocalProtocolError(
+                f"now {_sentence(before)}; after the change {_sentence(after)}: bring some back first, or "
+                "use --force and risk that nothing can be committed any more"
+            )
         try:
             return figures, await _persistently(request, client, farm, leads)
         except ProposalDropped:
@@ -150,7 +161,11 @@ async def _persistently(request: _Request, client: AdminClient, farm: str, leads
         try:
             return await request(client, farm)
         except (NotLeader, ProposalDropped) as error:
-            passes = leads if isinstance(error, NotLeader) else error.reason in _PASSING
+            if isinstance(error, NotLeader):
+                passes = leads
+            else:
+                # A new leader has heard nobody yet.
+                passes = error.reason in _PASSING or (leads and error.reason == "too-few-members-heard")
             if not passes or trio.current_time() > deadline:
                 raise
         await trio.sleep(RETRY_S)

@@ -80,12 +80,9 @@ def join(
         _check_same(config, token, endpoint)
     logs.configure(level("warning", options.verbosity), config.log.format, sys.stderr)
     try:
-        if not (resumed and _is_member(config, token)):
-            if resumed:
-                check_expiry(token, time.time())
-            timeout_s = math.inf if options.timeout_s is None else options.timeout_s
-            with _progress() as show:
-                trio.run(_join, config, token, timeout_s, show)
+        timeout_s = math.inf if options.timeout_s is None else options.timeout_s
+        with _progress() as show:
+            trio.run(_join, config, token, timeout_s, show)
     except* GarlicFarmError:
         if not resumed and _is_untouched(config, token):
             remove_node(directory)
@@ -158,15 +155,6 @@ def _is_untouched(config: Config, token: JoinToken) -> bool:
         return store.initial_state()[0].term == 0 and store.last_index() == 0
 
 
-def _is_member(config: Config, token: JoinToken) -> bool:
-    from contextlib import closing
-
-    from garlicfarm.storage import LogStore
-
-    with closing(LogStore.open(_store(config, token), farm=token.farm)) as store:
-        return any(server.id == token.id for server in store.initial_state()[1].servers)
-
-
 # The enrolment
 
 
@@ -206,10 +194,13 @@ class _Enrolment:
 
     async def run(self) -> None:
         """Return when this node's committed Configuration names it. Raises why it does not come to that."""
+        import time
+
         import trio
 
         from garlicfarm.client.joining import NotYet, ask_to_join
         from garlicfarm.errors import LocalProtocolError
+        from garlicfarm.token import check_expiry
         from garlicfarm.wire.messages import ClusterServer
 
         section = _section(self._config, self._token)
@@ -218,6 +209,10 @@ class _Enrolment:
         patience_s = PATIENCE_ELECTIONS * raft.election_timeout_max_s
         answer_s = raft.election_timeout_max_s + 2 * raft.rpc_timeout_s
         connect = self._connector()
+        self._look()
+        if self._far != (0, 0) and await self._is_member_within(RETRY_S):
+            return  # since an earlier run, which was interrupted
+        check_expiry(self._token, time.time())
         self._since = trio.current_time()
         while True:
             wait_s = RETRY_S
@@ -276,15 +271,20 @@ class _Enrolment:
         while trio.current_time() < max(begun, self._since) + wait_s:
             if any(row["id"] == self._token.id for row in self._farm.members()["members"]):
                 return True
-            index, held = self._farm.status()["last_index"], self._snapshot_bytes()
-            if (index, held) != self._far:
-                self._far, self._since = (index, held), trio.current_time()
-            if held:
-                self._show("receiving a snapshot, bytes", held, None)
-            elif index:
-                self._show("catching up, entries", index, max(index, self._last_index))
+            if self._look():
+                self._since = trio.current_time()
             await trio.sleep(POLL_S)
         return False
+
+    def _look(self) -> bool:
+        """Show how far it is; whether that is farther than it was."""
+        index, held = self._farm.status()["last_index"], self._snapshot_bytes()
+        if held:
+            self._show("receiving a snapshot, bytes", held, None)
+        elif index:
+            self._show("catching up, entries", index, max(index, self._last_index))
+        far, self._far = self._far, (index, held)
+        return far != self._far
 
     def _snapshot_bytes(self) -> int:
         """How much is there of a snapshot that is not whole."""

@@ -66,6 +66,8 @@ async def ask_to_join(
         if target in asked:
             continue
         asked.add(target)
+        if known.get(server.id, server.endpoint) != server.endpoint:
+            raise _refused(server, Refusal.ID_USED)
         answer = await _ask(server, target, partial(connect, known[target]), timeout_s)
         if isinstance(answer, GarlicFarmError):
             failures.append(answer)
@@ -78,11 +80,17 @@ async def ask_to_join(
             known.update((member.id, member.endpoint) for member in answer.hint.servers)
         if answer.destination in known:
             todo.insert(0, answer.destination)
-    # One server that is down or out of date must not hide what the others say.
-    for kind in (AuthError, RemoteProtocolError):
-        if failures and all(isinstance(failure, kind) for failure in failures):
-            raise failures[0]
     if len(failures) == len(asked):
+        # Whoever is down would say the same.
+        for failure in failures:
+            if isinstance(failure, AuthError):
+                raise AuthError(
+                    f"{failure}: the token is of another farm, or the farm's secret was rotated since; "
+                    "make another with `garlicfarm member token` on a member's machine"
+                )
+        for failure in failures:
+            if isinstance(failure, RemoteProtocolError):
+                raise failure
         raise NotYet(UnreachableError("; ".join(map(str, failures)), "does a member run at these endpoints?"))
     raise NotYet(NoQuorum("the farm has no leader now; see `garlicfarm status` on a member's machine"))
 
