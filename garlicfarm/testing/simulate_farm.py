@@ -238,7 +238,10 @@ class FarmSimulation(SimulatedCluster):
     def _orders(self) -> None:
         self._admin.send()
         self.world.at(self.world.around(500) + 1, self._orders)
-        if self._calm or not self.world.chance(0.1):
+        if not self.world.chance(0.1):
+            return
+        if self._calm:
+            self._clear()
             return
         if self.world.chance(0.5):
             self._order("interval", {"ms": self.rng.choice((INTERVAL_MS, 1_500, MAX_INTERVAL_MS))})
@@ -251,6 +254,10 @@ class FarmSimulation(SimulatedCluster):
     def _heal(self) -> None:
         self._misfortune.end()
         self._calm = True
+        self._clear()
+
+    def _clear(self) -> None:
+        """Again and again: an order from before may still be on its way, and come after this."""
         self._order("interval", {"ms": INTERVAL_MS})
         for server in self.newest.servers:
             self._order("override", {"member": server.id})
