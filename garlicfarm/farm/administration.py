@@ -30,27 +30,13 @@ import msgspec
 
 from garlicfarm.errors import EntryRefused
 from garlicfarm.farm.base64 import decode_hash
-from garlicfarm.farm.documents import PublishConfig
+from garlicfarm.farm.documents import IntervalMs, MemberId, PublishConfig, Staleness
 from garlicfarm.farm.ranking import WEIGHTS
 from garlicfarm.farm.schema import at, checker
 
-__all__ = [
-    "ACTIONS",
-    "MAX_INTERVAL_MS",
-    "MAX_R",
-    "MIN_INTERVAL_MS",
-    "MIN_R",
-    "Admin",
-    "check_by",
-    "parse_admin",
-]
+__all__ = ["ACTIONS", "MAX_BY_CHARS", "Admin", "check_by", "parse_admin"]
 
-MIN_INTERVAL_MS = 1_000
-MAX_INTERVAL_MS = 3_600_000
-MIN_R = 3
-MAX_R = 1000
-
-_MAX_BY_CHARS = 64
+MAX_BY_CHARS = 64
 
 
 class Admin(msgspec.Struct, frozen=True):
@@ -62,16 +48,16 @@ class Admin(msgspec.Struct, frozen=True):
 
 
 class _Interval(msgspec.Struct):
-    ms: Annotated[int, msgspec.Meta(ge=MIN_INTERVAL_MS, le=MAX_INTERVAL_MS)]
+    ms: IntervalMs
 
 
 class _Override(msgspec.Struct):
-    member: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+    member: MemberId
     mode: PublishConfig | None = None
 
 
 class _Staleness(msgspec.Struct):
-    R: Annotated[int, msgspec.Meta(ge=MIN_R, le=MAX_R)]
+    R: Staleness
 
 
 class _Leaf(msgspec.Struct):
@@ -101,7 +87,7 @@ ACTIONS: dict[str, type[msgspec.Struct]] = {
 
 def check_by(name: str) -> None:
     """A user's name in an entry. Raises `ValueError` unless it has 1 … 64 characters."""
-    if not 1 <= len(name) <= _MAX_BY_CHARS:
+    if not 1 <= len(name) <= MAX_BY_CHARS:
         raise ValueError("not a name of 1 … 64 characters")
 
 

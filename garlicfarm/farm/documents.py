@@ -16,17 +16,23 @@ __all__ = [
     "ConnectTest",
     "DestinationStatus",
     "Floodfills",
+    "IntervalMs",
+    "MemberId",
     "MetaStatus",
     "NodeReport",
+    "PublishConfig",
     "RemoteRouter",
     "RemoteStatus",
     "RouterStatus",
+    "Staleness",
     "StatusDocument",
     "Tunnels",
 ]
 
 U63 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 MemberId = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+IntervalMs = Annotated[int, msgspec.Meta(ge=1_000, le=3_600_000)]
+Staleness = Annotated[int, msgspec.Meta(ge=3, le=1_000)]
 PublishConfig = Literal["off", "on", "auto"]
 
 
@@ -133,8 +139,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: str | None = None
     commit: U63 | None = None
     applied: U63 | None = None
-    interval_ms: U63 | None = None
-    R: U63 | None = None
+    interval_ms: IntervalMs | None = None
+    R: Staleness | None = None
     admin_url: str | None = None
 
 

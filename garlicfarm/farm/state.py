@@ -117,6 +117,11 @@ class FarmApplication:
         return self._state.due_since
 
     @property
+    def policy(self) -> Policy:
+        """What administrators have decided: to be read only."""
+        return self._state.policy
+
+    @property
     def interval_ms(self) -> int:
         """How often a member is to post its status, in ms."""
         return self._state.policy.interval_ms
@@ -140,6 +145,10 @@ class FarmApplication:
         """Index and document of a member's newest status."""
         view = self._views.get(member)
         return None if view is None else (self._state.records[member].index, view.document)
+
+    def newest_entry(self, member: int) -> msgspec.Raw:
+        """The same status as it was posted, JSON with every key; ``null``: none."""
+        return self._state.records[member].status
 
     def last_sequence(self, poster: int | str) -> int:
         """The last sequence applied of a member, or of a user's notes; −1 if none (D17)."""

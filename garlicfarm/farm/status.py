@@ -25,26 +25,17 @@ servers count skipped entries by them.
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
 
 from garlicfarm.errors import EntryRefused
-from garlicfarm.farm.administration import (
-    MAX_INTERVAL_MS,
-    MAX_R,
-    MIN_INTERVAL_MS,
-    MIN_R,
-    Admin,
-    check_by,
-    parse_admin,
-)
+from garlicfarm.farm.administration import Admin, check_by, parse_admin
 from garlicfarm.farm.base64 import decode, decode_hash, destination_hash
 from garlicfarm.farm.documents import DestinationStatus, NodeReport, StatusDocument
 from garlicfarm.farm.schema import at, checker
 from garlicfarm.farm.strict_json import decode_object
 
 __all__ = [
+    "DATE_END_MS",
     "VALIDITY_VERSION",
     "Administrative",
     "Entry",
@@ -59,7 +50,8 @@ __all__ = [
 
 VALIDITY_VERSION = 1
 
-_DATE_END_MS = 2**32 * 1000
+DATE_END_MS = 2**32 * 1000
+"""no ``date`` is this late: I2P writes dates as u32 seconds"""
 
 
 class Leaf(msgspec.Struct, frozen=True):
@@ -98,11 +90,6 @@ class Administrative(msgspec.Struct, frozen=True):
 Entry = Status | Administrative | Note
 
 
-class _Node(NodeReport, frozen=True):
-    interval_ms: Annotated[int, msgspec.Meta(ge=MIN_INTERVAL_MS, le=MAX_INTERVAL_MS)] | None = None
-    R: Annotated[int, msgspec.Meta(ge=MIN_R, le=MAX_R)] | None = None
-
-
 class _By(msgspec.Struct):
     by: str
 
@@ -113,7 +100,7 @@ _TEXT_RULES = {
     "lastPublishedRI": decode,
 }
 _check_document = checker(StatusDocument, _TEXT_RULES)
-_check_node = checker(_Node, {})
+_check_node = checker(NodeReport, {})
 _check_config_by = checker(_By, {"by": check_by})
 
 
@@ -124,7 +111,7 @@ def parse_entry(entry: bytes, farm: str) -> Entry:
     document = msgspec.convert(tree, StatusDocument)
     if document.cluster != farm:
         raise EntryRefused("cluster", "another cluster")
-    if document.date >= _DATE_END_MS:
+    if document.date >= DATE_END_MS:
         raise EntryRefused("date", "out of range")
     if document.meta is not None and document.meta.destination is not None:
         _destination("meta.destination", document.meta.destination)
