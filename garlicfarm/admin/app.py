@@ -64,6 +64,7 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
             Route("/v1/farms/{farm}/log", api.guarded("poster", api.post), methods=["POST"]),
             Route("/v1/farms/{farm}/state", api.guarded("reader", api.state)),
             Route("/v1/farms/{farm}/ranking", api.guarded("reader", api.ranking)),
+            Route("/v1/farms/{farm}/policy", api.guarded("admin", api.policy), methods=["GET"]),
             Route("/v1/farms/{farm}/policy", api.guarded("admin", api.administer), methods=["POST"]),
             Route("/v1/farms/{farm}/members", api.guarded("admin", api.members), methods=["GET"]),
             Route("/v1/farms/{farm}/members", api.guarded("admin", api.add_member), methods=["POST"]),
@@ -137,7 +138,7 @@ class _Api:
 
     async def ranking(self, request: Request, user: str) -> Response:
         farm = self._farm(request)
-        return json_answer(farm.ranking(), farm)
+        return json_answer(farm.ranking(statuses=_flag(request, "statuses")), farm)
 
     async def state(self, request: Request, user: str) -> Response:
         farm = self._farm(request)
@@ -188,6 +189,10 @@ class _Api:
         farm = self._farm(request)
         return await _committed(farm, farm.administer(wanted.action, wanted.args, user))
 
+    async def policy(self, request: Request, user: str) -> Response:
+        farm = self._farm(request)
+        return json_answer(farm.policy(), farm)
+
     async def members(self, request: Request, user: str) -> Response:
         farm = self._farm(request)
         return json_answer(farm.members(), farm)
@@ -201,12 +206,8 @@ class _Api:
         return await self._change(request, "set", _member(request), wanted.endpoint, user, status=200)
 
     async def remove_member(self, request: Request, user: str) -> Response:
-        force = request.query_params.get("force", "false")
-        if force not in ("true", "false"):
-            raise Problem(400, "bad-query", "force is neither true nor false", "Correct the query.")
-        return await self._change(
-            request, "remove", _member(request), "", user, force=force == "true", status=200
-        )
+        force = _flag(request, "force")
+        return await self._change(request, "remove", _member(request), "", user, force=force, status=200)
 
     async def _change(
         self,
@@ -353,6 +354,13 @@ def _number(request: Request, name: str, default: float, most: float, *, least: 
             400, "bad-query", f"{name} is not a number from {least} to {most:.0f}", "Correct the query."
         )
     return value
+
+
+def _flag(request: Request, name: str) -> bool:
+    text = request.query_params.get(name, "false")
+    if text not in ("true", "false"):
+        raise Problem(400, "bad-query", f"{name} is neither true nor false", "Correct the query.")
+    return text == "true"
 
 
 async def _body(request: Request) -> bytes:

@@ -46,8 +46,12 @@ class FarmView(EntrySource, Protocol):
     def state(self) -> tuple[int, bytes]:
         """The application's snapshot, and the index up to which entries are in it."""
 
-    def ranking(self) -> dict[str, Any]:
-        """The body of ``GET …/ranking``."""
+    def ranking(self, *, statuses: bool = False) -> dict[str, Any]:
+        """The body of ``GET …/ranking``; ``statuses``: each row with the member's newest status, as it was
+        posted, and its age."""
+
+    def policy(self) -> dict[str, Any]:
+        """The body of ``GET …/policy``."""
 
     def leader(self) -> tuple[int, str] | None:
         """Id and endpoint of the leader, where one is known."""

@@ -114,9 +114,10 @@ class AdminClient:
         """Leader, publisher and all members of a farm, as the node that answers sees them."""
         return _object(await self._ask("GET", _path(farm, "status")))
 
-    async def ranking(self, farm: str) -> dict[str, Any]:
-        """The members with their scores, and the publisher."""
-        return _object(await self._ask("GET", _path(farm, "ranking")))
+    async def ranking(self, farm: str, *, statuses: bool = False) -> dict[str, Any]:
+        """The members with their scores, and the publisher; ``statuses``: with their newest statuses."""
+        params = {"statuses": "true"} if statuses else None
+        return _object(await self._ask("GET", _path(farm, "ranking"), params=params))
 
     async def state(self, farm: str) -> tuple[int, bytes]:
         """(index, snapshot) of the application: where to start after `Compacted`."""
@@ -144,6 +145,10 @@ class AdminClient:
         """
         wanted = msgspec.json.encode({"action": action, "args": args})
         return _place(await self._ask("POST", _path(farm, "policy"), content=wanted))
+
+    async def policy(self, farm: str) -> dict[str, Any]:
+        """What administrators have set, and which entry set it (``orders``); needs the role admin."""
+        return _object(await self._ask("GET", _path(farm, "policy")))
 
     async def members(self, farm: str) -> dict[str, Any]:
         """The members as the node that answers knows them, who joins, and the ids ever used; role admin."""

@@ -67,16 +67,30 @@ class View:
         now_ms = time.time_ns() // 1_000_000
         # No sequence: that belongs to the statuses of this member, which are being repeated.
         entry = encode_admin(self.farm, now_ms, self.node_id, None, action, user, args)
-        return await self._farm.post_entry(entry, self.node_id)
+        index, term = await self._farm.post_entry(entry, self.node_id)
+        self._farm.log.info("administered", action=action, user=user, index=index)
+        return index, term
+
+    def policy(self) -> dict[str, Any]:
+        application = self._farm.application
+        head = {"schema": "garlicfarm.policy/1", "farm": self.farm, "index": self._farm.applied_index}
+        if isinstance(application, FarmApplication):
+            return {**head, **msgspec.to_builtins(application.policy, str_keys=True)}
+        return head
 
     def state(self) -> tuple[int, bytes]:
         return self._farm.applied_index, self._farm.application.snapshot()
 
-    def ranking(self) -> dict[str, Any]:
+    def ranking(self, *, statuses: bool = False) -> dict[str, Any]:
         application = self._farm.application
-        if isinstance(application, FarmApplication):
-            return {"index": self._farm.applied_index, **application.ranking()}
-        return {"index": self._farm.applied_index, "publisher": None, "members": []}
+        if not isinstance(application, FarmApplication):
+            return {"index": self._farm.applied_index, "publisher": None, "members": []}
+        body: dict[str, Any] = {"index": self._farm.applied_index, **application.ranking()}
+        if statuses:
+            for row in body["members"]:
+                row["status"] = application.newest_entry(row["id"])
+                row["age_s"] = self._report(row["id"])[1]
+        return body
 
     def leader(self) -> tuple[int, str] | None:
         leader = self._farm.leader_id

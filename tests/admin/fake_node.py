@@ -137,8 +137,12 @@ class FakeFarm:
     def state(self) -> tuple[int, bytes]:
         return self.commit_index, self.snapshot
 
-    def ranking(self) -> dict[str, Any]:
-        return {"schema": "garlicfarm.ranking/1", "publisher": 1, "members": []}
+    def ranking(self, *, statuses: bool = False) -> dict[str, Any]:
+        rows = [{"id": 1, "status": {"id": 1}, "age_s": 2.5}] if statuses else []
+        return {"schema": "garlicfarm.ranking/1", "publisher": 1, "members": rows}
+
+    def policy(self) -> dict[str, Any]:
+        return {"schema": "garlicfarm.policy/1", "farm": self.farm, "index": self.commit_index}
 
     def leader(self) -> tuple[int, str] | None:
         return 1, "ssl://127.0.0.1:1"

@@ -275,6 +275,25 @@ async def test_policy_posted_by_an_admin_is_one_committed_entry_in_that_name(
     assert node.farm.commit_index == 1
 
 
+async def test_policy_in_force_is_told_to_admins_alone(
+    node: FakeNode, url: str, http: httpx.AsyncClient
+) -> None:
+    async with node.client(url) as client:
+        assert await client.policy("farm") == node.farm.policy()
+    problem(await http.get("/v1/farms/farm/policy"), 403, "forbidden")
+
+
+async def test_ranking_holds_the_newest_statuses_where_they_are_asked_for(
+    node: FakeNode, url: str, http: httpx.AsyncClient
+) -> None:
+    async with node.client(url, "rita") as client:
+        assert (await client.ranking("farm"))["members"] == []
+        assert (await client.ranking("farm", statuses=True))["members"] == [
+            {"id": 1, "status": {"id": 1}, "age_s": 2.5}
+        ]
+    problem(await http.get("/v1/farms/farm/ranking?statuses=1"), 400, "bad-query")
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_post_of_more_than_a_mebibyte_is_refused(
     node: FakeNode, http: httpx.AsyncClient, chunked: bool
