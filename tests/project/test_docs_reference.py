@@ -52,7 +52,8 @@ def test_log_words_on_the_metrics_page_are_those_of_the_code() -> None:
         logged |= set(
             re.findall(r'log\.(?:info|warning|error)\(\s*"([a-z-]+)"', path.read_text(encoding="utf-8"))
         )
-    assert said == logged | {"became-follower", "became-candidate", "became-leader"}
+    computed = {"became-follower", "became-candidate", "became-leader", "farm-failed", "removed"}
+    assert said == logged | computed
 
 
 def test_errors_page_has_every_error_with_its_parent() -> None:
