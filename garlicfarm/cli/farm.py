@@ -1,4 +1,4 @@
-"""`garlicfarm farm`: a whole farm at once."""
+"""`garlicfarm farm`: a whole farm at once. `farm show` and what administers it are modules of their own."""
 
 from __future__ import annotations
 
@@ -8,20 +8,31 @@ from typing import TYPE_CHECKING
 
 import click
 
+from garlicfarm.cli.lazy import LazyGroup
 from garlicfarm.cli.options import Options, print_rows, shared_options
 
 if TYPE_CHECKING:
     from garlicfarm.provision import MemberPlan
 
-__all__ = ["farm"]
+__all__ = ["create", "farm"]
 
 
-@click.group()
+@click.group(
+    cls=LazyGroup,
+    targets={
+        "create": "garlicfarm.cli.farm:create",
+        "exclude": "garlicfarm.cli.farm_policy:exclude",
+        "include": "garlicfarm.cli.farm_policy:include",
+        "override": "garlicfarm.cli.farm_policy:override",
+        "set": "garlicfarm.cli.farm_policy:set_",
+        "show": "garlicfarm.cli.farm_show:show",
+    },
+)
 def farm() -> None:
-    """Make a farm of several nodes."""
+    """Make a farm of several nodes, look into one, and administer it through its log."""
 
 
-@farm.command()
+@click.command()
 @click.option(
     "--member",
     "members",

@@ -1,0 +1,175 @@
+"""`garlicfarm farm exclude|include|override|set`: administration through the log (D16).
+
+Each is one committed entry per action, which every member obeys alike. What is wrong is said before
+anything is sent; the role is checked by the node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from garlicfarm.cli.options import Options, print_rows, shared_options
+from garlicfarm.cli.remote import ask
+
+if TYPE_CHECKING:
+    from garlicfarm.client.admin import AdminClient
+
+__all__ = ["exclude", "include", "override", "set_"]
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_B32 = ".b32.i2p"
+
+_Action = tuple[str, dict[str, Any]]
+
+
+@click.command()
+@click.argument("hash_", metavar="HASH")
+@shared_options()
+def exclude(options: Options, hash_: str) -> None:
+    """Keep the leaf HASH out of the Meta LeaseSet, whoever reports it.
+
+    HASH is that of a destination: ….b32.i2p, or I2P base64 (behind -- where it begins with a hyphen).
+    """
+    _administer(options, [("exclude", {"hash": _base64(hash_)})])
+
+
+@click.command()
+@click.argument("hash_", metavar="HASH")
+@shared_options()
+def include(options: Options, hash_: str) -> None:
+    """Let the leaf HASH in again, after `farm exclude`."""
+    _administer(options, [("include", {"hash": _base64(hash_)})])
+
+
+@click.command()
+@click.argument("id", type=click.IntRange(1, 2**31 - 1))
+@click.argument("mode", type=click.Choice(["on", "off", "auto", "none"]))
+@shared_options()
+def override(options: Options, id: int, mode: str) -> None:
+    """Set what counts instead of meta.publish of member ID: on (it goes before all that are auto), off (it
+    is never named), auto; none takes the override back."""
+    _administer(options, [("override", {"member": id, "mode": None if mode == "none" else mode})])
+
+
+@click.command("set")
+@click.argument("settings", nargs=-1, required=True, metavar="NAME=VALUE…")
+@shared_options()
+def set_(options: Options, settings: tuple[str, ...]) -> None:
+    """Set parameters of the common algorithm: interval=10s (how often statuses are posted), R=3 (after how
+    many statuses of others a silent member is given up), margin=50000 (how far a challenger has to lead),
+    lifetime=1h (how long a leaf is listed for), weight.NAME=20 (percent of a part of the score; all
+    together 100). `garlicfarm farm show` shows the values in force.
+    """
+    given: dict[str, int] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or name in given:
+            raise click.UsageError(f"{setting}: it must be NAME=VALUE, each name once, as R=3")
+        given[name] = (
+            _milliseconds(setting, text) if name in ("interval", "lifetime") else _int(setting, text)
+        )
+    weights = {
+        name.removeprefix("weight."): given.pop(name) for name in [*given] if name.startswith("weight.")
+    }
+    actions = _actions(given)
+    if not weights:
+        _administer(options, actions)
+        return
+    from garlicfarm.farm.ranking import WEIGHTS
+
+    for name in weights:
+        if name not in WEIGHTS:
+            raise click.UsageError(f"weight.{name}: there is no such part; there are {', '.join(WEIGHTS)}")
+
+    def with_weights(policy: Mapping[str, Any]) -> list[_Action]:
+        merged = {**policy.get("weights", {}), **weights}
+        if sum(merged.values()) != 100:
+            shown = ", ".join(f"weight.{name}={value}" for name, value in merged.items())
+            raise click.UsageError(f"the weights would add up to {sum(merged.values())}, not to 100: {shown}")
+        return [*actions, ("weights", merged)]
+
+    _administer(options, actions, with_weights)
+
+
+def _actions(given: Mapping[str, int]) -> list[_Action]:
+    actions: dict[str, dict[str, Any]] = {}
+    for name, value in given.items():
+        match name:
+            case "interval":
+                actions["interval"] = {"ms": value}
+            case "R":
+                actions["staleness"] = {"R": value}
+            case "margin":
+                actions.setdefault("publisher", {})["margin"] = value
+            case "lifetime":
+                actions.setdefault("publisher", {})["lifetime_ms"] = value
+            case _:
+                known = "interval, R, margin, lifetime and weight.…"
+                raise click.UsageError(f"{name}: there is no such parameter; there are {known}")
+    return [*actions.items()]
+
+
+def _administer(
+    options: Options,
+    actions: Sequence[_Action],
+    complete: Callable[[Mapping[str, Any]], list[_Action]] | None = None,
+) -> None:
+    """Have the actions committed, one after the other. ``complete`` makes them out of the policy in force."""
+    _check(actions)
+
+    async def commit(client: AdminClient, farm: str) -> list[dict[str, Any]]:
+        wanted = actions if complete is None else complete(await client.policy(farm))
+        _check(wanted)
+        rows = []
+        for action, args in wanted:
+            index, term = await client.administer(farm, action, args)
+            rows.append({"action": action, "index": index, "term": term})
+        return rows
+
+    print_rows(options.output, "garlicfarm.farm-policy/1", ask(options, commit))
+
+
+def _check(actions: Sequence[_Action]) -> None:
+    """All are checked before the first one is sent: none is in force because the next one is wrong."""
+    from garlicfarm.errors import EntryRefused
+    from garlicfarm.farm.administration import parse_admin
+
+    for action, args in actions:
+        try:
+            parse_admin({"action": action, "by": "-", "args": args})
+        except EntryRefused as error:
+            field = error.field.removeprefix("args").lstrip(".")
+            raise click.UsageError(f"{action}{field and ' '}{field}: {error.reason}") from error
+
+
+def _milliseconds(setting: str, text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h)", text)
+    if found is None:
+        raise click.UsageError(f"{setting}: it must be a whole number and one of ms, s, m, h, as 90s")
+    return int(found[1]) * _UNITS_MS[found[2]]
+
+
+def _int(setting: str, text: str) -> int:
+    if re.fullmatch(r"[0-9]{1,9}", text) is None:
+        raise click.UsageError(f"{setting}: it must be a whole number")
+    return int(text)
+
+
+def _base64(text: str) -> str:
+    """I2P base64 of a hash, which may be given as the name that I2P makes of it."""
+    if not text.endswith(_B32):
+        return text
+    import base64
+    import binascii
+
+    from garlicfarm.farm.base64 import encode
+
+    digits = text.removesuffix(_B32).upper()
+    try:
+        return encode(base64.b32decode(digits + "=" * (-len(digits) % 8)))
+    except (binascii.Error, ValueError) as error:
+        raise click.UsageError(f"{text}: that is no hash") from error

@@ -1,0 +1,98 @@
+"""`garlicfarm farm show`: every statistic of every member, and what is in force."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.remote import ask
+
+if TYPE_CHECKING:
+    from garlicfarm.client.admin import AdminClient
+
+__all__ = ["show"]
+
+SHOWN_CHARS = 60
+"""of a text; destinations have 516 and more. -o json has all"""
+
+
+@click.command()
+@shared_options()
+def show(options: Options) -> None:
+    """Every statistic of every member, with its age; scores and their parts, who is recent, eligible and
+    publisher, and why; and what administrators have set: who, when, and by which entry.
+    """
+
+    async def question(client: AdminClient, farm: str) -> dict[str, Any]:
+        return await client.ranking(farm, statuses=True)
+
+    body = ask(options, question)
+    if options.output == "table":
+        for line in _lines(body):
+            click.echo(line if line.isprintable() else json.dumps(line))
+    elif options.output == "json":
+        click.echo(json.dumps(body, indent=2))
+    else:
+        for row in body["members"]:
+            click.echo(json.dumps(row))
+
+
+def _lines(body: dict[str, Any]) -> Iterator[str]:
+    if "farm" not in body:
+        yield f"index {body['index']}: a farm of the application log has no statistics"
+        return
+    since = f"{body['publisher'] or 'none'} since {body['since']}"
+    because = f" ({body['because']})" if body["because"] else ""
+    yield f"farm {body['farm']} at index {body['index']}: publisher {since}{because}"
+    in_force = {"interval": f"{body['interval_ms'] / 1000:g} s", "staleness": f"R {body['R']}"}
+    in_force["publisher"] = f"margin {body['margin']}, lifetime {body['lifetime_ms'] / 1000:g} s"
+    orders = body["orders"]
+    for what in (*in_force, *(what for what in orders if what not in in_force)):
+        yield f"  {what:12} {in_force.get(what, '')}".rstrip() + _order(orders.get(what))
+    for row in body["members"]:
+        yield from ("", *_member(row))
+
+
+def _order(order: dict[str, Any] | None) -> str:
+    if order is None:
+        return ""
+    return f" (by {order['by']}, {_time(order['date'])}, entry {order['index']})"
+
+
+def _member(row: dict[str, Any]) -> Iterator[str]:
+    words = [word for word in ("publisher", "eligible", "recent") if row[word]]
+    yield f"member {row['id']}: {', '.join(words) or 'not recent'}, mode {row['mode']}"
+    for sentence in row["why"]:
+        yield f"  {sentence}"
+    if row["status"] is None:
+        return
+    yield f"  score {row['score']}, leaves at cost {row['cost']}"
+    for name, part in row["parts"].items():
+        told = "" if part["reported"] else ", not reported"
+        yield f"    {name:18} {part['value']:>7} at {part['weight']} %{told}"
+    yield f"  status of {_time(row['date'])}, {row['age_s']:g} s old, entry {row['index']}"
+    for key, value in _leaves("", row["status"]):
+        text = value if isinstance(value, str) else json.dumps(value)
+        yield f"    {key} = {text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + '…'}"
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Every value of a document, unknown ones too, with its path."""
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _leaves(f"{path}.{key}" if path else key, inner)
+    elif isinstance(value, list) and value:
+        for place, inner in enumerate(value):
+            yield from _leaves(f"{path}[{place}]", inner)
+    else:
+        yield path, value
+
+
+def _time(date_ms: int) -> str:
+    from datetime import UTC, datetime
+
+    return f"{datetime.fromtimestamp(date_ms // 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
