@@ -57,26 +57,22 @@ class Incoming:
         try:
             if whole.exists():
                 fsync_path(self._directory)
-                return whole.stat().st_size, self._check(whole)
+                return self._held_whole(whole)
         except StorageError:
             pass  # damaged since: it is replaced
         held = 0
         try:
             held = self._append(part, request)
-            size = claimed_size(_head(part)) if held else None
-            if size is None or held < size:
-                if request.done and held == request.offset + len(request.data):
-                    raise StorageDamaged("it ends early")
+            if not self._is_whole(part, request, held):
                 return held, None
-            meta = self._check(part)
-            part.rename(whole)
+            meta = self._keep(part, whole, request)
             fsync_path(self._directory)
         except StorageError as error:
             self.problem = f"snapshot {name} is refused: {error}"
         except OSError as error:
             self.problem = f"snapshot {name} cannot be stored: {error.strerror or error}"
         else:
-            return size, meta
+            return held, meta
         part.unlink(missing_ok=True)
         whole.unlink(missing_ok=True)
         return 0, None
@@ -87,7 +83,7 @@ class Incoming:
         held = part.stat().st_size if part.exists() else 0
         if request.offset > held:
             return held
-        if request.offset == 0 and (not held or not _agrees(part, request.data)):
+        if request.offset == 0 and (not held or not self._agrees(part, request.data)):
             for other in self._directory.glob("*.part"):
                 other.unlink(missing_ok=True)
             held = 0
@@ -109,6 +105,33 @@ class Incoming:
             os.close(descriptor)
         return held + len(new)
 
+    # How a snapshot travels.
+
+    def _held_whole(self, whole: Path) -> tuple[int, SnapshotMeta]:
+        """Of a snapshot that is there already: how much its sender sent, and what it is."""
+        return whole.stat().st_size, self._check(whole)
+
+    def _agrees(self, part: Path, data: bytes) -> bool:
+        """Whether what is held is the beginning of what is sent, as far as both go."""
+        with part.open("rb") as file:
+            held = file.read(len(data))
+        return data.startswith(held)
+
+    def _is_whole(self, part: Path, request: SnapshotSyncRequest, held: int) -> bool:
+        """Whether nothing is left to come."""
+        size = claimed_size(_head(part)) if held else None
+        if size is not None and held >= size:
+            return True
+        if request.done and held == request.offset + len(request.data):
+            raise StorageDamaged("it ends early")
+        return False
+
+    def _keep(self, part: Path, whole: Path, request: SnapshotSyncRequest) -> SnapshotMeta:
+        """Check what came and give it its name."""
+        meta = self._check(part)
+        part.rename(whole)
+        return meta
+
     def _check(self, path: Path) -> SnapshotMeta:
         snapshot, genesis = check_snapshot(path), self._genesis
         if snapshot.farm_id != genesis.farm_id:
@@ -116,13 +139,6 @@ class Incoming:
         if (snapshot.application, snapshot.algorithm) != (genesis.application, genesis.algorithm):
             raise StorageDamaged("it is of another application")
         return snapshot.meta
-
-
-def _agrees(part: Path, data: bytes) -> bool:
-    """Whether what is held is the beginning of what is sent, as far as both go."""
-    with part.open("rb") as file:
-        held = file.read(len(data))
-    return data.startswith(held)
 
 
 def _head(part: Path) -> bytes:

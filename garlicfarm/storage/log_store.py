@@ -28,6 +28,7 @@ from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage import schema
 from garlicfarm.storage.directory import fsync_path
 from garlicfarm.storage.outgoing import Outgoing
+from garlicfarm.storage.plain import PlainOutgoing
 from garlicfarm.storage.schema import Genesis
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, snapshot_name
 from garlicfarm.storage.wal import check_wal
@@ -113,14 +114,16 @@ class LogStore:
         snapshots: _Snapshots,
         reads: sqlite3.Connection,
         writes: sqlite3.Connection,
+        plain: bool,
     ) -> None:
         self.path = path
+        self.plain = plain
         self.genesis, self._hard_state, self._boundary, self._last = contents
         self.restored, self.problems = snapshots
         self._newest = SnapshotMeta(0, 0, self.genesis.configuration or Configuration(0, 0))
         if self.restored is not None:
             self._newest = self.restored.meta
-        self._outgoing = Outgoing(path.parent / SNAPSHOTS)
+        self._outgoing = (PlainOutgoing if plain else Outgoing)(path.parent / SNAPSHOTS)
         if self.restored is not None and self.restored.index > self._hard_state.commit:
             # Only committed entries get into a snapshot; the commit index is written now and then.
             self._hard_state = msgspec.structs.replace(self._hard_state, commit=self.restored.index)
@@ -131,13 +134,13 @@ class LogStore:
         self._truncations: deque[int] = deque()  # submitted, not yet durable
 
     @classmethod
-    def open(cls, directory: Path, *, farm: str) -> Self:
+    def open(cls, directory: Path, *, farm: str, plain: bool = False) -> Self:
         """Check and open the store in ``directory`` (``data/farms/<farm>``, its data directory held).
 
         Everything is verified: the WAL's transactions, SQLite's structure, and every row's checksum;
         100,000 entries of 200 bytes take some 0.2 s. Blocking. Then, and only then, what a crash left
         in the WAL is synced and moved into the file, so that what is read is durable even if the
-        last process died between write and fsync.
+        last process died between write and fsync. ``plain``: its snapshots travel as JRaft's do.
 
         Raises `StorageMissing`, `StorageVersion`, `StorageDamaged`, `StorageInUse` (a foreign program
         reads the file), `StorageError` (another farm's store, or the system refuses). The store's
@@ -172,7 +175,7 @@ class LogStore:
                 stack.pop_all()
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # the last: SQLite quoting a bad schema
             raise schema.storage_error(error, path) from error
-        return cls(path, contents, snapshots, reads, writes)
+        return cls(path, contents, snapshots, reads, writes, plain)
 
     def close(self) -> None:
         """Close both connections. `Writer.run` must have ended (it closes its own), or never begun."""

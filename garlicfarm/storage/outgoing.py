@@ -33,12 +33,16 @@ class Outgoing:
             while len(self._open) >= _MAX_OPEN:
                 self._open.pop(next(iter(self._open))).close()
             file = self._open[index] = path.open("rb")
-        file.seek(offset)
+        file.seek(self._start(file) + offset)
         data = file.read(max_bytes)
         last = not file.read(1)
         if last:
             self._open.pop(index).close()
         return data, last
+
+    def _start(self, file: BinaryIO) -> int:
+        """Where what is sent begins in the file."""
+        return 0
 
     def close(self) -> None:
         """Close all files."""

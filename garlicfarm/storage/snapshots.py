@@ -40,6 +40,7 @@ __all__ = [
     "read_snapshot",
     "remove_snapshots",
     "snapshot_name",
+    "state_start",
     "write_snapshot",
 ]
 
@@ -143,6 +144,13 @@ def claimed_size(head: bytes) -> int | None:
     if magic != _MAGIC or size > MAX_SNAPSHOT_BYTES - _HEAD.size:
         raise StorageDamaged(f"it is no snapshot, or one of more than {MAX_SNAPSHOT_BYTES} bytes")
     return _HEAD.size + int(size)
+
+
+def state_start(file: BinaryIO) -> int:
+    """At which byte of a snapshot's file the state begins. Raises `OSError`."""
+    file.seek(_HEAD.size)
+    (header_size,) = _HEADER_SIZE.unpack(file.read(_HEADER_SIZE.size))
+    return _HEAD.size + _HEADER_SIZE.size + int(header_size)
 
 
 def snapshot_name(index: int, term: int) -> str:

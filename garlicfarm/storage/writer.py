@@ -16,6 +16,7 @@ from garlicfarm.raft.types import Persist, SnapshotMeta
 from garlicfarm.storage.compaction import delete_entries, install
 from garlicfarm.storage.incoming import Incoming
 from garlicfarm.storage.log_store import SNAPSHOTS, LogStore
+from garlicfarm.storage.plain import PlainIncoming
 from garlicfarm.storage.schema import encode_entry, encode_hard_state, storage_error
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
@@ -55,7 +56,8 @@ class Writer:
         self._on_batch = on_batch
         self._on_chunk = on_chunk
         self._on_problem = on_problem
-        self._incoming = Incoming(store.path.parent / SNAPSHOTS, store.genesis)
+        incoming = PlainIncoming if store.plain else Incoming
+        self._incoming = incoming(store.path.parent / SNAPSHOTS, store.genesis)
         self._problem = ""
         # An int: delete all entries up to it. None: no more will come.
         self._queue: SimpleQueue[Persist | _Chunk | int | None] = SimpleQueue()

@@ -9,12 +9,20 @@ import trio
 
 from garlicfarm.config import load
 from garlicfarm.errors import ConfigError, TransportError
+from garlicfarm.farm.log import LogApplication
 from garlicfarm.handshake import dial_plain
 from garlicfarm.node import serve
 from garlicfarm.plugins import make_transport
 from garlicfarm.transport import Endpoint
-from garlicfarm.wire import decode_configuration
-from garlicfarm.wire.messages import NO_LEADER, LogEntry, MessageType, ValueType
+from garlicfarm.wire import decode_configuration, encode_snapshot_sync_request
+from garlicfarm.wire.messages import (
+    NO_LEADER,
+    Configuration,
+    LogEntry,
+    MessageType,
+    SnapshotSyncRequest,
+    ValueType,
+)
 from tests.node.cluster import client_request
 from tests.node.plain import HASTY, Heard, Raw, played, request
 
@@ -137,6 +145,39 @@ async def test_node_leads_members_that_a_tester_plays(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
     assert 2 in indexes[2]
     assert 2 in indexes[3]
+
+
+async def test_snapshot_of_a_plain_leader_is_the_applications_state_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    restored: list[bytes] = []
+
+    class Lines(LogApplication):
+        def restore(self, data: bytes) -> None:
+            restored.append(data)
+
+    async with played(tmp_path, applications={"log": lambda farm: Lines()}) as plays:
+        servers = plays.nodes.farm().configuration.servers
+        pieces = [(0, b"one\n", False), (4, b"two\n", True)]
+        wire = await plays.dial()
+        for offset, data, done in pieces:
+            piece = SnapshotSyncRequest(9, 2, Configuration(8, 1, servers), offset, data, done)
+            value = LogEntry(3, ValueType.SNAPSHOT_SYNC_REQUEST, encode_snapshot_sync_request(piece))
+            answer = await wire.ask(request(MessageType.INSTALL_SNAPSHOT_REQUEST, 3, value))
+            assert answer is not None
+            assert (answer.accepted, answer.next_index) == (True, offset + len(data))
+        with trio.fail_after(5):
+            await plays.nodes.farm().wait_applied(8)
+        assert restored == [b"one\ntwo\n"]
+        after = await wire.ask(
+            request(APPEND, 3, write(3), last_log_term=2, last_log_index=9, commit_index=10)
+        )
+        assert after is not None
+        assert (after.accepted, after.next_index) == (True, 11)
+        await plays.nodes.stop()
+        await plays.nodes.start(1)
+        assert restored == [b"one\ntwo\n"] * 2
+        assert plays.nodes.farm().raw.status().first_index == 10
 
 
 async def test_peer_without_a_handshake_is_asked_one_thing_at_a_time(tmp_path: Path) -> None:

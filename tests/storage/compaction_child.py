@@ -110,7 +110,14 @@ async def main(directory: Path) -> None:
                 last = entries[-1].index
                 if last % EVERY == 0:
                     snapshot = Snapshot(
-                        store.genesis.farm_id, "log", 1, last, 1, configuration, (1,), application.snapshot()
+                        store.genesis.farm_id,
+                        "log",
+                        1,
+                        last,
+                        1,
+                        configuration,
+                        configuration.servers,
+                        application.snapshot(),
                     )
                     await trio.to_thread.run_sync(write_snapshot, directory / SNAPSHOTS, snapshot)
                     await trio.to_thread.run_sync(remove_snapshots, directory / SNAPSHOTS, last, 2)
@@ -122,7 +129,14 @@ async def main(directory: Path) -> None:
                     for i in range(last + 1, ahead + 1):
                         application.apply(i, 1, entry(i).value)
                     sent = Snapshot(
-                        store.genesis.farm_id, "log", 1, ahead, 1, configuration, (1,), application.snapshot()
+                        store.genesis.farm_id,
+                        "log",
+                        1,
+                        ahead,
+                        1,
+                        configuration,
+                        configuration.servers,
+                        application.snapshot(),
                     )
                     data = file_of(sent, directory.parent / "leader")
                     received = (0, None)

@@ -1,0 +1,57 @@
+"""Snapshots among plain JRaft servers: what travels is the application's state, and nothing around it.
+
+There is no header, so that the farm that it is of cannot be told, and no checksum: the last piece is the
+one that says so, and two servers' snapshots of one index may differ, so that none is gone on with after
+another began. On the disk they are what all snapshots are (`garlicfarm.storage.snapshots`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+from garlicfarm.errors import StorageDamaged
+from garlicfarm.raft.types import SnapshotMeta
+from garlicfarm.storage.incoming import Incoming
+from garlicfarm.storage.outgoing import Outgoing
+from garlicfarm.storage.snapshots import (
+    MAX_SNAPSHOT_BYTES,
+    Snapshot,
+    read_snapshot,
+    state_start,
+    write_snapshot,
+)
+from garlicfarm.wire.messages import SnapshotSyncRequest
+
+__all__ = ["PlainIncoming", "PlainOutgoing"]
+
+
+class PlainIncoming(Incoming):
+    """Takes states. Arguments as for `Incoming`."""
+
+    def _held_whole(self, whole: Path) -> tuple[int, SnapshotMeta]:
+        snapshot = read_snapshot(whole)
+        return len(snapshot.state), snapshot.meta
+
+    def _agrees(self, part: Path, data: bytes) -> bool:
+        return False
+
+    def _is_whole(self, part: Path, request: SnapshotSyncRequest, held: int) -> bool:
+        if held > MAX_SNAPSHOT_BYTES:
+            raise StorageDamaged(f"it is one of more than {MAX_SNAPSHOT_BYTES} bytes")
+        return request.done and held == request.offset + len(request.data)
+
+    def _keep(self, part: Path, whole: Path, request: SnapshotSyncRequest) -> SnapshotMeta:
+        born = (self._genesis.farm_id, self._genesis.application, self._genesis.algorithm)
+        what = (request.last_log_index, request.last_log_term, request.configuration)
+        snapshot = Snapshot(*born, *what, request.configuration.servers, part.read_bytes())
+        write_snapshot(self._directory, snapshot)
+        part.unlink()
+        return snapshot.meta
+
+
+class PlainOutgoing(Outgoing):
+    """Sends states. Arguments as for `Outgoing`."""
+
+    def _start(self, file: BinaryIO) -> int:
+        return state_start(file)

@@ -1,0 +1,72 @@
+"""Snapshots as plain JRaft servers send and take them: the state alone, from and into our files."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from garlicfarm.storage import Genesis, Snapshot
+from garlicfarm.storage import plain as plain_module
+from garlicfarm.storage.plain import PlainIncoming, PlainOutgoing
+from garlicfarm.storage.snapshots import read_snapshot, write_snapshot
+from garlicfarm.wire.messages import ClusterServer, Configuration, SnapshotSyncRequest
+
+MEMBERS = Configuration(7, 1, (ClusterServer(1, "tcp://127.0.0.1:9001"), ClusterServer(5, "tcp://b:9005")))
+GENESIS = Genesis("farm", b"f" * 16, "log", 1, MEMBERS)
+
+
+def piece(
+    offset: int, data: bytes, *, done: bool = False, index: int = 40, term: int = 3
+) -> SnapshotSyncRequest:
+    return SnapshotSyncRequest(index, term, MEMBERS, offset, data, done)
+
+
+def test_pieces_become_a_snapshot_of_ours(tmp_path: Path) -> None:
+    incoming = PlainIncoming(tmp_path / "snapshots", GENESIS)
+    assert incoming.take(piece(0, b"one\n")) == (4, None)
+    held, meta = incoming.take(piece(4, b"two\n", done=True))
+    snapshot = read_snapshot(tmp_path / "snapshots" / "40-3.snap")
+    assert (held, meta) == (8, snapshot.meta)
+    assert (snapshot.state, snapshot.ever) == (b"one\ntwo\n", MEMBERS.servers)
+    assert (snapshot.farm_id, snapshot.application, snapshot.index, snapshot.term) == (
+        b"f" * 16,
+        "log",
+        40,
+        3,
+    )
+    assert sorted(path.name for path in (tmp_path / "snapshots").iterdir()) == ["40-3.snap"]
+    assert incoming.take(piece(4, b"two\n", done=True)) == (8, snapshot.meta), "its answer was lost"
+
+
+def test_piece_after_a_hole_and_one_that_is_not_the_last_make_nothing_whole(tmp_path: Path) -> None:
+    incoming = PlainIncoming(tmp_path, GENESIS)
+    assert incoming.take(piece(4, b"late", done=True)) == (0, None)
+    assert incoming.take(piece(0, b"0123")) == (4, None)
+    assert incoming.take(piece(6, b"hole", done=True)) == (4, None)
+    assert incoming.take(piece(0, b"01", done=False)) == (2, None), "another server's begins anew"
+    assert incoming.take(piece(2, b"xy", done=True))[0] == 4
+    assert read_snapshot(tmp_path / "40-3.snap").state == b"01xy"
+
+
+def test_state_larger_than_any_snapshot_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_module, "MAX_SNAPSHOT_BYTES", 10)
+    incoming = PlainIncoming(tmp_path, GENESIS)
+    assert incoming.take(piece(0, b"12345678")) == (8, None)
+    assert incoming.take(piece(8, b"12345678")) == (0, None)
+    assert "more than 10 bytes" in incoming.problem
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_sent_is_the_state_alone(tmp_path: Path) -> None:
+    state = b"".join(b"line %d\n" % number for number in range(1000))
+    write_snapshot(tmp_path, Snapshot(b"f" * 16, "log", 1, 40, 3, MEMBERS, MEMBERS.servers, state))
+    with closing(PlainOutgoing(tmp_path)) as outgoing:
+        sent, last = b"", False
+        while not last:
+            piece_sent = outgoing.piece(40, len(sent), 4096)
+            assert piece_sent is not None
+            data, last = piece_sent
+            sent += data
+    assert sent == state
