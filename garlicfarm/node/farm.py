@@ -169,6 +169,7 @@ class Farm:
         self._next_token = 0
         self._slots: dict[int, Slot] = {}
         self._leader = 0
+        self._leader_commit = (0, 0)  # who last appended here, and up to where it had committed
         self._role = Role.FOLLOWER
         self._servers: tuple[ClusterServer, ...] = ()
         self._publisher: int | None = None
@@ -200,7 +201,7 @@ class Farm:
     async def _raft_loop(self) -> NoReturn:
         raw = self.raw
         while True:
-            if self._inbox or raw.more_committed:
+            if self._inbox or raw.more:
                 await trio.lowlevel.checkpoint()
             else:
                 deadline = raw.deadline_ms
@@ -327,9 +328,19 @@ class Farm:
         """Id of the leader, 0 if none is known."""
         return self._leader
 
+    @property
+    def leader_commit(self) -> int | None:
+        """Up to where the leader has committed, as it last told; None: there is none, or it was not heard."""
+        if self.is_leader:
+            return self.raw.status().commit
+        source, commit = self._leader_commit
+        return commit if source == self._leader else None
+
     def heard_from(self, member: int, request: Request) -> None:
         """A request came in from ``member`` (0: a client)."""
         self.metrics.count_message(request.type.name, "in")
+        if request.type is MessageType.APPEND_ENTRIES_REQUEST:
+            self._leader_commit = (member, request.commit_index)
         if member:
             self.peers.heard_from(member)
 

@@ -144,6 +144,8 @@ class RawNode:
         """A connection to ``peer`` is open, on which these extensions are in force (D5): "pre-vote" and
         "timeout-now" are the core's. None is, for a peer never named here."""
         self._member.extensions[peer] = names
+        if self._leadership is not None:
+            self._leadership.connected(peer)
 
     def propose(self, entries: Sequence[bytes], token: int) -> None:
         """Append application entries, all or nothing. The outcome comes as ``(token, (index, term))``
@@ -224,9 +226,10 @@ class RawNode:
             self.applied(ready.committed[-1].index)
 
     @property
-    def more_committed(self) -> bool:
-        """Whether the next `ready` has committed entries without any further input."""
-        return self._member.more_committed
+    def more(self) -> bool:
+        """Whether the next `ready` has committed entries, or entries to send, without any further input."""
+        sending = self._leadership is not None and self._leadership.more
+        return sending or self._member.more_committed
 
     @property
     def configuration(self) -> Configuration:

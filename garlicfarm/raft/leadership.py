@@ -26,6 +26,10 @@ from garlicfarm.wire.messages import (
 
 __all__ = ["Leadership"]
 
+TURN_BYTES = 256 * 1024
+"""About what is sent to one follower in one turn. Reading and encoding takes its time, in which nobody
+else's entries get on: a member that lacks much is to cost the others little."""
+
 
 class Leadership:
     """One term of leading. ``over`` is set when it has to end: no majority answers (check-quorum), the
@@ -36,6 +40,7 @@ class Leadership:
         self.servers: tuple[ClusterServer, ...] = ()  # whom it sends requests
         self.over = False
         self.resting = False  # it handed over: let the others stand first
+        self.more = False  # the next flush has something to send without any further input
         self._proposals = Proposals(member.config.max_uncommitted_bytes)
         self._progress: dict[int, Progress] = {}
         self._reads = Reads(member)
@@ -209,9 +214,13 @@ class Leadership:
     def flush(self) -> None:
         """Send what there is to send, as far as the windows allow."""
         member = self._member
+        self.more = False
         for peer, progress in self._progress.items():
+            turn = progress.size + TURN_BYTES
             while self._send_entries(peer, progress):
-                pass
+                if progress.size >= turn:
+                    self.more = True
+                    break
             probing = progress.state is ProgressState.PROBE
             told = probing or progress.notified >= member.commit
             told = told and not self._reads.wait_for(progress.last_seq)
@@ -253,9 +262,8 @@ class Leadership:
             config.max_inflight_messages, config.max_inflight_bytes
         ):
             return False
-        self._send_append(
-            peer, progress, log.entries(progress.next_index, log.last_index + 1, config.batch_bytes)
-        )
+        size = min(config.batch_bytes, TURN_BYTES)
+        self._send_append(peer, progress, log.entries(progress.next_index, log.last_index + 1, size))
         return True
 
     def _send_append(self, peer: int, progress: Progress, entries: Sequence[Entry]) -> None:
@@ -347,6 +355,11 @@ class Leadership:
             return
         progress.probe(progress.match_index + 1)
         progress.unreachable = True
+
+    def connected(self, peer: int) -> None:
+        """``peer`` can be reached again: what it lacks need not wait for the next heartbeat."""
+        if peer in self._progress:
+            self._progress[peer].unreachable = False
 
     def _enrolled(self, response: Response) -> None:
         joining = self._changes.joining

@@ -238,7 +238,7 @@ class SimulatedCluster:
         node.tick(member.clock_ms(now))
         while True:
             self._carry_out(member, node, node.ready())
-            if not node.more_committed:
+            if not node.more:
                 break
         deadline = node.deadline_ms
         if deadline is not None:

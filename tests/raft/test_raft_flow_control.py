@@ -145,6 +145,17 @@ def test_peer_that_cannot_be_reached_is_tried_once_a_heartbeat() -> None:
         player.accept(peer=3)
 
 
+def test_peer_that_is_connected_again_is_tried_before_the_next_heartbeat() -> None:
+    player = _leader(1)
+    ((_, seq, request),) = player.sent(2)
+    player.node.report_unreachable(2, seq)
+    player.turn()
+    assert not player.sent(2)
+    player.node.extensions(2, frozenset())
+    player.turn()
+    assert [again for _, _, again in player.sent(2)] == [request]
+
+
 def test_heartbeat_is_spared_where_entries_go() -> None:
     player = _leader()
     for _ in range(4):
@@ -218,3 +229,21 @@ def test_commit_that_a_follower_could_not_follow_yet_is_told_again_when_it_can()
     for _, seq, request in probe + heartbeat:
         player.answer(seq, request, request.last_log_index + len(request.entries) + 1)
     assert [(r.last_log_index, r.commit_index) for _, _, r in player.sent(2)] == [(2, 2)]
+
+
+def test_follower_that_lacks_much_is_sent_a_part_of_it_each_turn_and_more_without_being_asked() -> None:
+    player = Player(1, [1] * 2).lead()
+    while player.requests:
+        player.accept()
+    for _ in range(10):
+        player.node.propose((bytes(100_000),), 0)
+    player.slow_disk = True  # its being done is another turn
+    assert not player.node.more
+    turns = []
+    while True:
+        player.turn()
+        turns.append(sum(len(entry.value) for _, _, request in player.sent(2) for entry in request.entries))
+        assert player.sent(3)
+        if not player.node.more:
+            break
+    assert turns == [400_000, 400_000, 200_000]
