@@ -107,6 +107,7 @@ class Link:
         self._poke = trio.Event()
         self._waiting = False
         self._failures = 0
+        self._heard = float("-inf")  # when the last answer came
         self._receive_scope = trio.CancelScope()
         self._one_by_one = False
         self.connected = False
@@ -191,9 +192,10 @@ class Link:
             await stream.send_all(b"".join(data))
 
     def _watch(self) -> None:
-        """The oldest unanswered request sets the receiver's deadline; it bounds the sender too."""
-        oldest = self._outstanding[0][2] if self._outstanding else float("inf")
-        self._receive_scope.deadline = oldest + self._timeout_s
+        """The oldest unanswered request sets the receiver's deadline; it bounds the sender too. Its time
+        begins with the answer to the one before: until then the server was busy with that."""
+        since = max(self._outstanding[0][2], self._heard) if self._outstanding else float("inf")
+        self._receive_scope.deadline = since + self._timeout_s
 
     async def _receive_all(self, stream: trio.abc.Stream, leftover: bytes) -> None:
         decoder = ResponseDecoder()
@@ -234,6 +236,7 @@ class Link:
         if self._queue:
             self._work.set()  # it may have waited for this answer
         self._failures = 0  # not before: a server may let us in and close, again and again
+        self._heard = now
         self.rtt_s = now - sent
         self._on_answer(tag, response)
 

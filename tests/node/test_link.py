@@ -473,3 +473,26 @@ async def test_cancelled_call_does_not_disturb_the_pairing_of_others(autojump_cl
             await under_test.call(vote(1))
         assert (await under_test.call(vote(2))).next_index == 2
         server.nursery.cancel_scope.cancel()
+
+
+async def test_server_that_answers_one_after_another_keeps_the_connection_however_long_all_take(
+    autojump_clock: Clock,
+) -> None:
+    async def slow(stream: trio.abc.Stream, number: int) -> None:
+        decoder = RequestDecoder(Limits())
+        while data := await stream.receive_some():
+            decoder.receive_data(data)
+            while (request := decoder.next_message()) is not None:
+                await trio.sleep(0.75 * TIMEOUT_S)
+                await stream.send_all(answer(request.term, to=request))
+
+    told, server = Told(), Server(slow)
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told)
+        server.nursery.start_soon(under_test.run)
+        for number in range(8):
+            under_test.send(number, vote(number))
+        await trio.sleep(7 * TIMEOUT_S)
+        server.nursery.cancel_scope.cancel()
+    assert told.answers == [(number, number) for number in range(8)]
+    assert told.changes == ["up"]
