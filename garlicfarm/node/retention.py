@@ -45,16 +45,19 @@ class Retention:
         """
         farm, store = self._farm, self._store
         while True:
-            newest = store.snapshot().index
-            due = max(newest, self._tried) + self._keep.snapshot_every_entries
-            if newest == self._tidied:
+            if store.snapshot().index == self._tidied:
                 with trio.move_on_after(CHECK_S):
-                    await farm.wait_applied(due - 1)
-            if farm.applied_index >= due:
+                    await farm.wait_applied(self._due - 1)
+            if farm.applied_index >= self._due:  # which a snapshot that was received has put off
                 self._tried = farm.applied_index
                 await self._take_snapshot()
             if store.snapshot().index != self._tidied:
                 await self._tidy(store.snapshot().index)
+
+    @property
+    def _due(self) -> int:
+        """The index with which to take the next snapshot."""
+        return max(self._store.snapshot().index, self._tried) + self._keep.snapshot_every_entries
 
     async def _take_snapshot(self) -> None:
         farm, genesis = self._farm, self._store.genesis

@@ -100,17 +100,21 @@ def write_snapshot(directory: Path, snapshot: Snapshot) -> None:
             snapshot.ever,
         )
     )
-    body = _HEADER_SIZE.pack(len(header)) + header + snapshot.state
+    parts = _HEADER_SIZE.pack(len(header)) + header, snapshot.state  # not joined: the state may be large
+    size = sum(map(len, parts))
+    digest = sha256()
+    for each in parts:
+        digest.update(each)
     path = directory / f"{snapshot_name(snapshot.index, snapshot.term)}.snap"
     part = path.with_suffix(".tmp")
-    if _HEAD.size + len(body) > MAX_SNAPSHOT_BYTES:
-        raise StorageError(f"{path}: a state of {len(body)} bytes is too large; there is no new snapshot")
+    if _HEAD.size + size > MAX_SNAPSHOT_BYTES:
+        raise StorageError(f"{path}: a state of {size} bytes is too large; there is no new snapshot")
     try:
         make_directory(directory)
         try:
             with part.open("wb") as file:
-                file.write(_HEAD.pack(_MAGIC, _VERSION, len(body), sha256(body).digest()))
-                file.write(body)
+                file.write(_HEAD.pack(_MAGIC, _VERSION, size, digest.digest()))
+                file.writelines(parts)
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(path)
@@ -207,11 +211,10 @@ def _checked(path: Path, file: BinaryIO, keep: bool) -> Snapshot:
     start = file.read(_HEADER_SIZE.size)
     header = file.read(min(*_HEADER_SIZE.unpack(start), left))
     digest = sha256(start + header)
-    state: list[bytes] = []
+    state = file.read(left) if keep else b""  # in one piece: joining would take its size twice
+    digest.update(state)
     for piece in _pieces(file):
         digest.update(piece)
-        if keep:
-            state.append(piece)
     sound = size == left and digest.digest() == expected
     if version != _VERSION and sound:  # the sum does not cover the version: flipped bits are no version
         raise StorageVersion(f"{path} has format version {version}, this program knows {_VERSION}")
@@ -228,7 +231,7 @@ def _checked(path: Path, file: BinaryIO, keep: bool) -> Snapshot:
         told.term,
         configuration_of(told.configuration),
         told.ever,
-        b"".join(state),
+        state,
     )
 
 

@@ -18,7 +18,7 @@ from garlicfarm.farm.state import FarmApplication
 from garlicfarm.identity import read_private_file
 from garlicfarm.node import retention as retention_module
 from garlicfarm.provision import LOCAL_USER
-from garlicfarm.storage.snapshots import list_snapshots, read_snapshot
+from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, write_snapshot
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ValueType
 from tests.node.cluster import Cluster, cluster
@@ -117,7 +117,16 @@ async def test_members_shorten_their_logs_and_all_restart_from_snapshots(tmp_pat
         await until(lambda: first_index(nodes, new) > first)
 
 
-async def test_member_that_was_down_is_sent_the_snapshot_and_goes_on_from_it(tmp_path: Path) -> None:
+async def test_member_that_was_down_is_sent_the_snapshot_and_goes_on_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: set[tuple[Path, int]] = set()
+
+    def write(directory: Path, snapshot: Snapshot) -> None:
+        taken.add((directory, snapshot.index))
+        write_snapshot(directory, snapshot)
+
+    monkeypatch.setattr(retention_module, "write_snapshot", write)
     async with cluster(tmp_path, 3, start=False, retention=KEEP) as nodes:
         nodes.favour(1)
         await nodes.start(1, 2)
@@ -127,9 +136,12 @@ async def test_member_that_was_down_is_sent_the_snapshot_and_goes_on_from_it(tmp
         await nodes.start(3)
         assert len(set(await applied(nodes, index))) == 1
         assert first_index(nodes, 3) > 1
+        received = nodes.farm(3).store.snapshot().index
         assert nodes.farm(3).members.ever.keys() == {1, 2, 3}
         index = await post(nodes, 100, b"with 3")
         assert len(set(await applied(nodes, index))) == 1
+        own = {at for directory, at in taken if directory.is_relative_to(nodes.data(3))}
+        assert received not in own  # it has that one
         await nodes.stop(3)
         await nodes.start(3)
         assert len(set(await applied(nodes, index))) == 1
@@ -171,6 +183,7 @@ async def test_damaged_snapshot_is_told_and_the_one_before_it_used(
     async with cluster(tmp_path, retention={**KEEP, "keep_entries": 70}) as nodes:
         await nodes.leader()
         index = await post(nodes, 300, b"x")
+        await until(lambda: nodes.farm().store.snapshot().index > index - 50)  # no further one is due
         await until(lambda: len(snapshots(nodes)) == 2 and first_index(nodes, 1) > 1)
         (state,) = await applied(nodes, index)
         await nodes.stop(1)

@@ -7,6 +7,7 @@ import runpy
 import sqlite3
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
@@ -52,6 +53,19 @@ def test_snapshot_written_is_read_again(tmp_path: Path) -> None:
         write_snapshot(directory, snapshot(12, 3, state))
         assert read_snapshot(directory / "12-3.snap") == snapshot(12, 3, state)
     assert names(directory) == ["12-3.snap"]
+
+
+def test_large_state_is_in_memory_once_while_it_is_written_and_read(tmp_path: Path) -> None:
+    directory = tmp_path / SNAPSHOTS
+    written = snapshot(9, state=bytes(16 << 20))
+    tracemalloc.start()
+    try:
+        write_snapshot(directory, written)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        assert read_snapshot(directory / "9-1.snap") == written
+        assert tracemalloc.get_traced_memory()[1] < 17 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_snapshot_with_any_bit_flipped_or_cut_anywhere_is_damaged(tmp_path: Path) -> None:
