@@ -290,8 +290,10 @@ class SimulatedCluster:
             self._arrange_write(member)
         self.observer.turn(member.id, node, ready)
         self.world.digest.update(b"%d %d %d " % (member.id, node.term, member.applied))
+        if ready.restore is not None:
+            member.to_apply.clear()  # it is all in the snapshot
         if ready.restore is not None or ready.committed:
-            if self.faults.apply_ms or member.to_apply:
+            if ready.restore is None and (self.faults.apply_ms or member.to_apply):
                 member.to_apply.append(ready)
                 member.applied_at = max(member.applied_at, self.world.around(self.faults.apply_ms or 1))
                 self.world.at(member.applied_at, self._apply_next, member, member.generation)
@@ -352,7 +354,8 @@ class SimulatedCluster:
         if member.paused_until > self.world.now:
             self.world.at(member.paused_until, self._apply_next, member, generation)
             return
-        self._apply(member, member.node, member.to_apply.popleft())
+        if member.to_apply:
+            self._apply(member, member.node, member.to_apply.popleft())
 
     def _apply(self, member: SimulatedMember, node: RawNode, ready: Ready) -> None:
         if ready.restore is not None:
