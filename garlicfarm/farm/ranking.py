@@ -1,17 +1,19 @@
 """The score of a status, algorithm version 1: how well a router could publish. Integers only.
 
 Each *part* lies in 0 … 1,000,000. The score is ``sum(weight * part) // 100``, so it lies there too.
-``x / y`` below is ``1_000_000 * x // y``, cut to that range; ``y`` = 0 gives 0.
+``x / y`` below is ``1_000_000 * x // y``, cut to that range; ``y`` = 0 gives 0. Where a figure has no
+natural end, the part follows ``x / (x + half)``: a tenth more or less never moves it by more than a
+fortieth of its range, which keeps noise below the margin.
 
 ====================  ======  ===========================================================================
 part                  weight  value
 ====================  ======  ===========================================================================
-router_uptime             20  ``router.uptime`` / one day: rises, then saturates
-job_lag                   15  (1 s − ``router.jobLag``) / 1 s: falls, 0 from one second on
-tunnel_health             15  mean of ``exploratoryTunnels`` / 4 and ``participatingTunnels`` / 100
+router_uptime             20  ``router.uptime``, half at 6 h: rises, and saturates
+job_lag                   15  ``router.jobLag``, half at 250 ms: falls
+tunnel_health             15  mean of ``exploratoryTunnels`` / 4 and ``participatingTunnels``, half at 50
 bandwidth_headroom        25  (configured − current) / configured, of the worse direction of ``router``
-destination_health        20  mean over ``destinations`` of ``currentTunnels`` / ``configuredTunnels``, of
-                              the worse direction
+destination_health        20  mean over ``destinations``, and both directions, of ``currentTunnels`` /
+                              ``configuredTunnels``
 remote_sensing             5  share of this server's ``connectTest`` that succeeded, over
                               ``remoteRouters``, ``remoteDestinations`` and ``remoteMeta``
 ====================  ======  ===========================================================================
@@ -45,20 +47,18 @@ WEIGHTS = {
 }
 """Percent of each part in the score, unless administrators set others; they add up to 100."""
 
-UPTIME_FULL_MS = 86_400_000
-JOB_LAG_ZERO_MS = 1_000
+UPTIME_HALF_MS = 21_600_000
+JOB_LAG_HALF_MS = 250
 EXPLORATORY_FULL = 4
-PARTICIPATING_FULL = 100
+PARTICIPATING_HALF = 50
 
 
 def parts(document: StatusDocument) -> dict[str, int | None]:
     """The parts of a status' score, None where not reported."""
     router = document.router or RouterStatus()
     return {
-        "router_uptime": None if router.uptime is None else _share(router.uptime, UPTIME_FULL_MS),
-        "job_lag": None
-        if router.job_lag is None
-        else _share(JOB_LAG_ZERO_MS - router.job_lag, JOB_LAG_ZERO_MS),
+        "router_uptime": None if router.uptime is None else _rising(router.uptime, UPTIME_HALF_MS),
+        "job_lag": None if router.job_lag is None else FULL - _rising(router.job_lag, JOB_LAG_HALF_MS),
         "tunnel_health": _tunnel_health(router),
         "bandwidth_headroom": _headroom(router.configured_bandwidth, router.current_bandwidth),
         "destination_health": _destination_health(document.destinations or ()),
@@ -79,6 +79,10 @@ def _share(part: int, whole: int) -> int:
     return min(max(FULL * part // whole, 0), FULL) if whole else 0
 
 
+def _rising(figure: int, half: int) -> int:
+    return FULL * figure // (figure + half)
+
+
 def _mean(values: Sequence[int]) -> int:
     return sum(values) // len(values)
 
@@ -90,7 +94,7 @@ def _tunnel_health(router: RouterStatus) -> int | None:
     return _mean(
         (
             MIDDLE if exploratory is None else _share(exploratory, EXPLORATORY_FULL),
-            MIDDLE if participating is None else _share(participating, PARTICIPATING_FULL),
+            MIDDLE if participating is None else _rising(participating, PARTICIPATING_HALF),
         )
     )
 
@@ -107,7 +111,7 @@ def _headroom(configured: Bandwidth | None, current: Bandwidth | None) -> int | 
 def _tunnel_share(configured: Tunnels | None, current: Tunnels | None) -> int:
     if configured is None or current is None:
         return MIDDLE
-    return min(_share(current.in_, configured.in_), _share(current.out, configured.out))
+    return _mean((_share(current.in_, configured.in_), _share(current.out, configured.out)))
 
 
 def _destination_health(destinations: Sequence[DestinationStatus]) -> int | None:

@@ -45,7 +45,7 @@ class Log:
     def exclude(self, leaf: int) -> int:
         return self.order("exclude", {"hash": leaf_hash(leaf)})
 
-    def order(self, action: str, args: dict[str, object]) -> int:
+    def order(self, action: str, args: Any) -> int:
         return self.append(encode_admin("farm", T0, 1, None, action, "alice", args))
 
 
@@ -427,16 +427,18 @@ def test_contents_list_the_usable_leaves_of_recent_members() -> None:
 
 def test_contents_cost_follows_the_score_of_the_best_member_that_reports_the_leaf() -> None:
     log = Log(1, 2, 3)
-    log.post(1, 0, leaves=(1,), headroom=100)  # remote sensing is not reported: 975,000
-    log.post(2, 0, leaves=(1, 2), headroom=40)  # 825,000
-    assert {base64.encode(one.hash): one.cost for one in log.farm.leases()} == {
-        leaf_hash(1): 0,
-        leaf_hash(2): 2,
-    }
-    log.post(2, 1, leaves=(1, 2), headroom=54)  # 860,000: within half a step above
-    assert {one.cost for one in log.farm.leases()} == {0, 2}
-    log.post(2, 2, leaves=(1, 2), headroom=74)  # 910,000
-    assert {one.cost for one in log.farm.leases()} == {0, 1}
+    log.order("weights", dict.fromkeys(WEIGHTS, 0) | {"bandwidth_headroom": 100})
+
+    def costs() -> dict[str, int]:
+        return {base64.encode(one.hash): one.cost for one in log.farm.leases()}
+
+    log.post(1, 0, leaves=(1,), headroom=100)
+    log.post(2, 0, leaves=(1, 2), headroom=85)
+    assert costs() == {leaf_hash(1): 0, leaf_hash(2): 2}
+    log.post(2, 1, leaves=(1, 2), headroom=90)  # half a step above the upper end of its step is 906,250
+    assert costs() == {leaf_hash(1): 0, leaf_hash(2): 2}
+    log.post(2, 2, leaves=(1, 2), headroom=91)
+    assert costs() == {leaf_hash(1): 0, leaf_hash(2): 1}
 
 
 # administration
@@ -477,8 +479,7 @@ def test_weights_change_every_score_at_once_and_later_ones() -> None:
     log = Log(1, 2)
     log.post(1, 0, headroom=100)
     log.post(2, 0, headroom=10)
-    weights: dict[str, object] = dict.fromkeys(WEIGHTS, 0)
-    log.order("weights", weights | {"bandwidth_headroom": 100})
+    log.order("weights", dict.fromkeys(WEIGHTS, 0) | {"bandwidth_headroom": 100})
     assert log.farm.scores() == {1: 1_000_000, 2: 100_000}
     assert [one.cost for one in log.farm.leases()] in ([0, 14], [14, 0])
     log.post(2, 1, headroom=20)

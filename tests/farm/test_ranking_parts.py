@@ -47,19 +47,19 @@ def leaf(configured: tuple[int, int] | None, current: tuple[int, int] | None) ->
     ("name", "router", "value"),
     [
         ("router_uptime", {"uptime": 0}, 0),
-        ("router_uptime", {"uptime": DAY_MS // 2}, MIDDLE),
-        ("router_uptime", {"uptime": DAY_MS}, FULL),
-        ("router_uptime", {"uptime": HUGE}, FULL),
+        ("router_uptime", {"uptime": DAY_MS // 4}, MIDDLE),
+        ("router_uptime", {"uptime": DAY_MS}, 800_000),
+        ("router_uptime", {"uptime": HUGE}, FULL - 1),
         ("router_uptime", {}, None),
         ("job_lag", {"job_lag": 0}, FULL),
-        ("job_lag", {"job_lag": 250}, 750_000),
-        ("job_lag", {"job_lag": 1000}, 0),
-        ("job_lag", {"job_lag": HUGE}, 0),
+        ("job_lag", {"job_lag": 250}, MIDDLE),
+        ("job_lag", {"job_lag": 1000}, 200_000),
+        ("job_lag", {"job_lag": HUGE}, 1),
         ("job_lag", {}, None),
-        ("tunnel_health", {"exploratory_tunnels": 4, "participating_tunnels": 100}, FULL),
+        ("tunnel_health", {"exploratory_tunnels": 4, "participating_tunnels": HUGE}, FULL - 1),
         ("tunnel_health", {"exploratory_tunnels": 0, "participating_tunnels": 0}, 0),
         ("tunnel_health", {"exploratory_tunnels": 9, "participating_tunnels": 50}, 750_000),
-        ("tunnel_health", {"participating_tunnels": 100}, 750_000),
+        ("tunnel_health", {"participating_tunnels": 150}, 625_000),
         ("tunnel_health", {"exploratory_tunnels": 0}, 250_000),
         ("tunnel_health", {}, None),
         (
@@ -94,12 +94,12 @@ def test_part_of_router_statistics_has_its_value(
         ([leaf(None, None)], None),
         ([leaf((4, 4), None)], None),
         ([leaf((4, 4), (4, 4))], FULL),
-        ([leaf((4, 4), (9, 1))], 250_000),
-        ([leaf((0, 4), (0, 4))], 0),
+        ([leaf((4, 4), (9, 1))], 625_000),
+        ([leaf((0, 4), (0, 4))], 500_000),
         ([leaf((4, 4), (4, 4)), leaf((4, 4), None)], 750_000),
     ],
 )
-def test_destination_health_is_the_mean_over_leaves_of_the_worse_direction(
+def test_destination_health_is_the_mean_over_leaves_and_directions(
     destinations: list[DestinationStatus], value: int | None
 ) -> None:
     assert part("destination_health", destinations=tuple(destinations)) == value
