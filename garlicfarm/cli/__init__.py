@@ -35,6 +35,7 @@ COMMANDS = {
     "status": "garlicfarm.cli.remote:status",
     "transports": "garlicfarm.cli.transports:transports",
     "user": "garlicfarm.cli.user:user",
+    "wait": "garlicfarm.cli.wait:wait",
 }
 
 

@@ -15,7 +15,7 @@ from garlicfarm.cli.remote import ask
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["health"]
+__all__ = ["health", "judge"]
 
 _CODES = {"healthy": Exit.OK, "degraded": Exit.DEGRADED, "no-quorum": Exit.NO_QUORUM}
 
@@ -32,9 +32,7 @@ def health(options: Options, local: bool) -> Exit:
 
     async def of_farm(client: AdminClient, farm: str) -> Exit:
         body = await client.status(farm)
-        leader, spare = body["leader"], body["fault_tolerance"]
-        whole = spare == (len(body["members"]) - 1) // 2
-        word = "no-quorum" if not body["quorum"] else "healthy" if whole else "degraded"
+        leader, spare, word = body["leader"], body["fault_tolerance"], judge(body)
         found = {"farm": farm, "health": word, "leader": leader, "fault_tolerance": spare}
         text = f"farm {farm}: {word}, leader {leader or 'none'}, can lose {spare} more"
         return _print(options, "garlicfarm.health/1", found, text, _CODES[word])
@@ -51,6 +49,12 @@ def health(options: Options, local: bool) -> Exit:
 
     # All farms of a node are one question: none has to be named.
     return ask(replace(options, farm=""), of_node) if local else ask(options, of_farm)
+
+
+def judge(status: dict[str, Any]) -> str:
+    """The word for a farm whose ``GET …/status`` is this."""
+    whole = status["fault_tolerance"] == (len(status["members"]) - 1) // 2
+    return "no-quorum" if not status["quorum"] else "healthy" if whole else "degraded"
 
 
 def _print(options: Options, schema: str, found: dict[str, Any], text: str, code: Exit) -> Exit:

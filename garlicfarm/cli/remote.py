@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["Access", "ask", "connect", "farm_name", "find_node", "status", "table"]
+__all__ = ["Access", "ask", "connect", "farm_name", "find_node", "headline", "status", "table"]
 
 T = TypeVar("T")
 
@@ -144,7 +144,7 @@ def _print(options: Options, watch: bool) -> Callable[[AdminClient, str], Awaita
 
 def _print_members(body: dict[str, Any]) -> None:
     if not sys.stdout.isatty():
-        click.echo(_headline(body))
+        click.echo(headline(body))
         print_rows("table", "", _rows(body))
         return
     from rich.console import Console
@@ -171,7 +171,8 @@ async def _watch(client: AdminClient, farm: str) -> None:
             await trio.sleep(WATCH_INTERVAL_S)
 
 
-def _headline(body: dict[str, Any]) -> str:
+def headline(body: dict[str, Any]) -> str:
+    """The body of ``GET …/status`` in one line."""
     leader, publisher, spare = body["leader"], body["publisher"], body["fault_tolerance"]
     return (
         f"farm {body['farm']}: leader {leader or 'none'}, publisher {publisher or 'none'}, "
@@ -233,4 +234,4 @@ def table(body: dict[str, Any], width: int) -> Table:
         Column("error", 110),
     ]
     rows = [(_COLOURS.get(str(row["role"]), ""), row) for row in _rows(body)]
-    return make_table(_headline(body), columns, rows, width, yielding=("error", "endpoint"))
+    return make_table(headline(body), columns, rows, width, yielding=("error", "endpoint"))

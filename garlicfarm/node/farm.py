@@ -334,7 +334,7 @@ class Farm:
         if self.is_leader:
             return self.raw.status().commit
         source, commit = self._leader_commit
-        return commit if source == self._leader else None
+        return commit if source and source == self._leader else None
 
     def heard_from(self, member: int, request: Request) -> None:
         """A request came in from ``member`` (0: a client)."""

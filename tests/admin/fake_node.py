@@ -87,6 +87,7 @@ class FakeFarm:
             "term": 3,
             "commit": self.commit_index,
             "applied": self.commit_index,
+            "leader_commit": self.commit_index,
             "first_index": self.first_index,
             "last_index": self.commit_index,
             "quorum": True,

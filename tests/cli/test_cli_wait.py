@@ -1,0 +1,73 @@
+"""`garlicfarm wait`: what it waits for, and what it says when that does not come."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garlicfarm.cli import run
+from garlicfarm.provision import MemberPlan, create_node
+from tests.cli.test_cli_remote import Served
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A node of this machine, found through the configuration in the current directory."""
+    monkeypatch.delenv("GARLICFARM_CONFIG", raising=False)
+    monkeypatch.setattr("garlicfarm.admin.server.GRACE_S", 0.1)
+    monkeypatch.chdir(tmp_path)
+    served = Served(tmp_path, ["farm"])
+    with served.running():
+        yield served
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "lacking"),
+    [
+        ("leader", {}, {"leader": None}),
+        ("publisher", {}, {"publisher": None}),
+        ("healthy", {"fault_tolerance": 1}, {"fault_tolerance": 0}),
+        ("healthy", {"fault_tolerance": 1}, {"fault_tolerance": 1, "quorum": False}),
+        ("caught-up", {"applied": 7, "leader_commit": 7}, {"applied": 6, "leader_commit": 7}),
+        ("caught-up", {"applied": 7, "leader_commit": 6}, {"applied": 7, "leader_commit": None}),
+    ],
+)
+def test_wait_returns_once_it_is_so_and_not_before(
+    served: Served, capsys: Capture, wanted: str, there: dict[str, Any], lacking: dict[str, Any]
+) -> None:
+    body = {**served.node.farm.status(), **lacking}
+    served.node.farm.status = lambda: body  # type: ignore[method-assign]
+    assert run(["wait", "--for", wanted, "--timeout", "0.5"]) == 124
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"error: not {wanted} within 0.5 s: farm farm: leader ")
+    later = threading.Timer(
+        0.5, lambda: body.update(served.node.farm.__class__.status(served.node.farm) | there)
+    )
+    later.start()
+    assert run(["wait", "--for", wanted, "--timeout", "20"]) == 0
+    later.join()
+
+
+def test_wait_for_a_node_that_is_not_there_yet_is_no_error_before_the_deadline(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    member = MemberPlan(endpoint="ssl://127.0.0.1:27150", admin_url="https://127.0.0.1:1")
+    create_node(tmp_path, 1, member)
+    config = str(tmp_path / "garlicfarm.toml")
+    assert run(["wait", "--for", "leader", "--timeout", "0.3", "--config", config]) == 124
+    assert "not leader within 0.3 s: https://127.0.0.1:1: " in capsys.readouterr().err
+
+
+def test_wait_does_not_go_on_with_a_wrong_password(served: Served, capsys: Capture, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.touch(0o600)
+    wrong.write_text("no")
+    as_anna = ["--user", "anna", "--password-file", str(wrong)]
+    assert run(["wait", "--for", "leader", "--timeout", "20", *as_anna]) == 4
