@@ -26,7 +26,8 @@ from garlicfarm.wire.messages import SnapshotSyncRequest
 
 MEMBERS = Configuration(7, 0, (ClusterServer(1, "ssl://a:1"), ClusterServer(4, "ssl://d:1")))
 GENESIS = Genesis("farm", b"farm-id-16-bytes", "log", 1, None)
-SENT = Snapshot(b"farm-id-16-bytes", "log", 1, 30, 2, MEMBERS, (1, 2, 4), bytes(range(256)))
+EVER = (*MEMBERS.servers, ClusterServer(2, "ssl://b:1"))
+SENT = Snapshot(b"farm-id-16-bytes", "log", 1, 30, 2, MEMBERS, EVER, bytes(range(256)))
 
 
 def file_of(snapshot: Snapshot) -> bytes:
