@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from garlicfarm.errors import EntryRefused
 from garlicfarm.farm import base64
+from garlicfarm.farm.documents import MetaStatus
 from garlicfarm.farm.ranking import WEIGHTS
 from garlicfarm.farm.state import FarmApplication
 from garlicfarm.farm.status import encode_admin, encode_status, parse_entry
@@ -116,6 +117,7 @@ def test_snapshot_at_any_cuts_gives_identical_bytes(steps: list[Step], cuts: set
     for index, step in enumerate(steps, 1):
         take(whole, index, step)
         take(cut, index, step)
+        assert cut.ranking() == whole.ranking()  # and who asks changes nothing
         if index in cuts:
             data = cut.snapshot()
             cut = FarmApplication("farm")
@@ -205,33 +207,45 @@ def honest_log(seed: int, members: int, rounds: int) -> list[dict[str, Any]]:
     return posts
 
 
+def without_dates(farm: FarmApplication) -> dict[str, Any]:
+    ranking: dict[str, Any] = farm.ranking()
+    members = [one | {"date": 0} for one in ranking["members"]]
+    return ranking | {"farm_time_ms": 0, "members": members}
+
+
+HOURS_MS = st.integers(-48 * 3_600_000, 48 * 3_600_000)
+
+
 @settings(max_examples=40)
-@given(
-    st.integers(0, 2**32),
-    st.integers(3, 5),
-    st.integers(1, 3),
-    st.integers(-48 * 3_600_000, 48 * 3_600_000),
-)
-def test_one_clock_hours_off_moves_nothing(seed: int, members: int, liar: int, offset_ms: int) -> None:
+@given(st.integers(0, 2**32), st.integers(3, 5), st.integers(1, 5), HOURS_MS, HOURS_MS, st.integers(0, 75))
+def test_one_clock_hours_off_moves_nothing(
+    seed: int, members: int, liar: int, offset_ms: int, later_ms: int, set_at: int
+) -> None:
+    """Its clock is off from the first status on, by something else from one status on."""
     right, wrong = FarmApplication("farm"), FarmApplication("farm")
     for farm in (right, wrong):
         farm.configure(0, configuration(*range(1, members + 1)))
-    compared = 0
+    liar, compared = min(liar, members), 0
     for index, post in enumerate(honest_log(seed, members, 15), 1):
         known = {key: value for key, value in post.items() if key not in ("member", "date")}
+        off_ms = offset_ms if index < set_at else later_ms
         for farm in (right, wrong):
-            date = post["date"] + (offset_ms if farm is wrong and post["member"] == liar else 0)
-            farm.apply(index, 1, encode_status(status(post["member"], date, sequence=None, **known)))
-        assert (right.publisher, right.holders, right.due_since) == (
-            wrong.publisher,
-            wrong.holders,
-            wrong.due_since,
-        )
-        assert [right.recent(m) for m in right.members] == [wrong.recent(m) for m in wrong.members]
+            date = post["date"] + (off_ms if farm is wrong and post["member"] == liar else 0)
+            meta = MetaStatus(
+                publishing=known["publishing"], publish_config=known["mode"], last_published_time=date
+            )
+            farm.apply(
+                index, 1, encode_status(status(post["member"], date, sequence=None, **known, meta=meta))
+            )
+        assert without_dates(right) == without_dates(wrong)
+        assert right.due_since == wrong.due_since
         recent = [member for member in right.members if right.recent(member)]
         if len(recent) >= 3:
             compared += 1
             true_dates = [right.newest(member)[1].date for member in recent]
             assert min(true_dates) <= wrong.farm_time_ms <= max(true_dates)
-            assert [one.hash for one in right.leases()] == [one.hash for one in wrong.leases()]
+            assert [(one.hash, one.cost) for one in right.leases()] == [
+                (one.hash, one.cost) for one in wrong.leases()
+            ]
+            assert wrong.published_ms(0) <= wrong.farm_time_ms + 600_000 + 1_000
     assert compared > 10

@@ -1,0 +1,134 @@
+"""Honest members that post by their clocks into one log, without a network: for hours and weeks of it.
+
+Each posts every interval from a phase of its own; a status is begun when it is due and committed
+``commit_ms`` later at most, in between it may be overtaken. Nothing here lasts longer than folding does.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from garlicfarm.farm.documents import (
+    Bandwidth,
+    DestinationStatus,
+    MetaStatus,
+    NodeReport,
+    RouterStatus,
+    StatusDocument,
+    Tunnels,
+)
+from garlicfarm.farm.state import FarmApplication
+from tests.farm.scripted_log import T0, configuration, destination
+
+INTERVAL_MS = 30_000
+Figures = Callable[[int], dict[str, Any]]
+
+
+def steady(member: int) -> dict[str, Any]:
+    return {"router": RouterStatus(uptime=86_400_000)}
+
+
+class Posting:
+    """``members`` who live, in one farm; ``figures(member)`` is what its next status says of its router.
+
+    ``publishes(member)``: what it says of publishing while it may publish (None: it has no key).
+    """
+
+    def __init__(
+        self,
+        members: Sequence[int],
+        seed: int,
+        figures: Figures = steady,
+        publishes: Callable[[int], bool | None] = lambda member: True,
+        commit_ms: int = 500,
+    ) -> None:
+        self.random = random.Random(seed)
+        self.farm = FarmApplication("farm")
+        self.farm.configure(0, configuration(*members))
+        self.index = 0
+        self.now_ms = 0
+        self.alive = {*members}
+        self._figures = figures
+        self._publishes = publishes
+        self._commit_ms = commit_ms
+        self._queue: list[tuple[int, int, int, bytes | None]] = []  # when, tie, member, entry to commit
+        self._ties = iter(range(10**9))
+        self._destination = {member: destination(member) for member in members}
+        for member in members:
+            self._at(self.random.randrange(INTERVAL_MS), member, None)
+
+    def _at(self, when: int, member: int, entry: bytes | None) -> None:
+        heapq.heappush(self._queue, (when, next(self._ties), member, entry))
+
+    def step(self) -> None:
+        """Whatever is next: a status begun, or one committed."""
+        self.now_ms, _, member, entry = heapq.heappop(self._queue)
+        if entry is not None:
+            self.index += 1
+            self.farm.apply(self.index, 1, entry)
+        elif member in self.alive:
+            self._at(self.now_ms + INTERVAL_MS + self.random.randrange(20), member, None)
+            self._at(self.now_ms + 1 + self.random.randrange(self._commit_ms), member, self._status(member))
+
+    def run(self, for_ms: int) -> None:
+        """Go on for so long."""
+        end = self.now_ms + for_ms
+        while self._queue[0][0] <= end:
+            self.step()
+        self.now_ms = end
+
+    def _status(self, member: int) -> bytes:
+        publishes = self._publishes(member)
+        due = self.farm.publisher == member and self.farm.due_since is not None
+        node = NodeReport(applied=self.index, interval_ms=INTERVAL_MS, R=self.farm.R)
+        fields: dict[str, Any] = {
+            "destinations": (DestinationStatus(destination=self._destination[member]),),
+        } | self._figures(member)
+        if leaf := fields.pop("leaf", None):
+            fields["destinations"] = (msgspec.structs.replace(fields["destinations"][0], **leaf),)
+        return msgspec.json.encode(
+            StatusDocument(
+                cluster="farm",
+                date=T0 + self.now_ms,
+                id=member,
+                sequence=T0 + self.now_ms,
+                config={"node": node},
+                meta=MetaStatus(publishing=None if publishes is None else publishes and due),
+                **fields,
+            )
+        )
+
+
+WORST = {"uptime": 21_600_000, "lag": 250, "tunnels": 50, "limit": 1_000_000, "used": 800_000, "leaf": 100}
+"""Where a tenth more or less moves the score most."""
+
+
+def noisy(chance: random.Random, means: dict[str, int]) -> Figures:
+    """Every figure apart from its mean by up to a tenth, each by itself, each time anew."""
+
+    def figure(name: str) -> int:
+        return round(means[name] * chance.uniform(0.9, 1.1))
+
+    def both(name: str) -> Bandwidth:
+        return Bandwidth(in_=figure(name), out=figure(name))
+
+    def tunnels() -> Tunnels:
+        return Tunnels(in_=figure("leaf"), out=figure("leaf"))
+
+    def figures(member: int) -> dict[str, Any]:
+        router = RouterStatus(
+            uptime=figure("uptime"),
+            job_lag=figure("lag"),
+            exploratory_tunnels=4,
+            participating_tunnels=figure("tunnels"),
+            configured_bandwidth=both("limit"),
+            current_bandwidth=both("used"),
+        )
+        return {"router": router, "leaf": {"configured_tunnels": tunnels(), "current_tunnels": tunnels()}}
+
+    return figures
