@@ -35,6 +35,7 @@ __all__ = ["Caller", "Outcome", "SimulatedCluster", "SimulatedMember"]
 RPC_TIMEOUT_MS = 400
 PRE_VOTE, TIMEOUT_NOW = "pre-vote", "timeout-now"
 ORDERED = 2**64 - 1
+_BRINGING_IN = (MessageType.JOIN_CLUSTER_REQUEST, MessageType.SYNC_LOG_REQUEST)
 _NOBODY = Configuration(0, 0)
 
 
@@ -449,7 +450,20 @@ class SimulatedCluster:
                 self.observer.refused.offered(token, [entry.value for entry in request.entries])
             elif _needs(request) - member.extensions:
                 raise Violation("nobody breaks the protocol", f"{member} has no extension for {request}")
-            self.turn(member, member.node.step, request, token)
+            if request.type in _BRINGING_IN:
+                self.turn(member, self._step_late, member, request, token)
+            else:
+                self.turn(member, member.node.step, request, token)
+
+    def _step_late(self, member: SimulatedMember, request: Request, token: int) -> None:
+        """One that may have been on its way until it was no longer right: then the connection is closed."""
+        assert member.node is not None
+        try:
+            member.node.step(request, token)
+        except RemoteProtocolError:
+            connection, _ = member.answers.pop(token)
+            self.network.sever(connection)
+            self.network.lose(connection, SERVER)
 
     def _take_answers(self, connection: Connection) -> None:
         while (taken := self.network.take(connection)) is not None:
