@@ -24,8 +24,7 @@ __all__ = ["join"]
 POLL_S = 0.1
 RETRY_S = 1.0
 PATIENCE_ELECTIONS = 4
-"""For how many of the longest election timeouts a refusal that may pass is asked again, and how long a
-server that is being brought in may hear nothing more before it asks again."""
+"""For how many of the longest election timeouts a refusal that may pass is asked again."""
 
 Show = Callable[[str, int, int | None], None]
 """What goes on, how far it is, and how far it has to go where that is known."""
@@ -219,7 +218,7 @@ class _Enrolment:
             try:
                 self._last_index = await ask_to_join(server, self._token.endpoints, connect, answer_s)
                 self._show("invited", 0, None)
-                wait_s = patience_s
+                wait_s = answer_s
             except NotYet as error:
                 if trio.current_time() - self._since > patience_s:
                     raise error.reason from None
@@ -269,10 +268,10 @@ class _Enrolment:
 
         begun = trio.current_time()
         while trio.current_time() < max(begun, self._since) + wait_s:
-            if any(row["id"] == self._token.id for row in self._farm.members()["members"]):
-                return True
             if self._look():
                 self._since = trio.current_time()
+            if any(row["id"] == self._token.id for row in self._farm.members()["members"]):
+                return True
             await trio.sleep(POLL_S)
         return False
 

@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from garlicfarm.cli.exits import Exit
+from garlicfarm.config import load
 from garlicfarm.errors import GarlicFarmError, ProposalDropped
 from garlicfarm.identity import read_secret_file
 from garlicfarm.provision import FarmPlan
@@ -54,7 +55,7 @@ def config(node: NodeProcess) -> Path:
 
 @asynccontextmanager
 async def running(directory: Path, count: int = 3, **plan: object) -> AsyncIterator[ProcessFarm]:
-    farm_plan = FarmPlan(application="log", raft=FAST, **plan)  # type: ignore[arg-type]
+    farm_plan = FarmPlan(**{"application": "log", "raft": FAST, **plan})  # type: ignore[arg-type]
     async with process_farm(directory / "farm", count, farm_plan) as farm:
         await leader(farm)
         yield farm
@@ -194,6 +195,23 @@ async def test_node_joins_serves_and_leaves(tmp_path: Path) -> None:
         node = await take_in(farm, joiner)
         assert await state(farm, 4) == await state(farm, await leader(farm))
         at = config(farm.nodes[await leader(farm)])
+        await farm.stop(4)
+        file, port = config(node), free_ports(1)[0]
+        file.write_text(file.read_text().replace(f":{joiner.port}", f":{port}"))
+        await farm.start(4)
+        (moved,) = [section.endpoint for section in load(file, {}).farm]
+        assert f":{port}?pin=" in moved
+        wrong = await cli("member", "set", 4, moved.replace(str(port), str(joiner.port)), "--config", at)
+        assert (wrong.code, "cannot-be-dialled" in wrong.err) == (Exit.ERROR, True), wrong.err
+        done = await cli("member", "set", 4, moved, "--config", at)
+        assert done.code == 0, done.err
+        done = await cli("member", "list", "--config", at, "-o", "json")
+        assert [row["endpoint"] for row in msgspec.json.decode(done.out)["members"] if row["id"] == 4] == [
+            moved
+        ]
+        index, _ = await state(farm, 4)
+        async with node.client() as client:
+            assert (await client.post(farm.name, b"through the moved one"))[0] > index
         done = await cli("member", "remove", 4, "--config", at, "-o", "json")
         assert done.code == 0, done.err
         body = msgspec.json.decode(done.out)
@@ -269,7 +287,8 @@ OTHERS: list[tuple[dict[str, object], Exit, str]] = [
 
 @pytest.mark.slow
 async def test_join_that_is_refused_says_why_and_leaves_nothing(tmp_path: Path) -> None:
-    async with running(tmp_path) as farm:
+    quick = {**FAST, "election_timeout_min_s": 0.6, "election_timeout_max_s": 1.2, "rpc_timeout_s": 1.0}
+    async with running(tmp_path, raft=quick) as farm:
         joiner = await invite(farm, tmp_path)
         told = await cli("member", "token", "--id", 2, "--config", config(farm.nodes[1]), "--out", "-")
         assert (told.code, told.out) == (Exit.USAGE, "")

@@ -1,0 +1,299 @@
+"""`member` and `leader` against a served node: what is asked, shown, and said of a refusal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garlicfarm.cli import run
+from garlicfarm.cli.exits import Exit
+from garlicfarm.cli.node_join import _Lines, _progress
+from garlicfarm.errors import NoQuorum, NotLeader, OutcomeUnknown, ProposalDropped
+from garlicfarm.identity import write_secret_file
+from garlicfarm.storage import Genesis, create_store
+from garlicfarm.token import decode_token
+from tests.admin.fake_node import FakeFarm
+from tests.cli.test_cli_remote import Served
+
+Capture = pytest.CaptureFixture[str]
+NEW = "ssl://d.example:27150?pin=sha256-abc"
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    for name in ("GARLICFARM_CONFIG", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("garlicfarm.admin.server.GRACE_S", 0.1)
+    monkeypatch.setattr("garlicfarm.cli.member.PATIENCE_S", 0.3)
+    monkeypatch.setattr("garlicfarm.cli.member.CATCH_UP_POLL_S", 0.05)
+    monkeypatch.chdir(tmp_path)
+    served = Served(tmp_path, ["farm"])
+    with served.running():
+        yield served
+
+
+@pytest.fixture
+def farm(served: Served) -> FakeFarm:
+    return served.node.farm
+
+
+def test_member_list_shows_members_and_who_joins(farm: FakeFarm, capsys: Capture) -> None:
+    farm.joining = {"id": 4, "endpoint": NEW, "match": 70, "last_index": 100}
+    assert run(["member", "list"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split(maxsplit=2) for line in out.splitlines()] == [
+        ["ID", "ENDPOINT", "ROLE"],
+        ["1", "ssl://127.0.0.1:27151", "leader"],
+        ["2", "ssl://127.0.0.1:27152", "follower"],
+        ["3", "ssl://127.0.0.1:27153", "unreachable"],
+        ["4", "ssl://d.example:27150", "joining, 70 of 100"],
+    ]
+    assert run(["member", "list", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == farm.members()
+    assert run(["member", "list", "-o", "jsonl"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[3])["endpoint"] == NEW
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked", "after"),
+    [
+        (["add", "4", NEW], ("add", 4, NEW, False, "local"), (4, 3, 3, 0)),
+        (["set", "2", NEW], ("set", 2, NEW, False, "local"), (3, 2, 2, 0)),
+        (["remove", "3"], ("remove", 3, "", False, "local"), (2, 2, 2, 0)),
+        (["remove", "2", "--force"], ("remove", 2, "", True, "local"), (2, 2, 1, 0)),
+    ],
+)
+def test_change_is_asked_for_and_its_figures_are_shown(
+    farm: FakeFarm, capsys: Capture, arguments: list[str], asked: tuple[Any, ...], after: tuple[int, ...]
+) -> None:
+    assert run(["member", *arguments, "-o", "json"]) == 0
+    assert farm.changes == [asked]
+    body = json.loads(capsys.readouterr().out)
+    assert (body["schema"], body["index"], body["term"]) == ("garlicfarm.member-change/1", 1, 3)
+    assert tuple(body["before"].values()) == ("before", 3, 2, 2, 0)
+    assert tuple(body["after"].values()) == ("after", *after)
+    assert run(["member", *arguments]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == [
+        "WHEN",
+        "MEMBERS",
+        "MAJORITY",
+        "REACHABLE",
+        "CAN",
+        "LOSE",
+    ]
+
+
+def test_removal_that_would_leave_too_few_is_not_even_asked_for(farm: FakeFarm, capsys: Capture) -> None:
+    assert run(["member", "remove", "2"]) == Exit.ERROR
+    said = capsys.readouterr().err
+    assert "now 2 of 3 members reachable, 2 needed; after the change 1 of 2" in said
+    assert "--force" in said
+    assert farm.changes == []
+
+
+@pytest.mark.parametrize("refused", ["id-used-before", "the new server does not answer"])
+def test_refused_change_says_why_and_what_to_do(farm: FakeFarm, capsys: Capture, refused: str) -> None:
+    farm.post_error = ProposalDropped(refused)
+    assert run(["member", "add", "4", NEW]) == Exit.ERROR
+    told, said = capsys.readouterr()
+    assert told == ""
+    assert refused in said
+    assert "after the change 2 of 3" not in said
+    assert "3 of 4 members reachable, 3 needed" in said
+
+
+@pytest.mark.parametrize("passing", ["nothing-committed-yet", "leadership-in-transfer"])
+def test_refusal_that_passes_is_waited_for(
+    farm: FakeFarm, monkeypatch: pytest.MonkeyPatch, passing: str
+) -> None:
+    errors = iter([ProposalDropped(passing), ProposalDropped(passing), None])
+    change = farm.change_member
+
+    async def changing(*arguments: Any) -> tuple[int, int]:
+        farm.post_error = next(errors)
+        return await change(*arguments)
+
+    monkeypatch.setattr(farm, "change_member", changing)
+    monkeypatch.setattr("garlicfarm.cli.member.PATIENCE_S", 5.0)
+    monkeypatch.setattr("garlicfarm.cli.member.RETRY_S", 0.01)
+    assert run(["member", "set", "2", NEW]) == 0
+    assert len(farm.changes) == 3
+
+
+def test_node_that_does_not_lead_names_the_leader_and_where_to_ask(farm: FakeFarm, capsys: Capture) -> None:
+    farm.post_error = NotLeader(2, "ssl://b.example:1?pin=sha256-abc")
+    for arguments in (["remove", "3"], ["remove", "1", "--force"]):
+        assert run(["member", *arguments]) == Exit.NO_QUORUM
+        said = capsys.readouterr().err
+        assert "run this on its machine" in said
+        assert "error: the leader is member 2 at ssl://b.example:1" in said
+    assert len(farm.changes) > 2, "the leader that goes has a successor to be looked for"
+    farm.post_error = NoQuorum("nobody")
+    assert run(["member", "remove", "3"]) == Exit.NO_QUORUM
+
+
+def test_server_that_takes_long_to_catch_up_is_waited_for(
+    farm: FakeFarm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joining = {"id": 4, "endpoint": NEW, "last_index": 900}
+    seen = iter([None, *({**joining, "match": match} for match in (100, 500)), "member"])
+    members = farm.members
+
+    def asked() -> dict[str, Any]:
+        now = next(seen)
+        body = members()
+        if now == "member":
+            return {**body, "members": [*body["members"], {"id": 4, "endpoint": NEW, "role": "follower"}]}
+        return {**body, "joining": now}
+
+    monkeypatch.setattr(farm, "members", asked)
+    farm.post_error = OutcomeUnknown("not known to be committed after 30 s")
+    assert run(["member", "add", "4", NEW, "-o", "json"]) == 0
+    told, said = capsys.readouterr()
+    assert json.loads(told)["index"] is None
+    assert said.splitlines() == ["catching up: 100 of 900 entries", "catching up: 500 of 900 entries"]
+
+
+def test_server_that_is_given_up_has_an_unknown_outcome(farm: FakeFarm, capsys: Capture) -> None:
+    farm.post_error = OutcomeUnknown("not known to be committed after 30 s")
+    assert run(["member", "add", "4", NEW]) == Exit.ERROR
+    assert "not known to be committed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["add", "0", NEW],
+        ["add", "4"],
+        ["remove"],
+        ["token", "--out", "t", "--expires", "0h"],
+        ["token", "--out", "t", "--expires", "1"],
+        ["token", "--out", "t", "--id", "0"],
+        ["token"],
+    ],
+)
+def test_command_line_without_sense_asks_nobody(
+    served: Served, capsys: Capture, arguments: list[str]
+) -> None:
+    assert run(["member", *arguments]) == Exit.USAGE
+    assert served.node.requests == 0
+    assert not Path("t").exists()
+
+
+def test_leader_is_shown_and_hands_over(farm: FakeFarm, capsys: Capture) -> None:
+    assert run(["leader", "show"]) == 0
+    assert capsys.readouterr().out.split() == [
+        "LEADER",
+        "ENDPOINT",
+        "TERM",
+        "1",
+        "ssl://127.0.0.1:27151?pin=sha256-abc",
+        "3",
+    ]
+    assert run(["leader", "show", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == "garlicfarm.leader/1"
+    assert run(["leader", "stepdown"]) == 0
+    assert capsys.readouterr().out.split() == ["LEADER", "2"]
+    assert run(["leader", "stepdown", "--to", "3", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["leader"] == 3
+
+
+def test_farm_without_leader_is_said_by_the_exit_code(
+    farm: FakeFarm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = farm.status()
+    monkeypatch.setattr(farm, "status", lambda: {**status, "leader": None})
+    assert run(["leader", "show"]) == Exit.NO_QUORUM
+    assert "has no leader now, as far as node 1 knows" in capsys.readouterr().err
+    farm.post_error = NoQuorum("nobody took over the leadership in time")
+    assert run(["leader", "stepdown"]) == Exit.NO_QUORUM
+
+
+# Tokens
+
+
+@pytest.fixture
+def store(served: Served) -> Path:
+    """The files of the farm that the served node only pretends to have."""
+    data = served.node.data_dir
+    write_secret_file(data / "secrets" / "farm.secret", bytes(range(32)))
+    (data / "farms" / "farm").mkdir(parents=True)
+    create_store(data / "farms" / "farm", Genesis("farm", bytes(16), "farm", 1, None))
+    with served.config.open("a") as file:
+        file.write("[farm.raft]\nheartbeat_s = 0.5\npriority = 7\n[farm.retention]\nkeep_entries = 9\n")
+    return data
+
+
+def test_token_holds_what_a_new_member_has_to_know(
+    served: Served, store: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 1000.5)
+    assert run(["member", "token", "--out", "-", "--expires", "90m"]) == 0
+    told, said = capsys.readouterr()
+    token = decode_token(told)
+    assert (token.id, token.farm, token.application, token.expires_s) == (8, "farm", "farm", 1000 + 5400)
+    assert (token.farm_id, token.farm_secret) == (bytes(16), bytes(range(32)))
+    assert token.endpoints == {i: f"ssl://127.0.0.1:{27150 + i}?pin=sha256-abc" for i in (1, 2, 3)}
+    assert (token.raft, token.retention) == ({"heartbeat_s": 0.5}, {"keep_entries": 9})
+    assert "can pose as any member" in said
+    assert told.strip() not in said
+    assert run(["member", "token", "--out", "-", "--id", "12"]) == 0
+    assert decode_token(capsys.readouterr().out).id == 12
+    assert run(["member", "token", "--out", "-", "--id", "7"]) == Exit.USAGE, "7 was a member's once"
+
+
+def test_token_is_not_made_during_a_rotation(served: Served, store: Path, capsys: Capture) -> None:
+    with (store / "secrets" / "farm.secret").open("a") as file:
+        file.write("A" * 43 + "\n")
+    assert run(["member", "token", "--out", "t"]) == Exit.USAGE
+    assert "finish the rotation" in capsys.readouterr().err
+    assert not Path("t").exists()
+
+
+# How a join is told
+
+
+def test_progress_off_a_terminal_is_a_line_for_each_tenth(capsys: Capture) -> None:
+    with _progress() as show:
+        assert getattr(show, "__self__", None).__class__ is _Lines
+        show("invited", 0, None)
+        for done in range(1001):
+            show("catching up, entries", done, 1000)
+        for size in (5, 6, 7):
+            show("receiving a snapshot, bytes", size, None)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "invited"
+    assert lines[1:-1] == [f"catching up, entries {done} of 1000" for done in range(0, 1001, 100)]
+    assert lines[-1] == "receiving a snapshot, bytes"
+
+
+def test_progress_on_a_terminal_is_a_bar() -> None:
+    program = (
+        "from garlicfarm.cli.node_join import _progress\n"
+        "with _progress() as show:\n"
+        "    show('[red]catching up', 30, 120)\n"
+    )
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", 0) as terminal:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            stderr=theirs,
+            timeout=30,
+            check=True,
+            env={**os.environ, "TERM": "xterm", "PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+        os.close(theirs)
+        shown = terminal.read(65536).decode()
+    assert done.returncode == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    assert "[red]catching up" in plain, "what others say is text"
+    assert "30/120" in plain
