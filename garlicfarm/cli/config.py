@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -37,10 +37,94 @@ def check(options: Options, effective: bool) -> None:
             for origin in checked.effective()
         ]
         print_rows(options.output, "garlicfarm.config/1", rows)
+    for tie in _ties(checked):
+        click.echo(f"warning: {tie}", err=True)
     problems = list(_problems(checked))
     if problems:
         raise ConfigError(problems)
     click.echo(f"{checked.path}: ok", err=effective)
+
+
+@config.command("export")
+@shared_options("config")
+def export_(options: Options) -> None:
+    """Print the configuration as a template for other nodes: without what each has for itself (id, endpoint,
+    leaves, priority), and without secrets, which are in files of their own.
+    """
+    from garlicfarm.config import find_config
+    from garlicfarm.config.template import export
+
+    text, left_out = export(find_config(options.config, os.environ, Path.cwd()), os.environ)
+    click.echo(text, nl=False)
+    click.echo(f"left out: {', '.join(left_out)}", err=True)
+
+
+@config.command("import")
+@click.argument("template", type=click.File("r", encoding="utf-8"))
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="What this node has for itself, as node.id=3 or farm[0].endpoint=ssl://c.example:27150; repeatable.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    default="garlicfarm.toml",
+    show_default=True,
+    help="New file to write; - is stdout.",
+)
+def import_(template: TextIO, settings: tuple[str, ...], out: Path) -> None:
+    """Make the configuration of one node of TEMPLATE (- is stdin), and check it; no file is overwritten."""
+    from garlicfarm.config.template import fill
+    from garlicfarm.errors import ConfigError
+
+    pairs = []
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{setting!r} must be KEY=VALUE, as node.id=3", param_hint="--set")
+        pairs.append((key, text))
+    filled = fill(template.read(), pairs)
+    if str(out) == "-":
+        click.echo(filled, nl=False)
+        return
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(filled)
+    except FileExistsError as error:
+        raise ConfigError([f"{out} is there already; nothing was overwritten"]) from error
+    except OSError as error:
+        raise ConfigError([f"cannot write {out}: {error.strerror}"]) from error
+
+
+def _ties(checked: Config) -> Iterator[str]:
+    """Members whose place in the network everybody who reads the farm's log can tell, of a farm that serves
+    something inside I2P."""
+    from garlicfarm.errors import StorageError
+    from garlicfarm.provision import read_genesis
+    from garlicfarm.transport import Endpoint
+
+    for farm in checked.farm:
+        members = {checked.node.id: farm.endpoint}
+        try:
+            first = read_genesis(checked.node.data_dir / "farms" / farm.name).configuration
+        except StorageError:
+            first = None  # the store is not what is checked here
+        if first is not None:
+            members = {server.id: server.endpoint for server in first.servers} | members
+        hosts = {id_: Endpoint.parse(text, farm.default_transport) for id_, text in sorted(members.items())}
+        inside = [host for host in hosts.values() if host.host.endswith(".i2p")]
+        if not (inside or farm.meta.destination or farm.leaf):
+            continue
+        for id_, host in hosts.items():
+            if host not in inside and not host.is_loopback:
+                yield (
+                    f"farm {farm.name}: its Configuration names the clearnet host {host.host} of member {id_},"
+                    " and its members and log name I2P destinations: who reads them ties that host to these"
+                    " (docs/explanation/privacy.md)"
+                )
 
 
 def _plain(value: object) -> object:

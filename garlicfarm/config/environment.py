@@ -24,7 +24,7 @@ import msgspec
 from garlicfarm.config.convert import Sources, is_list, join, section_type, unknown_key
 from garlicfarm.config.model import Document, PluginTable, PluginTables
 
-__all__ = ["override"]
+__all__ = ["NoSuchKey", "assign", "override"]
 
 PREFIX = "GARLICFARM_"
 
@@ -37,27 +37,33 @@ def override(raw: dict[str, Any], environ: Mapping[str, str], sources: Sources) 
             parts = name[len(PREFIX) :].lower().split("__")
             try:
                 key = _set(raw, Document, "", parts, environ[name])
-            except _NoSuchKey as error:
+            except NoSuchKey as error:
                 problems.append(f"{name} in the environment: {error}")
             else:
                 sources[key] = f"environment {name}"
     return problems
 
 
-class _NoSuchKey(Exception):
-    pass
+def assign(raw: dict[str, Any], key: str, text: str) -> None:
+    """Put one value into ``raw``, by its key path as it is told everywhere else, ``farm[0].raft.priority``
+    or ``farm.NAME.raft.priority``. Raises `NoSuchKey`."""
+    _set(raw, Document, "", key.replace("[", ".").replace("]", "").split("."), text)
+
+
+class NoSuchKey(Exception):
+    """There is no such key, or no such table in the file."""
 
 
 def _set(raw: Any, kind: type[msgspec.Struct] | None, key: str, parts: list[str], text: str) -> str:
     """Set what ``parts`` name below ``raw``, the table ``key`` of type ``kind`` (None: a plugin's);
     returns its key path."""
     if not isinstance(raw, dict):
-        raise _NoSuchKey(f"{key} is no table in the file")
+        raise NoSuchKey(f"{key} is no table in the file")
     part, *rest = parts
     key = join(key, part)
     fields = {} if kind is None else {field.name: field.type for field in msgspec.structs.fields(kind)}
     if kind is not None and part not in fields:
-        raise _NoSuchKey(f"{key}: {unknown_key(part, fields)}")
+        raise NoSuchKey(f"{key}: {unknown_key(part, fields)}")
     inner = fields.get(part, Any)
     section = section_type(inner)
     if rest and is_list(inner):
@@ -66,17 +72,18 @@ def _set(raw: Any, kind: type[msgspec.Struct] | None, key: str, parts: list[str]
         key = f"{key}[{index}]"
     elif rest:
         if section is None and inner not in (PluginTable, PluginTables, Any):
-            raise _NoSuchKey(f"{key} is a value, not a table")
+            raise NoSuchKey(f"{key} is a value, not a table")
         table = raw.setdefault(part, {})
     elif section is None and inner not in (PluginTable, PluginTables):
         raw[part] = text if _takes_text(inner) else _toml(text)
         return key
     if not rest:
-        raise _NoSuchKey(f"{key} is a table; name a key of it")
+        raise NoSuchKey(f"{key} is a table; name a key of it")
     return _set(table, section, key, rest, text)
 
 
 def _index(tables: Any, which: str, key: str) -> int:
+    which = which.lower().replace("-", "_")
     names = [
         str(table.get("name", "") if isinstance(table, dict) else "")
         .lower()
@@ -88,7 +95,7 @@ def _index(tables: Any, which: str, key: str) -> int:
         return int(which)
     if names.count(which) != 1:
         problem = "means none" if which not in names else "means more than one"
-        raise _NoSuchKey(f"{which.upper()} {problem} of the {len(names)} tables [[{key}]] of the file")
+        raise NoSuchKey(f"{which.upper()} {problem} of the {len(names)} tables [[{key}]] of the file")
     return names.index(which)
 
 

@@ -15,7 +15,7 @@ from garlicfarm.config.forms import problems_between_tables
 from garlicfarm.config.model import PRESETS, Config, Document
 from garlicfarm.errors import ConfigError
 
-__all__ = ["find_config", "load"]
+__all__ = ["FILE_NAME", "find_config", "load", "read"]
 
 FILE_NAME = "garlicfarm.toml"
 
@@ -53,7 +53,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     with every problem of file and environment at once. No file that it names is opened.
     """
     path = path.absolute()
-    raw = _read(path)
+    raw = read(path)
     sources: Sources = {}
     problems = override(raw, environ, sources)
     _fill_defaults(raw, sources)
@@ -70,7 +70,8 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
+    """What a configuration file says, unchecked. `ConfigError`: it cannot be read, or is not TOML."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,0 +1,120 @@
+"""One configuration for many nodes: what a node has to itself left out of it, and put in again.
+
+A template is a configuration file without `OWN`: those values each node has for itself. Secrets are in
+no configuration (each is a ``*_file``), but a third party's plugin may keep one in its table: what is
+called a password, a secret or a token there is left out, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from garlicfarm.config.convert import join
+from garlicfarm.config.environment import NoSuchKey, assign, override
+from garlicfarm.config.files import FILE_NAME, load, read
+from garlicfarm.errors import ConfigError
+
+__all__ = ["OWN", "export", "fill"]
+
+OWN = re.compile(r"node\.id|farm\[\d+\]\.(endpoint|raft\.priority|leaf\[\d+\]\.destination)")
+"""Keys of values that no two nodes share."""
+
+_PLUGINS = re.compile(r"transport\..+|farm\[\d+\]\.router\..+")
+_SECRET = re.compile(r"password|passphrase|secret|token", re.IGNORECASE)
+
+
+def export(path: Path, environ: Mapping[str, str]) -> tuple[str, list[str]]:
+    """The template that a node's configuration makes, and the keys that are left out of it.
+
+    Overrides in ``environ`` are part of it; relative paths stay so. Raises `ConfigError` as `load` does.
+    """
+    load(path, environ)
+    raw = read(path)
+    override(raw, environ, {})
+    left_out: list[str] = []
+    _strip(raw, "", left_out)
+    head = [
+        "# A template: `garlicfarm config import` makes the configuration of one node of it.",
+        *(f"# left out: {key}" for key in left_out),
+    ]
+    return "\n".join([*head, *_tables(raw, ""), ""]), left_out
+
+
+def fill(template: str, settings: Sequence[tuple[str, str]]) -> str:
+    """A node's configuration file: the template with ``settings``, key and value, the key as
+    ``node.id``, ``farm[0].endpoint`` or ``farm.NAME.endpoint``, the value as in the environment.
+
+    Raises `ConfigError` with everything that is wrong with the template, a key or the result.
+    """
+    try:
+        raw = tomllib.loads(template)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"the template is not TOML: {error}"]) from error
+    problems = []
+    for key, text in settings:
+        try:
+            assign(raw, key, text)
+        except NoSuchKey as error:
+            problems.append(f"--set {key}: {error}")
+    if problems:
+        raise ConfigError(problems)
+    filled = "\n".join([*_tables(raw, ""), ""])
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / FILE_NAME
+        file.write_text(filled, encoding="utf-8")
+        load(file, {})
+    return filled
+
+
+def _strip(raw: Any, key: str, left_out: list[str]) -> None:
+    if isinstance(raw, list):
+        for index, item in enumerate(raw):
+            _strip(item, f"{key}[{index}]", left_out)
+    elif isinstance(raw, dict):
+        for name in [*raw]:
+            inner = join(key, name)
+            secret = _PLUGINS.fullmatch(inner) and _SECRET.search(name) and not name.endswith("_file")
+            if OWN.fullmatch(inner) or secret:
+                del raw[name]
+                left_out.append(inner)
+            else:
+                _strip(raw[name], inner, left_out)
+
+
+def _tables(table: Mapping[str, Any], path: str) -> Iterator[str]:
+    """The lines of a table: its values, then the tables in it."""
+    inner: list[tuple[str, str, Any]] = []
+    for name, value in table.items():
+        below = join(path, _key(name))
+        if isinstance(value, dict):
+            inner.append((f"[{below}]", below, value))
+        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            inner += [(f"[[{below}]]", below, item) for item in value]
+        else:
+            yield f"{_key(name)} = {_value(value)}"
+    for heading, below, value in inner:
+        yield from ("", heading, *_tables(value, below))
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
+
+
+def _value(value: Any) -> str:
+    match value:
+        case str() | bool():
+            # JSON's spelling is TOML's, but for DEL.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case int() | float():
+            return repr(value)
+        case list():
+            return f"[{', '.join(map(_value, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{_key(name)} = {_value(inner)}' for name, inner in value.items())}}}"
+    return str(value.isoformat())
