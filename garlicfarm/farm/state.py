@@ -8,8 +8,10 @@ leaves are those of `policy`: what committed administrative entries say, else th
 
 **What one entry does.** An entry that is not valid, or comes from no current member ("not a member"),
 or whose ``sequence`` is not above the last applied one of its poster ("repeated", D17; the poster is
-the member ``id``, or the user ``by`` of a note) is counted by that reason and changes nothing else.
-After every other entry and every Configuration the points below are evaluated once, in this order.
+the member ``id``, or the user ``by`` of a note) is counted by that reason and changes nothing else. So
+is one dated more than ten years past farm time, if that is past 2020 ("years ahead"): a note, or a
+status while at least three members are recent. After every other entry and every Configuration the
+points below are evaluated once, in this order.
 
 1. *Recent.* A member's newest status is its last one in the log; interval and R of the member are those
    which that status names (else the farm's at that index). For each interval in use by some member's
@@ -51,7 +53,7 @@ from garlicfarm.farm import explain, metals, ranking
 from garlicfarm.farm.documents import PublishConfig, StatusDocument
 from garlicfarm.farm.policy import Policy
 from garlicfarm.farm.records import SCHEMA, Because, FarmState, Header, Member, View, encode_state
-from garlicfarm.farm.status import Administrative, Status, check_author, parse_entry
+from garlicfarm.farm.status import Administrative, Entry, Note, Status, check_author, parse_entry
 from garlicfarm.wire.messages import Configuration
 
 __all__ = ["FarmApplication"]
@@ -59,6 +61,8 @@ __all__ = ["FarmApplication"]
 _SANCTION_RS = 10
 _PUBLISHED_AHEAD_MS = 600_000
 _MAX_NOTE_POSTERS = 1024
+_YEAR_2020_MS = 1_577_836_800_000
+_TEN_YEARS_MS = 315_576_000_000
 
 
 def _view(status: Status, policy: Policy) -> View:
@@ -208,10 +212,7 @@ class FarmApplication:
 
     def check(self, entry: bytes, author: int) -> None:
         """Judge an entry before it is proposed, see `status` and `Policy.check`. Raises `EntryRefused`."""
-        parsed = parse_entry(entry, self.farm)
-        check_author(parsed, author)
-        if isinstance(parsed, Administrative):
-            self._state.policy.check(parsed, self.members)
+        check_author(self._parse(entry), author)
 
     def apply(self, index: int, term: int, entry: bytes) -> None:
         """Fold in the committed entry at ``index``; never raises on content."""
@@ -261,8 +262,19 @@ class FarmApplication:
 
     # The fold
 
-    def _fold(self, index: int, entry: bytes) -> None:
+    def _parse(self, entry: bytes) -> Entry:
         parsed = parse_entry(entry, self.farm)
+        if isinstance(parsed, Administrative):
+            self._state.policy.check(parsed, self.members)
+        elif _YEAR_2020_MS < self.farm_time_ms < parsed.date - _TEN_YEARS_MS and (
+            # Two wrong clocks must not keep a right one out, nor any that began in 1970.
+            isinstance(parsed, Note) or sum(map(self.recent, self.members)) >= 3
+        ):
+            raise EntryRefused("date", "years ahead")
+        return parsed
+
+    def _fold(self, index: int, entry: bytes) -> None:
+        parsed = self._parse(entry)
         if isinstance(parsed, Status):
             record = self._accept(parsed.document.id, parsed.document.sequence)
             self._fold_status(index, record, parsed)
@@ -291,7 +303,6 @@ class FarmApplication:
 
     def _fold_admin(self, index: int, entry: Administrative) -> None:
         policy = self._state.policy
-        policy.check(entry, self.members)
         self._accept(entry.id, entry.sequence)
         policy.obey(index, entry)
         for member, view in self._views.items():

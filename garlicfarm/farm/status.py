@@ -70,11 +70,16 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeReport
     leaves: tuple[Leaf, ...]
 
+    @property
+    def date(self) -> int:
+        return self.document.date
+
 
 class Note(msgspec.Struct, frozen=True):
     """A valid note of a user."""
 
     by: str
+    date: int
     sequence: int | None
 
 
@@ -128,7 +133,7 @@ def parse_entry(entry: bytes, farm: str) -> Entry:
         return Administrative(document.id, document.date, document.sequence, admin)
     if document.id == 0:
         at("config", _check_config_by, config)
-        return Note(str(config["by"]), document.sequence)
+        return Note(str(config["by"]), document.date, document.sequence)
     return Status(entry=entry.strip(), document=document, node=node, leaves=leaves)
 
 
