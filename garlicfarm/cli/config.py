@@ -121,8 +121,8 @@ def _ties(checked: Config) -> Iterator[str]:
         for id_, host in hosts.items():
             if host not in inside and not host.is_loopback:
                 yield (
-                    f"farm {farm.name}: its Configuration names the clearnet host {host.host} of member {id_},"
-                    " and its members and log name I2P destinations: who reads them ties that host to these"
+                    f"farm {farm.name}: its Configuration names the clearnet host {host.host} of member"
+                    f" {id_}, and its members and log name I2P destinations: who reads them ties them to it"
                     " (docs/explanation/privacy.md)"
                 )
 
