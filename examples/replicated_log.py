@@ -5,8 +5,7 @@ from pathlib import Path
 
 import trio
 
-from garlicfarm.client import AdminClient
-from garlicfarm.client.farm import open_farm_client
+from garlicfarm.client import AdminClient, open_farm_client
 from garlicfarm.plugins import make_transport
 
 

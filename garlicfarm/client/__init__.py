@@ -1,4 +1,8 @@
-"""Clients of a farm, for the command line and for other programs. Imported when first asked for."""
+"""Clients of a farm, for the command line and for other programs. Imported when first asked for.
+
+* `open_farm_client` → `FarmClient`: posts over the farm's own protocol, straight to the leader.
+* `AdminClient`: reads, posts and administers over the admin API of any node.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from garlicfarm.client.admin import AdminClient
-    from garlicfarm.client.farm import FarmClient
+    from garlicfarm.client.admin import AdminClient, Page
+    from garlicfarm.client.farm import FarmClient, open_farm_client
 
-__all__ = ["AdminClient", "FarmClient"]
+__all__ = ["AdminClient", "FarmClient", "Page", "open_farm_client"]
 
-_MODULES = {"AdminClient": "garlicfarm.client.admin", "FarmClient": "garlicfarm.client.farm"}
+_MODULES = {
+    "AdminClient": "garlicfarm.client.admin",
+    "FarmClient": "garlicfarm.client.farm",
+    "Page": "garlicfarm.client.admin",
+    "open_farm_client": "garlicfarm.client.farm",
+}
 
 
 def __getattr__(name: str) -> object:

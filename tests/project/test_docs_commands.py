@@ -24,7 +24,7 @@ from garlicfarm.testing.simulated_router import simulated_destination
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = ("docs/tutorial.md", "docs/howto/users.md", "docs/howto/replicated-log.md", "README.md")
+PAGES = ("docs/tutorial.md", "docs/howto/users.md", "docs/howto/use-the-log.md", "README.md")
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n]*)\n(?P<body>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 TIMEOUT_S = 90
 
@@ -136,8 +136,8 @@ def test_users_page_lists_the_user_and_lets_it_in(told: Told) -> None:
 
 
 def test_replicated_log_example_prints_what_the_page_shows(told: Told) -> None:
-    shown = blocks("docs/howto/replicated-log.md", "text")[0]
-    said = told.output["docs/howto/replicated-log.md:0"]
+    shown = blocks("docs/howto/use-the-log.md", "text")[0]
+    said = told.output["docs/howto/use-the-log.md:0"]
     without_numbers = [re.sub(r"\d+", "N", text).split() for text in (said, shown)]
     assert without_numbers[0] == without_numbers[1]
 

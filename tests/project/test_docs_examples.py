@@ -78,7 +78,9 @@ async def test_farm_of_processes_on_the_page_works(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("page", "name"),
     [
-        ("howto/replicated-log.md", "replicated_log"),
+        ("howto/use-the-log.md", "replicated_log"),
+        ("howto/use-the-log.md", "key_value"),
+        ("howto/use-the-log.md", "own_node"),
         ("howto/transport-plugin.md", "memory_transport"),
         ("howto/router-plugin.md", "file_router"),
         ("reference/testing-kits.md", "test_counter"),

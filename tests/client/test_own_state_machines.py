@@ -1,0 +1,123 @@
+"""State machines on a farm of processes: folded by a client, or by the nodes themselves."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from garlicfarm.certificates import pin_of_file
+from garlicfarm.client import AdminClient
+from garlicfarm.errors import EntryRefused
+from garlicfarm.provision import FarmPlan
+from garlicfarm.storage.snapshots import list_snapshots
+from garlicfarm.testing.processes import FAST, NodeProcess, ProcessFarm, process_farm
+from garlicfarm.users import UserStore
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+OWN_NODE = EXAMPLES / "own_node.py"
+USER, PASSWORD = "alice", "a password of hers"
+DEADLINE_S = 60.0
+NODE = (sys.executable, "-m", "garlicfarm", "node", "start")
+NONE: Mapping[str, int] = {}
+
+
+@asynccontextmanager
+async def farm_of_three(
+    directory: Path, retention: Mapping[str, int] = NONE, command: Sequence[str] = NODE
+) -> AsyncIterator[ProcessFarm]:
+    plan = FarmPlan(application="log", raft=FAST, retention=retention)
+    async with process_farm(directory / "farm", 3, plan, command=command, start=False) as farm:
+        for node in farm.nodes.values():
+            UserStore(node.directory / "data" / "users").add(USER, "poster", PASSWORD)
+        async with trio.open_nursery() as nursery:
+            for node_id in farm.nodes:
+                nursery.start_soon(farm.start, node_id)
+        with trio.fail_after(DEADLINE_S):
+            yield farm
+
+
+def client_of(*nodes: NodeProcess) -> AdminClient:
+    pins = [pin_of_file(node.directory / "data" / "tls" / "node.crt") for node in nodes]
+    urls = [f"{node.url}?pin={pin}" for node, pin in zip(nodes, pins, strict=True)]
+    return AdminClient(urls, user=USER, password=PASSWORD)
+
+
+async def test_key_value_stores_agree_and_survive_their_leader(tmp_path: Path) -> None:
+    key_value = runpy.run_path(str(EXAMPLES / "key_value.py"))["KeyValue"]
+    async with farm_of_three(tmp_path) as farm:
+        one, two, three = farm.nodes.values()
+        async with client_of(one, two, three) as here, client_of(three, two, one) as there:
+            mine, other = key_value(here), key_value(there)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(mine.follow)
+                nursery.start_soon(other.follow)
+                await mine.put(b"fruit", b"fig")
+                assert await other.get(b"fruit") == b"fig"
+                await other.put(b"fruit", b"lemon")
+                await other.put(b"root", b"garlic")
+                assert await mine.get(b"fruit") == b"lemon"
+                leader = (await here.status("farm"))["leader"]
+                await farm.kill(leader)
+                async with client_of(*(node for node in farm.nodes.values() if node.process)) as later:
+                    new = key_value(later)
+                    nursery.start_soon(new.follow)
+                    assert await new.get(b"root") == b"garlic"
+                    assert new.data[b"fruit"] == b"lemon"
+                    nursery.cancel_scope.cancel()
+
+
+async def test_entry_that_is_repeated_is_in_the_log_twice_and_its_id_tells(tmp_path: Path) -> None:
+    """A client that cannot know whether its entry was appended, and posts it again."""
+    entry = b"id-1: pay 10"
+    async with farm_of_three(tmp_path) as farm, client_of(*farm.nodes.values()) as client:
+        with trio.move_on_after(0) as scope:
+            await client.post("farm", entry)
+        assert scope.cancelled_caught
+        first = await client.post("farm", entry)
+        second = await client.post("farm", entry)
+        assert first < second
+        seen: dict[bytes, int] = {}
+        entries = [each async for each in client.log("farm")]
+        for each in entries:
+            seen.setdefault(each.value.partition(b":")[0], each.index)
+        assert [each.value for each in entries].count(entry) >= 2
+        assert list(seen) == [b"id-1"]
+
+
+async def test_nodes_with_an_application_of_their_own_judge_fold_and_restore(tmp_path: Path) -> None:
+    retention = {"snapshot_every_entries": 10, "keep_entries": 1}
+    command = (sys.executable, str(OWN_NODE))
+    async with farm_of_three(tmp_path, retention, command) as farm:
+        async with client_of(*farm.nodes.values()) as client:
+            for number in range(30):
+                index, _ = await client.post("farm", b"%d=%d" % (number % 7, number))
+            with pytest.raises(EntryRefused, match="not key=value"):
+                await client.post("farm", b"\xff")
+        expected = {str(number % 7): str(number) for number in range(23, 30)}
+        assert await states(farm, index) == [expected] * 3
+        for node_id in farm.nodes:
+            await farm.kill(node_id)
+            assert list_snapshots(farm.nodes[node_id].directory / "data" / "farms" / "farm" / "snapshots")
+        async with trio.open_nursery() as nursery:
+            for node_id in farm.nodes:
+                nursery.start_soon(farm.start, node_id)
+        assert await states(farm, index) == [expected] * 3
+
+
+async def states(farm: ProcessFarm, index: int) -> list[dict[str, str]]:
+    """What the nodes' applications hold, once they have applied so much."""
+    found = []
+    for node in farm.nodes.values():
+        async with client_of(node) as client:
+            applied, state = 0, b""
+            while applied < index:
+                applied, state = await client.state("farm")
+            found.append(json.loads(state))
+    return found
