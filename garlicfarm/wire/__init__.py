@@ -5,8 +5,9 @@ Theory of operation
 
 After the handshake a connection carries requests one way and responses the other, one after another,
 with nothing between them. A `Request` is a header of 45 bytes and its log entries, a `Response` is
-26 bytes. No message has an id: responses come in the order of the requests, and pairing them is the
-business of whoever owns the connection.
+26 bytes; where the extension leader-hint is in force, a refused ClientRequest's is followed by one
+log entry (`ResponseDecoder.next_message` is told when to expect it). No message has an id: responses
+come in the order of the requests, and pairing them is the business of whoever owns the connection.
 
 *Writing* has no state: `encode_request` and `encode_response` give the bytes of one message. A value
 inside a log entry was encoded once, by its author, and is copied from there on: leader, disk and
