@@ -37,6 +37,7 @@ class Posting:
     """``members`` who live, in one farm; ``figures(member)`` is what its next status says of its router.
 
     ``publishes(member)``: what it says of publishing while it may publish (None: it has no key).
+    ``keep``: the log stays in ``entries``.
     """
 
     def __init__(
@@ -46,6 +47,9 @@ class Posting:
         figures: Figures = steady,
         publishes: Callable[[int], bool | None] = lambda member: True,
         commit_ms: int = 500,
+        *,
+        destinations: int = 1,
+        keep: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.farm = FarmApplication("farm")
@@ -58,7 +62,14 @@ class Posting:
         self._commit_ms = commit_ms
         self._queue: list[tuple[int, int, int, bytes | None]] = []  # when, tie, member, entry to commit
         self._ties = iter(range(10**9))
-        self._destination = {member: destination(member) for member in members}
+        self._leaves = {
+            member: tuple(
+                DestinationStatus(destination=destination(member * 1000 + n)) for n in range(destinations)
+            )
+            for member in members
+        }
+        self._keep = keep
+        self.entries: list[bytes] = []
         for member in members:
             self._at(self.random.randrange(INTERVAL_MS), member, None)
 
@@ -71,6 +82,8 @@ class Posting:
         if entry is not None:
             self.index += 1
             self.farm.apply(self.index, 1, entry)
+            if self._keep:
+                self.entries.append(entry)
         elif member in self.alive:
             self._at(self.now_ms + INTERVAL_MS + self.random.randrange(20), member, None)
             self._at(self.now_ms + 1 + self.random.randrange(self._commit_ms), member, self._status(member))
@@ -86,11 +99,11 @@ class Posting:
         publishes = self._publishes(member)
         due = self.farm.publisher == member and self.farm.due_since is not None
         node = NodeReport(applied=self.index, interval_ms=INTERVAL_MS, R=self.farm.R)
-        fields: dict[str, Any] = {
-            "destinations": (DestinationStatus(destination=self._destination[member]),),
-        } | self._figures(member)
-        if leaf := fields.pop("leaf", None):
-            fields["destinations"] = (msgspec.structs.replace(fields["destinations"][0], **leaf),)
+        fields = self._figures(member)
+        leaf = fields.pop("leaf", {})
+        fields["destinations"] = tuple(
+            msgspec.structs.replace(one, **leaf) if leaf else one for one in self._leaves[member]
+        )
         return msgspec.json.encode(
             StatusDocument(
                 cluster="farm",

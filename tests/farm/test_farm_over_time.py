@@ -38,7 +38,7 @@ def test_publisher_changes_at_most_twice_in_a_week_of_noise(seed: int) -> None:
     assert changes <= 2
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(SEEDS, st.integers(3, 7), st.integers(0, 5 * INTERVAL_MS))
 def test_dead_publisher_is_replaced_within_R_plus_one_intervals_and_a_commit(
     seed: int, members: int, after_ms: int
@@ -62,7 +62,7 @@ def test_dead_publisher_is_replaced_within_R_plus_one_intervals_and_a_commit(
     assert posting.now_ms - died_ms <= (posting.farm.R + 1) * INTERVAL_MS + commit_ms
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(SEEDS, st.integers(3, 5))
 def test_living_publisher_is_never_replaced_however_others_come_and_go(seed: int, members: int) -> None:
     posting = Posting(range(1, members + 1), seed, commit_ms=5_000)
@@ -76,7 +76,7 @@ def test_living_publisher_is_never_replaced_however_others_come_and_go(seed: int
         assert posting.farm.publisher == publisher
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(SEEDS, st.integers(2, 5))
 def test_publisher_that_fails_loses_the_role_within_R_plus_two_intervals(seed: int, members: int) -> None:
     works = dict.fromkeys(range(1, members + 1), True)
@@ -91,7 +91,7 @@ def test_publisher_that_fails_loses_the_role_within_R_plus_two_intervals(seed: i
     assert posting.farm.holders == (posting.farm.publisher,)
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(SEEDS, st.integers(2, 5))
 def test_publisher_that_loses_its_key_loses_the_role_with_its_next_status(seed: int, members: int) -> None:
     keys: dict[int, bool | None] = dict.fromkeys(range(1, members + 1), True)
