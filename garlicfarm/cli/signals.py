@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import click
 import trio
 
 __all__ = ["ended_by_signals"]
@@ -13,8 +14,8 @@ __all__ = ["ended_by_signals"]
 
 @asynccontextmanager
 async def ended_by_signals() -> AsyncIterator[None]:
-    """Cancel the block at the first SIGINT, SIGTERM or SIGHUP, and raise `KeyboardInterrupt` once it has
-    ended. Further ones change nothing, so the block can take away what it made.
+    """Cancel the block at the first SIGINT, SIGTERM or SIGHUP, and raise `click.Abort` once it has ended.
+    Further ones change nothing, so the block can take away what it made.
 
     A signal that this process was told to ignore (``nohup``) stays ignored.
     """
@@ -36,7 +37,7 @@ async def ended_by_signals() -> AsyncIterator[None]:
         if scope.cancel_called:
             for number in wanted:
                 signal.signal(number, signal.SIG_IGN)  # what ended well is not killed on its way out
-            raise KeyboardInterrupt
+            raise click.Abort
 
 
 async def _cancel(scope: trio.CancelScope, signals: AsyncIterator[int]) -> None:

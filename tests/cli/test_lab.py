@@ -113,7 +113,7 @@ def test_lab_ended_by_a_signal_exits_130_and_leaves_nothing(
         lab.send_signal(number)
         lab.send_signal(number)  # timeout(1) sends it twice, and people press Ctrl-C twice
         _, said = lab.communicate(timeout=60)
-    assert (lab.returncode, said) == (130, "\ninterrupted\n")
+    assert (lab.returncode, said) == (130, "interrupted\n")
     assert list(temporary.iterdir()) == []
     assert command_lines(tmp_path) == []
 
