@@ -20,7 +20,7 @@ from garlicfarm.farm.documents import (
     RouterStatus,
     StatusDocument,
 )
-from garlicfarm.farm.lease import Lease
+from garlicfarm.farm.lease import Lease, lease_ms
 from garlicfarm.farm.state import FarmApplication
 from garlicfarm.farm.status import encode_status
 from garlicfarm.node.farm import Farm
@@ -62,6 +62,12 @@ class Poster:
         """Post until cancelled."""
         while self._farm.applied_index == 0:  # nothing is known of the farm before it has a leader
             await self._farm.wait_applied(0)
+        if self._publisher is not None:
+            # Its first status lets others publish: not while the router may still do so for an earlier
+            # process. One that does not answer is waited for as long as a dead node's would be.
+            application = self._application
+            with trio.move_on_after(lease_ms(application.interval_ms, application.R) / 1000):
+                await self._publisher.cleared.wait()
         due = trio.current_time()
         while True:
             begun_ms = boot_ms()

@@ -33,7 +33,8 @@ class Publisher:
 
     ``lease`` is this process's, kept by its poster. ``publishing``: whether the router took what it was
     given last; None where it cannot publish. ``last_published_ms``: the ``published`` date last given to
-    the router, 0 = never by this process.
+    the router, 0 = never by this process. ``cleared``: the router has said that it publishes nothing of
+    an earlier process.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Publisher:
         self._untold_ms: int | None = None  # since when it could not be told to stop
         self.publishing: bool | None = None
         self.last_published_ms = 0
+        self.cleared = trio.Event()
 
     @property
     def reported(self) -> bool | None:
@@ -68,6 +70,7 @@ class Publisher:
         # What an earlier process left behind, and whether the router can at all; it may still be starting.
         while not await self._withdraw():  # noqa: ASYNC110 - a router tells nobody that it is up
             await trio.sleep(RETRY_S)
+        self.cleared.set()
         try:
             while True:
                 pause_s = RETRY_S

@@ -21,6 +21,7 @@ from garlicfarm.farm.status import encode_admin, encode_status
 from garlicfarm.node import poster as poster_module
 from garlicfarm.node.farm import Farm
 from garlicfarm.node.poster import ROUTER_TIMEOUT_S, Poster
+from garlicfarm.node.publisher import Publisher
 from garlicfarm.router import Router
 from tests.farm.scripted_log import T0, configuration, destination, status
 from tests.node.cluster import Cluster, cluster
@@ -109,6 +110,26 @@ async def test_statuses_come_an_interval_apart_and_never_closer_after_trouble(au
     assert len(good) > 3
     assert farm.posted[100] == farm.posted[0]
     assert good[2] - good[1] == pytest.approx(INTERVAL_S, abs=0.2)
+
+
+@pytest.mark.parametrize(("answers_after_s", "first_at_s"), [(7, 7), (10_000, 45)])
+async def test_first_status_waits_until_the_router_publishes_nothing_of_an_earlier_process(
+    answers_after_s: float, first_at_s: float, autojump_clock: Clock
+) -> None:
+    farm, lease, _ = made()
+    publisher = SimpleNamespace(cleared=trio.Event(), reported=None, last_published_ms=0)
+    application = farm.application
+    poster = Poster(cast(Farm, farm), application, None, cast(Publisher, publisher), lease, None)
+
+    async def clear() -> None:
+        await trio.sleep(answers_after_s)
+        publisher.cleared.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(clear)
+        await run_for(60, poster)
+        nursery.cancel_scope.cancel()
+    assert farm.times[0] == pytest.approx(first_at_s)  # at the latest when a lease of before is over
 
 
 async def test_status_says_how_the_handshakes_with_the_other_members_went(autojump_clock: Clock) -> None:
