@@ -8,7 +8,8 @@ from typing import NoReturn
 import msgspec
 import trio
 
-from garlicfarm.errors import TransportError, UnreachableError
+from garlicfarm.errors import UnreachableError
+from garlicfarm.tcp import serve_tcp
 from garlicfarm.transport import Endpoint, Peer, Transport
 
 __all__ = ["JRaftConfig", "JRaftTransport"]
@@ -39,36 +40,5 @@ class JRaftTransport(Transport):
         *,
         task_status: trio.TaskStatus[Endpoint],
     ) -> NoReturn:
-        """See `Transport.serve`. A name of several addresses is bound at its first."""
-        try:
-            first, *others = await trio.open_tcp_listeners(url.port, host=url.host)
-        except (OSError, UnicodeError) as exc:
-            raise TransportError(f"cannot listen on {url}: {exc}", "is it in use?") from exc
-        for other in others:
-            other.socket.close()
-        host, port = first.socket.getsockname()[:2]
-        task_status.started(Endpoint(self.scheme, host, port))
-
-        async def connection(stream: trio.SocketStream) -> None:
-            try:
-                peer = Peer(stream.socket.getpeername()[0], True, None)
-            except OSError:  # it left while it was queued
-                self.on_drop(Peer("", False, None), "gone")
-                return
-            await handler(stream, peer)
-            await _end(stream)
-
-        # It closes each stream when its task ends, and survives accept() running out of descriptors.
-        await trio.serve_listeners(connection, [first])
-
-
-async def _end(stream: trio.SocketStream) -> None:
-    """Say that this was all, and wait a moment for the peer's end: closing over bytes that were not read
-    would reset the connection, and our last ones with it."""
-    with trio.move_on_after(2.0):
-        try:
-            await stream.send_eof()
-            while await stream.receive_some():
-                pass
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return
+        """See `Transport.serve`."""
+        await serve_tcp(self, url, handler, task_status=task_status)

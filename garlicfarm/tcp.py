@@ -1,0 +1,63 @@
+"""A plain TCP listener, for transports without TLS of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import trio
+
+from garlicfarm.errors import TransportError
+from garlicfarm.transport import Endpoint, Peer, Transport
+
+__all__ = ["serve_tcp"]
+
+CLOSE_TIMEOUT_S = 2.0
+
+
+async def serve_tcp(
+    transport: Transport,
+    url: Endpoint,
+    handler: Callable[[trio.SocketStream, Peer], Awaitable[None]],
+    *,
+    address_is_peer: bool = True,
+    task_status: trio.TaskStatus[Endpoint],
+) -> NoReturn:
+    """`Transport.serve` over TCP as it is; a name of several addresses is bound at its first.
+
+    ``address_is_peer``: see `Peer`.
+
+    Raises `TransportError`: ``url`` cannot be listened on. Cancelled: closes everything.
+    """
+    try:
+        first, *others = await trio.open_tcp_listeners(url.port, host=url.host)
+    except (OSError, UnicodeError) as exc:
+        raise TransportError(f"cannot listen on {url}: {exc}", "is it in use?") from exc
+    for other in others:
+        other.socket.close()
+    host, port = first.socket.getsockname()[:2]
+    task_status.started(Endpoint(transport.scheme, host, port))
+
+    async def connection(stream: trio.SocketStream) -> None:
+        try:
+            peer = Peer(stream.socket.getpeername()[0], address_is_peer, None)
+        except OSError:  # it left while it was queued
+            transport.on_drop(Peer("", False, None), "gone")
+            return
+        await handler(stream, peer)
+        await _end(stream)
+
+    # It closes each stream when its task ends, and survives accept() running out of descriptors.
+    await trio.serve_listeners(connection, [first])
+
+
+async def _end(stream: trio.SocketStream) -> None:
+    """Say that this was all, and wait a moment for the peer's end: closing over bytes that were not read
+    would reset the connection, and our last ones with it."""
+    with trio.move_on_after(CLOSE_TIMEOUT_S):
+        try:
+            await stream.send_eof()
+            while await stream.receive_some():
+                pass
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return
