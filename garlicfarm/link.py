@@ -72,11 +72,12 @@ class Backoff(msgspec.Struct, frozen=True):
 class Link:
     """One connection to one server.
 
-    ``connect()`` opens it (its deadline is ``timeout_s``), ``server_id`` is the id that answers must
-    come from (None: any), ``timeout_s`` bounds the wait for each answer. ``on_answer(tag, response)``
-    and ``on_failure(tag, sent)`` are called once per request, from `run`'s task or from `send`; ``sent``
-    says whether any of it may have reached the server. ``on_change(error)`` tells that the connection
-    came up (None) or went away. ``lazy``: connect only while there is something to send.
+    ``connect()`` opens it within ``connect_timeout_s``, ``server_id`` is the id that answers must come
+    from (None: any), ``timeout_s`` bounds the wait for each answer, and is the other's default.
+    ``on_answer(tag, response)`` and ``on_failure(tag, sent)`` are called once per request, from `run`'s
+    task or from `send`; ``sent`` says whether any of it may have reached the server.
+    ``on_change(error)`` tells that the connection came up (None) or went away. ``lazy``: connect only
+    while there is something to send.
 
     A peer without a handshake is sent a request once it has answered the one before.
     """
@@ -91,10 +92,12 @@ class Link:
         on_answer: Callable[[int, Response], None],
         on_failure: Callable[[int, bool], None],
         on_change: Callable[[Exception | None], None],
+        connect_timeout_s: float | None = None,
         lazy: bool = False,
     ) -> None:
         self._lazy = lazy
         self._connect = connect
+        self._connect_timeout_s = timeout_s if connect_timeout_s is None else connect_timeout_s
         self._server_id = server_id
         self._timeout_s = timeout_s
         self._backoff = backoff
@@ -135,9 +138,7 @@ class Link:
                 if self._lazy:
                     await self._work.wait()
                 try:
-                    with trio.fail_after(self._timeout_s):
-                        established = await self._connect()
-                    await self._exchange(established)
+                    await self._exchange(await self._connected())
                 except* CONNECTION_ERRORS as group:
                     error = _first(group)
                 self._fail_all()
@@ -151,6 +152,14 @@ class Link:
         finally:
             self._waiting = True  # whoever still sends is told at once
             self._fail_all()
+
+    async def _connected(self) -> Established:
+        with trio.move_on_after(self._connect_timeout_s):
+            return await self._connect()
+        raise UnreachableError(
+            f"not let in within {self._connect_timeout_s:g} s",
+            "is that node up? what stands before it, a tunnel or a proxy, may take connections for nobody",
+        )
 
     def _fail_all(self) -> None:
         self.connected = False
@@ -268,6 +277,7 @@ class Caller:
         server_id: int | None,
         timeout_s: float,
         backoff: Backoff,
+        connect_timeout_s: float | None = None,
         lazy: bool = False,
     ) -> None:
         self._calls: dict[int, _Call] = {}
@@ -281,6 +291,7 @@ class Caller:
             on_answer=self._answered,
             on_failure=self._failed,
             on_change=self._changed,
+            connect_timeout_s=connect_timeout_s,
             lazy=lazy,
         )
 

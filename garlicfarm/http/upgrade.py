@@ -54,6 +54,8 @@ HEADER_LIMIT = 16384
 _FARM = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _FARM_ID = re.compile(r"[0-9a-fA-F]{32}")
 _LEADER = re.compile(r"([1-9][0-9]{0,9}) ([!-~]{1,1024})")
+_TLS = b"\x16\x03"
+"""How every TLS connection begins."""
 _WEBSOCKET_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
@@ -106,8 +108,8 @@ class Accepted:
 class Rejected:
     """The responder sends ``reply`` (maybe nothing) and closes.
 
-    ``reason`` is a fixed word: challenge, stale, password, not-found, bad-request, too-large,
-    no-upgrade, other-farm, closed. ``pending``: the peer may still be sending.
+    ``reason`` is a fixed word: challenge, stale, password, not-found, bad-request, tls (spoken where it
+    is not), too-large, no-upgrade, other-farm, closed. ``pending``: the peer may still be sending.
     """
 
     reason: str
@@ -153,6 +155,7 @@ class Responder:
         self._gates = {farm_target(gate.farm).encode(): gate for gate in gates.values()}
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_LIMIT)
         self._received = 0
+        self._start = b""
 
     def receive(self, data: bytes, now_s: float, random: bytes) -> Accepted | Rejected | None:
         """Take bytes from the peer (b"" = it sends no more); None asks for more of them.
@@ -164,6 +167,7 @@ class Responder:
         Source: protocol page §3, D2 to D5.
         """
         self._received += len(data)
+        self._start += data[: len(_TLS) - len(self._start)]
         self._http.receive_data(data)
         try:
             request = self._http.next_event()
@@ -232,7 +236,8 @@ class Responder:
 
     def _broken(self, status: int) -> Rejected:
         too_large = status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-        return Rejected("too-large" if too_large else "bad-request", self._answer(status), pending=True)
+        reason = "tls" if self._start == _TLS else "too-large" if too_large else "bad-request"
+        return Rejected(reason, self._answer(status), pending=True)
 
     def _answer(self, status: int, headers: Sequence[tuple[str, str]] = (), *, head: bool = False) -> bytes:
         phrase = HTTPStatus(status).phrase.encode()

@@ -64,6 +64,7 @@ from garlicfarm.users import UserStore
 
 __all__ = ["APPLICATIONS", "Node", "serve"]
 
+HANDSHAKE_TIMEOUT_S = 10.0
 SESSIONS_PER_USER = 16
 PLAIN_SESSIONS = 256  # where there are no users, of all together
 
@@ -356,7 +357,11 @@ class Node:
         url = Endpoint.parse(listener.url)
         names = listener.farms or tuple(self._members)
         gates = {name: self._members[name].gate for name in names}
-        guard = Guard(on_rejected=partial(self._rejected, url.scheme))
+        # As long as a member that dials us would wait, where that is longer (D3).
+        patience_s = max(self._members[name].farm.section.raft.rpc_timeout_s for name in names)
+        guard = Guard(
+            deadline_s=max(HANDSHAKE_TIMEOUT_S, patience_s), on_rejected=partial(self._rejected, url.scheme)
+        )
         handler = partial(self._serve_stream, url.scheme, gates, guard)
         await self._transport(url.scheme).serve(url, handler, task_status=task_status)
 

@@ -139,7 +139,12 @@ class Peers:
             on_change=partial(self._on_change, member),
         )
         caller = Caller(
-            connect, server_id=member, timeout_s=self._call_timeout_s, backoff=self._backoff, lazy=True
+            connect,
+            server_id=member,
+            timeout_s=self._call_timeout_s,
+            backoff=self._backoff,
+            connect_timeout_s=self._timeout_s,
+            lazy=True,
         )
         return _Peer(endpoint, link, caller, _RoundTrips(self._sample_s))
 

@@ -408,7 +408,6 @@ def test_head_gets_the_404_without_its_body(target: str) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"\x16\x03\x01\x02\x00\x01\x00",  # a TLS ClientHello
         b"\x00",
         b"hello\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",  # no Host
@@ -424,6 +423,13 @@ def test_what_is_no_http_gets_400(data: bytes) -> None:
     assert (verdict.reason, verdict.pending) == ("bad-request", True)
     assert verdict.reply.startswith(b"HTTP/1.1 400 Bad Request\r\n")
     assert verdict.reply.endswith(b"Connection: close\r\n\r\nBad Request\n")
+
+
+def test_tls_where_none_is_spoken_gets_400_and_its_own_reason() -> None:
+    verdict = answer(make_gates(), b"\x16\x03\x01\x02\x00\x01\x00")
+    assert isinstance(verdict, Rejected)
+    assert (verdict.reason, verdict.pending) == ("tls", True)
+    assert verdict.reply.startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
 
 def test_stream_that_ends_early_is_closed_or_a_bad_request() -> None:

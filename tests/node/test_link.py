@@ -212,7 +212,24 @@ async def test_connecting_has_the_same_deadline(autojump_clock: Clock) -> None:
         nursery.cancel_scope.cancel()
     assert begun == [0, pytest.approx(2.1)]
     assert told.failures == [(1, False)]
-    assert told.changes == ["TooSlowError: "]
+    (change,) = told.changes
+    assert change.startswith("UnreachableError: not let in within 2 s; is that node up?")
+
+
+async def test_caller_that_may_wait_long_for_answers_connects_as_soon_as_others(
+    autojump_clock: Clock,
+) -> None:
+    async def connect() -> Established:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    caller = Caller(connect, server_id=2, timeout_s=60.0, connect_timeout_s=2.0, backoff=BACKOFF)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(caller.run)
+        with pytest.raises(UnreachableError, match="not let in within 2 s"):
+            await caller.call(POST)
+        assert trio.current_time() == 2.0
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(
