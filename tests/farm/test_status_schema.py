@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from garlicfarm.errors import EntryRefused
-from garlicfarm.farm import base64
+from garlicfarm.farm import base64, schema
 from garlicfarm.farm.administration import ACTIONS
 from garlicfarm.farm.json_schema import entry_schema
 from garlicfarm.farm.ranking import WEIGHTS
@@ -158,6 +159,24 @@ def test_schema_takes_every_action_with_its_arguments_only(action: str) -> None:
     for args in VALID_ARGS.values():
         document = valid(config={"admin": {"action": action, "by": "alice", "args": args}})
         assert VALIDATOR.is_valid(document) is (refused(json.dumps(document).encode()) is None)
+
+
+PAGE = FILE.with_name("status.md")
+
+
+def test_page_shows_a_status_that_servers_take() -> None:
+    example = PAGE.read_text().partition("```json\n")[2].partition("```")[0]
+    assert refused(example.replace("…", destination(1)).encode()) is None
+    VALIDATOR.validate(json.loads(example.replace("…", destination(1))))
+
+
+def test_page_names_every_reason() -> None:
+    sources = "".join(file.read_text() for file in Path(schema.__file__).parent.glob("*.py"))
+    reasons = {*re.findall(r'EntryRefused\([^()]*, "([^"]+)"\)', sources)}
+    reasons |= {*re.findall(r'raise ValueError\("([^"]+)"\)', sources)}
+    reasons -= {"not a status"}  # of a snapshot
+    assert len(reasons) > 20
+    assert [reason for reason in sorted(reasons) if f"`{reason}`" not in PAGE.read_text()] == []
 
 
 def written() -> str:
