@@ -68,7 +68,7 @@ class View:
         # No sequence: that belongs to the statuses of this member, which are being repeated.
         entry = encode_admin(self.farm, now_ms, self.node_id, None, action, user, args)
         index, term = await self._farm.post_entry(entry, self.node_id)
-        self._farm.log.info(f"administered-{action}", user=user, index=index)
+        self._farm.log.info("administered", action=action, user=user, index=index)
         return index, term
 
     def policy(self) -> dict[str, Any]:
