@@ -54,7 +54,7 @@ tour: .venv/base ## compose.yaml in containers: kill the leader, cut a network, 
 	.venv/bin/python tests/compose/tour.py
 
 bench: .venv/base ## what three processes commit per second, what it costs; failover, restart, memory, the fold
-	@status=0; for each in commits memory failover long_log fold; do \
+	@status=0; for each in commits memory failover long_log fold isolation; do \
 		.venv/bin/python benchmarks/$$each.py || status=1; done; exit $$status
 
 bench-spark: .venv/test .venv/spark ## what ranking in Spark costs; fails where a ratio is not kept

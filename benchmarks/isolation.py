@@ -1,0 +1,176 @@
+"""Two farms in the same three processes, behind the same listeners: one is flooded, the other one is watched.
+
+``isolation_p99_gap_ratio``: how far apart the leader's messages reach a follower of the quiet farm, 99th
+percentile over both followers, while the other farm is flooded, as a multiple of the same without a flood.
+At most 2. The flood: 64 clients that post without pause, entries of 1 … 65,536 bytes (the sizes of a stated
+seed, evenly on a scale of powers), to the member that leads both farms, if there is one.
+
+Exit code 1 if the limit is not kept. Run by `make bench`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import secrets
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import trio
+from bench_farm import PASSWORD, USER, percentile, poster, report
+
+from garlicfarm import logs
+from garlicfarm.client.farm import FarmClient
+from garlicfarm.config import load
+from garlicfarm.identity import write_secret_file
+from garlicfarm.node import serve
+from garlicfarm.node.farm import Farm
+from garlicfarm.provision import FarmPlan
+from garlicfarm.storage import Genesis, create_store
+from garlicfarm.testing.processes import FAST, NodeProcess, ProcessFarm, process_farm
+from garlicfarm.users import UserStore
+from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request
+
+RATIO_AT_MOST = 2.0
+OUTSTANDING = 64
+MOST_BYTES = 1 << 16
+QUIET = "quiet"
+SETTLE_S = 5.0
+
+
+class Watched(Farm):
+    """A farm that notes, if it is the quiet one, when its leader was heard."""
+
+    def heard_from(self, member: int, request: Request) -> None:
+        if self.name == QUIET and request.type is MessageType.APPEND_ENTRIES_REQUEST:
+            heard.write(f"{trio.current_time()}\n")
+        super().heard_from(member, request)
+
+
+def node(path: Path) -> None:
+    """One node, as `garlicfarm node start` runs it, with its ear to the quiet farm."""
+    import garlicfarm.node.node as room
+
+    global heard
+    heard = (path.parent / "heard").open("a", buffering=1)
+    room.Farm = Watched
+    config = load(path, {})
+    logs.configure("warning", "text", sys.stderr)
+    trio.run(serve, config)
+
+
+def add_quiet_farm(farm: ProcessFarm) -> None:
+    """A second farm of the same members: another id, another secret, other stores; the same listeners."""
+    farm_id, secret = secrets.token_bytes(16), secrets.token_bytes(32)
+    servers = tuple(ClusterServer(node_id, endpoint) for node_id, endpoint in farm.endpoints.items())
+    genesis = Genesis(QUIET, farm_id, "log", 1, Configuration(0, 0, servers))
+    for each in farm.nodes.values():
+        data, file = each.directory / "data", each.directory / "garlicfarm.toml"
+        create_store(data / "farms" / QUIET, genesis)
+        write_secret_file(data / "secrets" / f"{QUIET}.secret", secret)
+        table = "".join(file.read_text().partition("[[farm]]")[1:]).replace(f'"{farm.name}"', f'"{QUIET}"')
+        with file.open("a") as more:
+            more.write("\n" + table.replace(f"{farm.name}.secret", f"{QUIET}.secret"))
+
+
+@asynccontextmanager
+async def two_farms() -> AsyncIterator[ProcessFarm]:
+    """The farm that is to be flooded, and the quiet one behind it."""
+    command = (sys.executable, __file__, "--node")
+    plan = FarmPlan(application="log", raft=FAST)
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as temporary:
+        directory = Path(temporary) / "farm"
+        async with process_farm(directory, 3, plan, command=command, start=False) as farm:
+            add_quiet_farm(farm)
+            for each in farm.nodes.values():
+                UserStore(each.directory / "data" / "users").add(USER, "poster", PASSWORD)
+                await farm.start(each.id)
+            yield farm
+
+
+def gaps(farm: ProcessFarm, leader: int, begun: dict[int, int]) -> Iterator[float]:
+    """Times between what the quiet farm's followers heard since their files were so long."""
+    for each in farm.nodes.values():
+        if each.id != leader:
+            with (each.directory / "heard").open() as file:
+                file.seek(begun[each.id])
+                times = [float(line) for line in file if line.endswith("\n")]
+            yield from (after - before for before, after in pairwise(times))
+
+
+def lengths(farm: ProcessFarm) -> dict[int, int]:
+    return {each.id: (each.directory / "heard").stat().st_size for each in farm.nodes.values()}
+
+
+async def quiet_leader(each: NodeProcess) -> int:
+    async with each.client() as client:
+        while (leader := (await client.status(QUIET))["leader"]) is None:  # noqa: ASYNC110 - another process
+            await trio.sleep(0.1)
+    return int(leader)
+
+
+async def flood(client: FarmClient, dice: random.Random, posted: list[int]) -> None:
+    while True:
+        value = dice.randbytes(int(MOST_BYTES ** dice.random()))
+        await client.post([value])
+        posted.append(len(value))
+
+
+async def measure(seconds: float, seed: int) -> bool:
+    async with two_farms() as farm:
+        async with poster(farm.endpoints, farm.farm_id) as client:
+            await client.post([b"elect"])
+            leader = await quiet_leader(farm.nodes[1])
+            await trio.sleep(SETTLE_S)
+            begun = lengths(farm)
+            await trio.sleep(seconds)
+            alone = [*gaps(farm, leader, begun)]
+            posted: list[int] = []
+            async with trio.open_nursery() as nursery:
+                for number in range(OUTSTANDING):
+                    dice = random.Random(seed * OUTSTANDING + number)
+                    nursery.start_soon(flood, client, dice, posted)
+                await trio.sleep(SETTLE_S)
+                begun, before = lengths(farm), len(posted)
+                await trio.sleep(seconds)
+                flooded = [*gaps(farm, leader, begun)]
+                entries, size_bytes = len(posted) - before, sum(posted[before:])
+                nursery.cancel_scope.cancel()
+        same = await quiet_leader(farm.nodes[1]) == leader
+    quiet_ms, flooded_ms = (percentile(each, 0.99) * 1000 for each in (alone, flooded))
+    return report(
+        "isolation_p99_gap_ratio",
+        flooded_ms / quiet_ms,
+        RATIO_AT_MOST,
+        p99_ms=round(flooded_ms, 1),
+        p99_alone_ms=round(quiet_ms, 1),
+        max_ms=round(max(flooded) * 1000, 1),
+        heartbeat_ms=FAST["heartbeat_s"] * 1000,
+        same_leader=same,
+        flood_entries_s=round(entries / seconds),
+        flood_mb_s=round(size_bytes / seconds / 1e6, 2),
+        seconds=seconds,
+        seed=seed,
+    )
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--node"]:
+        node(Path(sys.argv[3]))
+        return 0
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    return 0 if trio.run(measure, options.seconds, options.seed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
