@@ -200,17 +200,22 @@ class Farm:
 
     async def _raft_loop(self) -> NoReturn:
         raw = self.raw
+        begun = trio.current_time()
         while True:
-            if self._inbox or raw.more:
+            if self._inbox or raw.more_committed:
                 await trio.lowlevel.checkpoint()
             else:
                 deadline = raw.deadline_ms
                 at = float("inf") if deadline is None else deadline / 1000
-                with trio.move_on_at(at) as scope:
+                # Of our time a follower that lacks much gets half: the other is for whatever comes in.
+                now = trio.current_time()
+                pause_s = now - begun if raw.more_to_send else float("inf")
+                with trio.move_on_at(min(at, now + pause_s)):
                     await self._wake.wait()
-                if scope.cancelled_caught and trio.current_time() - at > STALL_S:
+                if not self._wake.is_set() and trio.current_time() - at > STALL_S:
                     # The process was stalled: first read what the leader said meanwhile.
                     await trio.sleep(STALL_S)
+            begun = trio.current_time()
             self._wake = trio.Event()
             while self._inbox:
                 function, arguments = self._inbox.popleft()

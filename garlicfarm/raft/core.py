@@ -226,10 +226,15 @@ class RawNode:
             self.applied(ready.committed[-1].index)
 
     @property
-    def more(self) -> bool:
-        """Whether the next `ready` has committed entries, or entries to send, without any further input."""
-        sending = self._leadership is not None and self._leadership.more
-        return sending or self._member.more_committed
+    def more_committed(self) -> bool:
+        """Whether the next `ready` has committed entries without any further input."""
+        return self._member.more_committed
+
+    @property
+    def more_to_send(self) -> bool:
+        """Whether the next `ready` has entries for followers without any further input. They can wait a
+        little: what others do meanwhile is more urgent."""
+        return self._leadership is not None and self._leadership.more
 
     @property
     def configuration(self) -> Configuration:

@@ -26,7 +26,7 @@ from garlicfarm.wire.messages import (
 
 __all__ = ["Leadership"]
 
-TURN_BYTES = 256 * 1024
+TURN_BYTES = 64 * 1024
 """About what is sent to one follower in one turn. Reading and encoding takes its time, in which nobody
 else's entries get on: a member that lacks much is to cost the others little."""
 

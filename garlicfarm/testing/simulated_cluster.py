@@ -239,7 +239,7 @@ class SimulatedCluster:
         node.tick(member.clock_ms(now))
         while True:
             self._carry_out(member, node, node.ready())
-            if not node.more:
+            if not node.more_committed and not node.more_to_send:
                 break
         deadline = node.deadline_ms
         if deadline is not None:

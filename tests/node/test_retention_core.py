@@ -69,7 +69,7 @@ class ThreeMembers:
     def turn(self, i: int) -> set[int]:
         """What a member wants done; who may have something to do then."""
         node, ready = self.nodes[i], self.nodes[i].ready()
-        moved: set[int] = {i} if node.more else set()
+        moved: set[int] = {i} if node.more_committed or node.more_to_send else set()
         if ready.persist is not None:
             self.disks[i].write(ready.persist)
             node.persisted(ready.persist.token)
