@@ -53,7 +53,7 @@ chaos: .venv/test ## own processes, FAULTS faults of their networks, disks, cloc
 tour: .venv/base ## compose.yaml in containers: kill the leader, cut a network, heal (as root on Debian 12: gets an engine)
 	.venv/bin/python tests/compose/tour.py
 
-bench: .venv/base ## what three processes commit per second, what it costs; failover, restart, memory, the fold
+bench: .venv/base ## what three processes commit per second, what it costs; failover, restart, memory, catching up
 	@status=0; for each in commits memory failover long_log fold isolation; do \
 		.venv/bin/python benchmarks/$$each.py || status=1; done; exit $$status
 

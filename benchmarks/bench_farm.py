@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -25,16 +26,20 @@ QUICK: Mapping[str, float] = {
 }
 """``[farm.raft]`` for the figures of failover and restart."""
 
+NODE_COMMAND = (sys.executable, "-m", "garlicfarm", "node", "start")
 VALUE_BYTES = 200
 TICKS = os.sysconf("SC_CLK_TCK")
 USER, PASSWORD = "bench", "a benchmark's password"
 
 
 @asynccontextmanager
-async def bench_farm(plan: FarmPlan, nodes: int = 3) -> AsyncIterator[ProcessFarm]:
+async def bench_farm(
+    plan: FarmPlan, nodes: int = 3, command: Sequence[str] = NODE_COMMAND
+) -> AsyncIterator[ProcessFarm]:
     """A running farm with the user ``bench``, in ``BENCH_DIR`` or where temporary files are."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as temporary:
-        async with process_farm(Path(temporary) / "farm", nodes, plan, start=False) as farm:
+        directory = Path(temporary) / "farm"
+        async with process_farm(directory, nodes, plan, command=command, start=False) as farm:
             for node in farm.nodes.values():
                 UserStore(node.directory / "data" / "users").add(USER, "poster", PASSWORD)
                 await farm.start(node.id)

@@ -1,0 +1,322 @@
+"""What it takes to bring a member back that lacks 100,000 entries of 200 bytes, in a farm of three processes.
+
+The member is killed, the others go on by so many entries, and it is started again. The nodes run an
+application whose state is all entries, so that a snapshot is as large as the log that it stands for.
+
+* ``catch_up_log``, ``catch_up_snapshot``: from the leader's connection to the member until it has applied
+  all that it lacked; where the leader holds all of these entries, and where it holds none. As a multiple
+  of what the plain way takes (`plain_copy.py`) just before and just after: at most 3.5, and 1.
+* ``catch_up_log_rate``, ``catch_up_snapshot_rate``: what the leader commits a second for a client with 64
+  entries outstanding, before and after that (mean), as a multiple of what it commits meanwhile: at most
+  1 / 0.6.
+* ``snapshot_leader_mb``, ``snapshot_member_mb``: a state of 32 MiB; the most that was ever resident while
+  it moved, above what is resident at rest. Rest includes the state once, which the application holds in
+  memory anyway. At most 24 MB.
+
+Medians of the rounds, one JSON line each; exit code 1 if a limit is not kept. Run by `make bench`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from bisect import bisect
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+
+import trio
+from bench_farm import VALUE_BYTES, bench_farm, percentile, poster, report, resident_mb
+from plain_copy import plain_copy
+
+from garlicfarm import logs
+from garlicfarm.client.farm import FarmClient
+from garlicfarm.config import load
+from garlicfarm.node import serve
+from garlicfarm.provision import FarmPlan
+from garlicfarm.testing.processes import FAST, NodeProcess, ProcessFarm
+from garlicfarm.wire.messages import Configuration
+
+BY_LOG_AT_MOST, BY_SNAPSHOT_AT_MOST = 3.5, 1.0
+RATE_AT_LEAST = 0.6
+ABOVE_IDLE_AT_MOST_MB = 24.0
+STATE_BYTES = 32 << 20
+OUTSTANDING = 64
+BATCH = 1000
+NEVER = 10**9
+DEADLINE_S = 120.0
+SETTLED_S, STEADY_S = 1.0, 3.0
+REST_S = 2.0
+
+CLEAR, MARK = b"clear", b"mark"
+
+
+class Kept:
+    """All entries since the last ``clear``. Each ``mark`` that is applied is noted, with the time."""
+
+    def __init__(self, notes: Path) -> None:
+        self._notes = notes
+        self._entries: list[bytes] = []
+
+    def check(self, entry: bytes, author: int) -> None:
+        pass
+
+    def apply(self, index: int, term: int, entry: bytes) -> None:
+        if entry.startswith(MARK):
+            with self._notes.open("a") as file:
+                file.write(f"{entry.decode()} {time.time()}\n")
+        elif entry == CLEAR:
+            self._entries.clear()
+        else:
+            self._entries.append(entry)
+
+    def configure(self, index: int, members: Configuration) -> None:
+        pass
+
+    def snapshot(self) -> bytes:
+        return b"".join(self._entries)
+
+    def restore(self, data: bytes) -> None:
+        self._entries = [data]
+
+
+def run_node(config_file: Path) -> None:
+    """A node of the benchmark: `garlicfarm node start` with an application of its own."""
+    config = load(config_file, os.environ)
+    logs.configure("info", "text", sys.stderr)
+
+    async def main() -> None:
+        await serve(config, applications={"log": lambda farm: Kept(config.base_dir / "notes")})
+
+    trio.run(main)
+
+
+def noted(node: NodeProcess, mark: str) -> float | None:
+    """When a node applied a mark."""
+    try:
+        lines = (node.directory / "notes").read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    return next((float(line.split()[1]) for line in lines if line.split()[0] == mark), None)
+
+
+def connected(leader: NodeProcess, peer: int, since: float) -> float:
+    """When a leader first connected to a member after ``since``."""
+    lines = leader.log_file.read_text().splitlines()
+    found = [line for line in lines if f" peer={peer} " in f"{line} " and "event=peer-connected" in line]
+    times = [datetime.fromisoformat(line.split()[0]).timestamp() for line in found]
+    return next(at for at in times if at > since)
+
+
+class Lagging:
+    """A farm with one member that is down and lacks entries."""
+
+    def __init__(self, farm: ProcessFarm, client: FarmClient, *, compacted: bool) -> None:
+        self.farm = farm
+        self.client = client
+        self._compacted = compacted
+        self._marks = 0
+
+    async def status(self, node_id: int) -> dict[str, int]:
+        async with self.farm.nodes[node_id].client() as client:
+            status: dict[str, int] = await client.status(self.farm.name)
+            return status
+
+    async def leave_behind(self, entries: int, size: int = VALUE_BYTES) -> tuple[NodeProcess, NodeProcess]:
+        """Kill a follower and post entries; (leader, follower) once the leader holds them or, where it is
+        to have compacted, holds none of them."""
+        leader = (await self.status(1))["leader"]
+        follower = next(node_id for node_id in self.farm.nodes if node_id != leader)
+        held = (await self.status(follower))["last_index"]
+        await self.farm.kill(follower)
+        await self.client.post([CLEAR])
+        batch = max(1, min(BATCH, (512 << 10) // size))
+        for first in range(0, entries, batch):
+            await self.client.post([os.urandom(size) for _ in range(min(batch, entries - first))])
+        while self._compacted and (await self.status(leader))["first_index"] <= held + 1:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        return self.farm.nodes[leader], self.farm.nodes[follower]
+
+    async def bring_back(self, leader: NodeProcess, follower: NodeProcess) -> tuple[float, float]:
+        """Start the follower; when the leader connected to it, and when it had all up to now."""
+        self._marks += 1
+        mark = f"{MARK.decode()}-{self._marks}"
+        await self.client.post([mark.encode()])
+        since = time.time()
+        await self.farm.start(follower.id)
+        while (done := noted(follower, mark)) is None:  # noqa: ASYNC110 - another process notes it
+            await trio.sleep(0.05)
+        return connected(leader, follower.id, since), done
+
+
+@asynccontextmanager
+async def lagging(entries: int, *, compacted: bool) -> AsyncIterator[Lagging]:
+    snapshots = {"snapshot_every_entries": entries, "keep_entries": 1}
+    retention = snapshots if compacted else {"snapshot_every_entries": NEVER}
+    plan = FarmPlan(application="log", raft=FAST, retention=retention)
+    command = (sys.executable, __file__, "--node")
+    async with bench_farm(plan, command=command) as farm, poster(farm.endpoints, farm.farm_id) as client:
+        await client.post([b"elect"])
+        with trio.fail_after(DEADLINE_S):
+            yield Lagging(farm, client, compacted=compacted)
+
+
+async def timed(round_: Lagging, entries: int) -> tuple[float, float]:
+    """Seconds that a member takes to catch up, and that the plain way takes."""
+    leader, follower = await round_.leave_behind(entries)
+    before = await plain_copy(entries, VALUE_BYTES)
+    began, done = await round_.bring_back(leader, follower)
+    after = await plain_copy(entries, VALUE_BYTES)
+    return done - began, (before + after) / 2
+
+
+async def under_load(round_: Lagging, entries: int) -> tuple[float, float, float, float]:
+    """Commits a second before, while and after a member catches up, and the seconds that takes."""
+    leader, follower = await round_.leave_behind(entries)
+    farm = round_.farm
+    arguments = [json.dumps(farm.endpoints), farm.farm_id.hex()]
+    times = leader.directory / "commits"
+    async with trio.open_nursery() as nursery:
+        command = [sys.executable, __file__, "--drive", str(times), *arguments]
+        driver = await nursery.start(trio.run_process, command)
+        while not times.exists():  # noqa: ASYNC110 - another process makes the file
+            await trio.sleep(0.02)
+        await trio.sleep(SETTLED_S + STEADY_S)
+        until = time.time()
+        began, done = await round_.bring_back(leader, follower)
+        await trio.sleep(SETTLED_S + STEADY_S)
+        times.with_name("enough").touch()
+        await driver.wait()
+    commits = [float(line) for line in times.read_text().split()]
+
+    def rate(since: float, until: float) -> float:
+        return (bisect(commits, until) - bisect(commits, since)) / (until - since)
+
+    after = done + SETTLED_S
+    return (
+        rate(until - STEADY_S, until),
+        rate(began, done),
+        rate(after, after + STEADY_S),
+        done - began,
+    )
+
+
+async def drive(times: Path, endpoints: dict[int, str], farm_id: bytes) -> list[float]:
+    """The client under whose load a member catches up; when each entry was committed."""
+    commits: list[float] = []
+    value = os.urandom(VALUE_BYTES)
+
+    async def one(client: FarmClient) -> None:
+        while not enough.exists():
+            await client.post([value])
+            commits.append(time.time())
+
+    enough = times.with_name("enough")
+    async with poster(endpoints, farm_id) as client:
+        await client.post([value])
+        times.touch()  # noqa: ASYNC240
+        async with trio.open_nursery() as nursery:
+            for _ in range(OUTSTANDING):
+                nursery.start_soon(one, client)
+    return commits
+
+
+async def measure(entries: int, rounds: int, *, compacted: bool) -> bool:
+    name = "catch_up_snapshot" if compacted else "catch_up_log"
+    took, plain, rates, loaded = [], [], [], []
+    for _ in range(rounds):
+        async with lagging(entries, compacted=compacted) as round_:
+            seconds, plain_seconds = await timed(round_, entries)
+            took.append(seconds)
+            plain.append(plain_seconds)
+            *three, seconds = await under_load(round_, entries)
+            rates.append(three)
+            loaded.append(seconds)
+    quick = report(
+        name,
+        percentile([ours / theirs for ours, theirs in zip(took, plain, strict=True)], 0.5),
+        BY_SNAPSHOT_AT_MOST if compacted else BY_LOG_AT_MOST,
+        entries=entries,
+        seconds=[round(each, 3) for each in took],
+        plain_seconds=[round(each, 3) for each in plain],
+    )
+    fast = report(
+        f"{name}_rate",
+        percentile([(before + after) / 2 / during for before, during, after in rates], 0.5),
+        1 / RATE_AT_LEAST,
+        commits_per_s=[[round(rate) for rate in three] for three in rates],
+        seconds=[round(each, 3) for each in loaded],
+    )
+    return quick and fast
+
+
+def forget_peak(node: NodeProcess) -> float:
+    """What is resident now, from which on the highest counts."""
+    assert node.process is not None
+    Path(f"/proc/{node.process.pid}/clear_refs").write_text("5")
+    return resident_mb(node)[0]
+
+
+async def memory() -> bool:
+    count, size = STATE_BYTES >> 19, 1 << 19
+    async with lagging(count, compacted=True) as round_:
+        await trio.sleep(REST_S)
+        empty = {node.id: resident_mb(node)[0] for node in round_.farm.nodes.values()}
+        leader, follower = await round_.leave_behind(count, size)
+        await trio.sleep(REST_S)
+        rest = forget_peak(leader)
+        began, done = await round_.bring_back(leader, follower)
+        peaks = [resident_mb(node)[1] for node in (leader, follower)]
+        await trio.sleep(REST_S)
+        after = resident_mb(follower)[0]
+    state_mb = STATE_BYTES / (1 << 20)
+    seconds = round(done - began, 3)
+    return all(
+        [
+            report(
+                "snapshot_leader_mb", peaks[0] - rest, ABOVE_IDLE_AT_MOST_MB, rest_mb=rest, seconds=seconds
+            ),
+            report(
+                "snapshot_member_mb",
+                peaks[1] - empty[follower.id] - state_mb,
+                ABOVE_IDLE_AT_MOST_MB,
+                empty_mb=empty[follower.id],
+                state_mb=state_mb,
+                peak_mb=peaks[1],
+                after_mb=after,
+            ),
+        ]
+    )
+
+
+def results(entries: int, rounds: int) -> Iterator[bool]:
+    yield trio.run(lambda: measure(entries, rounds, compacted=False))
+    yield trio.run(lambda: measure(entries, rounds, compacted=True))
+    yield trio.run(memory)
+
+
+def main() -> int:
+    if sys.argv[1:3] == ["--node", "--config"]:
+        run_node(Path(sys.argv[3]))
+        return 0
+    if sys.argv[1:2] == ["--drive"]:
+        times, endpoints, farm_id = sys.argv[2:]
+        members = {int(key): value for key, value in json.loads(endpoints).items()}
+        commits = trio.run(drive, Path(times), members, bytes.fromhex(farm_id))
+        Path(times).write_text("\n".join(map(str, commits)))
+        return 0
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--entries", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    return 0 if all(list(results(options.entries, options.rounds))) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
