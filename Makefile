@@ -53,8 +53,8 @@ chaos: .venv/test ## own processes, FAULTS faults of their networks, disks, cloc
 tour: .venv/base ## compose.yaml in containers: kill the leader, cut a network, heal (as root on Debian 12: gets an engine)
 	.venv/bin/python tests/compose/tour.py
 
-bench: .venv/base ## what three processes commit per second, what it costs; failover, restart, memory, catching up
-	@status=0; for each in commits memory failover long_log fold isolation; do \
+bench: .venv/base ## what three processes commit per second, what it costs; failover, restart, memory, the fold, catching up
+	@status=0; for each in commits memory failover long_log catch_up fold isolation; do \
 		.venv/bin/python benchmarks/$$each.py || status=1; done; exit $$status
 
 bench-spark: .venv/test .venv/spark ## what ranking in Spark costs; fails where a ratio is not kept
