@@ -198,7 +198,7 @@ async def test_post_that_waits_for_its_commit_delays_neither_votes_nor_appends(t
         held = trio.Event()
         steps: list[tuple[object, ...]] = []
         farm = nodes.farm(leader)
-        put = farm._put
+        put = farm.put
 
         def hold(function: Callable[..., None], *arguments: object) -> None:
             """Keep posts from the core of the leader."""
@@ -208,7 +208,7 @@ async def test_post_that_waits_for_its_commit_delays_neither_votes_nor_appends(t
             else:
                 put(function, *arguments)
 
-        farm._put = hold  # type: ignore[method-assign]
+        farm.put = hold  # type: ignore[method-assign]
         async with trio.open_nursery() as nursery:
             outcome: list[tuple[int, int]] = []
 
