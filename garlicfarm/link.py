@@ -209,13 +209,16 @@ class Link:
     async def _receive_all(self, stream: trio.abc.Stream, leftover: bytes) -> None:
         decoder = ResponseDecoder()
         decoder.receive_data(leftover)
+        heard = self._heard
         with trio.CancelScope() as self._receive_scope:
             self._watch()
             while True:
                 data = await stream.receive_some(RECEIVE_BYTES)
                 if not data:
                     decoder.receive_eof()
-                    raise UnreachableError("the peer closed the connection")
+                    refused = self._server_id is not None and self._outstanding and self._heard == heard
+                    hint = f"is that member {self._server_id} at all? its log tells" if refused else ""
+                    raise UnreachableError("the peer closed the connection", hint)
                 decoder.receive_data(data)
                 now = trio.current_time()
                 while (response := decoder.next_message(hinted=self._is_hinted())) is not None:

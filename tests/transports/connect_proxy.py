@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -26,7 +27,8 @@ def page(body: bytes, status: bytes = b"500 Internal Server Error", headers: byt
 class ConnectProxy:
     """``names`` says where each I2P name leads: a port of 127.0.0.1. ``script``, while it is set, serves
     whoever asks, given the stream and the head of the request. ``heads`` are those heads, ``early`` what
-    came with them or before they were answered; ``dead``: answer 200, and nothing ever after."""
+    came with them or before they were answered; ``dead``: how often each name is answered
+    200, and nothing ever after."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -34,14 +36,19 @@ class ConnectProxy:
         self.script: Callable[[trio.SocketStream, bytes], Awaitable[None]] | None = None
         self.heads: list[bytes] = []
         self.early = b""
-        self.dead = 0
+        self.dead = Counter[str]()
+        self._tunnels: set[tuple[str, trio.CancelScope]] = set()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def targets(self) -> list[str]:
-        return [head.split()[1].decode() for head in self.heads]
+    def cut(self, name: str) -> int:
+        """Break what leads to ``name`` now; how many streams that were."""
+        scopes = [scope for target, scope in self._tunnels if target == name]
+        for scope in scopes:
+            scope.cancel()
+        return len(scopes)
 
     async def serve(self, stream: trio.SocketStream) -> None:
         head = b""
@@ -58,8 +65,8 @@ class ConnectProxy:
 
     async def _connect(self, stream: trio.SocketStream, head: bytes) -> None:
         name, _, _ = head.split()[1].decode().rpartition(":")
-        if self.dead:
-            self.dead -= 1
+        if self.dead[name]:
+            self.dead[name] -= 1
             await stream.send_all(ESTABLISHED)
             while await stream.receive_some():
                 pass
@@ -70,9 +77,13 @@ class ConnectProxy:
             await stream.send_all(page(NO_LEASESET))
             return
         await stream.send_all(ESTABLISHED)
-        async with behind, trio.open_nursery() as nursery:
-            nursery.start_soon(_forward, stream, behind)
-            nursery.start_soon(_forward, behind, stream)
+        scope = trio.CancelScope()
+        self._tunnels.add((name, scope))
+        with scope:
+            async with behind, trio.open_nursery() as nursery:
+                nursery.start_soon(_forward, stream, behind)
+                nursery.start_soon(_forward, behind, stream)
+        self._tunnels.discard((name, scope))
 
 
 async def _forward(source: trio.SocketStream, target: trio.SocketStream) -> None:
