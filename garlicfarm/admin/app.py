@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from garlicfarm.admin.access import Gatekeeper
 from garlicfarm.admin.contract import FarmView, NodeView
+from garlicfarm.admin.dashboard import Dashboard
 from garlicfarm.admin.problems import Problem, problem_of
 from garlicfarm.admin.responses import MAX_WRITE_BYTES, Pieces, Streamed, farm_headers, json_answer, left
 from garlicfarm.config.forms import is_dial_url
@@ -55,8 +56,12 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
     :param metrics_token: what ``/metrics`` and its like ask for where not reached over loopback.
     """
     api = _Api(node, Gatekeeper(node, metrics_token), shutdown)
+    dashboard = Dashboard(node, _body)
     return Starlette(
         routes=[
+            Route("/", api.guarded("reader", dashboard.page), methods=["GET"]),
+            Route("/", api.guarded("admin", dashboard.act), methods=["POST"]),
+            Route("/static/{name}", api.guarded("reader", dashboard.static)),
             Route("/v1/node", api.guarded("reader", api.node)),
             Route("/v1/farms", api.guarded("reader", api.farms)),
             Route("/v1/farms/{farm}/status", api.guarded("reader", api.status)),

@@ -45,11 +45,13 @@ def test_wheel_top_level_is_the_package_and_every_plugin_folder(wheel: zipfile.Z
     assert all(re.fullmatch(r"garlicfarm_(transport|plugin)_[a-z0-9]+", folder) for folder in folders)
 
 
-def test_wheel_holds_every_module_and_the_typing_marker(wheel: zipfile.ZipFile) -> None:
+def test_wheel_holds_every_module_the_typing_marker_and_the_dashboard(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     assert "garlicfarm/py.typed" in names
     modules = {str(path.relative_to(ROOT)) for path in ROOT.glob("garlicfarm/**/*.py")}
-    assert modules - names == set()
+    page = {str(path.relative_to(ROOT)) for path in ROOT.glob("garlicfarm/admin/*/*.[hcj]*")}
+    assert len(page) >= 4
+    assert (modules | page) - names == set()
     assert not [name for name in names if "tests/" in name or name.endswith(".pyc")]
 
 

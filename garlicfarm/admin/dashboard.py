@@ -1,0 +1,188 @@
+"""The dashboard: one page about a farm of this node, for people with a browser.
+
+Theory of operation. The page is made here, whole, from what the API answers with; without script it is
+complete, and shows the moment at which it was asked for. The script waits at the log for news, asks for
+the page again and takes over the parts that are marked ``data-live``: so there is one place that makes
+and escapes HTML, Jinja2's. The browser sends the login that it holds (Digest) with each request.
+
+Actions are forms, for admins; the page shows them to nobody else. A browser would lend its login to a
+form on any page, so a form counts only where it comes from this origin (``Origin``, which browsers send
+with every POST, and ``Sec-Fetch-Site``) and carries the token that was shown to this user by this
+process. A GET changes nothing.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from importlib.resources import files
+from urllib.parse import parse_qsl, urlencode
+
+import trio
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from garlicfarm.admin.contract import FarmView, NodeView
+from garlicfarm.admin.dashboard_history import HEIGHT, WIDTH, History, plot
+from garlicfarm.admin.problems import Problem, problem_of
+from garlicfarm.errors import GarlicFarmError, NotLeader, OutcomeUnknown
+
+__all__ = ["Dashboard"]
+
+SHOWN = 25
+COMMIT_DEADLINE_S = 30.0
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # Not no-referrer: with that, browsers send `Origin: null` with a form.
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+_STATIC = {"dashboard.css": "text/css", "dashboard.js": "text/javascript"}
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "–"
+    if value < 1:
+        return f"{value * 1000:.1f} ms"
+    return f"{value:.1f} s" if value < 120 else f"{value / 60:,.0f} min"
+
+
+def _when(date_ms: int | None) -> str:
+    return "" if date_ms is None else f"{datetime.fromtimestamp(date_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+_PAGES = Environment(
+    loader=PackageLoader("garlicfarm.admin"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_PAGES.filters |= {
+    "figure": lambda value: "–" if value is None else f"{value:,}",
+    "seconds": _seconds,
+    "when": _when,
+}
+
+
+class Dashboard:
+    """The endpoints of the page.
+
+    :param read_body: a request's body, bounded in size and time.
+    """
+
+    def __init__(self, node: NodeView, read_body: Callable[[Request], Awaitable[bytes]]) -> None:
+        self._node = node
+        self._read_body = read_body
+        self._key = os.urandom(32)
+        self._histories: dict[str, History] = {}
+
+    async def static(self, request: Request, user: str) -> Response:
+        """A part of the page."""
+        name = request.path_params["name"]
+        if name not in _STATIC:
+            raise Problem(404, "no-such-endpoint", "no such part", "The page is at `/`.")
+        content = files("garlicfarm.admin").joinpath("static", name).read_bytes()
+        return Response(content, headers=HEADERS, media_type=_STATIC[name])
+
+    async def page(self, request: Request, user: str) -> Response:
+        """The page about the farm that ``?farm=`` names, else the first one."""
+        query = request.query_params
+        farm = self._farm(query.get("farm") or next(iter(self._node.farms), ""))
+        lines = await self._histories.setdefault(farm.farm, History()).lines(farm)
+        status = farm.status()
+        return self._html(
+            "dashboard.html",
+            farms=list(self._node.farms),
+            uptime_s=trio.current_time() - self._node.started_monotonic,
+            user=user,
+            role=self._node.users.role(user),
+            token=self._token(user),
+            status=status,
+            ranking=farm.ranking(),
+            policy=farm.policy(),
+            lines=lines[: -SHOWN - 1 : -1],
+            plot=plot(lines, status["members"]),
+            size=(WIDTH, HEIGHT),
+            done={name: query[name] for name in ("index", "leader") if query.get(name, "").isdecimal()},
+        )
+
+    async def act(self, request: Request, user: str) -> Response:
+        """Do what a form of the page asks for; back to the page, or to one that says what is wrong."""
+        leader_url = None
+        try:
+            form = _fields(await self._read_body(request))
+            self._check_source(request, form.get("token", ""), user)
+            farm = self._farm(form.get("farm", ""))
+            leader_url = farm.leader_url()
+            with trio.move_on_after(COMMIT_DEADLINE_S):
+                done = await _do(farm, form, user)
+                query = urlencode({"farm": farm.farm, **done})
+                return RedirectResponse(f"/?{query}", 303, headers=HEADERS)
+            raise OutcomeUnknown(f"not known to be committed after {COMMIT_DEADLINE_S:.0f} s")
+        except Problem as error:
+            problem = error
+        except GarlicFarmError as error:
+            known = problem_of(error)
+            if known is None:
+                raise
+            problem = known
+            leader_url = leader_url if isinstance(error, NotLeader) else None
+        return self._html("refused.html", problem.status, problem=problem, leader_url=leader_url)
+
+    def _html(self, template: str, /, code: int = 200, **values: object) -> Response:
+        html = _PAGES.get_template(template).render(node=self._node, **values)
+        return HTMLResponse(html, code, headers=HEADERS)
+
+    def _farm(self, name: str) -> FarmView:
+        farm = self._node.farms.get(name)
+        if farm is None:
+            raise Problem(404, "no-such-farm", "this node has no farm of that name", "Go back to the page.")
+        return farm
+
+    def _token(self, user: str) -> str:
+        return hmac.digest(self._key, user.encode(), "sha256").hex()
+
+    def _check_source(self, request: Request, token: str, user: str) -> None:
+        # That an Origin, where there is one, is ours was checked with the login.
+        ours = "origin" in request.headers and request.headers.get("sec-fetch-site") in (None, "same-origin")
+        if not ours or not hmac.compare_digest(token.encode(), self._token(user).encode()):
+            raise Problem(
+                403,
+                "forbidden",
+                "this form does not come from a page that this node has shown to you since it started",
+                "Load the page, and try again.",
+            )
+
+
+def _fields(body: bytes) -> Mapping[str, str]:
+    try:
+        return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=16))
+    except ValueError as error:
+        raise Problem(400, "bad-body", "the body is not a form", "Use the page.") from error
+
+
+async def _do(farm: FarmView, form: Mapping[str, str], user: str) -> dict[str, int]:
+    action, hash_, text = form.get("action"), form.get("hash", "").strip(), form.get("member", "")
+    member = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
+    if action == "override" and member > 0:
+        mode = form.get("mode") or None
+        index, _ = await farm.administer("override", {"member": member, "mode": mode}, user)
+    elif action in ("exclude", "include"):
+        index, _ = await farm.administer(action, {"hash": hash_}, user)
+    elif action == "remove" and member > 0 and form.get("sure"):
+        index, _ = await farm.change_member("remove", member, "", False, user)
+    elif action == "stepdown" and member >= 0:
+        return {"leader": await farm.step_down(member, user)}
+    else:
+        raise Problem(400, "bad-body", "the form was not filled in", "Go back, and fill it in.")
+    return {"index": index}

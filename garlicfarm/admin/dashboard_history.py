@@ -1,0 +1,139 @@
+"""What the dashboard shows of a farm's log: its newest committed entries in words, and scores over time.
+
+Entries never change, so each is read and judged once, by whoever looks first; the newest `KEPT` are
+remembered. A status' score is what the ranking makes of it under the weights in force now.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import trio
+
+from garlicfarm.admin.contract import FarmView
+from garlicfarm.errors import Compacted, EntryRefused, FellBehind
+from garlicfarm.farm import ranking
+from garlicfarm.farm.status import Administrative, Note, parse_entry
+from garlicfarm.raft.types import Entry
+from garlicfarm.wire.messages import ValueType
+
+__all__ = ["KEPT", "Curve", "History", "Line", "Plot", "plot"]
+
+KEPT = 300
+PIECE_BYTES = 64 << 10
+MAX_TEXT = 200
+
+WIDTH, HEIGHT = 1000, 200
+STEPS = (10_000, 25_000, 50_000, 100_000, 250_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A committed entry in words; ``member`` and ``score`` are there where it is a status."""
+
+    index: int
+    term: int
+    what: str
+    by: str
+    text: str
+    date_ms: int | None = None
+    member: int | None = None
+    score: int | None = None
+
+
+class History:
+    """The newest entries of one farm."""
+
+    def __init__(self) -> None:
+        self._lines: deque[Line] = deque(maxlen=KEPT)
+        self._weights: Mapping[str, int] = {}
+        self._turn = trio.Lock()
+
+    async def lines(self, farm: FarmView) -> Sequence[Line]:
+        """The last `KEPT` entries up to the commit index, oldest first. Cancelled, it has read less."""
+        async with self._turn:
+            weights = farm.policy().get("weights", ranking.WEIGHTS)
+            if weights != self._weights:
+                self._weights = weights
+                self._lines.clear()
+            upto = farm.commit_index
+            newest = self._lines[-1].index if self._lines else 0
+            after = max(newest, upto - KEPT, farm.first_index - 1)
+            with suppress(Compacted, FellBehind):  # the log was shortened: the next one goes on behind that
+                async for entries in farm.entries(after, PIECE_BYTES, upto=upto):
+                    self._lines.extend(_line(farm, entry, weights) for entry in entries)
+            return tuple(self._lines)
+
+
+def _line(farm: FarmView, entry: Entry, weights: Mapping[str, int]) -> Line:
+    head = (entry.index, entry.term)
+    if entry.value_type is not ValueType.APPLICATION:
+        return Line(*head, "members", "", "the farm's Configuration")
+    text = entry.value[: 4 * MAX_TEXT].decode("utf-8", "replace")
+    text = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + " …"
+    if farm.application != "farm":
+        return Line(*head, "entry", "", text)
+    try:
+        parsed = parse_entry(entry.value, farm.farm)
+    except EntryRefused as error:
+        return Line(*head, "skipped", "", f"{error.field}: {error.reason}: {text}")
+    if isinstance(parsed, Note):
+        return Line(*head, "note", parsed.by, text, parsed.date)
+    if isinstance(parsed, Administrative):
+        args = msgspec.json.encode(parsed.admin.args).decode()
+        return Line(*head, parsed.admin.action, parsed.admin.by, args[:MAX_TEXT], parsed.date)
+    document = parsed.document
+    score = ranking.score(ranking.parts(document), weights)
+    by = f"member {document.id}"
+    return Line(*head, "status", by, f"score {score:,}", document.date, document.id, score)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One member's scores: ``points`` as SVG wants them, ``style`` 0 … 8 tells it from the others."""
+
+    member: int
+    style: int
+    points: str
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Scores over the log's indexes, in a box of `WIDTH` × `HEIGHT`."""
+
+    first: int
+    last: int
+    grid: Sequence[tuple[float, int]]
+    curves: Sequence[Curve]
+
+
+def plot(lines: Sequence[Line], members: Sequence[dict[str, Any]]) -> Plot | None:
+    """The curves of ``members`` (rows with an ``id``); None where there is no line to draw."""
+    scored = [(line.index, line.member, line.score) for line in lines if line.score is not None]
+    ids = sorted(row["id"] for row in members)
+    scored = [one for one in scored if one[1] in ids]
+    if len({index for index, _, _ in scored}) < 2:
+        return None
+    first, last = scored[0][0], scored[-1][0]
+    scores = [score for _, _, score in scored]
+    step = next((one for one in STEPS if max(scores) - min(scores) <= 4 * one), STEPS[-1])
+    low, high = min(scores) // step * step, -(-(max(scores) + 1) // step) * step
+
+    def y(score: int) -> float:
+        return round(HEIGHT * (high - score) / (high - low), 1)
+
+    curves = []
+    for style, member in enumerate(ids):
+        own = [(index, score) for index, poster, score in scored if poster == member]
+        if own:
+            points = " ".join(
+                f"{WIDTH * (index - first) / (last - first):.1f},{y(score)}" for index, score in own
+            )
+            curves.append(Curve(member, style % 9, points, own[-1][1]))
+    return Plot(first, last, [(y(mark), mark) for mark in range(low, high + 1, step)], curves)

@@ -1,0 +1,281 @@
+"""The dashboard's page and forms without a browser: what is shown to whom, escaped, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from garlicfarm.client.trust import client_tls
+from garlicfarm.errors import EntryRefused, NoQuorum, NotLeader
+from garlicfarm.wire.messages import ValueType
+from tests.admin.fake_node import PASSWORDS, FakeNode
+
+EVIL = "<script>document.title = 'owned'</script>&amp;\u202e\"'"
+
+
+def status_of(member: int, job_lag: int = 100) -> bytes:
+    document = {"cluster": "farm", "date": 1_800_000_000_000, "id": member, "router": {"jobLag": job_lag}}
+    return msgspec.json.encode(document)
+
+
+def note(text: str) -> bytes:
+    return msgspec.json.encode(
+        {"cluster": "farm", "date": 1_800_000_000_000, "id": 0, "config": {"by": "paul", "text": text}}
+    )
+
+
+def row(member: int, **known: Any) -> dict[str, Any]:
+    return {"id": member, "score": 650_000, "mode": "auto", "eligible": True, "publisher": False, **known}
+
+
+class Texts(HTMLParser):
+    """The text of a page, and its elements by name."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.text = ""
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@asynccontextmanager
+async def browser(node: FakeNode, url: str, user: str = "anna") -> AsyncIterator[httpx.AsyncClient]:
+    auth = httpx.DigestAuth(user, PASSWORDS[user][1])
+    tls = client_tls(pin=node.pin, ca=None)
+    async with httpx.AsyncClient(verify=tls, base_url=url, trust_env=False, auth=auth) as client:
+        yield client
+
+
+async def token(client: httpx.AsyncClient) -> str:
+    found = re.search(r'name="token" value="(\w+)"', (await client.get("/")).text)
+    return found[1] if found else ""
+
+
+async def submit(
+    client: httpx.AsyncClient, headers: dict[str, str] | None = None, **form: str
+) -> httpx.Response:
+    origin = str(client.base_url).rstrip("/")
+    form = {"farm": "farm", "token": await token(client), **form}
+    given = {"Origin": origin, "Sec-Fetch-Site": "same-origin"} if headers is None else headers
+    return await client.post("/", data=form, headers=given)
+
+
+async def test_page_shows_members_ranking_and_entries_to_a_reader(node: FakeNode, url: str) -> None:
+    why = ["eligible: its mode is auto", "publisher since index 1: vacant"]
+    node.farm.ranking = lambda **_: {"members": [row(1, publisher=True, why=why)]}  # type: ignore[method-assign]
+    for job_lag in (100, 300):
+        node.farm.commit(status_of(1, job_lag))
+    node.farm.commit(note("hello"))
+    node.farm.commit(b"\xff\x00", ValueType.CONFIGURATION)
+    async with browser(node, url, "rita") as client:
+        answer = await client.get("/")
+    page = Texts(answer.text)
+    assert answer.status_code == 200
+    for text in ("connection refused", "650,000", *why, "hello", "paul", "2.1 ms"):
+        assert text in page.text
+    assert page.text.count("the farm's Configuration") == 1
+    assert {"id": "member-3", "class": "unreachable"} in page.named("tr")
+    assert page.named("meter")[0]["value"] == "650000"
+    (curve,) = page.named("polyline")
+    first, last = (point.split(",") for point in str(curve["points"]).split())
+    assert (first[0], last[0]) == ("0.0", "1000.0")
+    assert float(first[1]) < float(last[1]), "more lag, lower score, further down"
+
+
+@pytest.mark.parametrize("user", ["rita", "paul", "anna"])
+async def test_forms_are_shown_to_admins_alone(node: FakeNode, url: str, user: str) -> None:
+    async with browser(node, url, user) as client:
+        page = Texts((await client.get("/")).text)
+    forms = page.named("form")
+    assert len(forms) == (4 if user == "anna" else 0)
+    assert all(form["method"] == "post" for form in forms)
+    assert bool(page.named("button")) is (user == "anna")
+
+
+async def test_contents_are_text_whatever_they_are(node: FakeNode, url: str) -> None:
+    for entry in (note(EVIL), EVIL.encode(), b"\xff\xfe<b>", b'{"cluster":"<script>"}'):
+        node.farm.commit(entry)
+    node.farm.url_of_leader = "javascript:alert(1)"
+    members = node.farm.status()["members"]
+    members[0] |= {"error": EVIL, "version": EVIL, "endpoint": EVIL}
+    whole = {**node.farm.status(), "members": members}
+    node.farm.status = lambda: whole  # type: ignore[method-assign]
+    async with browser(node, url) as client:
+        answer = await client.get("/")
+    page = Texts(answer.text)
+    assert page.named("script") == [{"src": "/static/dashboard.js", "defer": None}]
+    assert page.named("b") == []
+    assert page.text.count("<script>document.title = 'owned'</script>") == 5
+
+
+async def test_page_needs_nothing_from_elsewhere_and_runs_no_inline_script(node: FakeNode, url: str) -> None:
+    node.farm.commit(status_of(1))
+    node.farm.commit(status_of(1))
+    async with browser(node, url) as client:
+        answer = await client.get("/")
+        page = Texts(answer.text)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        for _, attributes in page.elements:
+            assert not [name for name in attributes if name == "style" or name.startswith("on")]
+            for name in ("src", "href", "action"):
+                assert re.match(r"/(?!/)|data:,", attributes.get(name) or "/")
+        for part in ("dashboard.js", "dashboard.css"):
+            assert (await client.get(f"/static/{part}")).status_code == 200
+            assert not re.search(r"https?:|url\(|@import", (await client.get(f"/static/{part}")).text)
+        assert (await client.get("/static/users")).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/static/dashboard.js"])
+async def test_stranger_is_asked_to_log_in(node: FakeNode, url: str, path: str) -> None:
+    async with browser(node, url) as client:
+        assert (await client.get(path, auth=None)).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("form", "entry"),
+    [
+        ({"action": "override", "member": "3", "mode": "off"}, ("override", {"member": 3, "mode": "off"})),
+        ({"action": "override", "member": "3", "mode": ""}, ("override", {"member": 3, "mode": None})),
+        ({"action": "exclude", "hash": " abc "}, ("exclude", {"hash": "abc"})),
+        ({"action": "include", "hash": "abc"}, ("include", {"hash": "abc"})),
+    ],
+)
+async def test_form_of_an_admin_commits_an_administrative_entry(
+    node: FakeNode, url: str, form: dict[str, str], entry: tuple[str, object]
+) -> None:
+    async with browser(node, url) as client:
+        answer = await submit(client, **form)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/?farm=farm&index=1")
+        assert "Done: committed at index 1." in (await client.get(answer.headers["location"])).text
+    assert node.farm.log[0].value == repr((*entry, "anna")).encode()
+
+
+async def test_forms_change_members_and_leader(node: FakeNode, url: str) -> None:
+    async with browser(node, url) as client:
+        unsure = await submit(client, action="remove", member="3")
+        assert (unsure.status_code, node.farm.changes) == (400, [])
+        assert (await submit(client, action="remove", member="3", sure="yes")).status_code == 303
+        assert node.farm.changes == [("remove", 3, "", False, "anna")]
+        answer = await submit(client, action="stepdown", member="0")
+        assert answer.headers["location"] == "/?farm=farm&leader=2"
+        assert "the leader is now member 2" in (await client.get("/?farm=farm&leader=2")).text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": "null"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "OURS", "Sec-Fetch-Site": "same-site"},
+        {"Origin": "OURS", "Sec-Fetch-Site": "cross-site"},
+    ],
+    ids=["no origin", "null", "elsewhere", "same site", "cross site"],
+)
+async def test_form_from_another_page_is_refused_even_with_the_token(
+    node: FakeNode, url: str, headers: dict[str, str]
+) -> None:
+    given = {name: url if value == "OURS" else value for name, value in headers.items()}
+    async with browser(node, url) as client:
+        assert await token(client)
+        answer = await submit(client, given, action="override", member="3", mode="off")
+    assert (answer.status_code, node.farm.log) == (403, [])
+
+
+@pytest.mark.parametrize("forged", ["", "0" * 64, "ä", "another's", "another process's"])
+async def test_form_without_the_users_token_of_this_process_is_refused(
+    node: FakeNode, url: str, forged: str
+) -> None:
+    node.users.add("bert", "admin", "bert's")
+    async with browser(node, url) as client:
+        if forged == "another's":
+            bert = httpx.DigestAuth("bert", "bert's")
+            found = re.search(r'name="token" value="(\w+)"', (await client.get("/", auth=bert)).text)
+            assert found is not None
+            forged = found[1]
+        elif forged == "another process's":
+            async with node.running() as other, browser(node, other) as there:
+                forged = await token(there)
+        answer = await submit(client, token=forged, action="override", member="3", mode="off")
+        assert (answer.status_code, node.farm.log) == (403, [])
+        assert "Load the page" in answer.text
+        assert (await submit(client, action="override", member="3", mode="off")).status_code == 303
+
+
+@pytest.mark.parametrize("user", ["rita", "paul"])
+async def test_forged_action_of_who_is_no_admin_is_refused(node: FakeNode, url: str, user: str) -> None:
+    async with browser(node, url) as admin, browser(node, url, user) as client:
+        answer = await submit(client, token=await token(admin), action="stepdown", member="0")
+    assert (answer.status_code, node.farm.log) == (403, [])
+
+
+async def test_get_changes_nothing(node: FakeNode, url: str) -> None:
+    async with browser(node, url) as client:
+        form = {"farm": "farm", "token": await token(client), "action": "stepdown", "member": "0"}
+        assert (await client.get("/", params=form, headers={"Origin": url})).status_code == 200
+    assert node.farm.log == []
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"action": "stop"},
+        {"action": "override", "member": "x"},
+        {"action": "stepdown", "member": "9" * 99},
+    ],
+)
+async def test_form_that_is_not_filled_in_is_refused(node: FakeNode, url: str, form: dict[str, str]) -> None:
+    async with browser(node, url) as client:
+        answer = await submit(client, **form)
+    assert (answer.status_code, node.farm.log) == (400, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (EntryRefused("config.admin.args.hash", "not <i>a hash"), 422, "not &lt;i&gt;a hash"),
+        (NoQuorum("no leader"), 503, "Nothing was appended."),
+        (NotLeader(2, "ssl://b.example:1"), 421, 'href="https://b.example:27151"'),
+    ],
+)
+async def test_refused_form_says_what_is_wrong_and_what_to_do(
+    node: FakeNode, url: str, error: Exception, code: int, text: str
+) -> None:
+    node.farm.post_error = error
+    node.farm.url_of_leader = "https://b.example:27151"
+    async with browser(node, url) as client:
+        answer = await submit(client, action="exclude", hash="abc")
+    assert answer.status_code == code
+    assert text in answer.text
+    assert answer.headers["content-security-policy"]
+
+
+async def test_farms_have_a_page_each(node: FakeNode, url: str) -> None:
+    node.farms["other"] = type(node.farm)("other")
+    node.farms["other"].application = "log"
+    node.farms["other"].commit(b"any bytes")
+    async with browser(node, url) as client:
+        page = Texts((await client.get("/?farm=other")).text)
+        assert "any bytes" in page.text
+        assert "Who publishes" not in page.text
+        assert [link["href"] for link in page.named("a")] == ["/?farm=farm", "/?farm=other"]
+        assert (await client.get("/?farm=none")).status_code == 404
