@@ -24,6 +24,7 @@ COMMANDS = {
     "config": "garlicfarm.cli.config:config",
     "farm": "garlicfarm.cli.farm:farm",
     "health": "garlicfarm.cli.health:health",
+    "i2p": "garlicfarm.cli.i2p:i2p",
     "lab": "garlicfarm.cli.lab:lab",
     "leader": "garlicfarm.cli.leader:leader",
     "log": "garlicfarm.cli.log:log",

@@ -11,6 +11,8 @@ from garlicfarm.cli.options import Options, shared_options
 
 __all__ = ["init", "node"]
 
+I2P_PROXY_PORT = 4444
+
 
 @click.group(
     cls=LazyGroup,
@@ -34,7 +36,11 @@ def node() -> None:
     "--admin-url", metavar="URL", help="Where the admin API listens.  [default: https://127.0.0.1:27151]"
 )
 @click.option("--application", type=click.Choice(["farm", "log"]), default="farm", show_default=True)
-@click.option("--preset", type=click.Choice(["clearnet", "i2p"]), default="clearnet", show_default=True)
+@click.option(
+    "--preset",
+    type=click.Choice(["clearnet", "i2p"]),
+    help="Raft's times.  [default: i2p for an endpoint of i2p, else clearnet]",
+)
 @click.option("--master", metavar="BASE64", default="", help="Master destination of the Meta LeaseSet.")
 @shared_options("farm")
 def init(
@@ -46,7 +52,7 @@ def init(
     port: int,
     admin_url: str | None,
     application: str,
-    preset: str,
+    preset: str | None,
     master: str,
 ) -> None:
     """Make a new farm of one node in DIRECTORY (default: here).
@@ -64,6 +70,14 @@ def init(
             "name what they dial with --endpoint or --host",
             err=True,
         )
+    if not (endpoint or "").startswith("i2p://") and (preset == "i2p" or _i2p_proxy_answers()):
+        click.echo(
+            "warning: all members, and who watches them, learn the address of an ssl endpoint; with an I2P "
+            "router `garlicfarm i2p setup` makes an endpoint in I2P, for --endpoint i2p://….b32.i2p:27150",
+            err=True,
+        )
+    if preset is None:
+        preset = "i2p" if endpoint and endpoint.startswith("i2p://") else "clearnet"
     # An IPv6 address needs its brackets in a URL.
     host = f"[{host}]" if host and ":" in host else host or "127.0.0.1"
     member = MemberPlan(endpoint=endpoint or f"ssl://{host}:{port}")
@@ -77,3 +91,13 @@ def init(
         f"run it with: garlicfarm node start --config {directory / 'garlicfarm.toml'}",
         err=True,
     )
+
+
+def _i2p_proxy_answers() -> bool:
+    """Whether a router's HTTP proxy is at its usual place on this machine."""
+    import socket
+    from contextlib import suppress
+
+    with suppress(OSError), socket.create_connection(("127.0.0.1", I2P_PROXY_PORT), timeout=0.5):
+        return True
+    return False
