@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab test test-spark check sim soak crash chaos bench tour bench-spark wheel debs clean help
+.PHONY: lab test test-spark test-browser check sim soak crash chaos bench tour bench-spark wheel debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
@@ -29,6 +29,9 @@ test: check ## ruff, mypy and the tests
 
 test-spark: .venv/test .venv/spark ## the tests that need Spark (installs it: about 560 MiB)
 	.venv/bin/python -m pytest -m spark --must-run spark tests/spark
+
+test-browser: .venv/test ## the dashboard in Debian's Chromium, headless
+	.venv/bin/python -m pytest -m browser --must-run browser tests/browser
 
 check: .venv/test ## ruff and mypy only
 	.venv/bin/ruff check .

@@ -67,6 +67,7 @@ def _tun() -> str | None:
 
 
 NEEDS: dict[str, Callable[[], str | None]] = {
+    "browser": cache(partial(_program, "chromium", "--version")),
     "curl": cache(partial(_program, "curl", "--version")),
     "fuse": cache(_fuse),
     "i2pd": cache(_i2pd),

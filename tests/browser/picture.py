@@ -1,0 +1,57 @@
+"""Makes docs/images/dashboard.png anew: the page of a real farm of three processes, one of them killed.
+
+Needs Chromium, and a minute: ``python tests/browser/picture.py [FILE [dark]]`` from the project's folder.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import trio
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from garlicfarm.cli.lab import running_lab  # noqa: E402
+from garlicfarm.testing.processes import ProcessFarm  # noqa: E402
+from garlicfarm.users import UserStore  # noqa: E402
+from tests.browser.chromium import chromium  # noqa: E402
+
+WATCHED_S = 45
+SIZE = (1200, 1130)
+
+
+async def main(target: Path, *, dark: bool) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        async with running_lab(Path(directory), 3, 1000, "simulated") as farm, chromium() as browser:
+            publisher = await _publisher(farm)
+            shown, killed = [one for one in farm.nodes if one != publisher]
+            node = farm.nodes[shown]
+            UserStore(node.directory / "data" / "users").add("alice", "reader", "alice's")
+            page = await browser.page()
+            await page.open(str(node.url), "alice", "alice's")
+            await trio.sleep(WATCHED_S)
+            await farm.kill(killed)
+            await page.until(
+                f"document.getElementById('member-{killed}').className === 'unreachable'"
+                " && document.getElementById('ranking').innerText.includes('not recent')"
+            )
+            await page.picture(*SIZE, dark=dark)  # so that it is laid out for that size
+            await page.until("document.getElementById('live').textContent === 'live'")
+            await trio.Path(target).write_bytes(await page.picture(*SIZE, dark=dark))
+
+
+async def _publisher(farm: ProcessFarm) -> int:
+    async with farm.nodes[1].client() as client:
+        with trio.fail_after(60):
+            while True:
+                if publisher := (await client.status(farm.name))["publisher"]:
+                    return int(publisher)
+                await trio.sleep(0.2)
+
+
+if __name__ == "__main__":
+    where = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images" / "dashboard.png"
+    trio.run(lambda: main(where, dark="dark" in sys.argv))

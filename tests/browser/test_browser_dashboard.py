@@ -1,0 +1,193 @@
+"""The dashboard in a real browser: with script and without, and against pages that mean harm."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from html import escape
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from garlicfarm.admin.server import serve
+from tests.admin.fake_node import PASSWORDS, FakeNode, until
+from tests.browser.chromium import Chromium, Page, chromium
+
+pytestmark = pytest.mark.browser
+
+EVIL = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
+LIVE = "document.getElementById('live').textContent === 'live'"
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Chromium]:
+    async with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeNode:
+    return FakeNode(tmp_path / "data")
+
+
+@pytest.fixture
+async def url(node: FakeNode) -> AsyncIterator[str]:
+    async with node.running() as bound:
+        yield bound
+
+
+def note(text: str) -> bytes:
+    return msgspec.json.encode(
+        {"cluster": "farm", "date": 1_800_000_000_000, "id": 0, "config": {"by": "paul", "text": text}}
+    )
+
+
+async def shown(browser: Chromium, url: str, user: str, *, scripts: bool = True) -> Page:
+    page = await browser.page(scripts=scripts)
+    await page.open(url, user, PASSWORDS[user][1])
+    return page
+
+
+async def test_page_without_script_shows_everything_and_stays_as_it_is(
+    browser: Chromium, node: FakeNode, url: str
+) -> None:
+    why = {
+        "score": 600_000,
+        "mode": "auto",
+        "eligible": True,
+        "publisher": True,
+        "why": ["publisher since 1"],
+    }
+    node.farm.ranking = lambda **_: {"members": [{"id": 1, **why}]}  # type: ignore[method-assign]
+    for job_lag in (100, 900):
+        status = {"cluster": "farm", "date": 1_800_000_000_000, "id": 1, "router": {"jobLag": job_lag}}
+        node.farm.commit(msgspec.json.encode(status))
+    node.farm.commit(note("what paul has to say"))
+    page = await shown(browser, url, "rita", scripts=False)
+    text = await page.text()
+    for part in ("unreachable", "connection refused", "600,000", "publisher since 1", "what paul has to say"):
+        assert part in text
+    assert await page.value("document.querySelectorAll('polyline').length") == 1
+    assert "reload for what is new" in text
+    asked = node.requests
+    node.farm.commit(note("later"))
+    await trio.sleep(1.5)
+    assert node.requests == asked
+    await page.open(url)
+    assert "later" in await page.text("#log")
+
+
+async def test_page_follows_commits_and_a_death_and_says_when_the_node_is_gone(
+    browser: Chromium, node: FakeNode, shutdown: trio.Event
+) -> None:
+    async with trio.open_nursery() as nursery:
+        page = await shown(browser, await nursery.start(node.serve, shutdown), "rita")
+        await page.until(LIVE)
+        await page.value("window.same = true")
+        node.farm.commit(note("news"))
+        await page.until("document.getElementById('log').innerText.includes('news')")
+        status = node.farm.status()
+        status["members"][1] |= {"role": "unreachable", "error": "gone"}
+        node.farm.status = lambda: status  # type: ignore[method-assign]
+        await page.until("document.getElementById('member-2').className === 'unreachable'")
+        assert await page.value("window.same"), "it was never loaded again"
+        shutdown.set()
+    await page.until("document.getElementById('live').textContent.includes('does not answer')")
+    assert "news" in await page.text("#log"), "what was known stays"
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_script_in_an_entry_is_shown_as_text(
+    browser: Chromium, node: FakeNode, url: str, scripts: bool
+) -> None:
+    node.farm.commit(note(EVIL))
+    page = await shown(browser, url, "rita", scripts=scripts)
+    if scripts:
+        await page.until(LIVE)
+        node.farm.commit(EVIL.encode())
+        await page.until("document.querySelectorAll('#log tbody tr').length === 2")
+    assert "<script>document.title" in await page.text("#log")
+    assert await page.value("document.querySelectorAll('img, #log script').length") == 0
+    assert "owned" not in await page.value("document.title")
+
+
+async def test_inline_script_does_not_run_even_where_it_gets_into_the_page(
+    browser: Chromium, url: str
+) -> None:
+    page = await shown(browser, url, "rita")
+    await page.value(
+        "document.body.append(Object.assign(document.createElement('script'), {text: 'window.owned = true'}))"
+    )
+    await page.value(
+        "document.body.insertAdjacentHTML('beforeend', '<b onclick=\"window.owned = true\">x</b>')"
+    )
+    await page.value("document.body.lastChild.click()")
+    assert await page.value("window.owned ?? false") is False
+
+
+async def test_form_of_an_admin_commits_and_comes_back(browser: Chromium, node: FakeNode, url: str) -> None:
+    page = await shown(browser, url, "anna", scripts=False)
+    form = "document.querySelector('form:has([value=override])')"
+    await page.value(f"{form}.member.value = '3', {form}.mode.value = 'off'")
+    await page.value(f"{form}.querySelector('button').click()")
+    await page.until("location.search === '?farm=farm&index=1' && document.readyState === 'complete'")
+    assert "Done: committed at index 1." in await page.text()
+    assert node.farm.log[0].value == repr(("override", {"member": 3, "mode": "off"}, "anna")).encode()
+
+
+async def test_reader_has_no_forms_and_a_forged_one_is_refused(
+    browser: Chromium, node: FakeNode, url: str
+) -> None:
+    page = await shown(browser, url, "rita")
+    assert await page.value("document.querySelectorAll('form, button, input').length") == 0
+    code = await page.value(
+        "fetch('/', {method: 'POST', body: 'farm=farm&action=stepdown&member=0'})"
+        ".then((answer) => answer.status)"
+    )
+    assert (code, node.farm.log) == (403, [])
+
+
+async def test_form_on_another_page_is_refused_though_the_browser_is_logged_in_and_knows_the_token(
+    browser: Chromium, node: FakeNode, url: str, nursery: trio.Nursery
+) -> None:
+    page = await shown(browser, url, "anna")
+    token = await page.value("document.querySelector('[name=token]').value")
+    fields = {"farm": "farm", "token": token, "action": "override", "member": "3", "mode": "off"}
+
+    async def trap(request: Request) -> Response:
+        inputs = "".join(f'<input name="{name}" value="{escape(value)}">' for name, value in fields.items())
+        target = request.query_params["to"]
+        return HTMLResponse(f'<title>trap</title><form method="post" action="{target}/">{inputs}</form>')
+
+    stop = trio.Event()
+    other = await nursery.start(
+        partial(
+            serve,
+            Starlette(routes=[Route("/", trap)]),
+            bind="https://127.0.0.1:0",
+            certificate=node.certificate,
+            private_key=node.private_key,
+            shutdown=stop,
+        )
+    )
+    asked = node.requests
+    await page.open(f"{other}/?to={url}")
+    await page.value("document.forms[0].submit()")
+    await page.until("document.title !== 'trap' && document.readyState === 'complete'")
+    await until(lambda: node.requests > asked)
+    assert await page.value("location.href") == f"{url}/"
+    assert "forbidden" in await page.text()
+    assert "from elsewhere" in await page.text(), "it was the page, not the login, that was refused"
+    assert node.farm.log == []
+    stop.set()
+
+
+@pytest.fixture
+def shutdown() -> trio.Event:
+    return trio.Event()
