@@ -34,7 +34,7 @@ class FoldedFarm(FakeFarm):
     def state(self) -> tuple[int, bytes]:
         return self.commit_index, self.node.farm.snapshot()
 
-    def ranking(self) -> dict[str, Any]:
+    def ranking(self, *, statuses: bool = False) -> dict[str, Any]:
         return {"index": self.commit_index, **self.node.farm.ranking()}
 
 
