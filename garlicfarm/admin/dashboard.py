@@ -53,7 +53,10 @@ def _seconds(value: float | None) -> str:
         return "–"
     if value < 1:
         return f"{value * 1000:.1f} ms"
-    return f"{value:.1f} s" if value < 120 else f"{value / 60:,.0f} min"
+    for most, unit, length in ((120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
+        if value < most:
+            return f"{value / length:.{int(unit == 's')}f} {unit}"
+    return f"{value / 86_400:,.0f} d"
 
 
 def _when(date_ms: int | None) -> str:

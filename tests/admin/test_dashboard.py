@@ -12,6 +12,7 @@ import httpx
 import msgspec
 import pytest
 
+from garlicfarm.admin.dashboard import _seconds
 from garlicfarm.client.trust import client_tls
 from garlicfarm.errors import EntryRefused, NoQuorum, NotLeader
 from garlicfarm.wire.messages import ValueType
@@ -267,6 +268,14 @@ async def test_refused_form_says_what_is_wrong_and_what_to_do(
     assert answer.status_code == code
     assert text in answer.text
     assert answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0.0021, "2.1 ms"), (5.74, "5.7 s"), (3600, "60 min"), (86_400, "24 h"), (1e7, "116 d")],
+)
+def test_durations_have_the_unit_that_is_read_best(value: float | None, text: str) -> None:
+    assert _seconds(value) == text
 
 
 async def test_farms_have_a_page_each(node: FakeNode, url: str) -> None:

@@ -91,6 +91,7 @@ class Page:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.ask("Emulation.setEmulatedMedia", features=[scheme])
+        await self.ask("Emulation.setScrollbarsHidden", hidden=True)
         return base64.b64decode((await self.ask("Page.captureScreenshot", format="png"))["data"])
 
 

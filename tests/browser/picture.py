@@ -20,15 +20,15 @@ from garlicfarm.users import UserStore  # noqa: E402
 from tests.browser.chromium import chromium  # noqa: E402
 
 WATCHED_S = 45
-SIZE = (1200, 1130)
+SIZE = (1200, 1290)
 
 
 async def main(target: Path, *, dark: bool) -> None:
     with tempfile.TemporaryDirectory() as directory:
         async with running_lab(Path(directory), 3, 1000, "simulated") as farm, chromium() as browser:
-            publisher = await _publisher(farm)
-            shown, killed = [one for one in farm.nodes if one != publisher]
-            node = farm.nodes[shown]
+            leader, publisher = await _roles(farm)
+            node = farm.nodes[leader]
+            killed = max(one for one in farm.nodes if one not in (leader, publisher))
             UserStore(node.directory / "data" / "users").add("alice", "reader", "alice's")
             page = await browser.page()
             await page.open(str(node.url), "alice", "alice's")
@@ -43,12 +43,13 @@ async def main(target: Path, *, dark: bool) -> None:
             await trio.Path(target).write_bytes(await page.picture(*SIZE, dark=dark))
 
 
-async def _publisher(farm: ProcessFarm) -> int:
+async def _roles(farm: ProcessFarm) -> tuple[int, int]:
     async with farm.nodes[1].client() as client:
         with trio.fail_after(60):
             while True:
-                if publisher := (await client.status(farm.name))["publisher"]:
-                    return int(publisher)
+                status = await client.status(farm.name)
+                if status["leader"] and status["publisher"]:
+                    return status["leader"], status["publisher"]
                 await trio.sleep(0.2)
 
 
