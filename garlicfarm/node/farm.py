@@ -55,6 +55,7 @@ from garlicfarm.wire.messages import (
 __all__ = ["Farm", "Store", "StoreWriter"]
 
 STALL_S = 0.05
+BUSY_SHARE = 8  # for each turn that sends to members far behind, so much time is for all others
 BATCH_BYTES = 1 << 20
 MESSAGE_HEADER_BYTES = 45
 
@@ -199,18 +200,14 @@ class Farm:
         raise AssertionError("unreachable: the tasks of a farm only end by an error")
 
     async def _raft_loop(self) -> NoReturn:
-        raw = self.raw
-        begun = trio.current_time()
+        raw, spare_at = self.raw, trio.current_time()
         while True:
             if self._inbox or raw.more_committed:
                 await trio.lowlevel.checkpoint()
             else:
                 deadline = raw.deadline_ms
                 at = float("inf") if deadline is None else deadline / 1000
-                # Of our time a follower that lacks much gets half: the other is for whatever comes in.
-                now = trio.current_time()
-                pause_s = now - begun if raw.more_to_send else float("inf")
-                with trio.move_on_at(min(at, now + pause_s)):
+                with trio.move_on_at(min(at, spare_at) if raw.more_to_send else at):
                     await self._wake.wait()
                 if not self._wake.is_set() and trio.current_time() - at > STALL_S:
                     # The process was stalled: first read what the leader said meanwhile.
@@ -221,10 +218,14 @@ class Farm:
                 function, arguments = self._inbox.popleft()
                 function(*arguments)
             raw.tick(round(trio.current_time() * 1000))
-            ready = raw.ready()
+            spare = begun >= spare_at
+            ready = raw.ready(spare=spare)
             if ready.restore is not None:
                 await self._restore(ready.restore)
             self._carry_out(ready)
+            if spare:
+                now = trio.current_time()
+                spare_at = now + BUSY_SHARE * (now - begun)
 
     def put(self, function: Callable[..., None], *arguments: Any) -> None:
         """Into the core's inbox. What feeds it is bounded: sessions and links by their windows, posts by

@@ -209,10 +209,11 @@ class RawNode:
 
     # ------------------------------------------------------------------ what to do
 
-    def ready(self) -> Ready:
-        """What to do now; see `Ready`. Each thing is handed out once."""
+    def ready(self, *, spare: bool = True) -> Ready:
+        """What to do now; see `Ready`. Each thing is handed out once. ``spare``: there is time to spare for
+        followers that are far behind; what is left for them is `more_to_send`."""
         if self._leadership is not None:
-            self._leadership.flush()
+            self._leadership.flush(spare)
             self._settle()
         return self._member.ready()
 
@@ -232,8 +233,8 @@ class RawNode:
 
     @property
     def more_to_send(self) -> bool:
-        """Whether the next `ready` has entries for followers without any further input. They can wait a
-        little: what others do meanwhile is more urgent."""
+        """Whether the next `ready` with time to spare has entries, or a snapshot, for followers that are far
+        behind, without any further input."""
         return self._leadership is not None and self._leadership.more
 
     @property

@@ -27,8 +27,10 @@ from garlicfarm.wire.messages import (
 __all__ = ["Leadership"]
 
 TURN_BYTES = 64 * 1024
-"""About what is sent to one follower in one turn. Reading and encoding takes its time, in which nobody
-else's entries get on: a member that lacks much is to cost the others little."""
+BEHIND = 1000
+"""A follower that lacks more entries than these, or a snapshot, is sent them in spare time only, and about
+so many bytes a turn. Reading and encoding takes its time, in which nobody else's entries get on: a member
+that lacks much is to cost the others little."""
 
 
 class Leadership:
@@ -40,7 +42,7 @@ class Leadership:
         self.servers: tuple[ClusterServer, ...] = ()  # whom it sends requests
         self.over = False
         self.resting = False  # it handed over: let the others stand first
-        self.more = False  # the next flush has something to send without any further input
+        self.more = False  # who is far behind can be sent more without any further input
         self._proposals = Proposals(member.config.max_uncommitted_bytes)
         self._progress: dict[int, Progress] = {}
         self._reads = Reads(member)
@@ -211,16 +213,18 @@ class Leadership:
 
     # ------------------------------------------------------------------ sending
 
-    def flush(self) -> None:
-        """Send what there is to send, as far as the windows allow."""
+    def flush(self, spare: bool) -> None:
+        """Send what there is to send, as far as the windows allow, and to who is far behind in ``spare``
+        time only."""
         member = self._member
         self.more = False
         for peer, progress in self._progress.items():
             turn = progress.size + TURN_BYTES
-            while self._send_entries(peer, progress):
-                if progress.size >= turn:
-                    self.more = True
+            while (spare or not self._is_behind(progress)) and self._send_entries(peer, progress):
+                if progress.size >= turn and self._is_behind(progress):
                     break
+            if self._is_behind(progress) and not self._waits(peer, progress):
+                self.more = True
             probing = progress.state is ProgressState.PROBE
             told = probing or progress.notified >= member.commit
             told = told and not self._reads.wait_for(progress.last_seq)
@@ -241,6 +245,20 @@ class Leadership:
                 self._target = (to, deadline, seq)
             else:
                 self.over = self.resting = True
+
+    def _is_behind(self, progress: Progress) -> bool:
+        log = self._member.log
+        return progress.next_index < max(log.first_index, log.last_index - BEHIND)
+
+    def _waits(self, peer: int, progress: Progress) -> bool:
+        """Whether an answer has to come before ``peer``, who is behind, is sent more."""
+        config, enrolment = self._member.config, self._changes.enrolment(peer)
+        if self._is_held(peer, progress):
+            assert enrolment is not None
+            return progress.unreachable or bool(enrolment.seq)
+        if progress.next_index < self._member.log.first_index:
+            return progress.unreachable or (progress.snapshot is not None and bool(progress.snapshot.seq))
+        return progress.paused(config.max_inflight_messages, config.max_inflight_bytes)
 
     def _is_held(self, peer: int, progress: Progress) -> bool:
         """Whether ``peer`` is sent no AppendEntries yet: it is only being brought in."""
@@ -443,7 +461,7 @@ class Leadership:
 
     def _farewell(self) -> None:
         """The others hear of the last commit, whatever else is on its way to them."""
-        self.flush()
+        self.flush(spare=True)
         for peer, progress in self._progress.items():
             if progress.notified < self._member.commit:
                 self._send_append(peer, progress, ())

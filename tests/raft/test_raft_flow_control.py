@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from garlicfarm.wire.messages import MessageType, Response
 from tests.raft.playbook import Player
 
 
@@ -231,18 +232,31 @@ def test_commit_that_a_follower_could_not_follow_yet_is_told_again_when_it_can()
     assert [(r.last_log_index, r.commit_index) for _, _, r in player.sent(2)] == [(2, 2)]
 
 
-def test_follower_that_lacks_much_is_sent_a_part_of_it_each_turn_and_more_without_being_asked() -> None:
+def test_follower_that_lacks_much_is_sent_a_part_of_it_each_turn_and_only_in_spare_time() -> None:
     player = Player(1, [1] * 2).lead()
     while player.requests:
         player.accept()
-    for _ in range(10):
-        player.node.propose((bytes(20_000),), 0)
     player.slow_disk = True  # its being done is another turn
-    assert not player.node.more_to_send
+    player.node.propose([bytes(100)] * 4000, 0)
+    assert not player.node.ready(spare=False).requests
+    assert player.node.more_to_send
     turns = []
-    while True:
+    while player.node.more_to_send:
         player.turn()
-        turns.append(sum(len(entry.value) for _, _, request in player.sent(2) for entry in request.entries))
-        if not player.node.more_to_send:
-            break
-    assert turns == [120_000, 80_000, 0]
+        turns.append(sum(len(request.entries) for _, _, request in player.sent(2)))
+    assert turns == [1310, 1310, 1380]  # two messages of about 64 KiB, then what does not count as much
+    player.accept(peer=3)
+    assert player.node.ready(spare=False).requests == ()
+
+
+def test_snapshot_is_sent_in_spare_time_only() -> None:
+    player = Player(1, [1] * 4, commit=4)
+    player.take_snapshot()
+    player.lead()
+    (_, seq, request), *_ = player.sent(2)
+    player.node.answered(seq, Response(MessageType(request.type + 1), 2, 1, request.term, 1, False))
+    assert not player.node.ready(spare=False).requests
+    assert player.node.more_to_send
+    (sent,) = player.node.ready().requests
+    assert sent[2].type is MessageType.INSTALL_SNAPSHOT_REQUEST
+    assert not player.node.more_to_send  # its answer is waited for
