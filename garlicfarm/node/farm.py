@@ -55,7 +55,7 @@ from garlicfarm.wire.messages import (
 __all__ = ["Farm", "Store", "StoreWriter"]
 
 STALL_S = 0.05
-BUSY_SHARE = 8  # for each turn that sends to members far behind, so much time is for all others
+BUSY_SHARE = 6  # for each turn that sends to members far behind, so much time is for all others
 BATCH_BYTES = 1 << 20
 MESSAGE_HEADER_BYTES = 45
 
