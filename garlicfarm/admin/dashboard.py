@@ -52,7 +52,7 @@ def _seconds(value: float | None) -> str:
     if value is None:
         return "–"
     if value < 1:
-        return f"{value * 1000:.1f} ms"
+        return f"{value * 1000:.{int(value < 0.01)}f} ms"
     for most, unit, length in ((120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
         if value < most:
             return f"{value / length:.{int(unit == 's')}f} {unit}"

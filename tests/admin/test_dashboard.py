@@ -228,6 +228,15 @@ async def test_forged_action_of_who_is_no_admin_is_refused(node: FakeNode, url: 
     assert (answer.status_code, node.farm.log) == (403, [])
 
 
+async def test_action_of_who_is_no_admin_any_more_is_refused(node: FakeNode, url: str) -> None:
+    async with browser(node, url) as client:
+        own = await token(client)
+        node.users.add("anna", "poster", PASSWORDS["anna"][1])
+        answer = await submit(client, token=own, action="stepdown", member="0")
+    assert (answer.status_code, node.farm.log) == (403, [])
+    assert "needs the role admin" in answer.text
+
+
 async def test_get_changes_nothing(node: FakeNode, url: str) -> None:
     async with browser(node, url) as client:
         form = {"farm": "farm", "token": await token(client), "action": "stepdown", "member": "0"}
@@ -272,7 +281,15 @@ async def test_refused_form_says_what_is_wrong_and_what_to_do(
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "–"), (0.0021, "2.1 ms"), (5.74, "5.7 s"), (3600, "60 min"), (86_400, "24 h"), (1e7, "116 d")],
+    [
+        (None, "–"),
+        (0.0021, "2.1 ms"),
+        (0.255, "255 ms"),
+        (5.74, "5.7 s"),
+        (3600, "60 min"),
+        (86_400, "24 h"),
+        (1e7, "116 d"),
+    ],
 )
 def test_durations_have_the_unit_that_is_read_best(value: float | None, text: str) -> None:
     assert _seconds(value) == text

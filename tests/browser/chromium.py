@@ -33,6 +33,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--disable-gpu",
+    "--hide-scrollbars",
     "--disable-dev-shm-usage",
     "--no-sandbox",  # it has none where tests run as root
 )
@@ -91,7 +92,6 @@ class Page:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.ask("Emulation.setEmulatedMedia", features=[scheme])
-        await self.ask("Emulation.setScrollbarsHidden", hidden=True)
         return base64.b64decode((await self.ask("Page.captureScreenshot", format="png"))["data"])
 
 

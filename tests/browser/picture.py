@@ -20,7 +20,7 @@ from garlicfarm.users import UserStore  # noqa: E402
 from tests.browser.chromium import chromium  # noqa: E402
 
 WATCHED_S = 45
-SIZE = (1200, 1290)
+SIZE = (1200, 1300)
 
 
 async def main(target: Path, *, dark: bool) -> None:
