@@ -18,6 +18,8 @@ member is its poster: status and administrative entries of one member share one 
 * ``weights``: ``{"router_uptime": 20, …}``, percent of every part of the score; they add up to 100.
 * ``publisher``: ``{"margin": 0 … 1000000, "lifetime_ms": 600000 … 64800000}``, one of them or both: by
   how much a challenger has to lead, and how long a leaf is listed for.
+* ``remove``: ``{"member": id}``, who asked for its removal, which is RemoveServer's; nothing follows from
+  the entry itself.
 
 Any other action is refused where it is posted, and skipped and counted if committed.
 """
@@ -56,6 +58,10 @@ class _Override(msgspec.Struct):
     mode: PublishConfig | None = None
 
 
+class _Remove(msgspec.Struct):
+    member: MemberId
+
+
 class _Staleness(msgspec.Struct):
     R: Staleness
 
@@ -81,6 +87,7 @@ ACTIONS: dict[str, type[msgspec.Struct]] = {
     "include": _Leaf,
     "weights": _Weights,
     "publisher": _Publisher,
+    "remove": _Remove,
 }
 """Each action with the type of its ``args``."""
 

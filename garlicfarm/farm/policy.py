@@ -47,13 +47,14 @@ class Policy(msgspec.Struct, kw_only=True):
     excluded: tuple[str, ...] = ()
     """hashes of leaves, I2P base64, ascending"""
     orders: dict[str, Order] = {}
-    """``interval``, ``staleness``, ``weights``, ``publisher``, ``override ID``, ``exclude HASH``"""
+    """``interval``, ``staleness``, ``weights``, ``publisher``, ``override ID``, ``exclude HASH``,
+    ``remove ID``"""
 
     def check(self, entry: Administrative, members: Collection[object]) -> None:
-        """Whether it can be obeyed here and now: raises `EntryRefused` unless an override is of one of
-        ``members``, and what is excluded still fits."""
+        """Whether it can be obeyed here and now: raises `EntryRefused` unless an override or a removal is of
+        one of ``members``, and what is excluded still fits."""
         action, args = entry.admin.action, entry.admin.args
-        if action == "override" and args["member"] not in members:
+        if action in ("override", "remove") and args["member"] not in members:
             raise EntryRefused("config.admin.args.member", "not a member")
         if action == "exclude" and len({*self.excluded, args["hash"]}) > MAX_EXCLUDED:
             raise EntryRefused("config.admin.args.hash", "too many")
@@ -79,6 +80,8 @@ class Policy(msgspec.Struct, kw_only=True):
                 self.overrides.pop(member, None)
                 if in_force:
                     self.overrides[member] = msgspec.convert(mode, PublishConfig)
+            case "remove":
+                key = f"remove {args['member']}"
             case "exclude" | "include":
                 hash_ = str(args["hash"])
                 key, in_force = f"exclude {hash_}", admin.action == "exclude"

@@ -150,10 +150,10 @@ class Members:
 
     async def _begin(self, change: ConfChange) -> Proposal:
         farm, server = self._farm, change.server
-        self._must_lead()
+        self.must_lead()
         if change.change is Change.REMOVE and server.id == farm.node_id and len(self._current) > 1:
             await self.step_down(0)
-            self._must_lead()
+            self.must_lead()
         if change.change is Change.ADD and server.id in self.ever and server.id not in self._current:
             raise ProposalDropped("id-used-before")
         if change.change is not Change.REMOVE and server.id != farm.node_id:
@@ -168,7 +168,7 @@ class Members:
                 await farm.wait_applied(applied)  # it has only just been elected
         if proposal.dropped is not None:
             if proposal.dropped.reason == "not-leader":
-                self._must_lead()
+                self.must_lead()
             raise proposal.dropped
         farm.log.info("member-change", change=change.change.value, peer=server.id)
         return proposal
@@ -201,7 +201,7 @@ class Members:
                 refused.append(dropped)
             begun.set()
 
-        self._must_lead()
+        self.must_lead()
         farm.put(begin)
         await begun.wait()
         if refused:
@@ -212,7 +212,8 @@ class Members:
             return farm.leader_id
         raise NoQuorum("nobody took over the leadership in time")
 
-    def _must_lead(self) -> None:
+    def must_lead(self) -> None:
+        """Raises `NotLeader` unless this member leads."""
         farm = self._farm
         if not farm.is_leader:
             endpoints = {server.id: server.endpoint for server in farm.configuration.servers}

@@ -132,6 +132,9 @@ class View:
     ) -> tuple[int, int]:
         self._farm.log.info("member-change-asked", change=change, peer=member, user=user)
         wanted = ConfChange(Change(change), ClusterServer(member, endpoint), force)
+        if wanted.change is Change.REMOVE and isinstance(self._farm.application, FarmApplication):
+            self._farm.members.must_lead()
+            await self.administer("remove", {"member": member}, user)  # who asked stays in the log (D16)
         return await self._farm.members.change(wanted)
 
     async def step_down(self, to: int, user: str) -> int:

@@ -215,3 +215,12 @@ def test_nonsense_is_told_with_the_field_before_a_node_is_asked(
     nobody = ["--node", "https://127.0.0.1:1", "--user", "x", "--password-file", str(tmp_path / "x")]
     assert run(["farm", *arguments, *nobody]) == 2
     assert told in capsys.readouterr().err
+
+
+async def test_removal_leaves_in_the_log_who_asked_for_it(tmp_path: Path) -> None:
+    async with farm_of_three(tmp_path) as nodes:
+        leader = await nodes.leader()
+        other = next(node_id for node_id in nodes.running if node_id != leader)
+        assert await command(nodes, leader, "member", "remove", str(other)) == 0
+        order = policy(nodes, leader)["orders"][f"remove {other}"]
+        assert order["by"] == "local"
