@@ -73,6 +73,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "i2pd": cache(_i2pd),
     "ipv6": cache(_ipv6),
     "netns": cache(partial(_program, *NAMESPACE, "true")),
+    "nginx": cache(partial(_program, "nginx", "-v")),
     "openssl": cache(partial(_program, "openssl", "version")),
     "strace": cache(partial(_program, "strace", "-o", "/dev/null", "true")),
     "tun": cache(_tun),

@@ -1,0 +1,155 @@
+"""The transport ``wss``: the whole byte stream in binary WebSocket frames (RFC 6455), over TLS.
+
+For paths that pass nothing else: reverse proxies and CDNs. It listens on loopback, without TLS, behind a
+reverse proxy that has the certificate; it dials that proxy. See README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import trio
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, Event, RejectConnection, Request
+from wsproto.utilities import ProtocolError
+
+from garlicfarm.certificates import pin_of
+from garlicfarm.errors import ConfigError, TransportError, UnreachableError
+from garlicfarm.tcp import serve_tcp
+from garlicfarm.transport import Endpoint, Peer, Transport
+from garlicfarm_transport_wss._stream import WebSocketStream
+
+__all__ = ["WebSocketStream", "WssConfig", "WssTransport"]
+
+HANDSHAKE_TIMEOUT_S = 10.0
+CHUNK_BYTES = 65536
+# What a reverse proxy answers where nobody listens behind it.
+NOBODY = (502, 503, 504)
+
+
+class WssConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The table ``[transport.wss]``. ``ca``: whom to trust where an endpoint has no pin; "": those that
+    the system trusts."""
+
+    ca: str = ""
+
+
+class WssTransport(Transport):
+    """WebSockets. `serve` drops connections with reason ``websocket`` or ``timeout``."""
+
+    scheme = "wss"
+    Config = WssConfig
+    config: WssConfig
+
+    def __init__(self, config: WssConfig, base_dir: Path) -> None:
+        super().__init__(config, base_dir)
+        self._pinned = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._pinned.check_hostname = False
+        self._pinned.verify_mode = ssl.CERT_NONE  # open_stream checks the pin instead
+        try:
+            self._trusting = ssl.create_default_context(cafile=base_dir / config.ca if config.ca else None)
+        except ssl.SSLError as exc:
+            raise ConfigError([f"{base_dir / config.ca}: no certificate in PEM form in it"]) from exc
+        except OSError as exc:
+            raise ConfigError([f"{base_dir / config.ca}: {exc.strerror}"]) from exc
+        for context in (self._pinned, self._trusting):
+            context.set_alpn_protocols(["http/1.1"])
+
+    async def open_stream(self, endpoint: Endpoint) -> WebSocketStream:
+        """See `Transport.open_stream`. The parameters of the endpoint are ``path`` (default ``/``) and
+        ``pin``, that of the reverse proxy's certificate."""
+        try:
+            tcp = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+        except (OSError, UnicodeError) as exc:
+            raise UnreachableError(
+                f"{endpoint}: {exc}", "is the reverse proxy up, and the port open?"
+            ) from exc
+        pin = endpoint.params.get("pin", "")
+        context = self._pinned if pin else self._trusting
+        stream = trio.SSLStream(tcp, context, server_hostname=endpoint.host, https_compatible=True)
+        try:
+            await stream.do_handshake()
+            shown = pin_of(stream.getpeercert(binary_form=True) or b"") if pin else ""
+            if shown != pin:
+                hint = "nothing was sent; if the reverse proxy has a new certificate, change the endpoint"
+                raise TransportError(f"{endpoint} shows another certificate, {shown}", hint)
+            return await _open(stream, endpoint)
+        except trio.BrokenResourceError as exc:
+            await trio.aclose_forcefully(stream)
+            hint = (
+                "its certificate must be its pin's, or come from the ca in [transport.wss] and name its host"
+            )
+            raise TransportError(f"{endpoint}: TLS failed: {exc.__cause__ or exc}", hint) from exc
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+
+    async def serve(
+        self,
+        url: Endpoint,
+        handler: Callable[[trio.abc.Stream, Peer], Awaitable[None]],
+        *,
+        task_status: trio.TaskStatus[Endpoint],
+    ) -> NoReturn:
+        """See `Transport.serve`. Whoever comes, comes from the reverse proxy: addresses tell nothing."""
+        if not url.is_loopback:
+            raise TransportError(
+                f"cannot listen on {url}: without TLS, only loopback is allowed",
+                f"listen on {self.scheme}://127.0.0.1:{url.port}, behind a reverse proxy",
+            )
+
+        async def connection(tcp: trio.SocketStream, peer: Peer) -> None:
+            stream, reason = None, "timeout"
+            with trio.move_on_after(HANDSHAKE_TIMEOUT_S):
+                try:
+                    stream = await _accept(tcp)
+                except (ProtocolError, trio.BrokenResourceError):
+                    reason = "websocket"
+            if stream is None:
+                self.on_drop(peer, reason)
+                return
+            await handler(stream, peer)
+            await stream.send_close()
+
+        await serve_tcp(self, url, connection, address_is_peer=False, task_status=task_status)
+
+
+async def _next_event(stream: trio.abc.Stream, web: WSConnection) -> Event:
+    """The event that ends a handshake. Raises `ProtocolError`, `trio.BrokenResourceError`."""
+    while True:
+        for event in web.events():
+            return event
+        data = await stream.receive_some(CHUNK_BYTES)
+        if not data:
+            raise trio.BrokenResourceError("closed during the WebSocket handshake")
+        web.receive_data(bytes(data))
+
+
+async def _open(stream: trio.SSLStream[trio.SocketStream], endpoint: Endpoint) -> WebSocketStream:
+    web = WSConnection(ConnectionType.CLIENT)
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    await stream.send_all(
+        web.send(Request(host=f"{host}:{endpoint.port}", target=endpoint.params.get("path", "/")))
+    )
+    try:
+        event = await _next_event(stream, web)
+    except ProtocolError as exc:
+        raise TransportError(f"{endpoint} speaks no WebSocket: {exc}", "is it the reverse proxy?") from exc
+    if isinstance(event, AcceptConnection):
+        return WebSocketStream(stream, web)
+    status = event.status_code if isinstance(event, RejectConnection) else 0
+    if status in NOBODY:
+        raise UnreachableError(f"{endpoint} answers {status}", "is the node behind the reverse proxy up?")
+    hint = "does the reverse proxy pass Upgrade on, and is path in the endpoint right?"
+    raise TransportError(f"{endpoint} answers {status} instead of opening a WebSocket", hint)
+
+
+async def _accept(tcp: trio.SocketStream) -> WebSocketStream | None:
+    web = WSConnection(ConnectionType.SERVER)
+    await _next_event(tcp, web)  # it is a Request, else there is a ProtocolError
+    await tcp.send_all(web.send(AcceptConnection()))
+    return WebSocketStream(tcp, web)
