@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab test test-spark test-browser check sim soak crash chaos bench tour bench-spark wheel debs clean help
+.PHONY: lab test test-spark test-browser test-i2p check sim soak crash chaos bench tour bench-spark wheel debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
@@ -25,13 +25,16 @@ lab: .venv/base ## a farm of three nodes on this machine, ranked by Spark (LAB="
 	else $(MAKE) --silent --no-print-directory .venv/spark && .venv/bin/garlicfarm lab --until ranked $(LAB); fi
 
 test: check ## ruff, mypy and the tests
-	.venv/bin/python -m pytest -m "not spark" --must-run "$(MUST_RUN)"
+	.venv/bin/python -m pytest -m "not spark and not i2p" --must-run "$(MUST_RUN)"
 
 test-spark: .venv/test .venv/spark ## the tests that need Spark (installs it: about 560 MiB)
 	.venv/bin/python -m pytest -m spark --must-run spark tests/spark
 
 test-browser: .venv/test ## the dashboard in Debian's Chromium, headless
 	.venv/bin/python -m pytest -m browser --must-run browser tests/browser
+
+test-i2p: .venv/test ## a farm over a private I2P network of real routers (needs i2pd and iproute2; minutes)
+	.venv/bin/python -m pytest -m i2p --must-run i2p tests/i2p
 
 check: .venv/test ## ruff and mypy only
 	.venv/bin/ruff check .

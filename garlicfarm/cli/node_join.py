@@ -216,7 +216,9 @@ class _Enrolment:
         while True:
             wait_s = RETRY_S
             try:
-                self._last_index = await ask_to_join(server, self._token.endpoints, connect, answer_s)
+                self._last_index = await ask_to_join(
+                    server, self._token.endpoints, connect, answer_s, raft.rpc_timeout_s
+                )
                 self._show("invited", 0, None)
                 wait_s = answer_s
             except NotYet as error:

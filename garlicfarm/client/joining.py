@@ -43,6 +43,7 @@ async def ask_to_join(
     endpoints: Mapping[int, str],
     connect: Callable[[str], Awaitable[Established]],
     timeout_s: float,
+    connect_timeout_s: float | None = None,
 ) -> int:
     """Find the leader and ask it to make ``server`` a member; the index of its last entry when it agreed.
 
@@ -50,7 +51,8 @@ async def ask_to_join(
 
     :param endpoints: id → endpoint of servers to begin with.
     :param connect: opens an authenticated stream to an endpoint, as the member that ``server`` is to be.
-    :param timeout_s: for each server that is asked.
+    :param timeout_s: for each answer of a server that is asked.
+    :param connect_timeout_s: for each connection; None: the same.
     :raises NotYet: no leader was found, or it cannot do it now, or not connect to ``server``.
     :raises LocalProtocolError: id or endpoint is another's, or was (the caller's fault).
     :raises AuthError: the farm's secret is another one.
@@ -68,7 +70,7 @@ async def ask_to_join(
         asked.add(target)
         if known.get(server.id, server.endpoint) != server.endpoint:
             raise _refused(server, Refusal.ID_USED)
-        answer = await _ask(server, target, partial(connect, known[target]), timeout_s)
+        answer = await _ask(server, target, partial(connect, known[target]), timeout_s, connect_timeout_s)
         if isinstance(answer, GarlicFarmError):
             failures.append(answer)
             continue
@@ -96,11 +98,21 @@ async def ask_to_join(
 
 
 async def _ask(
-    server: ClusterServer, target: int, connect: Callable[[], Awaitable[Established]], timeout_s: float
+    server: ClusterServer,
+    target: int,
+    connect: Callable[[], Awaitable[Established]],
+    timeout_s: float,
+    connect_timeout_s: float | None,
 ) -> Response | GarlicFarmError:
     """What ``target`` answers, to the question who leads if that is another one; or why it does not."""
     backoff = Backoff(random.random, longest_s=timeout_s)
-    caller = Caller(connect, server_id=target, timeout_s=timeout_s, backoff=backoff)
+    caller = Caller(
+        connect,
+        server_id=target,
+        timeout_s=timeout_s,
+        backoff=backoff,
+        connect_timeout_s=connect_timeout_s,
+    )
     entry = LogEntry(0, ValueType.CLUSTER_SERVER, encode_cluster_server(server))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(caller.run)

@@ -29,6 +29,7 @@ import trio
 
 from garlicfarm.certificates import pin_of_file
 from garlicfarm.errors import ConfigError, RouterError
+from garlicfarm.i2p_tunnel import Tunnel, b32_address
 
 __all__ = [
     "I2pdRouter",
@@ -75,7 +76,13 @@ password = {password}
 [http]
 enabled = false
 [httpproxy]
-enabled = false
+enabled = {proxy}
+address = 127.0.0.1
+port = {proxy_port}
+inbound.length = {hops}
+outbound.length = {hops}
+inbound.quantity = 2
+outbound.quantity = 2
 [socksproxy]
 enabled = false
 [sam]
@@ -91,8 +98,8 @@ threshold = 0
 urls =
 yggurls =
 [exploratory]
-inbound.length = 1
-outbound.length = 1
+inbound.length = {hops}
+outbound.length = {hops}
 inbound.quantity = 2
 outbound.quantity = 2
 [persist]
@@ -106,8 +113,10 @@ type = server
 host = {address}
 port = 9000
 keys = leaf.dat
-inbound.length = 1
-outbound.length = 1
+"""
+LENGTHS = """\
+inbound.length = {hops}
+outbound.length = {hops}
 """
 
 
@@ -124,7 +133,11 @@ class I2pdRouter:
     bandwidth_kb: int
     """Configured bandwidth, KiB/s, the same each way."""
     leaf: bytes
-    """The destination of its one server tunnel, in binary form."""
+    """The destination of a server tunnel, in binary form."""
+    proxy: str
+    """The URL of its HTTP proxy, "" if it has none."""
+    address_of_tunnel: str
+    """The b32 address of the tunnel that it was given, "" if it was given none."""
 
 
 def check_programs() -> None:
@@ -153,9 +166,13 @@ def reexec_in_private_network(argv: Sequence[str]) -> NoReturn:
 
 
 @asynccontextmanager
-async def i2pd_network(base_dir: Path, count: int) -> AsyncIterator[list[I2pdRouter]]:
+async def i2pd_network(
+    base_dir: Path, count: int, tunnels: Sequence[Tunnel] = ()
+) -> AsyncIterator[list[I2pdRouter]]:
     """Run ``count`` (1 … 200) i2pd routers that know each other, below ``base_dir``.
 
+    ``tunnels``, if any, is one more server tunnel for each router, which then has an HTTP proxy too. All
+    tunnels are of no hops in that case, else of one: so few routers do not always make longer ones.
     Yields them once every I2PControl answers; tunnels come about in the seconds after.
     On the way out, and when cancelled, every router is ended; they also end if this process is killed.
 
@@ -168,11 +185,15 @@ async def i2pd_network(base_dir: Path, count: int) -> AsyncIterator[list[I2pdRou
             ["i2pd would reach the public network from here: use reexec_in_private_network, or unshare -rn"]
         )
     _ip("link", "set", "lo", "up")
-    data_dirs = [_configure(base_dir / f"i2pd{i + 1}", i) for i in range(count)]
+    data_dirs = [
+        _configure(base_dir / f"i2pd{i + 1}", i, tunnels[i] if tunnels else None) for i in range(count)
+    ]
 
     # The first start makes the router's keys; only then can each be told of the others.
     async with _running(data_dirs, "--i2pcontrol.enabled=0") as processes:
-        await _wait_for(processes, lambda i: _has_keys(data_dirs[i]))
+        await _wait_for(
+            processes, lambda i: _has_keys(data_dirs[i], [each.keys for each in tunnels[i : i + 1]])
+        )
     for data_dir in data_dirs:
         for other in data_dirs:
             if other is not data_dir:
@@ -191,6 +212,8 @@ async def i2pd_network(base_dir: Path, count: int) -> AsyncIterator[list[I2pdRou
                 data_dir=data_dir,
                 bandwidth_kb=_bandwidth_kb(i),
                 leaf=_identity((data_dir / "leaf.dat").read_bytes()),
+                proxy=f"http://127.0.0.1:{_proxy_port(i)}" if tunnels else "",
+                address_of_tunnel=b32_address(data_dir / tunnels[i].keys) if tunnels else "",
             )
             for i, data_dir in enumerate(data_dirs)
         ]
@@ -263,10 +286,16 @@ def _bandwidth_kb(i: int) -> int:
     return 4096 + 512 * i
 
 
-def _configure(data_dir: Path, i: int) -> Path:
+def _proxy_port(i: int) -> int:
+    return 4444 + i
+
+
+def _configure(data_dir: Path, i: int, tunnel: Tunnel | None) -> Path:
     data_dir.mkdir(mode=0o700, parents=True)
     _ip("address", "replace", f"{_address(i)}/32", "dev", "lo")
     password = secrets.token_hex(16)
+    hops = 1 if tunnel is None else 0
+    lengths = LENGTHS.format(hops=hops)
     _write_secret(data_dir / "i2pcontrol.password", password + "\n")
     _write_secret(
         data_dir / "i2pd.conf",
@@ -276,9 +305,13 @@ def _configure(data_dir: Path, i: int) -> Path:
             bandwidth_kb=_bandwidth_kb(i),
             control_port=CONTROL_PORT,
             password=password,
+            proxy="false" if tunnel is None else "true",
+            proxy_port=_proxy_port(i),
+            hops=hops,
         ),
     )
-    (data_dir / "tunnels.conf").write_text(TUNNEL.format(address=_address(i)))
+    farm = "" if tunnel is None else tunnel.i2pd() + lengths
+    (data_dir / "tunnels.conf").write_text(TUNNEL.format(address=_address(i)) + lengths + farm)
     for folder in ("tunnels.d", "certs"):
         (data_dir / folder).mkdir()
     return data_dir
@@ -312,8 +345,8 @@ def _identity(data: bytes) -> bytes:
     return data[: 387 + int.from_bytes(data[385:387], "big")]
 
 
-def _has_keys(data_dir: Path) -> bool:
-    return (data_dir / "router.info").exists() and (data_dir / "leaf.dat").exists()
+def _has_keys(data_dir: Path, more: Sequence[str]) -> bool:
+    return all((data_dir / name).exists() for name in ("router.info", "leaf.dat", *more))
 
 
 def _has_certificate(data_dir: Path) -> bool:

@@ -1,0 +1,205 @@
+"""Run inside a network namespace: a farm whose members reach each other through real i2pd routers only.
+
+Prints what came about, a line of JSON each; `test_farm_over_i2p.py` judges the exit code and the last line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from garlicfarm.errors import GarlicFarmError
+from garlicfarm.i2p_tunnel import Tunnel
+from garlicfarm.master_key import mint_master_key
+from garlicfarm.provision import FarmPlan, MemberPlan
+from garlicfarm.testing.i2pd import I2pdRouter, i2pd_network
+from garlicfarm.testing.processes import NodeProcess, ProcessFarm, process_farm
+
+DEADLINE_S = 600.0
+PORTS = (27151, 27152, 27153, 27154)
+JOINING = 4
+COMMAND = (sys.executable, "-m", "garlicfarm")
+
+
+def plan_of(router: I2pdRouter, port: int) -> MemberPlan:
+    return MemberPlan(
+        endpoint=f"i2p://{router.address_of_tunnel}:27150",
+        listen=f"i2p://127.0.0.1:{port}",
+        admin_url="https://127.0.0.1:0",
+        router={
+            "plugin": "i2pcontrol",
+            "url": router.url,
+            "password_file": str(router.password_file),
+            "pin": router.pin,
+        },
+        leaves=(b64encode(router.leaf, b"-~").decode(),),
+    )
+
+
+def name_proxy(directory: Path, router: I2pdRouter) -> None:
+    with (directory / "garlicfarm.toml").open("a") as file:
+        file.write(f'\n[transport.i2p]\nproxy = "{router.proxy}"\n')
+
+
+class Story:
+    """Says what came about and how long it took."""
+
+    def __init__(self) -> None:
+        self._since = trio.current_time()
+
+    def tell(self, what: str, **more: Any) -> None:
+        now = trio.current_time()
+        print(json.dumps({"what": what, "took_s": round(now - self._since, 1), **more}), flush=True)
+        self._since = now
+
+
+async def status(node: NodeProcess, farm: str) -> dict[str, Any]:
+    async with node.client() as client:
+        found: dict[str, Any] = await client.status(farm)
+    return found
+
+
+async def leader_of(farm: ProcessFarm, but: int = 0) -> tuple[int, int]:
+    """The leader that all nodes that run name, and its term, once that is not ``but``."""
+    while True:
+        running = [node for node in farm.nodes.values() if node.process is not None]
+        views = set()
+        for node in running:
+            try:
+                told = await status(node, farm.name)
+            except GarlicFarmError:
+                views.add((None, 0))
+            else:
+                views.add((told["leader"], told["term"]))
+        if len(views) == 1:
+            leader, term = views.pop()
+            if leader not in (None, but) and farm.nodes[leader].process is not None:
+                return leader, term
+        await trio.sleep(0.5)
+
+
+async def post(farm: ProcessFarm, node_id: int, number: int) -> int:
+    """Post a note at one node; its index, after its commit."""
+    note = {"cluster": farm.name, "date": number, "id": 0, "sequence": number, "config": {"by": "local"}}
+    async with farm.nodes[node_id].client() as client:
+        index, _ = await client.post(farm.name, json.dumps(note).encode())
+    return index
+
+
+async def applied(farm: ProcessFarm, index: int) -> None:
+    """Every node that runs has applied up to ``index``."""
+    for node in farm.nodes.values():
+        if node.process is not None:
+            while (await status(node, farm.name))["applied"] < index:  # noqa: ASYNC110 - of another process
+                await trio.sleep(0.2)
+
+
+async def entries(node: NodeProcess, farm: str, up_to: int) -> list[tuple[int, int, bytes]]:
+    found: list[tuple[int, int, bytes]] = []
+    async with node.client() as client:
+        while not found or found[-1][0] < up_to:
+            page, after = await client.page(farm, found[-1][0] if found else 0)
+            found += [(entry.index, entry.term, entry.value) for entry in page.entries]
+            if after >= up_to:
+                break
+    return [each for each in found if each[0] <= up_to]
+
+
+async def join(farm: ProcessFarm, directory: Path, router: I2pdRouter) -> None:
+    """A fourth node, as its administrator would do it: a token made at a member, and `node join`."""
+    token = directory / "token"
+    member = farm.nodes[1]
+    config = str(member.directory / "garlicfarm.toml")
+    await trio.run_process(
+        [*COMMAND, "member", "token", "--config", config, "--id", str(JOINING), "--out", str(token)],
+        capture_stderr=True,
+    )
+    endpoint = f"i2p://{router.address_of_tunnel}:27150"
+    joined = directory / "joined"
+    options = ["--listen", f"i2p://127.0.0.1:{PORTS[3]}", "--admin-url", "https://127.0.0.1:0"]
+    done = await trio.run_process(
+        [*COMMAND, "node", "join", str(joined), "--token-file", str(token), "--endpoint", endpoint, *options],
+        env={**os.environ, "GARLICFARM_TRANSPORT__I2P__PROXY": router.proxy},
+        capture_stderr=True,
+        check=False,
+    )
+    if done.returncode:
+        raise AssertionError(f"node join ended with {done.returncode}: {done.stderr.decode()}")
+    name_proxy(joined, router)
+    farm.nodes[JOINING] = NodeProcess(JOINING, joined)
+    await farm.start(JOINING)
+
+
+async def main(directory: Path) -> None:
+    story = Story()
+    tunnels = [Tunnel("garlicfarm-farm", "127.0.0.1", port, 27150, "garlicfarm-farm.dat") for port in PORTS]
+    master = directory / "master.key"
+    plan = FarmPlan(preset="i2p", master=mint_master_key(master), master_key_file=master)
+    with trio.fail_after(DEADLINE_S):
+        async with i2pd_network(directory / "routers", len(PORTS), tunnels) as routers:
+            story.tell("routers", count=len(routers))
+            members = {i + 1: plan_of(routers[i], PORTS[i]) for i in range(3)}
+            async with process_farm(directory / "farm", members, plan, start=False) as farm:
+                for node in farm.nodes.values():
+                    name_proxy(node.directory, routers[node.id - 1])
+                    await farm.start(node.id)
+                await live(farm, directory, routers, story)
+
+
+async def live(farm: ProcessFarm, directory: Path, routers: list[I2pdRouter], story: Story) -> None:
+    leader, term = await leader_of(farm)
+    story.tell("election", leader=leader, term=term)
+
+    for number in range(1, 11):
+        index = await post(farm, number % 3 + 1, number)
+    await applied(farm, index)
+    story.tell("replication", index=index)
+
+    publishers: set[int | None] = {None}
+    while len(publishers) != 1 or None in publishers:
+        await trio.sleep(1)
+        publishers = {(await status(node, farm.name))["publisher"] for node in farm.nodes.values()}
+    (publisher,) = publishers
+    story.tell("publisher", publisher=publisher)
+
+    await join(farm, directory, routers[3])
+    told = await status(farm.nodes[1], farm.name)
+    assert [each["id"] for each in told["members"]] == [1, 2, 3, JOINING], told
+    assert {each["transport"] for each in told["members"]} == {"i2p"}, told
+    story.tell("join", members=len(told["members"]))
+
+    leader, term = await leader_of(farm)
+    victim = next(node_id for node_id in (1, 2, 3) if node_id != leader)
+    await farm.kill(victim)
+    for number in range(11, 16):
+        index = await post(farm, leader, number)
+    await farm.start(victim)
+    await applied(farm, index)
+    assert await leader_of(farm) == (leader, term), "a follower's death changed the leader"
+    story.tell("restart", node=victim)
+
+    async with farm.nodes[leader].client() as client:
+        await client.step_down(farm.name)
+    second, second_term = await leader_of(farm, but=leader)
+    story.tell("hand-over", leader=second, term=second_term)
+
+    await farm.kill(second)
+    third, third_term = await leader_of(farm, but=second)
+    await farm.start(second)
+    index = await post(farm, third, 16)
+    await applied(farm, index)
+    logs = [await entries(node, farm.name, index) for node in farm.nodes.values()]
+    assert all(log == logs[0] for log in logs), [len(log) for log in logs]
+    notes = [json.loads(value) for _, _, value in logs[0]]
+    assert [note["sequence"] for note in notes if note["id"] == 0] == list(range(1, 17))
+    story.tell("leader-change", leader=third, term=third_term, entries=len(logs[0]))
+
+
+if __name__ == "__main__":
+    trio.run(main, Path(sys.argv[1]))
