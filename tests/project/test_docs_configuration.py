@@ -13,7 +13,9 @@ import pytest
 from garlicfarm.config import model
 from garlicfarm.testing.simulated_router import SimulatedConfig
 from garlicfarm_plugin_i2pcontrol import I2PControlConfig
+from garlicfarm_transport_i2p import I2PConfig
 from garlicfarm_transport_ssl import SslConfig
+from garlicfarm_transport_wss import WssConfig
 
 TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
 SECTIONS: dict[str, type[msgspec.Struct]] = {
@@ -30,6 +32,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
 }
 PLUGINS: dict[str, type[msgspec.Struct]] = {
     "### [transport.ssl]": SslConfig,
+    "### [transport.i2p]": I2PConfig,
+    "### [transport.wss]": WssConfig,
     '`plugin = "simulated"`': SimulatedConfig,
     '`plugin = "i2pcontrol"`': I2PControlConfig,
 }
