@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import count
 from subprocess import DEVNULL
@@ -37,6 +37,10 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--no-sandbox",  # it has none where tests run as root
 )
+
+
+class Refused(Exception):
+    """The browser did not do what it was asked; so too where a page is just being replaced by another."""
 
 
 class Page:
@@ -76,9 +80,11 @@ class Page:
     async def until(self, expression: str, timeout_s: float = 30) -> None:
         """Wait until it is true; fails with the page's text where it does not become so."""
         with trio.move_on_after(timeout_s):
-            while not await self.value(expression):  # noqa: ASYNC110 - what is waited for has no event
+            while True:
+                with suppress(Refused):
+                    if await self.value(expression):
+                        return
                 await trio.sleep(0.1)
-            return
         raise AssertionError(f"{expression} is not true of:\n{await self.text()}")
 
     async def picture(self, width: int, height: int, *, dark: bool = False) -> bytes:
@@ -118,7 +124,8 @@ class Chromium:
                 while number not in self._answers:
                     await self._arrived.wait()
         answer = self._answers.pop(number)
-        assert "error" not in answer, (method, answer["error"])
+        if "error" in answer:
+            raise Refused(method, answer["error"])
         return dict(answer["result"])
 
     async def read(self) -> None:
