@@ -20,7 +20,15 @@ TIMEOUT_S = 660
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S + 30)
 def test_farm_over_real_routers_lives_through_a_join_deaths_and_leader_changes(tmp_path: Path) -> None:
-    command = ["unshare", "--map-root-user", "--net", "env", f"PYTHONPATH={ROOT}", sys.executable, str(SCRIPT)]
+    command = [
+        "unshare",
+        "--map-root-user",
+        "--net",
+        "env",
+        f"PYTHONPATH={ROOT}",
+        sys.executable,
+        str(SCRIPT),
+    ]
     ended = subprocess.run(
         [*command, str(tmp_path)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
