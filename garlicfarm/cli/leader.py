@@ -43,8 +43,18 @@ def show(options: Options) -> None:
 def stepdown(options: Options, to: int | None) -> None:
     """Let another member lead: the one that is best placed, or --to."""
 
+    from garlicfarm.errors import NotLeader
+
     async def step_down(client: AdminClient, farm: str) -> int:
-        return await client.step_down(farm, to or 0)
+        try:
+            return await client.step_down(farm, to or 0)
+        except NotLeader:
+            click.echo(
+                "only the leader hands over: run this on its machine, or name its admin URL with --node, and "
+                "a user that it knows",
+                err=True,
+            )
+            raise
 
     _print(options, {"leader": ask(options, step_down)})
 

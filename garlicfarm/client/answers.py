@@ -36,8 +36,8 @@ def distrust(error: BaseException | None, url: str) -> AuthError | None:
     why = getattr(error, "verify_message", None)  # OpenSSL's; a pin's failure has none
     if why is None:
         return AuthError(
-            f"{url} shows another certificate than the pinned one: a node's pin is at the end of `endpoint`"
-            " in its configuration"
+            f"{url} shows another certificate than the pinned one: another node answers there, or the pin is"
+            " wrong; a node's is at the end of `endpoint` in its configuration"
         )
     return AuthError(
         f"{url} shows a certificate that nobody vouches for ({why}): give its pin, as in"

@@ -371,8 +371,10 @@ class Node:
         self.metrics.listener_rejected.labels(scheme, reason).inc()
         if reason == "password":
             self.metrics.auth_failures.labels("").inc()
+        # After a restart of ours every right password comes over an old nonce first, and at once again.
+        level = logging.INFO if reason == "stale" else logging.WARNING
         # One cause for all addresses: whoever floods us may have many.
-        self._log.warning("rejected", address=peer.address, reason=reason, transport=scheme)
+        self._log.log(level, "rejected", address=peer.address, reason=reason, transport=scheme)
 
     async def _serve_stream(
         self, scheme: str, gates: Mapping[str, Gate], guard: Guard, stream: trio.abc.Stream, peer: Peer

@@ -63,7 +63,9 @@ class View:
     async def administer(self, action: str, args: dict[str, object], user: str) -> tuple[int, int]:
         application = self._farm.application
         if not isinstance(application, FarmApplication):
-            raise EntryRefused("action", "this farm's application has no administration")
+            raise EntryRefused(
+                "", f"farm {self.farm}: the application {self.application} has nothing to administer"
+            )
         now_ms = time.time_ns() // 1_000_000
         # No sequence: that belongs to the statuses of this member, which are being repeated.
         entry = encode_admin(self.farm, now_ms, self.node_id, None, action, user, args)

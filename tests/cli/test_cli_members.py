@@ -205,6 +205,11 @@ def test_leader_is_shown_and_hands_over(farm: FakeFarm, capsys: Capture) -> None
     assert capsys.readouterr().out.split() == ["LEADER", "2"]
     assert run(["leader", "stepdown", "--to", "3", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["leader"] == 3
+    farm.post_error = NotLeader(2, "ssl://b.example:1?pin=sha256-abc")
+    assert run(["leader", "stepdown"]) == Exit.NO_QUORUM
+    said = capsys.readouterr().err
+    assert "run this on its machine" in said
+    assert "error: the leader is member 2 at" in said
 
 
 def test_farm_without_leader_is_said_by_the_exit_code(

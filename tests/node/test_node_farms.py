@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,14 @@ from typing import Any
 import pytest
 import trio
 
-from garlicfarm.errors import AuthError, ConfigError, OutcomeUnknown, RemoteProtocolError, StorageError
+from garlicfarm.errors import (
+    AuthError,
+    ConfigError,
+    EntryRefused,
+    OutcomeUnknown,
+    RemoteProtocolError,
+    StorageError,
+)
 from garlicfarm.farm.log import LogApplication
 from garlicfarm.identity import member_password, read_secret_file
 from garlicfarm.node.farm import Farm
@@ -222,3 +230,26 @@ async def test_own_application_is_folded_alike_on_three_nodes_and_after_a_restar
         await nodes.leader()
         await nodes.applied(index)
         assert [application.snapshot() for application in made[3:]] == [chain] * 3
+
+
+async def test_farm_of_another_application_has_nothing_to_administer(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1) as nodes:
+        view = nodes.node(1).farms["farm"]
+        with pytest.raises(EntryRefused, match="the application log has nothing to administer"):
+            await view.administer("override", {"member": 1, "mode": "off"}, "local")
+
+
+async def test_old_nonce_after_a_restart_is_no_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, 2) as nodes:
+        await nodes.leader()
+        await nodes.stop(2)
+        with caplog.at_level(logging.INFO):
+            await nodes.start(2)
+            await nodes.leader()
+            with trio.fail_after(10):
+                while not (told := [each for each in caplog.records if each.message == "rejected"]):  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+        assert {each.garlicfarm_fields["reason"] for each in told} == {"stale"}
+        assert {each.levelno for each in told} == {logging.INFO}
