@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Self
+from typing import Any, Self
 
 from garlicfarm.cli import main
 from garlicfarm.raft.types import Persist
@@ -22,8 +22,8 @@ def sync_only_at_checkpoints() -> None:
     """SQLite's ``synchronous = NORMAL``: a commit in WAL mode is written, and not synced."""
     open_ = LogStore.open.__func__
 
-    def opened(cls: type[LogStore], directory: Path, *, farm: str) -> Self:
-        store = open_(cls, directory, farm=farm)
+    def opened(cls: type[LogStore], directory: Path, **how: Any) -> Self:
+        store = open_(cls, directory, **how)
         store.writes.execute("PRAGMA synchronous = NORMAL")
         return store
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -36,7 +37,11 @@ PATIENCE_S = 0.4
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deadlines of a fraction of a second instead of 10 and 30 s."""
     monkeypatch.setattr(garlicfarm_transport_ssl, "HANDSHAKE_TIMEOUT_S", PATIENCE_S)
-    monkeypatch.setattr(node_module, "Guard", partial(Guard, deadline_s=PATIENCE_S))
+
+    def impatient(**how: Any) -> Guard:
+        return Guard(**{**how, "deadline_s": PATIENCE_S})
+
+    monkeypatch.setattr(node_module, "Guard", impatient)
     monkeypatch.setattr(session_module, "PARTIAL_MESSAGE_TIMEOUT_S", PATIENCE_S)
 
 
