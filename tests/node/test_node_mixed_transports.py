@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import trio
 
+from garlicfarm.handshake import Guard
+from garlicfarm.node import node as node_module
 from garlicfarm.provision import MemberPlan
 from garlicfarm.testing.processes import free_ports
 from tests.node.cluster import Cluster, cluster
@@ -93,6 +95,22 @@ async def test_first_streams_that_lead_nowhere_cost_no_election(tmp_path: Path) 
                     await trio.sleep(0.02)
             assert await farm.leader() == leader
             assert {farm.farm(node_id).raw.status().term for node_id in farm.running} == {term}
+
+
+@pytest.mark.parametrize(("preset", "deadline_s"), [("clearnet", 10.0), ("i2p", 12.0)])
+async def test_whoever_logs_in_has_as_long_as_members_wait(
+    preset: str, deadline_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    class Noted(Guard):
+        def __init__(self, **how: Any) -> None:
+            given.append(how["deadline_s"])
+            super().__init__(**how)
+
+    monkeypatch.setattr(node_module, "Guard", Noted)
+    async with cluster(tmp_path, preset=preset, raft={}):
+        assert given == [deadline_s]
 
 
 async def test_member_that_nobody_finds_has_its_cause_in_the_status(tmp_path: Path) -> None:
