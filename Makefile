@@ -77,7 +77,7 @@ clean: ## remove what was built and cached, but for .venv
 	find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 # Debian's Python has `venv` without what it needs, which leaves half an environment behind.
 .venv/bin/python:
