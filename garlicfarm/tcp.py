@@ -32,7 +32,9 @@ async def serve_tcp(
     try:
         first, *others = await trio.open_tcp_listeners(url.port, host=url.host)
     except (OSError, UnicodeError) as exc:
-        raise TransportError(f"cannot listen on {url}: {exc}", "is it in use?") from exc
+        raise TransportError(
+            f"cannot listen on {url}: {exc}", "set `url` of [[listener]] to a free address"
+        ) from exc
     for other in others:
         other.socket.close()
     host, port = first.socket.getsockname()[:2]

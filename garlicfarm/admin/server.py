@@ -71,7 +71,8 @@ async def serve(
         listeners = await trio.open_tcp_listeners(url.port, host=url.hostname)
     except OSError as error:
         raise TransportError(
-            f"cannot listen on {bind}: {error.strerror or error}", "set admin.url to a free address"
+            f"cannot listen on {bind}: {error.strerror or error}",
+            "set admin.url (`node join`: --admin-url) to a free address",
         ) from error
     if url.port == 0:
         # A name with several addresses would get a port for each.

@@ -223,12 +223,13 @@ def wait_for_end(pid: int) -> None:
 def test_make_targets_on_the_pages_exist() -> None:
     named = set()
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
-        named |= set(
-            re.findall(r"(?:^|`|sudo )make ([a-z]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-        )
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        typed = FENCE.sub(lambda block: "" if block["info"] == "text" else block[0], path.read_text("utf-8"))
+        named |= set(re.findall(r"(?:^|`|sudo )make ([a-z0-9-]+)", typed, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"lab", "test"} <= named
     assert named <= targets
+    helped = run("make", "help", cwd=ROOT).stdout
+    assert {line.split()[1] for line in helped.splitlines()} == targets
 
 
 def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
