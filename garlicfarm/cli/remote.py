@@ -45,6 +45,7 @@ def find_node(options: Options) -> Access:
     written while it runs), the credential of the user ``local``, and the certificate, which is pinned.
 
     :raises ConfigError: no such configuration, or a file in it cannot be used.
+    :raises UnreachableError: the node of this machine does not run, and would choose a port when it does.
     """
     if options.node:
         if options.user is None or options.password_file is None:
@@ -81,9 +82,13 @@ def connect(options: Options) -> AdminClient:
 
 
 def _local_url(data_dir: Path, configured: str) -> str:
+    from garlicfarm.errors import UnreachableError
+
     try:
         url = (data_dir / "admin.url").read_text(encoding="ascii").strip()
     except FileNotFoundError:
+        if configured.endswith(":0"):  # any free port: only the running node knows which
+            raise UnreachableError(f"no node runs in {data_dir}", "start it: garlicfarm node start") from None
         url = configured
     # Bound to all addresses, it is reached at the loopback one.
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")

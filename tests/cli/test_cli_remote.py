@@ -18,6 +18,7 @@ import pytest
 import trio
 
 from garlicfarm.cli import run
+from garlicfarm.provision import FarmPlan, MemberPlan, create_farm
 from tests.admin.fake_node import FakeNode
 
 CONFIG = """
@@ -262,6 +263,15 @@ def test_command_that_gets_no_answer_says_why_by_its_exit_code(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("error: ")
+
+
+def test_node_that_chooses_its_port_and_does_not_run_is_to_be_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    member = MemberPlan(endpoint="ssl://127.0.0.1:1", admin_url="https://127.0.0.1:0")
+    directory = create_farm(tmp_path / "out", {1: member}, FarmPlan(name="farm")).directories[1]
+    assert run(["status", "--config", str(directory / "garlicfarm.toml")]) == 3
+    assert "no node runs in" in capsys.readouterr().err
 
 
 def test_farm_is_to_be_named_where_there_are_several(
