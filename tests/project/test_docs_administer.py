@@ -38,7 +38,7 @@ async def test_every_command_of_the_guide_works_on_a_member(tmp_path: Path) -> N
             said += done.stdout
         made = (farm.nodes[1].directory / "node-3.toml").read_text()
     assert 'endpoint = "ssl://c.example:27150"' in made
-    assert rb'\"admin\":{\"action\":\"weights\"' in said
+    assert rb"\"admin\":{\"action\":\"weights\"" in said
     assert b"farm farm: healthy, leader" in said
 
 
