@@ -253,10 +253,10 @@ class Leadership:
     def _waits(self, peer: int, progress: Progress) -> bool:
         """Whether an answer has to come before ``peer``, who is behind, is sent more."""
         config, enrolment = self._member.config, self._changes.enrolment(peer)
-        if self._is_held(peer, progress):
-            assert enrolment is not None
+        gone = progress.next_index < self._member.log.first_index
+        if enrolment is not None and (not enrolment.invited or (not gone and self._is_held(peer, progress))):
             return progress.unreachable or bool(enrolment.seq)
-        if progress.next_index < self._member.log.first_index:
+        if gone:
             return progress.unreachable or (progress.snapshot is not None and bool(progress.snapshot.seq))
         return progress.paused(config.max_inflight_messages, config.max_inflight_bytes)
 
