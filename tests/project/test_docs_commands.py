@@ -228,7 +228,7 @@ def test_make_targets_on_the_pages_exist() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"lab", "test"} <= named
     assert named <= targets
-    helped = run("make", "help", cwd=ROOT).stdout
+    helped = run("make", "--no-print-directory", "help", cwd=ROOT).stdout
     assert {line.split()[1] for line in helped.splitlines()} == targets
 
 

@@ -50,7 +50,10 @@ def test_log_words_on_the_metrics_page_are_those_of_the_code() -> None:
     logged = set()
     for path in (ROOT / "garlicfarm").rglob("*.py"):
         logged |= set(
-            re.findall(r'log\.(?:info|warning|error)\(\s*"([a-z-]+)"', path.read_text(encoding="utf-8"))
+            re.findall(
+                r'log\.(?:info|warning|error|log)\((?:level, )?\s*"([a-z-]+)"',
+                path.read_text(encoding="utf-8"),
+            )
         )
     computed = {"became-follower", "became-candidate", "became-leader", "farm-failed", "removed"}
     assert said == logged | computed
