@@ -37,6 +37,7 @@ WAIT_S = 2.0  # for a node that has not come as far as another one
 TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 4.0  # shorter than the listener's
+_HINT = "is the node running, and the URL right?"
 TURNS = 3  # how often each node is tried in a row without any progress
 
 
@@ -214,7 +215,7 @@ class FarmFeed:
             except UnreachableError as error:
                 problems.append(error.cause)
                 self._turn()
-        raise UnreachableError("; ".join(problems), "is the node running, and the URL right?")
+        raise UnreachableError("; ".join(problems), _HINT)
 
     def _turn(self) -> None:
         self._nodes.append(self._nodes.pop(0))
@@ -250,7 +251,7 @@ def _mapped(url: str) -> Iterator[None]:
         distrusted = distrust(error, url)
         if distrusted is not None:
             raise distrusted from error
-        raise UnreachableError(f"{url}: {error or type(error).__name__}") from error
+        raise UnreachableError(f"{url}: {error or type(error).__name__}", _HINT) from error
 
 
 def _check(url: str, response: httpx.Response) -> None:

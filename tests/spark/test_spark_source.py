@@ -213,7 +213,7 @@ def test_reader_that_cannot_read_says_why(
 def test_reader_of_a_node_with_another_certificate_refuses(server: FeedServer) -> None:
     url = f"{server.url.partition('?')[0]}?pin=sha256-{'A' * 43}"
     found = reader(server, url=url)
-    with pytest.raises(AuthError, match="is not the node that it should be"):
+    with pytest.raises(AuthError, match="shows another certificate than the pinned"):
         found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())
 
 
