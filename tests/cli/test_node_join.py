@@ -140,6 +140,18 @@ async def invite(farm: ProcessFarm, directory: Path, *more: object) -> Joiner:
     return Joiner(directory, done.out)
 
 
+async def seen(farm: ProcessFarm, by: int, member: int, *, reachable: bool) -> None:
+    """Wait until ``by`` says of ``member`` that it is reachable, or that it is not."""
+    with trio.fail_after(TIMEOUT_S):
+        async with farm.nodes[by].client() as client:
+            while True:
+                rows = (await client.members(farm.name))["members"]
+                (role,) = [row["role"] for row in rows if row["id"] == member]
+                if (role not in ("unreachable", "unknown")) == reachable:
+                    return
+                await trio.sleep(0.05)
+
+
 async def members(farm: ProcessFarm) -> list[int]:
     async with farm.nodes[await leader(farm)].client() as client:
         return sorted(row["id"] for row in (await client.members(farm.name))["members"])
@@ -403,12 +415,7 @@ async def test_quorum_is_kept_and_a_leader_that_is_removed_hands_over_first(tmp_
         first = await leader(farm)
         second, third = sorted({1, 2, 3} - {first})
         await farm.kill(third)
-        with trio.fail_after(TIMEOUT_S):
-            role = ""
-            while role != "unreachable":
-                async with farm.nodes[first].client() as client:
-                    rows = (await client.members(farm.name))["members"]
-                (role,) = [row["role"] for row in rows if row["id"] == third]
+        await seen(farm, first, third, reachable=False)
         done = await cli("member", "remove", second, *who())
         assert (done.code, "use --force" in done.err) == (Exit.ERROR, True), done.err
         assert "2 of 3 members reachable, 2 needed; after the change 1 of 2" in done.err
@@ -417,6 +424,7 @@ async def test_quorum_is_kept_and_a_leader_that_is_removed_hands_over_first(tmp_
             with pytest.raises(ProposalDropped, match="too-few-members-heard"):
                 await client.remove_member(farm.name, second)
         await farm.start(third)
+        await seen(farm, first, third, reachable=True)
 
         done = await cli("member", "remove", first, *who())
         assert done.code == 0, done.err
