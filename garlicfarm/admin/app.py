@@ -408,7 +408,8 @@ def _answer_error(request: Request, error: Exception) -> Response:
     if problem is None:
         raise error
     farm: FarmView | None = request.scope.get(_FARM)
-    if isinstance(error, NotLeader) and farm is not None and (url := farm.leader_url()) is not None:
+    url = farm.leader_url() if isinstance(error, NotLeader) and farm is not None else None
+    if url is not None and url.isascii() and url.isprintable():  # what a header can carry
         problem.headers = [*problem.headers, ("Garlic-Farm-Leader-Url", url)]
     return _response(request, problem, error.first_index - 1 if isinstance(error, Compacted) else None)
 

@@ -90,7 +90,7 @@ def problem_of(error: GarlicFarmError) -> Problem | None:
     text = str(error)
     match error:
         case NotLeader(leader_id=int(leader), endpoint=endpoint):
-            hint = f"{leader} {endpoint}" if endpoint else str(leader)
+            hint = f"{leader} {endpoint}" if endpoint and endpoint.isascii() else str(leader)  # a header's
             return Problem(
                 421, "not-leader", text, "Send it to the leader.", headers=[("Garlic-Farm-Leader", hint)]
             )

@@ -317,7 +317,9 @@ class ChallengeCache:
         for scheme, given in (item for value in www_authenticate for item in parse_header(value)):
             algorithm = given.get("algorithm", "MD5").upper()
             qops = {word.strip() for word in given.get("qop", "").split(",")}
-            if scheme != "digest" or algorithm not in ALGORITHMS or "auth" not in qops:
+            # What we cannot send back we cannot answer.
+            sendable = all(_QUOTABLE.fullmatch(given.get(name, "")) for name in ("realm", "nonce", "opaque"))
+            if scheme != "digest" or algorithm not in ALGORITHMS or "auth" not in qops or not sendable:
                 continue
             if best is None or ALGORITHMS.index(algorithm) > ALGORITHMS.index(best.algorithm):
                 stale = given.get("stale", "").lower() == "true"

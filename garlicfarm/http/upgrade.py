@@ -25,6 +25,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from urllib.parse import quote
 
 import h11
 
@@ -309,7 +310,8 @@ class Initiator:
         self._sent = self._cache.authorization(
             self._key, method="GET", target=self._target, password=self._password, cnonce=cnonce
         )
-        headers = [("Host", self._host), ("Cache-Control", "no-cache")]
+        # A name beyond ASCII as RFC 3986 §3.2.2 writes it; h11 and servers take no other.
+        headers = [("Host", quote(self._host, safe=":[]%")), ("Cache-Control", "no-cache")]
         if self._sent is None:
             headers.append(("Connection", "close"))
         else:

@@ -254,6 +254,18 @@ async def test_post_not_taken_says_why_and_what_next(
         assert response.headers["garlic-farm-leader"] == "2 ssl://b.example:1"
 
 
+@pytest.mark.parametrize("name", ["名.example", "a\nb"])
+async def test_leader_whose_name_no_header_can_carry_is_named_by_its_id(
+    node: FakeNode, http: httpx.AsyncClient, name: str
+) -> None:
+    node.farm.post_error = NotLeader(2, f"ssl://{name}:1" if name.isprintable() else None)
+    node.farm.url_of_leader = f"https://{name}:2"
+    response = await http.post("/v1/farms/farm/log", content=b"entry")
+    problem(response, 421, "not-leader")
+    assert response.headers["garlic-farm-leader"] == "2"
+    assert "garlic-farm-leader-url" not in response.headers
+
+
 async def test_post_that_never_commits_ends_with_its_outcome_unknown(
     node: FakeNode, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -385,6 +385,9 @@ def test_learn_reads_challenges_joined_in_one_line() -> None:
         ['Digest realm="r", nonce="n"'],
         ['Digest realm="r", nonce="n", qop="auth-int"'],
         ['Digest realm="r", nonce="n", qop="auth", algorithm=MD5-sess'],
+        ['Digest realm="r", nonce="n\x01", qop="auth"'],
+        ['Digest realm="r\x7f", nonce="n", qop="auth"'],
+        ['Digest realm="r", nonce="n", qop="auth", opaque="\t"'],
     ],
 )
 def test_learn_without_a_usable_challenge_raises(headers: list[str]) -> None:

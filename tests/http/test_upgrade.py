@@ -76,6 +76,13 @@ def cached(gates: Mapping[str, Gate]) -> ChallengeCache:
     return cache
 
 
+def test_host_beyond_ascii_is_sent_as_a_header_can_carry_it() -> None:
+    initiator = Initiator(
+        host="名.example:27150", farm="secretname", user="7", password="p", cache=ChallengeCache()
+    )
+    assert b"\r\nHost: %E5%90%8D.example:27150\r\n" in initiator.request("cafe")
+
+
 def test_first_login_speaks_the_proposals_bytes() -> None:
     gates = make_gates()
     initiator = make_initiator()
