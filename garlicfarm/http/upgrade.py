@@ -25,7 +25,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from urllib.parse import quote
 
 import h11
 
@@ -257,6 +256,11 @@ def _encoded(headers: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode("latin-1")) for name, value in headers]
 
 
+def _in_ascii(host: str) -> str:
+    """A name that may be beyond ASCII, as a Host header can carry it. Source: RFC 3986 §3.2.2."""
+    return "".join(c if c.isascii() else "".join(f"%{byte:02X}" for byte in c.encode()) for c in host)
+
+
 class Initiator:
     """One login into a farm, over one or two outgoing connections.
 
@@ -310,8 +314,7 @@ class Initiator:
         self._sent = self._cache.authorization(
             self._key, method="GET", target=self._target, password=self._password, cnonce=cnonce
         )
-        # A name beyond ASCII as RFC 3986 §3.2.2 writes it; h11 and servers take no other.
-        headers = [("Host", quote(self._host, safe=":[]%")), ("Cache-Control", "no-cache")]
+        headers = [("Host", _in_ascii(self._host)), ("Cache-Control", "no-cache")]
         if self._sent is None:
             headers.append(("Connection", "close"))
         else:
