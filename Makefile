@@ -34,7 +34,7 @@ test-browser: .venv/test ## the dashboard in Debian's Chromium, headless
 	.venv/bin/python -m pytest -m browser --must-run browser tests/browser
 
 test-i2p: .venv/test ## a farm over a private I2P network of real routers (needs i2pd and iproute2; minutes)
-	.venv/bin/python -m pytest -m i2p --must-run i2p tests/i2p
+	.venv/bin/python -m pytest -m "i2p or spark" --must-run "i2p $(MUST_RUN)" tests/i2p
 
 check: .venv/test ## ruff and mypy only
 	.venv/bin/ruff check .

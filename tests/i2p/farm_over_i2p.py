@@ -1,6 +1,7 @@
 """Run inside a network namespace: a farm whose members reach each other through real i2pd routers only.
 
-Prints what came about, a line of JSON each; `test_farm_over_i2p.py` judges the exit code and the last line.
+Prints what came about, a line of JSON each; `test_farm_over_i2p.py` judges them, and the exit code. With the
+argument ``rank`` Spark ranks what is committed, as `garlicfarm rank`, from the nodes' admin listeners.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ import json
 import os
 import sys
 from base64 import b64encode
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from garlicfarm.cli.lab_rank import RankProcess, rank_process
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm.i2p_tunnel import Tunnel
 from garlicfarm.master_key import mint_master_key
@@ -23,15 +27,16 @@ from garlicfarm.testing.processes import NodeProcess, ProcessFarm, process_farm
 
 DEADLINE_S = 600.0
 PORTS = (27151, 27152, 27153, 27154)
+ADMIN_PORTS = (27161, 27162, 27163, 27164)  # a reader finds a node again that was started again
 JOINING = 4
 COMMAND = (sys.executable, "-m", "garlicfarm")
 
 
-def plan_of(router: I2pdRouter, port: int) -> MemberPlan:
+def plan_of(router: I2pdRouter, port: int, admin_port: int) -> MemberPlan:
     return MemberPlan(
         endpoint=f"i2p://{router.address_of_tunnel}:27150",
         listen=f"i2p://127.0.0.1:{port}",
-        admin_url="https://127.0.0.1:0",
+        admin_url=f"https://127.0.0.1:{admin_port}",
         router={
             "plugin": "i2pcontrol",
             "url": router.url,
@@ -111,6 +116,23 @@ async def entries(node: NodeProcess, farm: str, up_to: int) -> list[tuple[int, i
     return [each for each in found if each[0] <= up_to]
 
 
+async def ranked(farm: ProcessFarm, rank: RankProcess, beyond: int) -> dict[str, Any]:
+    """What Spark ranks at an index after ``beyond`` once every node that runs tells its own ranking of that
+    index: they are the same in every word."""
+    running = [node for node in farm.nodes.values() if node.process is not None]
+    while True:
+        told = []
+        for node in running:
+            async with node.client() as client:
+                told.append(await client.ranking(farm.name))
+        newest = rank.newest
+        if newest and newest["index"] > beyond and {each["index"] for each in told} == {newest["index"]}:
+            assert all(each == newest for each in told), (newest, told)
+            scores = {member["id"]: member["score"] for member in newest["members"]}
+            return {"index": newest["index"], "publisher": newest["publisher"], "scores": scores}
+        await trio.sleep(0.2)
+
+
 async def join(farm: ProcessFarm, directory: Path, router: I2pdRouter) -> None:
     """A fourth node, as its administrator would do it: a token made at a member, and `node join`."""
     token = directory / "token"
@@ -122,7 +144,8 @@ async def join(farm: ProcessFarm, directory: Path, router: I2pdRouter) -> None:
     )
     endpoint = f"i2p://{router.address_of_tunnel}:27150"
     joined = directory / "joined"
-    options = ["--listen", f"i2p://127.0.0.1:{PORTS[3]}", "--admin-url", "https://127.0.0.1:0"]
+    admin_url = f"https://127.0.0.1:{ADMIN_PORTS[3]}"
+    options = ["--listen", f"i2p://127.0.0.1:{PORTS[3]}", "--admin-url", admin_url]
     done = await trio.run_process(
         [*COMMAND, "node", "join", str(joined), "--token-file", str(token), "--endpoint", endpoint, *options],
         env={**os.environ, "GARLICFARM_TRANSPORT__I2P__PROXY": router.proxy},
@@ -136,7 +159,7 @@ async def join(farm: ProcessFarm, directory: Path, router: I2pdRouter) -> None:
     await farm.start(JOINING)
 
 
-async def main(directory: Path) -> None:
+async def main(directory: Path, *, with_spark: bool) -> None:
     story = Story()
     tunnels = [Tunnel("garlicfarm-farm", "127.0.0.1", port, 27150, "garlicfarm-farm.dat") for port in PORTS]
     master = directory / "master.key"
@@ -144,15 +167,19 @@ async def main(directory: Path) -> None:
     with trio.fail_after(DEADLINE_S):
         async with i2pd_network(directory / "routers", len(PORTS), tunnels) as routers:
             story.tell("routers", count=len(routers))
-            members = {i + 1: plan_of(routers[i], PORTS[i]) for i in range(3)}
+            members = {i + 1: plan_of(routers[i], PORTS[i], ADMIN_PORTS[i]) for i in range(3)}
             async with process_farm(directory / "farm", members, plan, start=False) as farm:
                 for node in farm.nodes.values():
                     name_proxy(node.directory, routers[node.id - 1])
                     await farm.start(node.id)
-                await live(farm, directory, routers, story)
+                spark = rank_process(directory / "rank", farm) if with_spark else nullcontext()
+                async with spark as rank:
+                    await live(farm, directory, routers, story, rank)
 
 
-async def live(farm: ProcessFarm, directory: Path, routers: list[I2pdRouter], story: Story) -> None:
+async def live(
+    farm: ProcessFarm, directory: Path, routers: list[I2pdRouter], story: Story, rank: RankProcess | None
+) -> None:
     leader, term = await leader_of(farm)
     story.tell("election", leader=leader, term=term)
 
@@ -167,6 +194,8 @@ async def live(farm: ProcessFarm, directory: Path, routers: list[I2pdRouter], st
         publishers = {(await status(node, farm.name))["publisher"] for node in farm.nodes.values()}
     (publisher,) = publishers
     story.tell("publisher", publisher=publisher)
+    if rank is not None:
+        story.tell("ranking", term=term, **await ranked(farm, rank, index))
 
     await join(farm, directory, routers[3])
     told = await status(farm.nodes[1], farm.name)
@@ -199,7 +228,9 @@ async def live(farm: ProcessFarm, directory: Path, routers: list[I2pdRouter], st
     notes = [json.loads(value) for _, _, value in logs[0]]
     assert [note["sequence"] for note in notes if note["id"] == 0] == list(range(1, 17))
     story.tell("leader-change", leader=third, term=third_term, entries=len(logs[0]))
+    if rank is not None:
+        story.tell("ranking", term=third_term, **await ranked(farm, rank, index))
 
 
 if __name__ == "__main__":
-    trio.run(main, Path(sys.argv[1]))
+    trio.run(partial(main, Path(sys.argv[1]), with_spark="rank" in sys.argv[2:]))

@@ -1,41 +1,52 @@
-"""A farm over a private I2P network of real routers (make test-i2p)."""
+"""A farm over a private I2P network of real routers (make test-i2p), ranked by Spark where there is one."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 SCRIPT = Path(__file__).with_name("farm_over_i2p.py")
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 660
+HAS_SPARK = find_spec("pyspark") is not None
+
+pytestmark = [
+    pytest.mark.i2pd,
+    pytest.mark.netns,
+    pytest.mark.slow,
+    pytest.mark.timeout(TIMEOUT_S + 30),
+]
 
 
-@pytest.mark.i2p
-@pytest.mark.i2pd
-@pytest.mark.netns
-@pytest.mark.slow
-@pytest.mark.timeout(TIMEOUT_S + 30)
-def test_farm_over_real_routers_lives_through_a_join_deaths_and_leader_changes(tmp_path: Path) -> None:
-    command = [
-        "unshare",
-        "--map-root-user",
-        "--net",
-        "env",
-        f"PYTHONPATH={ROOT}",
-        sys.executable,
-        str(SCRIPT),
-    ]
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What came about in one life of the farm, in order."""
+    command = ["unshare", "--map-root-user", "--net", "env", f"PYTHONPATH={ROOT}", sys.executable]
+    directory = str(tmp_path_factory.mktemp("i2p"))
     ended = subprocess.run(
-        [*command, str(tmp_path)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        [*command, str(SCRIPT), directory, *(["rank"] if HAS_SPARK else [])],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
     print(ended.stdout)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    told = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert [each["what"] for each in told] == [
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+@pytest.mark.i2p
+def test_farm_over_real_routers_lives_through_a_join_deaths_and_leader_changes(
+    told: list[dict[str, Any]],
+) -> None:
+    story = [each for each in told if each["what"] != "ranking"]
+    assert [each["what"] for each in story] == [
         "routers",
         "election",
         "replication",
@@ -45,6 +56,21 @@ def test_farm_over_real_routers_lives_through_a_join_deaths_and_leader_changes(t
         "hand-over",
         "leader-change",
     ]
-    last = told[-1]
-    assert last["leader"] != told[-2]["leader"] != told[1]["leader"]
-    assert last["term"] > told[-2]["term"] > told[1]["term"]
+    last = story[-1]
+    assert last["leader"] != story[-2]["leader"] != story[1]["leader"]
+    assert last["term"] > story[-2]["term"] > story[1]["term"]
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(not HAS_SPARK, reason="pyspark is not installed: make test-spark")
+def test_spark_ranks_what_is_committed_over_i2p_as_the_nodes_do_also_after_leader_changes(
+    told: list[dict[str, Any]],
+) -> None:
+    """The script has compared them, word by word and with every node, before it told them."""
+    first, last = (each for each in told if each["what"] == "ranking")
+    assert first["term"] < last["term"]
+    assert first["index"] < last["index"]
+    for ranking, members in ((first, {"1", "2", "3"}), (last, {"1", "2", "3", "4"})):
+        assert ranking["scores"].keys() == members
+        assert str(ranking["publisher"]) in members
+        assert all(ranking["scores"].values())
