@@ -1,6 +1,7 @@
 """Who may ask what: Digest users with roles, and a Bearer token for the scraper.
 
-The order of roles is reader < poster < admin: each may do what those below it may.
+The order of roles is reader < poster < admin: each may do what those below it may. Wrong passwords are
+answered as late as on the farm's listener, twice as late each time (`garlicfarm.handshake.Guard`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from starlette.requests import Request
 from garlicfarm.admin.contract import NodeView
 from garlicfarm.admin.problems import Problem
 from garlicfarm.errors import ConfigError
+from garlicfarm.handshake import Guard
 from garlicfarm.http.digest import ALGORITHMS, REALM, DigestVerifier, Verified
+from garlicfarm.transport import Peer
 
 __all__ = ["ROLES", "Gatekeeper"]
 
@@ -30,10 +33,11 @@ class Gatekeeper:
         self._users = node.users
         self._failures = node.metrics.auth_failures.labels("")
         self._token = metrics_token.encode()
+        self._guard = Guard()
         # A key of this process: after a restart clients are told `stale` and come back at once.
         self._digest = DigestVerifier(REALM, ALGORITHMS, os.urandom(32), node.users.lookup)
 
-    def user(self, request: Request, role: str) -> str:
+    async def user(self, request: Request, role: str) -> str:
         """The name of the user, who has at least ``role``. `Problem` 401 or 403."""
         origin = request.headers.get("origin")
         if origin is not None and origin != f"https://{request.headers.get('host')}":
@@ -57,6 +61,8 @@ class Gatekeeper:
         if not isinstance(answer, Verified):
             if answer.failed:
                 self._failures.inc()
+                address = request.client.host if request.client is not None else ""
+                await trio.sleep(self._guard.failed(Peer(address, True, None)))
             challenges = self._digest.challenges(now_s, os.urandom(16), stale=answer.stale)
             raise Problem(
                 401,

@@ -102,7 +102,7 @@ class _Api:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             try:
-                user = self._gate.user(request, role)
+                user = await self._gate.user(request, role)
             except Problem:
                 await _drain(request)
                 raise

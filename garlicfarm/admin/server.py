@@ -30,11 +30,14 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
 from garlicfarm.errors import ConfigError, TransportError
+from garlicfarm.handshake import Guard
 from garlicfarm.logs import EventLogger
+from garlicfarm.transport import Peer
 
 __all__ = ["serve"]
 
 MAX_CONNECTIONS = 128
+PER_ADDRESS = 96  # whoever holds these keeps out nobody else
 MAX_HEADER_BYTES = 16 << 10
 HANDSHAKE_S = 10.0
 HEADER_S = 10.0
@@ -133,14 +136,19 @@ class _Connections:
         self._tls = tls
         self._config = _config()
         self._context = WorkerContext(None)
+        self._guard = Guard(per_address=PER_ADDRESS, total=MAX_CONNECTIONS)
         self._open: set[_Watched] = set()
         self._events = EventLogger(logger, clock=trio.current_time)
 
     async def handle(self, stream: trio.SocketStream) -> None:
         """Serve one client to its end; never raises what is the client's fault or a defect."""
-        if len(self._open) >= MAX_CONNECTIONS:
-            return
-        with self._watched(stream) as watched:
+        try:
+            peer = Peer(stream.socket.getpeername()[0], True, None)
+        except OSError:
+            return  # it left while it was queued
+        with self._guard.admit(peer) as admitted, self._watched(stream) as watched:
+            if not admitted:
+                return
             secured = trio.SSLStream(watched, self._tls, server_side=True, https_compatible=True)
             try:
                 # hypercorn wants trio.SSLStream[SocketStream]; of the socket it asks the addresses only.

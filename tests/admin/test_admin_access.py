@@ -5,6 +5,7 @@ import logging
 import httpx
 import pytest
 import trio
+import trio.testing
 
 from garlicfarm.admin.app import create_app
 from garlicfarm.client import AdminClient
@@ -35,6 +36,25 @@ async def test_wrong_credentials_are_refused_alike_and_counted(
         with pytest.raises(AuthError, match="the user or the password is wrong"):
             await client.node()
     assert node.metrics.registry.get_sample_value("garlicfarm_auth_failures_total", {"farm": ""}) == 1
+
+
+async def test_wrong_passwords_are_answered_later_each_time_and_right_ones_at_once(
+    node: FakeNode, autojump_clock: trio.testing.MockClock
+) -> None:
+    app = create_app(node, shutdown=trio.Event())  # type: ignore[arg-type]
+
+    async def took_s(address: str, password: str) -> float:
+        transport, auth = httpx.ASGITransport(app, client=(address, 1)), httpx.DigestAuth("paul", password)
+        async with httpx.AsyncClient(transport=transport, base_url="https://node", auth=auth) as client:
+            begun = trio.current_time()
+            response = await client.get("/v1/node")
+        assert response.status_code == (200 if password == PASSWORDS["paul"][1] else 401)
+        return trio.current_time() - begun
+
+    guesses = [await took_s("192.0.2.7", "a guess") for _ in range(7)]
+    assert guesses == pytest.approx([0.25, 0.5, 1, 2, 4, 5, 5])
+    assert await took_s("192.0.2.7", PASSWORDS["paul"][1]) == pytest.approx(0)
+    assert await took_s("192.0.2.8", "a guess") == pytest.approx(0.25)
 
 
 async def test_no_or_basic_credentials_are_challenged_and_not_counted(node: FakeNode, url: str) -> None:

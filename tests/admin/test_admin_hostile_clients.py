@@ -21,9 +21,9 @@ GET = b"GET /v1/node HTTP/1.1\r\nHost: x\r\n"
 
 
 @asynccontextmanager
-async def plain(url: str) -> AsyncIterator[trio.SocketStream]:
+async def plain(url: str, source: str = "127.0.0.1") -> AsyncIterator[trio.SocketStream]:
     parts = urlsplit(url)
-    stream = await trio.open_tcp_stream(parts.hostname or "", parts.port or 0)
+    stream = await trio.open_tcp_stream(parts.hostname or "", parts.port or 0, local_address=source)
     try:
         yield stream
     finally:
@@ -31,8 +31,10 @@ async def plain(url: str) -> AsyncIterator[trio.SocketStream]:
 
 
 @asynccontextmanager
-async def secured(node: FakeNode, url: str) -> AsyncIterator[trio.SSLStream[trio.SocketStream]]:
-    async with plain(url) as stream:
+async def secured(
+    node: FakeNode, url: str, source: str = "127.0.0.1"
+) -> AsyncIterator[trio.SSLStream[trio.SocketStream]]:
+    async with plain(url, source) as stream:
         tls = trio.SSLStream(stream, client_tls(pin=node.pin, ca=None), https_compatible=True)
         await tls.do_handshake()
         yield tls
@@ -269,6 +271,17 @@ async def test_connections_beyond_the_limit_are_refused_and_the_others_served(
             with pytest.raises(trio.BrokenResourceError):
                 await knock(node, url)
         await trio.sleep(0.1)
+        assert (await knock(node, url)).startswith(b"HTTP/1.1 401")
+
+
+async def test_connections_of_one_address_leave_room_for_others(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("garlicfarm.admin.server.PER_ADDRESS", 2)
+    async with node.running() as url, secured(node, url, "127.0.0.66"), secured(node, url, "127.0.0.66"):
+        with pytest.raises(trio.BrokenResourceError):
+            async with secured(node, url, "127.0.0.66"):
+                pass
         assert (await knock(node, url)).startswith(b"HTTP/1.1 401")
 
 
