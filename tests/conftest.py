@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from garlicfarm.errors import ConfigError
-from garlicfarm.testing import i2pd
+from garlicfarm.testing import i2pd, tun_network
 
 HERE = Path(__file__).parent
 NAMESPACE = ("unshare", "--map-root-user", "--net")
@@ -61,11 +60,6 @@ def _fuse() -> str | None:
     return reason
 
 
-def _tun() -> str | None:
-    wires = ("env", f"PYTHONPATH={HERE / 'crash'}", sys.executable, str(HERE / "chaos" / "network.py"), "1")
-    return _program(*NAMESPACE, *wires)
-
-
 NEEDS: dict[str, Callable[[], str | None]] = {
     "browser": cache(partial(_program, "chromium", "--version")),
     "curl": cache(partial(_program, "curl", "--version")),
@@ -76,7 +70,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "nginx": cache(partial(_program, "nginx", "-v")),
     "openssl": cache(partial(_program, "openssl", "version")),
     "strace": cache(partial(_program, "strace", "-o", "/dev/null", "true")),
-    "tun": cache(_tun),
+    "tun": cache(partial(tun_network.why_unavailable, NAMESPACE)),
 }
 """Marker → why its tests cannot run here, None if they can. No other test asks what a machine has; only
 those with the marker ``spark`` skip by themselves, since without Spark they cannot even be imported."""

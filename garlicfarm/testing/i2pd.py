@@ -2,11 +2,13 @@
 
 The routers run in the network namespace of the calling process, which must have no interface but
 ``lo``: no packet can leave, whatever a router tries. Without such a namespace everything here refuses
-to start; `reexec_in_private_network` makes one (no root needed).
+to start; `reexec_in_private_network` makes one (no root needed). Or each router has one to itself, and
+between them are wires that fail as they are told (`tun_network`), which lead nowhere else either.
 
-Addresses are 198.18.0.11 and up, from the range for benchmarks (RFC 2544): i2pd before 2.51.0 drops
-peers at 127.0.0.0/8 and at private addresses whatever its configuration says. Each router has its own
-address and data directory, knows the others from files (no reseeding), and answers I2PControl.
+Addresses are 198.18.0.11 and up, or those of the hosts, from the range for benchmarks (RFC 2544): i2pd
+before 2.51.0 drops peers at 127.0.0.0/8 and at private addresses whatever its configuration says. Each
+router has its own address and data directory, knows the others from files (no reseeding), and answers
+I2PControl.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ import trio
 from garlicfarm.certificates import pin_of_file
 from garlicfarm.errors import ConfigError, RouterError
 from garlicfarm.i2p_tunnel import Tunnel, b32_address
+from garlicfarm.testing import tun_network
 
 __all__ = [
     "I2pdRouter",
@@ -37,6 +40,8 @@ __all__ = [
     "i2pd_network",
     "i2pd_restarted",
     "in_private_network",
+    "leaf_of",
+    "make_i2pd",
     "reexec_in_private_network",
 ]
 
@@ -63,8 +68,8 @@ floodfill = true
 bandwidth = {bandwidth_kb}
 share = 100
 [ntcp2]
-enabled = true
-published = true
+enabled = {ntcp2}
+published = {ntcp2}
 [ssu2]
 enabled = true
 published = true
@@ -138,6 +143,8 @@ class I2pdRouter:
     """The URL of its HTTP proxy, "" if it has none."""
     address_of_tunnel: str
     """The b32 address of the tunnel that it was given, "" if it was given none."""
+    place: str
+    """The file of its network namespace, "" if that is this process's."""
 
 
 def check_programs() -> None:
@@ -167,12 +174,16 @@ def reexec_in_private_network(argv: Sequence[str]) -> NoReturn:
 
 @asynccontextmanager
 async def i2pd_network(
-    base_dir: Path, count: int, tunnels: Sequence[Tunnel] = ()
+    base_dir: Path,
+    count: int,
+    tunnels: Sequence[Tunnel] = (),
+    wires: tun_network.Network | None = None,
 ) -> AsyncIterator[list[I2pdRouter]]:
     """Run ``count`` (1 … 200) i2pd routers that know each other, below ``base_dir``.
 
     ``tunnels``, if any, is one more server tunnel for each router, which then has an HTTP proxy too. All
     tunnels are of no hops in that case, else of one: so few routers do not always make longer ones.
+    ``wires``: the first router runs on their host 1, and so on; what talks to its proxy has to be there.
     Yields them once every I2PControl answers; tunnels come about in the seconds after.
     On the way out, and when cancelled, every router is ended; they also end if this process is killed.
 
@@ -180,17 +191,56 @@ async def i2pd_network(
     router ends or does not answer within 30 s.
     """
     check_programs()
-    if not in_private_network():
-        raise ConfigError(
-            ["i2pd would reach the public network from here: use reexec_in_private_network, or unshare -rn"]
-        )
-    _ip("link", "set", "lo", "up")
-    data_dirs = [
-        _configure(base_dir / f"i2pd{i + 1}", i, tunnels[i] if tunnels else None) for i in range(count)
-    ]
+    places = [await wires.place(i + 1) for i in range(count)] if wires else []
+    if not places:
+        if not in_private_network():
+            raise ConfigError(
+                [
+                    "i2pd would reach the public network from here: use reexec_in_private_network, "
+                    "or unshare -rn"
+                ]
+            )
+        _ip("link", "set", "lo", "up")
+        for i in range(count):
+            _ip("address", "replace", f"{_address(i)}/32", "dev", "lo")
+    addresses = [tun_network.address(i + 1) if wires else _address(i) for i in range(count)]
+    data_dirs = await make_i2pd(base_dir, addresses, tunnels, places)
+    async with _running(data_dirs, places) as processes:
+        # It listens at once, and then makes an RSA key of 4096 bits before it answers.
+        await _wait_for(processes, lambda i: _has_certificate(data_dirs[i]))
+        yield [
+            I2pdRouter(
+                address=addresses[i],
+                url=f"https://{addresses[i]}:{CONTROL_PORT}",
+                password_file=data_dir / "i2pcontrol.password",
+                pin=pin_of_file(data_dir / "i2pcontrol.crt.pem"),
+                pid=processes[i].pid,
+                data_dir=data_dir,
+                bandwidth_kb=_bandwidth_kb(i),
+                leaf=leaf_of(data_dir),
+                proxy=f"http://127.0.0.1:{_proxy_port(i)}" if tunnels else "",
+                address_of_tunnel=b32_address(data_dir / tunnels[i].keys) if tunnels else "",
+                place=places[i] if places else "",
+            )
+            for i, data_dir in enumerate(data_dirs)
+        ]
 
+
+async def make_i2pd(
+    base_dir: Path, addresses: Sequence[str], tunnels: Sequence[Tunnel] = (), places: Sequence[str] = ()
+) -> list[Path]:
+    """Make the data directories of routers that know each other, as `i2pd_network` runs them.
+
+    Nobody needs to have the addresses yet. Raises `RouterError` if a router makes no keys within 30 s.
+    """
+    # i2pd leaves Nagle's algorithm on: over slow wires, its TCP lets a message wait for the acknowledgement
+    # of the one before, for up to a round trip, as it happens. SSU2, which it has beside it, does not.
+    data_dirs = [
+        _configure(base_dir / f"i2pd{i + 1}", address, i, tunnels[i] if tunnels else None, not places)
+        for i, address in enumerate(addresses)
+    ]
     # The first start makes the router's keys; only then can each be told of the others.
-    async with _running(data_dirs, "--i2pcontrol.enabled=0") as processes:
+    async with _running(data_dirs, places, "--i2pcontrol.enabled=0") as processes:
         await _wait_for(
             processes, lambda i: _has_keys(data_dirs[i], [each.keys for each in tunnels[i : i + 1]])
         )
@@ -198,25 +248,7 @@ async def i2pd_network(
         for other in data_dirs:
             if other is not data_dir:
                 _introduce(data_dir, (other / "router.info").read_bytes())
-
-    async with _running(data_dirs) as processes:
-        # It listens at once, and then makes an RSA key of 4096 bits before it answers.
-        await _wait_for(processes, lambda i: _has_certificate(data_dirs[i]))
-        yield [
-            I2pdRouter(
-                address=_address(i),
-                url=f"https://{_address(i)}:{CONTROL_PORT}",
-                password_file=data_dir / "i2pcontrol.password",
-                pin=pin_of_file(data_dir / "i2pcontrol.crt.pem"),
-                pid=processes[i].pid,
-                data_dir=data_dir,
-                bandwidth_kb=_bandwidth_kb(i),
-                leaf=_identity((data_dir / "leaf.dat").read_bytes()),
-                proxy=f"http://127.0.0.1:{_proxy_port(i)}" if tunnels else "",
-                address_of_tunnel=b32_address(data_dir / tunnels[i].keys) if tunnels else "",
-            )
-            for i, data_dir in enumerate(data_dirs)
-        ]
+    return data_dirs
 
 
 @asynccontextmanager
@@ -226,27 +258,30 @@ async def i2pd_restarted(router: I2pdRouter, *options: str) -> AsyncIterator[Non
     ``options`` are i2pd's own and outdo its configuration file, as ``--i2pcontrol.address=127.0.0.1``.
     It is not waited for: I2PControl answers a little later. On the way out it is ended as there.
     """
-    async with _running([router.data_dir], *options):
+    async with _running([router.data_dir], [router.place] if router.place else [], *options):
         yield
 
 
 @asynccontextmanager
-async def _running(data_dirs: Sequence[Path], *options: str) -> AsyncIterator[list[subprocess.Popen[bytes]]]:
+async def _running(
+    data_dirs: Sequence[Path], places: Sequence[str], *options: str
+) -> AsyncIterator[list[subprocess.Popen[bytes]]]:
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        for data_dir in data_dirs:
-            processes.append(_start(data_dir, options))
+        for i, data_dir in enumerate(data_dirs):
+            into = ["nsenter", f"--net={places[i]}"] if places else []
+            processes.append(_start(into, data_dir, options))
         yield processes
     finally:
         with trio.CancelScope(shield=True):
             await _end(processes)
 
 
-def _start(data_dir: Path, options: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(into: Sequence[str], data_dir: Path, options: Sequence[str]) -> subprocess.Popen[bytes]:
     # Not trio's open_process: its worker thread would be the parent whose death counts.
     with (data_dir / "output").open("ab") as output:
         return subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "i2pd", *_arguments(data_dir), *options],
+            [*into, "setpriv", "--pdeathsig", "KILL", "i2pd", *_arguments(data_dir), *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -290,9 +325,8 @@ def _proxy_port(i: int) -> int:
     return 4444 + i
 
 
-def _configure(data_dir: Path, i: int, tunnel: Tunnel | None) -> Path:
+def _configure(data_dir: Path, address: str, i: int, tunnel: Tunnel | None, ntcp2: bool) -> Path:
     data_dir.mkdir(mode=0o700, parents=True)
-    _ip("address", "replace", f"{_address(i)}/32", "dev", "lo")
     password = secrets.token_hex(16)
     hops = 1 if tunnel is None else 0
     lengths = LENGTHS.format(hops=hops)
@@ -301,7 +335,8 @@ def _configure(data_dir: Path, i: int, tunnel: Tunnel | None) -> Path:
         data_dir / "i2pd.conf",
         CONFIGURATION.format(
             data_dir=data_dir,
-            address=_address(i),
+            address=address,
+            ntcp2=str(ntcp2).lower(),
             bandwidth_kb=_bandwidth_kb(i),
             control_port=CONTROL_PORT,
             password=password,
@@ -311,7 +346,7 @@ def _configure(data_dir: Path, i: int, tunnel: Tunnel | None) -> Path:
         ),
     )
     farm = "" if tunnel is None else tunnel.i2pd() + lengths
-    (data_dir / "tunnels.conf").write_text(TUNNEL.format(address=_address(i)) + lengths + farm)
+    (data_dir / "tunnels.conf").write_text(TUNNEL.format(address=address) + lengths + farm)
     for folder in ("tunnels.d", "certs"):
         (data_dir / folder).mkdir()
     return data_dir
@@ -343,6 +378,11 @@ def _introduce(data_dir: Path, router_info: bytes) -> None:
 def _identity(data: bytes) -> bytes:
     """The identity or destination that ``data`` begins with."""
     return data[: 387 + int.from_bytes(data[385:387], "big")]
+
+
+def leaf_of(data_dir: Path) -> bytes:
+    """The destination of a router's tunnel ``leaf``, in binary form."""
+    return _identity((data_dir / "leaf.dat").read_bytes())
 
 
 def _has_keys(data_dir: Path, more: Sequence[str]) -> bool:

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT
+from types import MappingProxyType
 
 import trio
 
@@ -90,12 +91,20 @@ class NodeProcess:
 class ProcessFarm:
     """The processes of one farm; made by `process_farm`."""
 
-    def __init__(self, made: MadeFarm, plan: FarmPlan, command: Sequence[str], nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        made: MadeFarm,
+        plan: FarmPlan,
+        command: Sequence[str],
+        places: Mapping[int, str],
+        nursery: trio.Nursery,
+    ) -> None:
         self.name = plan.name
         self.farm_id = made.farm_id
         self.endpoints = {server.id: server.endpoint for server in made.configuration.servers}
         self.nodes = {node_id: NodeProcess(node_id, path) for node_id, path in made.directories.items()}
         self._command = command
+        self._places = places
         self._nursery = nursery
 
     async def start(self, node_id: int) -> None:
@@ -104,11 +113,12 @@ class ProcessFarm:
         node = self.nodes[node_id]
         ready = node.directory / "data" / "admin.url"
         ready.unlink(missing_ok=True)
+        into = ["nsenter", f"--net={self._places[node_id]}"] if node_id in self._places else []
         with node.log_file.open("ab") as log:
             node.process = await self._nursery.start(
                 partial(
                     trio.run_process,
-                    [*self._command, "--config", str(node.directory / "garlicfarm.toml")],
+                    [*into, *self._command, "--config", str(node.directory / "garlicfarm.toml")],
                     stdin=DEVNULL,
                     stdout=log,
                     stderr=STDOUT,
@@ -167,12 +177,14 @@ async def process_farm(
     plan: FarmPlan | None = None,
     *,
     command: Sequence[str] = (sys.executable, "-m", "garlicfarm", "node", "start"),
+    places: Mapping[int, str] = MappingProxyType({}),
     start: bool = True,
 ) -> AsyncIterator[ProcessFarm]:
     """A farm in ``directory`` (must not exist) for as long as the block lasts.
 
     ``members``: a plan for each id, or how many on free ports of loopback. ``command`` runs a node, given
-    ``--config FILE``. ``start``: start all of them, and wait until they listen.
+    ``--config FILE``. ``places``: files of the network namespaces of nodes that do not live in this one.
+    ``start``: start all of them, and wait until they listen.
     """
     plan = plan or FarmPlan(raft=FAST)
     if isinstance(members, int):
@@ -182,7 +194,7 @@ async def process_farm(
         }
     made = await trio.to_thread.run_sync(create_farm, directory, members, plan)
     async with trio.open_nursery() as nursery:
-        farm = ProcessFarm(made, plan, command, nursery)
+        farm = ProcessFarm(made, plan, command, places, nursery)
         if start:
             async with trio.open_nursery() as starting:
                 for node_id in farm.nodes:

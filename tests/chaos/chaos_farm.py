@@ -20,12 +20,12 @@ import powerloss
 import trio
 from crash_checks import Violation
 from ledger import Ledger
-from network import Network, Weather, address, network
 from watched_farm import RAFT, RETENTION, WatchedFarm
 
 from garlicfarm.provision import FarmPlan, MemberPlan
 from garlicfarm.storage.directory import fsync_path
 from garlicfarm.testing.processes import NodeProcess, ProcessFarm, process_farm
+from garlicfarm.testing.tun_network import Network, Weather, address, network
 
 __all__ = ["ChaosFarm", "Plan", "chaos_farm"]
 
@@ -51,8 +51,8 @@ class Plan(NamedTuple):
 async def chaos_farm(plan: Plan, directory: Path) -> AsyncIterator[ChaosFarm]:
     """A farm in ``directory``, which is empty, and its client, for as long as the block lasts; then what
     they leave is checked, and `ChaosFarm.figures` say what was seen. Raises `Violation` (in groups)."""
-    places = directory / "places"
-    places.mkdir()
+    offsets = directory / "clocks"
+    offsets.mkdir()
     host = address if plan.networked else "127.0.0.{}".format
     members = {
         node_id: MemberPlan(
@@ -62,19 +62,18 @@ async def chaos_farm(plan: Plan, directory: Path) -> AsyncIterator[ChaosFarm]:
     }
     farm_plan = FarmPlan(application="log", raft=RAFT, retention=RETENTION)
     async with AsyncExitStack() as stack:
-        wires = None
+        wires, places = None, dict[int, str]()
         if plan.networked:
             wires = await stack.enter_async_context(network(plan.nodes))
-            for node_id in members:
-                (places / f"net-{node_id}").write_text(await wires.place(node_id))
-        command = (sys.executable, launch.__file__, str(places), plan.mutant, "node", "start")
+            places = {node_id: await wires.place(node_id) for node_id in members}
+        command = (sys.executable, launch.__file__, str(offsets), plan.mutant, "node", "start")
         farm = await stack.enter_async_context(
-            process_farm(directory / "farm", members, farm_plan, command=command, start=False)
+            process_farm(directory / "farm", members, farm_plan, command=command, places=places, start=False)
         )
         disks = {}
         for node in farm.nodes.values() if plan.forgetful else ():
             disks[node.id] = await stack.enter_async_context(_on_its_disk(node.directory / "data"))
-        clocks = {node_id: launch.Clock(places / f"clock-{node_id}") for node_id in members}
+        clocks = {node_id: launch.Clock(offsets / f"clock-{node_id}") for node_id in members}
         chaos = ChaosFarm(farm, directory, plan.seed, wires, disks, clocks)
         try:
             async with chaos.client(chaos_client.__file__, POSTERS, PAUSE_S):

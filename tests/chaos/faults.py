@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import trio
 from chaos_farm import ChaosFarm
-from network import Weather
+
+from garlicfarm.testing.tun_network import Weather
 
 __all__ = ["KINDS", "Kind", "draw"]
 

@@ -1,8 +1,7 @@
-"""Runs a node on a host of its own, with a wall clock of its own: ``launch.py PLACES MUTANT node start …``.
+"""Runs a node with a wall clock of its own: ``launch.py CLOCKS MUTANT node start …``.
 
-``MUTANT`` is what it does wrong (one of the crash test's), or ``-``. In the directory ``PLACES``,
-``net-ID`` names the network namespace of node ID, if it has one; ``clock-ID`` holds how many seconds (a
-double) its wall clock is off at the moment.
+``MUTANT`` is what it does wrong (one of the crash test's), or ``-``. In the directory ``CLOCKS``,
+``clock-ID`` holds how many seconds (a double) the wall clock of node ID is off at the moment.
 
 No kernel has a wall clock per process (time namespaces have none), so the clock is Python's: ``time.time``
 and ``time.time_ns``, which is where everything in a node has the time of day from, log lines included.
@@ -11,7 +10,6 @@ What C libraries ask the kernel themselves is not off. The monotonic clock is le
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import struct
@@ -21,7 +19,6 @@ from pathlib import Path
 
 __all__ = ["Clock"]
 
-_NEWNET = 0x40000000
 _OFFSET = struct.Struct("d")
 
 
@@ -49,21 +46,10 @@ class Clock:
         time.time_ns = lambda: true_ns() + int(self.off_s * 1e9)
 
 
-def enter(place: str) -> None:
-    """Move this process into a network namespace."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    with open(place, "rb") as namespace:
-        if libc.setns(namespace.fileno(), _NEWNET):
-            raise OSError(ctypes.get_errno(), f"cannot enter {place}")
-
-
 def main() -> None:
-    places, mutated = Path(sys.argv.pop(1)), sys.argv.pop(1)
+    clocks, mutated = Path(sys.argv.pop(1)), sys.argv.pop(1)
     node = Path(sys.argv[sys.argv.index("--config") + 1]).parent.name.removeprefix("node-")
-    network = places / f"net-{node}"
-    if network.exists():
-        enter(network.read_text())
-    Clock(places / f"clock-{node}").wear()
+    Clock(clocks / f"clock-{node}").wear()
     sys.path[0] = os.getcwd()  # as for `python -m`, not this file's directory
 
     import mutant

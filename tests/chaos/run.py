@@ -1,6 +1,6 @@
 """The chaos test: a farm of real nodes, one fault after the other, and nothing promised may be broken.
 
-Each node is a process on a host of its own (`network`), with a disk (`powerloss`) and a wall clock
+Each node is a process on a host of its own (`tun_network`), with a disk (`powerloss`) and a wall clock
 (`launch`) of its own. A client posts all the time and notes what it is told. Faults (`faults`) strike one
 at a time; after each one heals, an entry has to be committed, all nodes have to show the same log with
 all that was acknowledged, each once and where it was acknowledged, and serve the hash chain of just that
@@ -32,12 +32,14 @@ CRASH = HERE.parent / "crash"
 sys.path.append(str(CRASH))
 
 import mutant  # noqa: E402
-import network  # noqa: E402
 import powerloss  # noqa: E402
 import trio  # noqa: E402
 from chaos_farm import ChaosFarm, Plan, chaos_farm, count  # noqa: E402
 from crash_checks import Violation  # noqa: E402
 from faults import KINDS, draw  # noqa: E402
+
+from garlicfarm.testing import tun_network  # noqa: E402
+from garlicfarm.testing.attendant import why_it_fails  # noqa: E402
 
 NODES = 5
 INTERRUPTED = 130
@@ -65,7 +67,7 @@ def main() -> int:
 def run_sandbox(arguments: list[str], must_run: str) -> int:
     """Run this program once more, in namespaces of its own. The exit code."""
     ways = [["unshare", "--map-root-user", *NAMESPACES], ["unshare", *NAMESPACES]]
-    reasons = [powerloss.why_it_fails([*way, "true"]) for way in ways]
+    reasons = [why_it_fails([*way, "true"]) for way in ways]
     if all(reasons):
         print(f"chaos: skipped, all kinds of faults ({', '.join(KINDS)}): no namespaces: {reasons[0]}")
         return 1 if must_run else 0
@@ -102,7 +104,7 @@ def run_sandbox(arguments: list[str], must_run: str) -> int:
 def run_inside(options: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # the outside says when to end, by the end of stdin
         signal.signal(number, lambda *_: None)
-    lacks = {"netns": network.why_unavailable(), "fuse": powerloss.why_unavailable(())}
+    lacks = {"netns": tun_network.why_unavailable(), "fuse": powerloss.why_unavailable(())}
     kinds = [kind for kind in options.kinds if not lacks.get(KINDS[kind].needs)]
     for needs, reason in lacks.items():
         if reason:
@@ -113,7 +115,7 @@ def run_inside(options: argparse.Namespace) -> int:
     if not kinds:
         return 0
     if lacks["netns"]:
-        network.raise_loopback()
+        tun_network.raise_loopback()
     plan = Plan(
         nodes=options.nodes,
         seed=options.seed,

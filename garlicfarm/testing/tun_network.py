@@ -6,7 +6,7 @@ shaper of the kernel's. Host 0 is the namespace that the process was started in;
 
 ::
 
-    python network.py HOSTS    in a user or root namespace, then, on stdin, a line each:
+    python -m garlicfarm.testing.tun_network HOSTS    in a user or root namespace; on stdin, a line each:
 
     place ID     the file of the host's namespace, for setns(2)
     {…}          `Weather` as JSON, from now on; answered by how many packets were lost since the last one
@@ -31,10 +31,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
-from powerloss import Attendant, attendant, why_it_fails
+
+from garlicfarm.testing.attendant import Attendant, attendant, why_it_fails
 
 __all__ = ["Network", "Weather", "address", "network", "raise_loopback", "why_unavailable"]
 
+_COMMAND = (sys.executable, "-m", "garlicfarm.testing.tun_network")
 _NEWNET = 0x40000000
 _SIOCSIFFLAGS, _UP = 0x8914, 1
 _TUNSETIFF = 0x400454CA
@@ -56,8 +58,8 @@ class Weather(msgspec.Struct):
 
 
 def address(host: int) -> str:
-    """The IPv4 address of a host, 0 … 254."""
-    return f"10.77.0.{host or 254}"
+    """The IPv4 address of a host, 0 … 253: of the range for benchmarks (RFC 2544), as in `i2pd_network`."""
+    return f"198.18.0.{host or 254}"
 
 
 class Network:
@@ -78,7 +80,7 @@ class Network:
 @asynccontextmanager
 async def network(hosts: int) -> AsyncIterator[Network]:
     """Hosts 1 … ``hosts``, and this namespace as host 0, for as long as the block lasts."""
-    async with attendant([sys.executable, __file__, str(hosts)]) as served:
+    async with attendant([*_COMMAND, str(hosts)]) as served:
         made = Network(served)
         await made.set(Weather())
         yield made
@@ -86,7 +88,7 @@ async def network(hosts: int) -> AsyncIterator[Network]:
 
 def why_unavailable(sandbox: Sequence[str] = ()) -> str | None:
     """Why this machine cannot have it in the namespaces that ``sandbox`` makes; None if it can."""
-    return why_it_fails([*sandbox, sys.executable, __file__, "1"])
+    return why_it_fails([*sandbox, *_COMMAND, "1"])
 
 
 def raise_loopback() -> None:
