@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab test test-spark test-browser test-i2p check sim soak crash chaos bench tour bench-spark wheel debs clean help
+.PHONY: lab test test-spark test-browser test-i2p check sim soak crash chaos bench tour bench-spark bench-cost wheel debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
@@ -15,6 +15,7 @@ SEED ?=
 # Markers of tests (pyproject.toml) that this machine can run: one of them that is skipped is a failed one.
 MUST_RUN ?=
 LAB ?=
+COST ?=
 
 PIP = .venv/bin/python -m pip --disable-pip-version-check
 
@@ -65,6 +66,9 @@ bench: .venv/base ## what three processes commit per second, what it costs; fail
 
 bench-spark: .venv/test .venv/spark ## what ranking in Spark costs; fails where a ratio is not kept
 	.venv/bin/python benchmarks/spark.py --memory
+
+bench-cost: .venv/base ## what a farm of five costs each node: traffic, memory, CPU, disk; quarter of an hour (COST=--i2p: over real routers)
+	.venv/bin/python benchmarks/cost.py $(COST)
 
 wheel: .venv/base ## the distribution, into dist/
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
