@@ -50,15 +50,17 @@ RAFT = {
 }
 RETENTION = {"snapshot_every_entries": 500, "keep_entries": 10**9, "keep_bytes": 2**40}
 """Nodes restart from snapshots, and the checks still read every entry."""
-PATIENCE_S = 45.0
-ASK_S = 3.0
 
 T = TypeVar("T")
 
 
 class WatchedFarm:
     """``farm``, not started yet, of application ``application``; ``directory`` is for the client's files,
-    ``drawn`` where all random choices come from."""
+    ``drawn`` where all random choices come from. ``patience_s``: within that, what is waited for has to
+    come about; ``ask_s``: within that, a node has to answer a question."""
+
+    patience_s = 45.0
+    ask_s = 3.0
 
     def __init__(self, farm: ProcessFarm, application: str, directory: Path, drawn: random.Random) -> None:
         self.farm = farm
@@ -95,10 +97,10 @@ class WatchedFarm:
             process = await nursery.start(partial(trio.run_process, command, stdin=subprocess.PIPE))
             yield
             await process.stdin.aclose()
-            with trio.move_on_after(PATIENCE_S):
+            with trio.move_on_after(self.patience_s):
                 await process.wait()
                 return
-            raise Violation(f"posts were neither answered nor given up within {PATIENCE_S:g} s")
+            raise Violation(f"posts were neither answered nor given up within {self.patience_s:g} s")
 
     async def start(self, nodes: Iterable[int]) -> None:
         """Start nodes, and forget what was acknowledged up to now."""
@@ -118,7 +120,7 @@ class WatchedFarm:
 
     async def until(self, otherwise: str, ask: Callable[[], Awaitable[T | None]]) -> T:
         """Ask until there is an answer; without one for too long, or when a node ends, `Violation`."""
-        with trio.move_on_after(PATIENCE_S):
+        with trio.move_on_after(self.patience_s):
             while True:
                 for node in self.farm.nodes.values():
                     if node.process is not None and node.process.returncode is not None:
@@ -128,7 +130,7 @@ class WatchedFarm:
                 if answer is not None:
                     return answer
                 await trio.sleep(0.05)
-        raise Violation(f"{otherwise} for {PATIENCE_S:g} s")
+        raise Violation(f"{otherwise} for {self.patience_s:g} s")
 
     async def progress(self) -> list[bytes] | None:
         """What the client's journal says of acknowledged entries since the last call, if anything."""
@@ -151,7 +153,7 @@ class WatchedFarm:
 
     async def ask(self, node: NodeProcess, ask: Callable[[AdminClient], Awaitable[T]]) -> T | None:
         """What a node says to a question, if it does so soon enough."""
-        with trio.move_on_after(ASK_S), suppress(UnreachableError):
+        with trio.move_on_after(self.ask_s), suppress(UnreachableError):
             async with node.client() as client:
                 return await ask(client)
         return None
@@ -177,7 +179,7 @@ class WatchedFarm:
             config: dict[str, object] = {"by": LOCAL_USER}
             value = encode_status(StatusDocument("farm", 1, 0, sequence=number, config=config))
         try:
-            with trio.fail_after(ASK_S):
+            with trio.fail_after(self.ask_s):
                 async with node.client() as client:
                     index, term = await client.post("farm", value)
         except (OutcomeUnknown, trio.TooSlowError):
