@@ -419,7 +419,7 @@ class Node:
         else:
             role = self.users.role(user)
             may_post, admin = role in ("poster", "admin"), role == "admin"
-            caller = Caller(f"user {user}", 0, may_post, established.extensions, is_admin=admin)
+            caller = Caller(f"user {user}", 0, may_post, established.extensions, user=user, is_admin=admin)
         farm = member.farm
         session = Session(farm, established.stream, caller, established.leftover, farm.answer_timeout_s)
         scopes = self._sessions.setdefault((established.farm, user), deque())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import trio
 
 from garlicfarm.errors import (
@@ -17,13 +18,14 @@ from garlicfarm.errors import (
     RemoteProtocolError,
     TransportError,
 )
+from garlicfarm.farm.state import FarmApplication
 from garlicfarm.raft import Refusal
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
 
 if TYPE_CHECKING:
     from garlicfarm.node.farm import Farm
 
-__all__ = ["Posts", "Proposal"]
+__all__ = ["Posts", "Proposal", "check_user"]
 
 REDIRECT_PAUSE_S = 0.05
 MAX_PENDING_POSTS = 4096
@@ -153,3 +155,23 @@ class Posts:
                 )
             raise ProposalDropped(_REASONS.get(response.next_index, "refused"))
         return None
+
+
+class _Config(msgspec.Struct):
+    by: str | None = None
+
+
+class _Note(msgspec.Struct):
+    config: _Config | None = None
+
+
+def check_user(farm: Farm, entry: bytes, user: str) -> None:
+    """A note names the user who posts it (D18). Raises `EntryRefused`."""
+    if not isinstance(farm.application, FarmApplication):
+        return
+    try:
+        note = msgspec.json.decode(entry, type=_Note)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return  # the application's check says what is wrong with it
+    if note.config is not None and note.config.by not in (None, user):
+        raise EntryRefused("config.by", f"not {user}, who posts it")

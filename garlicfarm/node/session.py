@@ -14,6 +14,7 @@ import trio
 
 from garlicfarm.errors import EntryRefused, OutcomeUnknown, RemoteProtocolError
 from garlicfarm.link import HINT, RECEIVE_BYTES
+from garlicfarm.node.posting import check_user
 from garlicfarm.raft import Refusal
 from garlicfarm.wire import RequestDecoder, decode_cluster_server, encode_response
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Response
@@ -44,11 +45,11 @@ _MEMBER_REQUESTS = {
 
 
 class Caller:
-    """Who is at the other end (D6): a member by its id, or a client (id 0) with a user's role;
+    """Who is at the other end (D6): a member by its id, or a client (id 0) with the role of ``user``;
     ``extensions`` are in force on this connection. ``trusted``: there was no handshake, who speaks is
     what each request says."""
 
-    __slots__ = ("extensions", "is_admin", "may_post", "member_id", "name", "trusted")
+    __slots__ = ("extensions", "is_admin", "may_post", "member_id", "name", "trusted", "user")
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class Caller:
         may_post: bool,
         extensions: frozenset[str] = frozenset(),
         *,
+        user: str = "",
         is_admin: bool = False,
         trusted: bool = False,
     ) -> None:
@@ -64,6 +66,7 @@ class Caller:
         self.member_id = member_id
         self.may_post = may_post
         self.extensions = extensions
+        self.user = user
         self.is_admin = is_admin
         self.trusted = trusted
 
@@ -209,6 +212,8 @@ class Session:
         for entry in request.entries:
             try:
                 self._farm.application.check(entry.value, request.source)
+                if self._caller.user:
+                    check_user(self._farm, entry.value, self._caller.user)
             except EntryRefused:
                 return Refusal.APPLICATION
         return 0

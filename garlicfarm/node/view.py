@@ -15,6 +15,7 @@ from garlicfarm.farm.status import encode_admin
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.feed.source import EntryStream
 from garlicfarm.node.farm import Farm
+from garlicfarm.node.posting import check_user
 from garlicfarm.raft import Change, ConfChange, Entry, Role
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import ClusterServer
@@ -56,8 +57,7 @@ class View:
         return self.commit_index
 
     async def post(self, entry: bytes, user: str) -> tuple[int, int]:
-        if self.application == "farm":
-            _check_user(entry, user)
+        check_user(self._farm, entry, user)
         return await self._farm.post_entry(entry, 0)
 
     async def administer(self, action: str, args: dict[str, object], user: str) -> tuple[int, int]:
@@ -263,21 +263,3 @@ class View:
             metrics.farm_publisher_id.set(farm.application.publisher or 0)
             for member, score in farm.application.scores().items():
                 metrics.set_score(member, score)
-
-
-class _Config(msgspec.Struct):
-    by: str | None = None
-
-
-class _Note(msgspec.Struct):
-    config: _Config | None = None
-
-
-def _check_user(entry: bytes, user: str) -> None:
-    """A note names the user who posts it (D18)."""
-    try:
-        note = msgspec.json.decode(entry, type=_Note)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return  # the application's check says what is wrong with it
-    if note.config is not None and note.config.by not in (None, user):
-        raise EntryRefused("config.by", f"not {user}, who posts it")

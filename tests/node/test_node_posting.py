@@ -131,6 +131,22 @@ async def test_entry_that_the_application_refuses_is_refused_with_the_field(tmp_
         assert caught.value.field == "cluster"
 
 
+def note(by: str) -> bytes:
+    return b'{"cluster":"farm","date":1,"id":0,"sequence":%d,"config":{"by":"%b"}}' % (2**63 - 1, by.encode())
+
+
+async def test_user_posts_notes_in_his_own_name_only(tmp_path: Path) -> None:
+    """In another's, with the highest sequence, it would have all that one's own skipped."""
+    async with cluster(tmp_path, application="farm") as nodes, nodes.client() as client:
+        await nodes.leader()
+        await client.post([note("alice")])
+        with pytest.raises(EntryRefused):
+            await client.post([note("bob")])
+        with pytest.raises(EntryRefused) as caught:
+            await nodes.node().farms["farm"].post(note("bob"), "alice")
+        assert caught.value.field == "config.by"
+
+
 async def test_entry_over_the_limit_is_refused(tmp_path: Path) -> None:
     async with cluster(tmp_path) as nodes:
         await nodes.leader()
