@@ -89,6 +89,18 @@ class NodeMetrics:
         self.feed_readers = self._gauge("feed_readers", "Requests that read or await entries now.", "farm")
         self.feed_entries = self._counter("feed_entries_total", "Entries handed to readers.", "farm")
 
+    def forget_members(self) -> None:
+        """Drop all figures of single members, before those that hold now are set: one that was removed, or
+        that only a leader knows, would stay as it was."""
+        for gauge in (
+            self.peer_match_index,
+            self.peer_state,
+            self.peer_rtt_seconds,
+            self.peer_last_contact_seconds,
+            self.farm_score,
+        ):
+            gauge.clear()
+
     def farm(self, name: str) -> FarmMetrics:
         """The metrics of the farm ``name``, all present from the start, with value 0."""
         return FarmMetrics(self, name)
@@ -130,7 +142,7 @@ class FarmMetrics:
         self._messages: dict[tuple[str, str], Counter] = {}
 
     def set_role(self, role: str) -> None:
-        """This member is now ``leader``, ``follower`` or ``candidate``."""
+        """This member is now ``leader``, ``follower`` or ``candidate``; "" where its farm has failed."""
         for name, gauge in self._roles.items():
             gauge.set(name == role)
 

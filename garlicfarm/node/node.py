@@ -159,6 +159,7 @@ class Node:
 
     def collect(self) -> None:
         """Bring the gauges up to date."""
+        self.metrics.forget_members()
         for member in self._members.values():
             member.view.collect()
 
@@ -310,6 +311,8 @@ class Node:
                 task_status.started()
         except* (StorageError, Removed) as group:
             self._members.pop(farm.name)
+            farm.metrics.set_role("")
+            farm.metrics.raft_leader_id.set(0)
             error = _leaf(group)
             event = "removed" if isinstance(error, Removed) else "farm-failed"
             self._log.error(event, farm=farm.name, cause=str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from shutil import copy2, copytree
 from typing import Any
@@ -112,6 +113,13 @@ async def test_failed_store_ends_its_farm_and_the_last_one_the_node(
         await committing(nodes, "farm", "second")
         one, two = await nodes.login(), await nodes.login(farm="second")
         failing, before = nodes.farm(name="second"), nodes.farm(name="second").applied_index
+        role = partial(
+            nodes.node().metrics.registry.get_sample_value,
+            "garlicfarm_raft_role",
+            {"farm": "second", "role": "leader"},
+        )
+        nodes.node().collect()
+        assert role() == 1
         broken.add("second")
         with pytest.raises(OutcomeUnknown):
             await failing.post_entry(b"not acknowledged", 0)
@@ -123,6 +131,7 @@ async def test_failed_store_ends_its_farm_and_the_last_one_the_node(
         assert told["farm"] == "second"
         assert "disk I/O error" in told["cause"]
         assert list(nodes.node().farms) == ["farm"]
+        assert role() == 0
         answer = await one.ask(client_request(b"the first goes on"))
         assert answer is not None
         assert answer.accepted
