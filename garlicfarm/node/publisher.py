@@ -21,6 +21,7 @@ __all__ = ["Publisher", "boot_ms"]
 ROUTER_TIMEOUT_S = 30.0
 REPUBLISH_S = 60.0
 RETRY_S = 5.0
+WATCH_S = 1.0  # timers stand still while the machine is suspended, its lease does not
 
 
 def boot_ms() -> int:
@@ -102,7 +103,7 @@ class Publisher:
                 await self._publish(leases)
             if scope.cancelled_caught:
                 self._failed("no answer in time")
-        return min(left_s, RETRY_S)
+        return max(0.0, min((expires_ms - boot_ms()) / 1000, WATCH_S if self.publishing else RETRY_S))
 
     async def _publish(self, leases: Sequence[MetaLease]) -> None:
         now_ms = time.time_ns() // 1_000_000

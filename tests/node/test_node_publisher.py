@@ -124,6 +124,22 @@ async def test_publisher_stops_at_the_end_of_its_lease_and_of_its_process(autoju
     assert fake.done() == ["stop"]
 
 
+async def test_publisher_whose_machine_slept_beyond_the_lease_stops_at_once(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Fake()
+    fake.named, fake.expires_ms = True, 45_000
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.task.run)
+        await trio.sleep(20.1)
+        assert fake.done() == ["stop", "publish"]
+        # An hour passes for all others, and for the clock that counts suspended time; Trio's stands still.
+        monkeypatch.setattr(publisher_module, "boot_ms", lambda: int(trio.current_time() * 1000) + 3_600_000)
+        await trio.sleep(1)
+        assert fake.done() == ["stop"]
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("trouble", [HANG, RouterError("it broke off")])
 async def test_publication_that_may_have_begun_is_withdrawn_with_the_lease(
     trouble: Exception | str, autojump_clock: Clock
