@@ -54,7 +54,6 @@ class _Peer:
         self.scope = trio.CancelScope()
         self.last_contact_s: float | None = None
         self.error: str | None = ""
-        self.handshake: tuple[float, bool] | None = None
 
 
 class Peers:
@@ -128,7 +127,7 @@ class Peers:
                 nursery.start_soon(self._run_peer, peer)
 
     def _make(self, member: int, endpoint: str) -> _Peer:
-        connect = partial(self._connect, member, endpoint)
+        connect = partial(self._dial, member, endpoint)
         link = Link(
             connect,
             server_id=member,
@@ -147,17 +146,6 @@ class Peers:
             lazy=True,
         )
         return _Peer(endpoint, link, caller, _RoundTrips(self._sample_s))
-
-    async def _connect(self, member: int, endpoint: str) -> Established:
-        begun, ok = trio.current_time(), False
-        try:
-            established = await self._dial(member, endpoint)
-            ok = True
-            return established
-        finally:
-            peer = self._peers.get(member)
-            if peer and peer.endpoint == endpoint:
-                peer.handshake = trio.current_time() - begun, ok
 
     async def _run_peer(self, peer: _Peer) -> None:
         with peer.scope:
@@ -235,7 +223,7 @@ class Peers:
         """How long the last attempt to connect and to be let in took, in seconds, and whether it came
         about; None before the first one has ended."""
         peer = self._peers.get(member)
-        return peer.handshake if peer else None
+        return peer.link.handshake if peer else None
 
     def error(self, member: int) -> str | None:
         """Why the connection is down, None if it is up or was never tried."""

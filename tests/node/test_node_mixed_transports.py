@@ -77,24 +77,44 @@ async def test_farm_of_ssl_and_i2p_members_elects_commits_and_changes_its_leader
     assert proxy.early == b""
 
 
+async def connected(farm: Cluster, of: int) -> None:
+    """Node ``of`` is connected to all others that run."""
+    with trio.fail_after(10):
+        for member in farm.running.keys() - {of}:
+            while not farm.farm(of).peers.connected(member):  # noqa: ASYNC110 - so is this
+                await trio.sleep(0.02)
+
+
 @pytest.mark.slow
 async def test_first_streams_that_lead_nowhere_cost_no_election(tmp_path: Path) -> None:
-    """A router answers 200 and then carries nothing, once per connection; the next one works."""
-    async with connect_proxy() as proxy, mixed(tmp_path, proxy, ["i2p"] * 3, raft=FAST_I2P) as farm:
+    """A router answers 200 and then carries nothing, twice per connection, and the third one works: also
+    where a leader has lost the connections to all others at once, whose timers run meanwhile."""
+    raft = FAST_I2P | {"election_timeout_max_s": 2.2}  # a third attempt at 2.4 s would come too late
+    async with connect_proxy() as proxy, mixed(tmp_path, proxy, ["i2p"] * 3, raft=raft) as farm:
         proxy.dead.update(B32[1:4])
         await farm.start()
         leader = await farm.leader()
         (index, term) = await farm.node(leader).farms["farm"].post(b"one", "alice")
         await farm.applied(index)
-        for follower in {1, 2, 3} - {leader}:
-            proxy.dead[B32[follower]] = proxy.cut(B32[follower])  # of the leader, and of the other one
-            assert proxy.dead[B32[follower]]
-            await error_of(farm, leader, follower, "not let in within 1.2 s; is that node up?")
-            with trio.fail_after(10):
-                while not farm.farm(leader).peers.connected(follower):  # noqa: ASYNC110 - so is this
-                    await trio.sleep(0.02)
-            assert await farm.leader() == leader
-            assert {farm.farm(node_id).raw.status().term for node_id in farm.running} == {term}
+        others = {1, 2, 3} - {leader}
+        for follower in others:
+            proxy.dead[B32[follower]] = 2 * proxy.cut(B32[follower])  # of the leader, and of the other one
+            assert proxy.dead[B32[follower]] == 4
+        await trio.sleep(FAST_I2P["heartbeat_s"])
+        assert not any(farm.farm(leader).peers.connected(follower) for follower in others)
+        await connected(farm, leader)
+        await trio.sleep(raft["election_timeout_max_s"])
+        assert await farm.leader() == leader
+        assert {farm.farm(node_id).raw.status().term for node_id in farm.running} == {term}
+
+
+async def test_streams_that_all_lead_nowhere_are_told_as_that(tmp_path: Path) -> None:
+    async with connect_proxy() as proxy, mixed(tmp_path, proxy, ["i2p"] * 2, raft=FAST_I2P) as farm:
+        proxy.dead[B32[1]] = proxy.dead[B32[2]] = 1000
+        await farm.start()
+        await error_of(farm, 1, 2, "not let in within 1.2 s; is that node up?")
+        proxy.dead.clear()
+        await connected(farm, 1)
 
 
 @pytest.mark.parametrize(("preset", "deadline_s"), [("clearnet", 10.0), ("i2p", 12.0)])
