@@ -74,6 +74,7 @@ def create_store(directory: Path, genesis: Genesis) -> None:
             boundary = schema.encode_boundary(0, 0, meta[5])
             db.execute("INSERT INTO boundary VALUES (?, ?, ?, ?)", boundary)
             db.execute("INSERT INTO hard_state VALUES (?, ?, ?, ?)", schema.encode_hard_state(HardState()))
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # closing swallows its errors
         part.chmod(0o600)
         fsync_path(part)
         part.rename(path)

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from garlicfarm.errors import (
     StorageMissing,
 )
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta, Storage
-from garlicfarm.storage import Genesis, LogStore, create_store
+from garlicfarm.storage import Genesis, LogStore, create_store, log_store
 from garlicfarm.wire import ClusterServer, Configuration, ValueType, encode_configuration
 
 Write = Callable[[LogStore, list[Persist]], Awaitable[list[int]]]
@@ -73,6 +74,19 @@ def test_create_after_an_interrupted_one_starts_again(tmp_path: Path, genesis: G
     create_store(tmp_path, genesis)
     assert [path.name for path in tmp_path.iterdir()] == ["log.db"]
     LogStore.open(tmp_path, farm="farm").close()
+
+
+def test_store_is_whole_before_it_gets_its_name(
+    tmp_path: Path, genesis: Genesis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing a connection moves the WAL into the file too, but a full disk then passes unseen."""
+    with monkeypatch.context() as patched:
+        patched.setattr(log_store, "closing", nullcontext)
+        create_store(tmp_path, genesis)
+    (tmp_path / "copy").mkdir()
+    shutil.copyfile(tmp_path / "log.db", tmp_path / "copy" / "log.db")
+    with closing(LogStore.open(tmp_path / "copy", farm="farm")) as store:
+        assert store.genesis == genesis
 
 
 async def test_entries_of_tail_and_disk_obey_the_same_bounds(
