@@ -10,9 +10,18 @@ import trio
 from garlicfarm.errors import TransportError
 from garlicfarm.transport import Endpoint, Peer, Transport
 
-__all__ = ["serve_tcp"]
+__all__ = ["check_loopback", "serve_tcp"]
 
 CLOSE_TIMEOUT_S = 2.0
+
+
+def check_loopback(url: Endpoint, behind: str) -> None:
+    """`Transport.check_url` of a transport that listens ``behind`` something that brings what it lacks."""
+    if not url.is_loopback:
+        raise TransportError(
+            f"cannot listen on {url}: without TLS, only loopback is allowed",
+            f"listen on {url.scheme}://127.0.0.1:{url.port}, behind {behind}",
+        )
 
 
 async def serve_tcp(

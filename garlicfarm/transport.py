@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -19,12 +19,12 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from garlicfarm.errors import ConfigError
+from garlicfarm.errors import ConfigError, TransportError
 
 if TYPE_CHECKING:  # listing plugins must not cost the import of Trio
     import trio
 
-__all__ = ["Endpoint", "Peer", "Transport"]
+__all__ = ["Endpoint", "Peer", "Transport", "listener_problems"]
 
 _ENDPOINT = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
@@ -143,6 +143,12 @@ class Transport(ABC):
         leaves nothing open.
         """
 
+    def check_url(self, url: Endpoint) -> None:  # noqa: B027 - most refuse nothing
+        """Refuse a ``url`` that `serve` can never listen at; the default refuses none. Binds nothing.
+
+        Raises `TransportError`: what is wrong with it, and what to do.
+        """
+
     @abstractmethod
     async def serve(
         self,
@@ -160,3 +166,18 @@ class Transport(ABC):
 
         Raises `TransportError`: ``url`` cannot be listened on.
         """
+
+
+def listener_problems(transport: Transport, url: Endpoint, farms: Sequence[str]) -> list[str]:
+    """Why no listener for ``farms`` may be at ``url``; empty where one may."""
+    problems = []
+    if not transport.handshake:  # nobody shows who he is, nor which farm he wants
+        if not url.is_loopback:
+            problems.append(f"{url}: {url.scheme} has no handshake; it may listen on loopback only")
+        if len(farms) != 1:
+            problems.append(f"{url}: {url.scheme} has no handshake; name the one farm of this listener")
+    try:
+        transport.check_url(url)
+    except TransportError as error:
+        problems.append(str(error))
+    return problems

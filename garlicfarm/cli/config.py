@@ -139,7 +139,9 @@ def _problems(checked: Config) -> Iterator[str]:
     from garlicfarm.errors import ConfigError, PluginError
     from garlicfarm.identity import read_private_file, read_secret_file
     from garlicfarm.plugins import make_router, make_transport
-    from garlicfarm.transport import Endpoint
+    from garlicfarm.transport import Endpoint, Transport, listener_problems
+
+    transports: dict[str, Transport] = {}
 
     def attempt(action: Callable[..., object], *arguments: object) -> Iterator[str]:
         try:
@@ -149,10 +151,18 @@ def _problems(checked: Config) -> Iterator[str]:
         except PluginError as error:
             yield str(error)
 
+    def use(scheme: str) -> None:
+        transports[scheme] = make_transport(scheme, checked.transport.get(scheme, {}), checked.base_dir)
+
     schemes = {Endpoint.parse(listener.url).scheme for listener in checked.listener}
     schemes |= {Endpoint.parse(farm.endpoint, farm.default_transport).scheme for farm in checked.farm}
     for scheme in sorted(schemes | checked.transport.keys()):
-        yield from attempt(make_transport, scheme, checked.transport.get(scheme, {}), checked.base_dir)
+        yield from attempt(use, scheme)
+    for listener in checked.listener:
+        url = Endpoint.parse(listener.url)
+        if url.scheme in transports:
+            farms = listener.farms or [farm.name for farm in checked.farm]
+            yield from listener_problems(transports[url.scheme], url, farms)
     if checked.admin.metrics_token_file is not None:
         yield from attempt(read_private_file, checked.admin.metrics_token_file)
     for farm in checked.farm:

@@ -59,7 +59,7 @@ from garlicfarm.node.view import View
 from garlicfarm.plugins import make_router, make_transport
 from garlicfarm.router import Router
 from garlicfarm.storage import DataDirectory, LogReader, LogStore, Writer
-from garlicfarm.transport import Endpoint, Peer, Transport
+from garlicfarm.transport import Endpoint, Peer, Transport, listener_problems
 from garlicfarm.users import UserStore
 
 __all__ = ["APPLICATIONS", "Node", "serve"]
@@ -344,16 +344,9 @@ class Node:
         return any(not self._transport(Endpoint.parse(each.url).scheme).handshake for each in listeners)
 
     def _check_listener(self, listener: ListenerSection) -> None:
-        """Without a handshake nobody shows who he is, nor which farm he wants."""
         url = Endpoint.parse(listener.url)
-        if self._transport(url.scheme).handshake:
-            return
-        problems = []
-        if not url.is_loopback:
-            problems.append(f"{url}: {url.scheme} has no handshake; it may listen on loopback only")
-        if len(listener.farms or self._members) != 1:
-            problems.append(f"{url}: {url.scheme} has no handshake; name the one farm of this listener")
-        if problems:
+        farms = listener.farms or tuple(self._members)
+        if problems := listener_problems(self._transport(url.scheme), url, farms):
             raise ConfigError(problems)
 
     async def _listen(self, listener: ListenerSection, *, task_status: trio.TaskStatus[Endpoint]) -> NoReturn:

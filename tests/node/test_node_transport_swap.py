@@ -79,6 +79,37 @@ def test_listener_of_an_unknown_scheme_is_a_configuration_error(
         assert all(word in told for word in words), told
 
 
+NO_TLS = "without TLS, only loopback is allowed; listen on "
+CERTIFICATE = 'certificate = "data/tls/node.crt"\nprivate_key = "data/tls/node.key"\n'
+NO_HANDSHAKE = "has no handshake; it may listen on loopback only"
+
+
+@pytest.mark.parametrize(
+    ("lines", "become", "problem"),
+    [
+        ('url = "ssl://', 'url = "i2p://', f"{NO_TLS}i2p://127.0.0.1:27150, behind a server tunnel"),
+        ('url = "ssl://', 'url = "wss://', f"{NO_TLS}wss://127.0.0.1:27150, behind a reverse proxy"),
+        ('url = "ssl://', 'url = "jraft://', f"jraft://0.0.0.0:27150: jraft {NO_HANDSHAKE}"),
+        (CERTIFICATE, "", "cannot listen on ssl://0.0.0.0:27150 without a certificate; set it in"),
+    ],
+)
+def test_listener_that_cannot_start_is_refused_by_the_check_in_the_same_words(
+    lines: str, become: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["node", "init", str(tmp_path), "--host", "a.example"]) == 0
+    file = tmp_path / "garlicfarm.toml"
+    text = file.read_text()
+    assert lines in text
+    file.write_text(text.replace(lines, become, 1))
+    capsys.readouterr()
+    told = []
+    for command in (["config", "check"], ["node", "start"]):
+        assert run([*command, "--config", str(file)]) == 2
+        told.append(capsys.readouterr().err)
+        assert problem in told[-1]
+    assert told[0] == told[1]
+
+
 def test_transport_whose_extra_is_missing_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ import trio
 from garlicfarm.errors import ConfigError, RemoteProtocolError, TransportError, UnreachableError
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.identity import read_private_file
-from garlicfarm.tcp import serve_tcp
+from garlicfarm.tcp import check_loopback, serve_tcp
 from garlicfarm.transport import Endpoint, Peer, Transport
 
 __all__ = ["I2PConfig", "I2PTransport"]
@@ -215,6 +215,10 @@ class I2PTransport(Transport):
             f"{endpoint}: the I2P proxy {self._where} answered {status}: {quoted!r}", "see the router's log"
         )
 
+    def check_url(self, url: Endpoint) -> None:
+        """See `Transport.check_url`."""
+        check_loopback(url, "a server tunnel of the router")
+
     async def serve(
         self,
         url: Endpoint,
@@ -223,11 +227,7 @@ class I2PTransport(Transport):
         task_status: trio.TaskStatus[Endpoint],
     ) -> NoReturn:
         """See `Transport.serve`. Whoever comes, comes from the tunnel: addresses tell nothing."""
-        if not url.is_loopback:
-            raise TransportError(
-                f"cannot listen on {url}: without TLS, only loopback is allowed",
-                f"listen on {self.scheme}://127.0.0.1:{url.port}, behind a server tunnel of the router",
-            )
+        self.check_url(url)
         await serve_tcp(self, url, handler, address_is_peer=False, task_status=task_status)
 
 

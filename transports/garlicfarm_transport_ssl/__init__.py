@@ -131,12 +131,16 @@ class SslTransport(Transport):
             hint = "nothing was sent; if that node has a new certificate, change its endpoint"
             raise TransportError(f"{endpoint} shows another certificate, {shown}", hint)
 
+    def check_url(self, url: Endpoint) -> None:
+        """See `Transport.check_url`."""
+        if not self._pin:
+            raise TransportError(f"cannot listen on {url} without a certificate", "set it in [transport.ssl]")
+
     async def serve(
         self, url: Endpoint, handler: _Handler, *, task_status: trio.TaskStatus[Endpoint]
     ) -> NoReturn:
         """See `Transport.serve`. With port 0 a name of several addresses is bound at its first only."""
-        if not self._pin:
-            raise TransportError(f"cannot listen on {url} without a certificate", "set it in [transport.ssl]")
+        self.check_url(url)
         try:
             listeners = await trio.open_tcp_listeners(url.port, host=url.host)
         except (OSError, UnicodeError) as exc:

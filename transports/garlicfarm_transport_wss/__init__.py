@@ -19,7 +19,7 @@ from wsproto.utilities import ProtocolError
 
 from garlicfarm.certificates import pin_of
 from garlicfarm.errors import ConfigError, TransportError, UnreachableError
-from garlicfarm.tcp import serve_tcp
+from garlicfarm.tcp import check_loopback, serve_tcp
 from garlicfarm.transport import Endpoint, Peer, Transport
 from garlicfarm_transport_wss._stream import WebSocketStream
 
@@ -88,6 +88,10 @@ class WssTransport(Transport):
             await trio.aclose_forcefully(stream)
             raise
 
+    def check_url(self, url: Endpoint) -> None:
+        """See `Transport.check_url`."""
+        check_loopback(url, "a reverse proxy")
+
     async def serve(
         self,
         url: Endpoint,
@@ -96,11 +100,7 @@ class WssTransport(Transport):
         task_status: trio.TaskStatus[Endpoint],
     ) -> NoReturn:
         """See `Transport.serve`. Whoever comes, comes from the reverse proxy: addresses tell nothing."""
-        if not url.is_loopback:
-            raise TransportError(
-                f"cannot listen on {url}: without TLS, only loopback is allowed",
-                f"listen on {self.scheme}://127.0.0.1:{url.port}, behind a reverse proxy",
-            )
+        self.check_url(url)
 
         async def connection(tcp: trio.SocketStream, peer: Peer) -> None:
             stream, reason = None, "timeout"
