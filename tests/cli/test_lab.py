@@ -98,7 +98,8 @@ def test_lab_ended_by_a_signal_exits_130_and_leaves_nothing(
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     with subprocess.Popen(
-        [*GARLICFARM, "lab", *options, *prepare],
+        # Under nohup(1) the tests ignore SIGHUP, and so would the lab.
+        ["env", "--default-signal=HUP", *GARLICFARM, "lab", *options, *prepare],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
