@@ -44,12 +44,24 @@ __all__ = [
     "FarmPlan",
     "MadeFarm",
     "MemberPlan",
+    "Tables",
+    "check_endpoints",
     "create_farm",
     "create_joining_node",
     "create_node",
+    "farm_tables",
+    "joining_genesis",
+    "make_store",
+    "new_genesis",
+    "pinned",
+    "plan_of",
     "read_genesis",
     "remove_node",
+    "toml_of",
 ]
+
+Tables = list[tuple[str, Mapping[str, Any]]]
+"""Tables of a configuration file: heading, and keys with their values."""
 
 ALGORITHM_VERSION = 1
 ADMIN_PORT = 27151
@@ -109,7 +121,17 @@ def create_node(directory: Path, node_id: int, member: MemberPlan, farm: FarmPla
 def create_joining_node(directory: Path, member: MemberPlan, token: JoinToken) -> None:
     """Make the node that ``token`` is for in ``directory``; it is no member before it has been enrolled.
     Raises as `create_node` does."""
-    farm = FarmPlan(
+    farm = plan_of(token)
+    _check_free(directory)
+    check_endpoints({token.id: member})
+    with _staging(directory) as staging:
+        _make_node(staging, farm, token.id, member)
+        make_store(staging / "data", farm, token.farm_secret, joining_genesis(token))
+
+
+def plan_of(token: JoinToken) -> FarmPlan:
+    """What a token says of its farm."""
+    return FarmPlan(
         name=token.farm,
         application=token.application,
         preset=token.preset,
@@ -117,12 +139,11 @@ def create_joining_node(directory: Path, member: MemberPlan, token: JoinToken) -
         raft=token.raft,
         retention=token.retention,
     )
-    _check_free(directory)
-    _check_endpoints({token.id: member})
-    with _staging(directory) as staging:
-        _make_node(staging, farm, token.id, member)
-        genesis = Genesis(farm.name, token.farm_id, farm.application, token.algorithm, None)
-        _make_store(staging, farm, token.farm_secret, genesis)
+
+
+def joining_genesis(token: JoinToken) -> Genesis:
+    """What the store of a new member is born with: it is to be told the Configuration."""
+    return Genesis(token.farm, token.farm_id, token.application, token.algorithm, None)
 
 
 def read_genesis(directory: Path) -> Genesis:
@@ -171,7 +192,8 @@ def create_farm(out: Path, members: Mapping[int, MemberPlan], farm: FarmPlan | N
     return msgspec.structs.replace(made, directories={i: out / path.name for i, path in directories.items()})
 
 
-def _check_endpoints(members: Mapping[int, MemberPlan]) -> None:
+def check_endpoints(members: Mapping[int, MemberPlan]) -> None:
+    """Raises `ConfigError`: an endpoint cannot be dialled, or two members have the same."""
     problems = [
         f"member {node_id}: {member.endpoint!r} is not what others can dial; it must be SCHEME://HOST:PORT"
         for node_id, member in members.items()
@@ -185,54 +207,67 @@ def _check_endpoints(members: Mapping[int, MemberPlan]) -> None:
 
 
 def _make(farm: FarmPlan, members: Mapping[int, MemberPlan], directories: Mapping[int, Path]) -> MadeFarm:
-    _check_endpoints(members)
+    check_endpoints(members)
     servers = tuple(
         ClusterServer(node_id, str(_make_node(directories[node_id], farm, node_id, members[node_id])))
         for node_id in sorted(members)
     )
     configuration = Configuration(log_index=0, last_log_index=0, servers=servers)
-    farm_id, secret = secrets.token_bytes(16), secrets.token_bytes(32)
+    genesis, secret = new_genesis(farm, configuration), secrets.token_bytes(32)
     for directory in directories.values():
-        genesis = Genesis(farm.name, farm_id, farm.application, ALGORITHM_VERSION, configuration)
-        _make_store(directory, farm, secret, genesis)
-    return MadeFarm(farm_id, configuration, directories)
+        make_store(directory / "data", farm, secret, genesis)
+    return MadeFarm(genesis.farm_id, configuration, directories)
+
+
+def new_genesis(farm: FarmPlan, configuration: Configuration) -> Genesis:
+    """What the stores of a new farm are born with; mints its id."""
+    return Genesis(farm.name, secrets.token_bytes(16), farm.application, ALGORITHM_VERSION, configuration)
 
 
 def _make_node(directory: Path, farm: FarmPlan, node_id: int, member: MemberPlan) -> Endpoint:
-    """What a node has before it is of a farm: data directory, certificate, configuration. Returns what
-    others dial, with its pin."""
-    endpoint = Endpoint.parse(member.endpoint)
-    DataDirectory.create(directory / "data", node_id)
-    tls = directory / "data" / "tls"
-    pin = make_certificate(tls / "node.crt", tls / "node.key", endpoint.host)
-    if endpoint.scheme == "ssl":
-        endpoint = Endpoint("ssl", endpoint.host, endpoint.port, {**endpoint.params, "pin": pin})
-    _write_config(directory, farm, node_id, member, endpoint)
-    return endpoint
-
-
-def _make_store(directory: Path, farm: FarmPlan, secret: bytes, genesis: Genesis) -> None:
-    data = directory / "data"
-    write_secret_file(data / "secrets" / f"{farm.name}.secret", secret)
+    """What a node has before it is of a farm: data directory, user, certificate, configuration. Returns
+    what others dial, with its pin."""
+    data, endpoint = directory / "data", Endpoint.parse(member.endpoint)
+    DataDirectory.create(data, node_id)
     password = secrets.token_urlsafe(32)
     UserStore(data / "users").add(LOCAL_USER, "admin", password)
     _write(data / "local.password", f"{password}\n".encode())
+    pin = make_certificate(data / "tls" / "node.crt", data / "tls" / "node.key", endpoint.host)
+    endpoint = pinned(endpoint, pin)
+    tables: Tables = [
+        ("[node]", {"id": node_id, "data_dir": "data", "preset": farm.preset}),
+        ("[admin]", {"url": member.admin_url}),
+        ("[[listener]]", {"url": member.listen or _listen_url(endpoint)}),
+        ("[transport.ssl]", {"certificate": "data/tls/node.crt", "private_key": "data/tls/node.key"}),
+        *farm_tables(farm, endpoint, "data", member),
+    ]
+    head = "# The configuration of one garlicfarm node; `garlicfarm config check` explains it.\nversion = 1\n"
+    _write(directory / CONFIG_NAME, f"{head}{toml_of(tables)}".encode(), mode=0o644)
+    load(directory / CONFIG_NAME, {})  # the plans are checked where every configuration is
+    return endpoint
+
+
+def pinned(endpoint: Endpoint, pin: str) -> Endpoint:
+    """The endpoint with the pin of the node's own certificate, where its transport is ``ssl`` (D11)."""
+    if endpoint.scheme != "ssl":
+        return endpoint
+    return Endpoint("ssl", endpoint.host, endpoint.port, {**endpoint.params, "pin": pin})
+
+
+def make_store(data: Path, farm: FarmPlan, secret: bytes, genesis: Genesis) -> None:
+    """Make what a node keeps of one farm in its data directory: the farm's secret and key, and the store."""
+    write_secret_file(data / _secret_name(farm), secret)
     if farm.master_key_file is not None:
         _write(data / _master_key_name(farm), farm.master_key_file.read_bytes())
     create_store(data / "farms" / farm.name, genesis)
 
 
-def _write_config(
-    directory: Path, farm: FarmPlan, node_id: int, member: MemberPlan, endpoint: Endpoint
-) -> None:
+def farm_tables(farm: FarmPlan, endpoint: Endpoint, data: str, member: MemberPlan) -> Tables:
+    """The tables ``[[farm]]`` and below of a node; ``data``: its data directory, as the file names it."""
     meta = {"destination": farm.master} if farm.master else {}
     if farm.master_key_file is not None:
-        meta["key_file"] = f"data/{_master_key_name(farm)}"
-    tables: list[tuple[str, Mapping[str, Any]]] = [
-        ("[node]", {"id": node_id, "data_dir": "data", "preset": farm.preset}),
-        ("[admin]", {"url": member.admin_url}),
-        ("[[listener]]", {"url": member.listen or _listen_url(endpoint)}),
-        ("[transport.ssl]", {"certificate": "data/tls/node.crt", "private_key": "data/tls/node.key"}),
+        meta["key_file"] = f"{data}/{_master_key_name(farm)}"
+    return [
         (
             "[[farm]]",
             {
@@ -240,7 +275,7 @@ def _write_config(
                 "application": farm.application,
                 "endpoint": str(endpoint),
                 **({"default_transport": endpoint.scheme} if endpoint.scheme != "ssl" else {}),
-                "secret_file": f"data/secrets/{farm.name}.secret",
+                "secret_file": f"{data}/{_secret_name(farm)}",
             },
         ),
         ("[farm.raft]", farm.raft),
@@ -249,15 +284,15 @@ def _write_config(
         ("[farm.meta]", meta),
         *(("[[farm.leaf]]", {"destination": leaf}) for leaf in member.leaves),
     ]
-    lines = [
-        "# The configuration of one garlicfarm node; `garlicfarm config check` explains it.",
-        "version = 1",
-    ]
+
+
+def toml_of(tables: Tables) -> str:
+    """The tables as text, an empty line before each; those without a key are left out."""
+    lines = []
     for heading, table in tables:
         if table:
             lines += ["", heading, *(f"{key} = {_toml(value)}" for key, value in table.items())]
-    _write(directory / CONFIG_NAME, "\n".join([*lines, ""]).encode(), mode=0o644)
-    load(directory / CONFIG_NAME, {})  # the plans are checked where every configuration is
+    return "\n".join([*lines, ""])
 
 
 def _listen_url(endpoint: Endpoint) -> str:
@@ -278,6 +313,10 @@ def _listen_url(endpoint: Endpoint) -> str:
 def _toml(value: Any) -> str:
     """A TOML value; JSON's spelling is TOML's for everything that a plan holds, but for DEL."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _secret_name(farm: FarmPlan) -> str:
+    return f"secrets/{farm.name}.secret"
 
 
 def _master_key_name(farm: FarmPlan) -> str:

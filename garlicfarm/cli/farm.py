@@ -20,6 +20,7 @@ __all__ = ["create", "farm"]
 @click.group(
     cls=LazyGroup,
     targets={
+        "add": "garlicfarm.cli.farm_add:add",
         "create": "garlicfarm.cli.farm:create",
         "exclude": "garlicfarm.cli.farm_policy:exclude",
         "include": "garlicfarm.cli.farm_policy:include",

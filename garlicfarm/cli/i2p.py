@@ -151,22 +151,19 @@ def _await_address(keys: Path, timeout_s: float) -> str:
 
 def _configure(config: Config, farm: FarmSection, endpoint: Endpoint, listener: Endpoint) -> None:
     """Put the endpoint into the node's file, and the listener if it lacks it."""
-    from garlicfarm.config import load
+    import tomllib
+
+    from garlicfarm.config.rewrite import rewrite
     from garlicfarm.errors import ConfigError
 
     text = config.path.read_text(encoding="utf-8")
     if farm.endpoint != str(endpoint):
         text = _with_endpoint(text, config.farm.index(farm), str(endpoint))
+        if str(endpoint) not in [table["endpoint"] for table in tomllib.loads(text)["farm"]]:
+            raise ConfigError([f'in {config.path}, set by hand: endpoint = "{endpoint}"'])
     if str(listener) not in [each.url for each in config.listener]:
         text = f'{text.rstrip()}\n\n[[listener]]\nurl = "{listener}"\n'
-    part = config.path.with_name(f"{config.path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.chmod(config.path.stat().st_mode)
-    changed = load(part, {})
-    if str(endpoint) not in [each.endpoint for each in changed.farm]:
-        part.unlink()
-        raise ConfigError([f'in {config.path}, set by hand: endpoint = "{endpoint}"'])
-    part.replace(config.path)
+    changed = rewrite(config.path, text)
     if changed.farm != config.farm or changed.listener != config.listener:
         _say(
             f"wrote {config.path}; restart the node, then let the farm dial it there: "

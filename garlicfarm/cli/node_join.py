@@ -38,7 +38,12 @@ Show = Callable[[str, int, int | None], None]
     required=True,
     help="File (mode 0600) with the token that `member token` made; - is stdin.",
 )
-@click.option("--endpoint", metavar="URL", required=True, help="What others dial, as ssl://d.example:27150.")
+@click.option(
+    "--endpoint",
+    metavar="URL",
+    default="",
+    help="What others dial, as ssl://d.example:27150.  [default: what dials the first farm of the node here]",
+)
 @click.option(
     "--listen", metavar="URL", default="", help="Where to listen, if not at every address at that port."
 )
@@ -52,7 +57,8 @@ def join(
     """Make a new node in DIRECTORY (default: here) and enrol it in a farm that runs.
 
     It is made as `node init` does, then runs until the farm has brought it up to date and made it a member.
-    Interrupted, the same command goes on where it ended. Refused, it leaves nothing behind.
+    Interrupted, the same command goes on where it ended. Refused, it leaves nothing behind. A node that is
+    there, and not running, joins a further farm.
     """
     import math
     import time
@@ -63,18 +69,30 @@ def join(
     from garlicfarm.cli.node_start import level
     from garlicfarm.config import load
     from garlicfarm.errors import GarlicFarmError
+    from garlicfarm.further_farm import add_joining_farm, remove_farm
     from garlicfarm.provision import CONFIG_NAME, MemberPlan, create_joining_node, remove_node
     from garlicfarm.token import check_expiry, decode_token
 
-    token = decode_token(_read(token_file))
-    resumed = (directory / CONFIG_NAME).exists()
+    token, file = decode_token(_read(token_file)), directory / CONFIG_NAME
+    there = file.read_text(encoding="utf-8") if file.exists() else ""
+    before = load(file, os.environ) if there else None
+    resumed = before is not None and token.farm in [section.name for section in before.farm]
     if not resumed:
         check_expiry(token, time.time())
-        plan = MemberPlan(endpoint=endpoint, listen=listen)
-        if admin_url is not None:
-            plan = MemberPlan(endpoint=endpoint, listen=listen, admin_url=admin_url)
-        create_joining_node(directory, plan, token)
-    config = load(directory / CONFIG_NAME, os.environ)
+        if before is not None:
+            if listen or admin_url is not None:
+                raise click.UsageError(
+                    f"{file} says where this node listens: leave out --listen and --admin-url"
+                )
+            add_joining_farm(before, endpoint, token)
+        elif not endpoint:
+            raise click.UsageError("a new node needs an --endpoint")
+        else:
+            plan = MemberPlan(endpoint=endpoint, listen=listen)
+            if admin_url is not None:
+                plan = MemberPlan(endpoint=endpoint, listen=listen, admin_url=admin_url)
+            create_joining_node(directory, plan, token)
+    config = load(file, os.environ)
     if resumed:
         _check_same(config, token, endpoint)
     logs.configure(level("warning", options.verbosity), config.log.format, sys.stderr)
@@ -84,7 +102,10 @@ def join(
             trio.run(_join, config, token, timeout_s, show)
     except* GarlicFarmError:
         if not resumed and _is_untouched(config, token):
-            remove_node(directory)
+            if before is not None:
+                remove_farm(before, token.farm, there)
+            else:
+                remove_node(directory)
             click.echo(f"what was made in {directory} is removed again", err=True)
         raise
     except* trio.TooSlowError:
@@ -92,7 +113,7 @@ def join(
         raise
     click.echo(
         f"node {token.id} is a member of the farm {token.farm}; delete the token, and run the node with: "
-        f"garlicfarm node start --config {directory / CONFIG_NAME}",
+        f"garlicfarm node start --config {file}",
         err=True,
     )
 
@@ -115,7 +136,7 @@ def _check_same(config: Config, token: JoinToken, endpoint: str) -> None:
 
     section = _section(config, token)
     there = Endpoint.parse(section.endpoint, section.default_transport)
-    wanted = Endpoint.parse(endpoint, section.default_transport)
+    wanted = Endpoint.parse(endpoint, section.default_transport) if endpoint else there
     if config.node.id != token.id or read_genesis(_store(config, token)).farm_id != token.farm_id:
         raise ConfigError(
             [
@@ -132,12 +153,7 @@ def _check_same(config: Config, token: JoinToken, endpoint: str) -> None:
 
 
 def _section(config: Config, token: JoinToken) -> FarmSection:
-    from garlicfarm.errors import ConfigError
-
-    for section in config.farm:
-        if section.name == token.farm:
-            return section
-    raise ConfigError([f"{config.path} is of a node without the farm {token.farm}: name a new directory"])
+    return next(section for section in config.farm if section.name == token.farm)
 
 
 def _store(config: Config, token: JoinToken) -> Path:

@@ -1,0 +1,54 @@
+"""`garlicfarm farm add`: a further farm for the node of this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from garlicfarm.cli.options import Options, shared_options
+
+__all__ = ["add"]
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--endpoint",
+    metavar="URL",
+    default="",
+    help="What others dial, as ssl://a.example:27150.  [default: what dials the node's first farm]",
+)
+@click.option("--master", metavar="BASE64", default="", help="Master destination of the Meta LeaseSet.")
+@click.option("--application", type=click.Choice(["farm", "log"]), default="farm", show_default=True)
+@shared_options("config")
+def add(options: Options, name: str, endpoint: str, master: str, application: str) -> None:
+    """Give this machine's node, which must not run, a further farm, NAME, of which it is the one member.
+
+    Adds a table to its configuration, and the farm's secret and store to its data directory. Other nodes
+    join with a token: those of the first farm too, and then in their own process (`node join`).
+    """
+    import msgspec
+
+    from garlicfarm.config import find_config, load
+    from garlicfarm.config.model import Name
+    from garlicfarm.further_farm import add_farm
+    from garlicfarm.provision import FarmPlan
+
+    try:
+        msgspec.convert(name, Name)
+    except msgspec.ValidationError:
+        raise click.BadParameter(
+            f"{name!r} must be 1 to 64 of A-Z a-z 0-9 . _ -, not . or ..", param_hint="NAME"
+        ) from None
+    config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
+    plan = FarmPlan(name=name, application=application, preset=config.node.preset, master=master)
+    made = add_farm(config, endpoint, plan)
+    click.echo(
+        f"farm {name} ({made.farm_id.hex()}) has one member, {made.configuration.servers[0].endpoint}; "
+        f"run the node with: garlicfarm node start --config {config.path}\n"
+        f"and make a token for another node, with its id: garlicfarm member token --farm {name} --id ID "
+        "--out FILE",
+        err=True,
+    )
