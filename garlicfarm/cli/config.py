@@ -123,7 +123,7 @@ def _ties(checked: Config) -> Iterator[str]:
                 yield (
                     f"farm {farm.name}: its Configuration names the clearnet host {host.host} of member"
                     f" {id_}, and its members and log name I2P destinations: who reads them ties them to it"
-                    " (docs/explanation/privacy.md)"
+                    ' ("Privacy" in the documentation of garlicfarm tells of it)'
                 )
 
 

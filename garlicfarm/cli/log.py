@@ -26,8 +26,13 @@ def log() -> None:
 @click.argument("file", type=click.File("rb"), default="-")
 @shared_options()
 def post(options: Options, file: BinaryIO) -> None:
-    """Append FILE (or stdin, -) as one entry; print its index once it is committed."""
+    """Append FILE (or stdin, -) as one entry; print its index once it is committed.
+
+    An empty one is refused: it mostly comes through a pipe, of a command that failed.
+    """
     entry = file.read()
+    if not entry:
+        raise click.UsageError(f"{file.name.strip('<>')} is empty; an entry has one byte or more")
 
     async def send(client: AdminClient, farm: str) -> tuple[int, int]:
         return await client.post(farm, entry)

@@ -33,6 +33,9 @@ def node() -> None:
 @click.option("--host", help="Short for --endpoint ssl://HOST:PORT.")
 @click.option("--port", type=click.IntRange(1, 65535), default=27150, show_default=True)
 @click.option(
+    "--listen", metavar="URL", default="", help="Where to listen, if not at every address at that port."
+)
+@click.option(
     "--admin-url", metavar="URL", help="Where the admin API listens.  [default: https://127.0.0.1:27151]"
 )
 @click.option("--application", type=click.Choice(["farm", "log"]), default="farm", show_default=True)
@@ -50,6 +53,7 @@ def init(
     endpoint: str | None,
     host: str | None,
     port: int,
+    listen: str,
     admin_url: str | None,
     application: str,
     preset: str | None,
@@ -60,6 +64,8 @@ def init(
     Writes garlicfarm.toml and data/: certificate, farm secret, the user `local`, and the store with its
     first Configuration. Overwrites nothing.
     """
+    from msgspec.structs import replace
+
     from garlicfarm.provision import FarmPlan, MemberPlan, create_node
 
     if endpoint and host:
@@ -80,9 +86,9 @@ def init(
         preset = "i2p" if endpoint and endpoint.startswith("i2p://") else "clearnet"
     # An IPv6 address needs its brackets in a URL.
     host = f"[{host}]" if host and ":" in host else host or "127.0.0.1"
-    member = MemberPlan(endpoint=endpoint or f"ssl://{host}:{port}")
+    member = MemberPlan(endpoint=endpoint or f"ssl://{host}:{port}", listen=listen)
     if admin_url is not None:
-        member = MemberPlan(endpoint=member.endpoint, admin_url=admin_url)
+        member = replace(member, admin_url=admin_url)
     farm = FarmPlan(name=options.farm or "farm", application=application, preset=preset, master=master)
     made = create_node(directory, node_id, member, farm)
     click.echo(directory / "garlicfarm.toml")

@@ -80,9 +80,17 @@ class I2PControlRouter(Router):
             problems.append(f"router.url: {error}")
         if config.pin and not re.fullmatch("sha256-[A-Za-z0-9_-]{43}", config.pin):
             problems.append("router.pin: expected sha256- and 43 characters of base64url")
+        file = base_dir / config.password_file
         try:
-            password = _read_password(base_dir / config.password_file)
-        except (OSError, ValueError) as error:
+            password = _read_password(file)
+        except FileNotFoundError:
+            problems.append(
+                f"router.password_file: there is no {file}; create it with mode 0600, and put the password "
+                "of the router's I2PControl on its first line (in i2pd.conf: password of [i2pcontrol])"
+            )
+        except OSError as error:
+            problems.append(f"router.password_file: {file} cannot be read: {error.strerror}")
+        except ValueError as error:
             problems.append(f"router.password_file: {error}")
         if problems:
             raise ConfigError(problems)

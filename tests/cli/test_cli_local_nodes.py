@@ -85,6 +85,17 @@ def test_node_init_without_endpoint_warns_on_stderr(here: Path, capsys: Capture)
     assert load(here / "garlicfarm.toml", {}).listener[0].url == "ssl://127.0.0.1:27150"
 
 
+def test_node_init_listens_where_it_is_told(here: Path) -> None:
+    listen = ["--listen", "ssl://127.0.0.1:7000"]
+    assert run(["node", "init", "one", "--host", "a.example", *listen]) == 0
+    config = load(here / "one/garlicfarm.toml", {})
+    assert config.listener[0].url == "ssl://127.0.0.1:7000"
+    assert config.farm[0].endpoint.startswith("ssl://a.example:27150?pin=")
+    assert config.admin.url == "https://127.0.0.1:27151"
+    assert run(["node", "init", "two", "--listen", "ssl://:7000"]) == 2
+    assert not (here / "two").exists()
+
+
 def test_node_init_tells_no_secret(here: Path, capsys: Capture) -> None:
     assert run(["node", "init"]) == 0
     output = "".join(capsys.readouterr())

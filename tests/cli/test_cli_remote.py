@@ -171,6 +171,22 @@ def test_log_post_of_a_file_or_stdin_prints_the_index(
     assert served.node.farm.posted_by == ["local"] * 3
 
 
+def test_log_post_of_nothing_is_a_wrong_use_and_posts_nothing(
+    served: Served,
+    spawn: Callable[..., subprocess.Popen[bytes]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "entry").touch()
+    assert run(["log", "post", "entry"]) == 2
+    assert "entry is empty; an entry has one byte or more" in capsys.readouterr().err
+    process = spawn("log", "post", stdin=subprocess.DEVNULL)
+    out, err = process.communicate(timeout=10)
+    assert (process.returncode, out) == (2, b"")
+    assert b"error: stdin is empty" in err
+    assert served.node.farm.log == []
+
+
 def test_log_tail_prints_what_is_held_as_json_lines(
     served: Served, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

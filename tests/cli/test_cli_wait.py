@@ -55,14 +55,17 @@ def test_wait_returns_once_it_is_so_and_not_before(
     later.join()
 
 
+@pytest.mark.parametrize(
+    ("port", "seen"), [(1, "https://127.0.0.1:1: "), (0, "no node runs in ")], ids=["given", "any"]
+)
 def test_wait_for_a_node_that_is_not_there_yet_is_no_error_before_the_deadline(
-    tmp_path: Path, capsys: Capture
+    port: int, seen: str, tmp_path: Path, capsys: Capture
 ) -> None:
-    member = MemberPlan(endpoint="ssl://127.0.0.1:27150", admin_url="https://127.0.0.1:1")
+    member = MemberPlan(endpoint="ssl://127.0.0.1:27150", admin_url=f"https://127.0.0.1:{port}")
     create_node(tmp_path, 1, member)
     config = str(tmp_path / "garlicfarm.toml")
     assert run(["wait", "--for", "leader", "--timeout", "0.3", "--config", config]) == 124
-    assert "not leader within 0.3 s: https://127.0.0.1:1: " in capsys.readouterr().err
+    assert f"not leader within 0.3 s: {seen}" in capsys.readouterr().err
 
 
 def test_wait_does_not_go_on_with_a_wrong_password(served: Served, capsys: Capture, tmp_path: Path) -> None:

@@ -137,6 +137,9 @@ def test_check_warns_of_clearnet_hosts_that_the_farm_ties_to_destinations(
     assert len(warnings) == len(tied)
     for line, host in zip(warnings, tied, strict=True):
         assert f"the clearnet host {host} of member" in line
+        assert '"Privacy" in the documentation' in line
+    page = Path(__file__).parents[2] / "docs/explanation/privacy.md"
+    assert page.read_text(encoding="utf-8").startswith("# Privacy")
 
 
 def test_check_does_not_warn_where_nothing_is_served_inside_i2p(tmp_path: Path, capsys: Capture) -> None:
