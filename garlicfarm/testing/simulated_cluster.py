@@ -246,7 +246,7 @@ class SimulatedCluster:
             at = member.when(now, deadline)
             if member.tick_at is None or at < member.tick_at:
                 member.tick_at = at
-                self.world.at(at, self.tick, member, member.generation)
+                self.world.at(at, self._timer, member, member.generation)
         if node.role is Role.LEADER and not was_leader:
             self.elected()
             if self.world.chance(self.faults.new_leader_crashes):
@@ -313,8 +313,13 @@ class SimulatedCluster:
 
     # ------------------------------------------------------------------ time, disk, application
 
+    def _timer(self, member: SimulatedMember, generation: int) -> None:
+        """Due, unless an earlier one has taken its place: or they would become more and more."""
+        if member.tick_at == self.world.now:
+            self.tick(member, generation)
+
     def tick(self, member: SimulatedMember, generation: int) -> None:
-        """A timer of its process."""
+        """Tell its process the time."""
         if member.node is None or member.generation != generation:
             return
         if member.paused_until > self.world.now:

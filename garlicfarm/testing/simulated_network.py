@@ -96,6 +96,7 @@ class Connection:
         self.arrival_ms = [0, 0]
         self.stalled: list[list[bytes]] = [[], []]
         self.watched = False
+        self.heard_ms = 0  # when the last answer came
         self.requests = RequestDecoder(Limits())
         self.responses = ResponseDecoder()
 
@@ -167,6 +168,7 @@ class Network:
         """The next answer that came, and the tag of its request."""
         while not connection.closed[CLIENT] and (answer := connection.responses.next_message()) is not None:
             tag, _ = connection.outstanding.popleft()
+            connection.heard_ms = self._world.now
             if tag is not _REPEATED:
                 return tag, answer
             self.sever(connection)
@@ -215,11 +217,13 @@ class Network:
                     self._world.at(at, self._drain, connection, side)
 
     def _watch(self, connection: Connection) -> None:
-        """Every request has a deadline (S5); the side that asked keeps it."""
+        """Every request has a deadline (S5), which begins with the answer to the one before; the side that
+        asked keeps it."""
         connection.watched = False
         if connection.closed[CLIENT] or not connection.outstanding:
             return
-        deadline = connection.outstanding[0][1] + connection.timeout_ms
+        since = max(connection.outstanding[0][1], connection.heard_ms)
+        deadline = since + connection.timeout_ms
         if deadline <= self._world.now:
             self.sever(connection)
             self.lose(connection, CLIENT)
