@@ -1,6 +1,7 @@
 """Whole clusters in one process, from one seed: networks, disks, clocks and clients fail as real ones do.
 
     python -m garlicfarm.testing.simulate --seeds 1000 [--first N] [--nodes 3] [--farm]
+    python -m garlicfarm.testing.simulate --slow [--hours 100] [--first N]
 
 Each seed draws its own mix of faults (swarm testing): connections that break, with half a message or
 with answers still on their way; requests that come twice; delays; partitions, also one-way; crashes that
@@ -10,7 +11,8 @@ snapshots, and logs shortened behind them. All messages go through the real code
 (`garlicfarm.testing.invariants`) are checked after every event. Then all faults end, and the members
 have to agree on one more entry, and keep their leader.
 
-``--farm`` runs members that post statuses, and looks at who publishes: `simulate_farm`.
+``--farm`` runs members that post statuses, and looks at who publishes: `simulate_farm`. ``--slow``: hours
+over links as slow and broken as those of I2P, and bounds on what that costs: `simulate_slow`.
 
 The same seed gives the same run, event by event: ``digest`` is a hash over all of it. So a violation
 comes back with the command that is printed with it.
@@ -27,6 +29,7 @@ from collections.abc import Sequence
 from garlicfarm.farm.log import LogApplication
 from garlicfarm.testing.invariants import Violation
 from garlicfarm.testing.simulate_farm import FarmSimulation
+from garlicfarm.testing.simulate_slow import run_hours
 from garlicfarm.testing.simulated_clients import Administrator, Client, Proposer, Reader
 from garlicfarm.testing.simulated_cluster import Outcome, SimulatedCluster
 from garlicfarm.testing.simulated_faults import Faults
@@ -116,7 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=1, help="the first one (default 1)")
     parser.add_argument("--nodes", type=int, default=3, help="members at the start (default 3)")
     parser.add_argument("--farm", action="store_true", help="who publishes, instead of the core alone")
+    parser.add_argument("--slow", action="store_true", help="hours over slow and broken links instead")
+    parser.add_argument("--hours", type=float, default=100, help="of --slow, simulated (default 100)")
     options = parser.parse_args(arguments)
+    if options.slow:
+        return run_hours(options.hours, options.first, parser.prog)
     begun = time.process_time()
     events = committed = violations = 0
     counts: Counter[str] = Counter()

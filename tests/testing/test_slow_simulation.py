@@ -1,0 +1,179 @@
+"""Hours over links as slow and broken as those of I2P: what they cost, and that the simulation would notice
+if it were more. The bound itself is of a hundred hours (`make sim`); a few have more or less by chance."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pytest
+
+from garlicfarm.raft import Role
+from garlicfarm.testing import simulate, simulate_slow
+from garlicfarm.testing.invariants import Violation
+from garlicfarm.testing.simulate_slow import PATH, SlowSimulation, Told
+from garlicfarm.testing.simulated_links import Path, SimulatedLink
+from garlicfarm.testing.simulated_slow import PARTITIONS
+
+ROUND_TRIP_MS = 3_400
+STEADY = Path(ROUND_TRIP_MS // 2, ROUND_TRIP_MS // 2, loss=0, life_ms=10**9)
+
+
+def test_eight_hours_hold_every_invariant_and_cost_few_terms() -> None:
+    told, kinds = Told(), Counter[str]()
+    for seed, nodes, resent in ((1, 3, True), (2, 3, False), (3, 5, True), (4, 5, False)):
+        simulation = SlowSimulation(seed, nodes, PATH._replace(resent=resent))
+        told.add(simulation.run(2))
+        kinds.update(simulation.counts)
+    assert told.terms < 8 * 5
+    assert told.in_time > 0.95 * told.due > 2_000
+    assert told.led > 0.9 * told.looked
+    assert len(set(PARTITIONS) & set(kinds)) > 5
+    assert kinds["snapshots"]
+
+
+def test_same_seed_gives_the_same_hour_and_another_seed_another() -> None:
+    runs = [SlowSimulation(seed) for seed in (7, 7, 8)]
+    for run in runs:
+        run.run(1)
+    first, again, other = [run.outcome() for run in runs]
+    assert first == again
+    assert first.digest != other.digest
+
+
+# ---------------------------------------------------------------------- what it would notice
+
+
+def test_timing_of_clearnet_is_noticed_by_its_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its answers are due after 3 s: it is chance whether they would agree in the end.
+    monkeypatch.setattr(SlowSimulation, "_heal", lambda simulation: None)
+    assert SlowSimulation(1, 5, preset="clearnet").run(0.25).terms > 0.25 * 100
+
+
+def test_members_without_pre_vote_are_noticed_by_their_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate_slow, "FAULTS", msgspec.structs.replace(simulate_slow.FAULTS, plain=1))
+    told = Told()
+    for seed in range(1, 4):
+        told.add(SlowSimulation(seed, 5).run(1))
+    assert told.problems == ["more than 3 terms an hour"]
+    assert told.terms > 3 * 5
+
+
+def test_connections_that_are_not_made_again_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimulatedLink, "_again", lambda link, attempts: None)
+    monkeypatch.setattr(SimulatedLink, "poke", lambda link: None)
+    simulation = SlowSimulation(1)
+    with pytest.raises(Violation, match="liveness"):
+        simulation.run(0.5)
+    assert "less than 95% of the entries in time" in simulation.told.problems
+
+
+def test_main_slow_tells_terms_commits_and_who_led(capsys: pytest.CaptureFixture[str]) -> None:
+    status = simulate.main(["--slow", "--hours", "1", "--first", "2"])
+    told = capsys.readouterr().out
+    assert told.startswith("all: 1 hours, ")
+    assert "3 members, resent: 1 hours, " not in told
+    assert "3 members, cut: 1 hours, " in told
+    for what in ("terms an hour (at most", "commits, in round trips p50", "a leader", "in time"):
+        assert what in told
+    assert "1 seeds, 0 violations, " in told
+    assert status == ("more than" in told or "less than" in told)
+
+
+def test_main_slow_fails_where_a_bound_is_broken(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulate_slow, "MAX_TERMS_AN_HOUR", 0.5)
+    assert simulate.main(["--slow", "--hours", "1"]) == 1
+    assert "all: more than 0.5 terms an hour\n" in capsys.readouterr().out
+
+
+def test_main_slow_violation_prints_the_command_that_repeats_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulate_slow, "HEALING_MS", 100)  # less than a round trip
+    assert simulate.main(["--slow", "--hours", "0.1", "--first", "3"]) == 1
+    *_, verdict, replay = capsys.readouterr().out.splitlines()
+    assert verdict.startswith("seed 3 of 5 nodes: Violation: liveness: ")
+    command = replay.removeprefix("replay: python -m garlicfarm.testing.simulate ")
+    assert simulate.main(command.split()) == 1
+    assert verdict in capsys.readouterr().out.splitlines()
+
+
+# ---------------------------------------------------------------------- on links that are only slow
+
+
+def _led(seed: int = 1, nodes: int = 3) -> SlowSimulation:
+    """Members that have had a leader for a minute, on links that are slow and nothing else."""
+    simulation = SlowSimulation(seed, nodes, STEADY)
+    while not simulation.leading():
+        simulation.world.next_event()
+    _pass(simulation, 60_000)
+    return simulation
+
+
+def _pass(simulation: SlowSimulation, time_ms: int) -> None:
+    end = simulation.world.now + time_ms
+    while simulation.world.now < end:
+        simulation.world.next_event()
+
+
+def _commit_times(simulation: SlowSimulation, entries: int) -> list[int]:
+    """Post so many entries, spread over one round trip; how long each took to be committed, in ms."""
+    world, (leader,) = simulation.world, simulation.leading()
+    node = leader.node
+    assert node is not None
+    times: list[int] = []
+
+    def post(begun: int) -> None:
+        simulation.ask(leader, node.propose, (b"",), then=lambda outcome: times.append(world.now - begun))
+
+    for number in range(entries):
+        at = world.now + number * ROUND_TRIP_MS // entries
+        world.at(at, post, at)
+    while len(times) < entries:
+        world.next_event()
+    return times
+
+
+def test_entries_spread_over_a_round_trip_are_each_committed_within_little_more_than_one() -> None:
+    for seed in range(1, 6):
+        times = _commit_times(_led(seed), 64)
+        assert min(times) >= ROUND_TRIP_MS
+        assert max(times) < 1.05 * ROUND_TRIP_MS
+
+
+def test_entries_wait_for_the_batch_before_where_one_is_on_its_way_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the test above is to notice."""
+    one = msgspec.structs.replace(simulate_slow.FAULTS, config={"max_inflight_messages": 1})
+    monkeypatch.setattr(simulate_slow, "FAULTS", one)
+    assert max(_commit_times(_led(), 64)) > 1.9 * ROUND_TRIP_MS
+
+
+@pytest.mark.parametrize("nodes", [3, 5])
+def test_black_holes_around_a_follower_cost_no_term_and_it_is_brought_up_to_date(nodes: int) -> None:
+    simulation = _led(nodes=nodes)
+    (leader,) = simulation.leading()
+    assert leader.node is not None
+    term = leader.node.term
+    follower = next(member for member in simulation.members.values() if member is not leader)
+    for connection in simulation.network.of(follower.id):
+        connection.broken = True
+    _commit_times(simulation, 4)
+    assert follower.applied < leader.applied
+    _pass(simulation, 60_000)
+    assert follower.applied == leader.applied
+    assert (leader.node.role, leader.node.term) == (Role.LEADER, term)
+
+
+def test_black_holes_around_the_leader_cost_no_term() -> None:
+    simulation = _led()
+    (leader,) = simulation.leading()
+    assert leader.node is not None
+    term = leader.node.term
+    for connection in simulation.network.of(leader.id):
+        connection.broken = True
+    _pass(simulation, 120_000)
+    assert (leader.node.role, leader.node.term) == (Role.LEADER, term)
