@@ -16,6 +16,7 @@ from garlicfarm.client.farm import FarmClient, open_farm_client
 from garlicfarm.plugins import make_transport
 from garlicfarm.provision import FarmPlan
 from garlicfarm.testing.processes import NodeProcess, ProcessFarm, process_farm
+from garlicfarm.transport import Transport
 from garlicfarm.users import UserStore
 
 QUICK: Mapping[str, float] = {
@@ -47,15 +48,17 @@ async def bench_farm(
 
 
 @asynccontextmanager
-async def poster(endpoints: Mapping[int, str], farm_id: bytes) -> AsyncIterator[FarmClient]:
-    """A client on the Raft wire that follows the leader."""
-    transport = make_transport("ssl", {}, Path())
+async def poster(
+    endpoints: Mapping[int, str], farm_id: bytes, transport: Transport | None = None
+) -> AsyncIterator[FarmClient]:
+    """A client on the Raft wire that follows the leader; over TLS, if no transport is given."""
+    way = transport or make_transport("ssl", {}, Path())
     async with open_farm_client(
         endpoints,
         farm=FarmPlan().name,
         user=USER,
         password=PASSWORD,
-        transport=lambda scheme: transport,
+        transport=lambda scheme: way,
         farm_id=farm_id,
     ) as client:
         yield client

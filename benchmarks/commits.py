@@ -21,6 +21,7 @@ from bench_farm import VALUE_BYTES, bench_farm, cpu_s, poster
 from garlicfarm.client.farm import FarmClient
 from garlicfarm.provision import FarmPlan
 from garlicfarm.testing.processes import FAST, ProcessFarm
+from garlicfarm.transport import Transport
 
 
 def fdatasync_ms(directory: Path, count: int = 200) -> float:
@@ -47,7 +48,13 @@ async def synced(farm: ProcessFarm) -> tuple[int, float]:
     return batches, entries
 
 
-async def drive(outstanding: int, seconds: float, endpoints: dict[int, str], farm_id: bytes) -> dict:
+async def drive(
+    outstanding: int,
+    seconds: float,
+    endpoints: dict[int, str],
+    farm_id: bytes,
+    transport: Transport | None = None,
+) -> dict:
     """The clients' side: ``outstanding`` tasks, each with one entry of its own at a time."""
     latencies: list[float] = []
     value = os.urandom(VALUE_BYTES)
@@ -57,7 +64,7 @@ async def drive(outstanding: int, seconds: float, endpoints: dict[int, str], far
             await client.post([value])
             latencies.append(trio.current_time() - begun)
 
-    async with poster(endpoints, farm_id) as client:
+    async with poster(endpoints, farm_id, transport) as client:
         await client.post([value])
         begun = trio.current_time()
         async with trio.open_nursery() as nursery:

@@ -1,0 +1,294 @@
+"""What a farm costs in round trips where I2P is slow: real routers, with wires as late as they are told.
+
+Three nodes of preset ``i2p``, each on a host of its own beside an i2pd router (0 hops). Ratios and limits
+are of one run: the round trip of the tunnels is measured beside what is held against it.
+
+* ``handshake``: opening a stream to a member, and being let in with a challenge that is cached; with and
+  without 500 ms more each way between the hosts. At most three round trips and 50 ms.
+* ``commit``: the median with one entry outstanding, with these 500 ms, for a client beside the leader. At
+  most 1.2 round trips and one fsync.
+* ``pipeline``: commits per second with one entry outstanding by those with 64: at most 1/40.
+
+Prints a line of JSON each. Exit 1: a limit is not kept; 0: all are, or this machine cannot run it, and a
+line says why. Run by `make bench-i2p`; BENCH_DIR is where the nodes write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+from bench_farm import PASSWORD, USER, report
+from commits import drive, fdatasync_ms
+
+from garlicfarm.errors import ConfigError, GarlicFarmError, TransportError
+from garlicfarm.handshake import initiate
+from garlicfarm.http.digest import ChallengeCache
+from garlicfarm.i2p_tunnel import Tunnel, b32_address
+from garlicfarm.plugins import make_transport
+from garlicfarm.provision import FarmPlan, MemberPlan
+from garlicfarm.testing.i2pd import I2pdRouter, check_programs, i2pd_network, reexec_in_private_network
+from garlicfarm.testing.processes import ProcessFarm, process_farm
+from garlicfarm.testing.tun_network import Network, Weather, network, why_unavailable
+from garlicfarm.transport import Endpoint
+from garlicfarm.users import UserStore
+from garlicfarm_transport_i2p import I2PConfig, I2PTransport
+
+NODES = 3
+PORT = 27150
+ECHO_PORT = 9000  # where `i2pd_network` has the tunnel ``leaf`` lead to
+ECHO_BYTES = 100
+DELAY_S = 0.5
+SLOWER, SLOWER_EACH_S, SLOWING_S = 1.4, 3.0, 33.0
+HANDSHAKES = 21
+HANDSHAKE_ROUND_TRIPS, HANDSHAKE_MORE_MS = 3, 50
+COMMIT_ROUND_TRIPS = 1.2
+OUTSTANDING = 64
+SPEED_UP = 40
+SECONDS = 30.0
+DEADLINE_S = 900.0
+TRY_S = 10.0
+
+
+class Beside(I2PTransport):
+    """Dials the listener on this host, as the router's tunnel does."""
+
+    async def open_stream(self, endpoint: Endpoint) -> trio.abc.Stream:
+        return await trio.open_tcp_stream("127.0.0.1", endpoint.port)
+
+
+# ---------------------------------------------------------------------- on the hosts
+
+
+async def serve_echo(address: str) -> None:
+    async def echo(stream: trio.SocketStream) -> None:
+        async for data in stream:
+            await stream.send_all(data)
+
+    await trio.serve_tcp(echo, ECHO_PORT, host=address)
+
+
+async def echoed(stream: trio.abc.Stream) -> float:
+    """How long some bytes take there and back, in ms."""
+    begun = trio.current_time()
+    await stream.send_all(bytes(ECHO_BYTES))
+    left = ECHO_BYTES
+    while left:
+        data = await stream.receive_some(left)
+        if not data:
+            raise TransportError("the echo has ended", "see the routers' logs")
+        left -= len(data)
+    return (trio.current_time() - begun) * 1000
+
+
+async def dial(proxy: str, echo_host: str, host: str, farm_id: str) -> dict[str, float]:
+    """Echoes on one stream, and handshakes on streams of their own, in turn: medians in ms."""
+    transport = make_transport("i2p", {"proxy": proxy}, Path())
+    cache = ChallengeCache()
+    opened = 0
+
+    async def open_stream(to: str, port: int) -> trio.abc.Stream:
+        nonlocal opened
+        opened += 1
+        return await transport.open_stream(Endpoint("i2p", to, port))
+
+    async def handshake() -> float:
+        begun = trio.current_time()
+        established = await initiate(
+            partial(open_stream, host, PORT),
+            host=f"{host}:{PORT}",
+            farm=FarmPlan().name,
+            user=USER,
+            password=PASSWORD,
+            cache=cache,
+            farm_id=bytes.fromhex(farm_id),
+        )
+        took_ms = (trio.current_time() - begun) * 1000
+        await established.stream.aclose()
+        return took_ms
+
+    while True:  # the first stream to a router that has just started may lead nowhere
+        try:
+            with trio.fail_after(TRY_S):
+                stream = await open_stream(echo_host, ECHO_PORT)
+                await echoed(stream)
+                await handshake()  # which learns the challenge
+            break
+        except (TransportError, trio.TooSlowError, trio.BrokenResourceError):
+            await trio.sleep(0.5)
+    opened = 0
+    echoes, handshakes = [], []
+    for _ in range(HANDSHAKES):
+        echoes.append(await echoed(stream))
+        handshakes.append(await handshake())
+    assert opened == HANDSHAKES, "a challenge that was cached did not do"
+    return {"round_trip_ms": statistics.median(echoes), "handshake_ms": statistics.median(handshakes)}
+
+
+async def post(outstanding: str, seconds: str, member: str, farm_id: str) -> dict[str, float]:
+    """Post at the member on this host."""
+    endpoints = {int(member): f"i2p://127.0.0.1:{PORT}"}
+    transport = Beside(I2PConfig(), Path())
+    return await drive(int(outstanding), float(seconds), endpoints, bytes.fromhex(farm_id), transport)
+
+
+# ---------------------------------------------------------------------- what runs them
+
+
+async def on_host(router: I2pdRouter, *arguments: str) -> dict[str, float]:
+    """Run a function of this file on a host."""
+    command = ["nsenter", f"--net={router.place}", sys.executable, __file__, *arguments]
+    done = await trio.run_process(command, capture_stdout=True)
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+async def leader_of(farm: ProcessFarm) -> int:
+    """The leader, once all nodes name it."""
+    while True:
+        named: set[Any] = set()
+        for node in farm.nodes.values():
+            try:
+                async with node.client() as client:
+                    named.add((await client.status(farm.name))["leader"])
+            except GarlicFarmError:
+                named.add(None)
+        if len(named) == 1 and None not in named:
+            return int(named.pop())
+        await trio.sleep(0.5)
+
+
+async def slow_down(wires: Network) -> None:
+    """Raise the delay to `DELAY_S`, no faster than i2pd learns of it from what is answered in time: over UDP
+    it gives up a neighbour that never does."""
+    delay_s = 0.03
+    while delay_s < DELAY_S:
+        await wires.set(Weather(delay_s=delay_s))
+        await trio.sleep(SLOWER_EACH_S)
+        delay_s *= SLOWER
+    await wires.set(Weather(delay_s=DELAY_S))
+
+
+def plan_of(router: I2pdRouter) -> MemberPlan:
+    return MemberPlan(
+        endpoint=f"i2p://{router.address_of_tunnel}:{PORT}",
+        listen=f"i2p://127.0.0.1:{PORT}",
+        admin_url=f"https://{router.address}:27151",
+    )
+
+
+async def measure(directory: Path) -> bool:
+    """All figures; whether the limits are kept."""
+    tunnels = [Tunnel("garlicfarm-farm", "127.0.0.1", PORT, PORT, "garlicfarm-farm.dat")] * NODES
+    with trio.fail_after(DEADLINE_S):
+        async with (
+            network(NODES) as wires,
+            i2pd_network(directory, NODES, tunnels, wires, ntcp2=False) as started,
+        ):
+            routers = dict(enumerate(started, 1))
+            places = {number: router.place for number, router in routers.items()}
+            members = {number: plan_of(router) for number, router in routers.items()}
+            plan = FarmPlan(application="log", preset="i2p")
+            async with (
+                trio.open_nursery() as nursery,
+                process_farm(directory / "farm", members, plan, places=places, start=False) as farm,
+            ):
+                for node in farm.nodes.values():
+                    router = routers[node.id]
+                    with (node.directory / "garlicfarm.toml").open("a") as file:
+                        file.write(f'\n[transport.i2p]\nproxy = "{router.proxy}"\n')
+                    UserStore(node.directory / "data" / "users").add(USER, "poster", PASSWORD)
+                    await farm.start(node.id)
+                    nursery.start_soon(on_host, router, "echo", router.address)
+                leader = await leader_of(farm)
+                dialled = routers[leader % NODES + 1]
+                echo_host = b32_address(dialled.data_dir / "leaf.dat")
+                farm_id = farm.farm_id.hex()
+                dialling = ("dial", routers[leader].proxy, echo_host, dialled.address_of_tunnel, farm_id)
+                posting = (str(leader), farm_id)
+
+                kept = report_handshake(0.0, await on_host(routers[leader], *dialling))
+                async with trio.open_nursery() as slowing:
+                    slowing.start_soon(on_host, routers[leader], "post", "4", str(SLOWING_S), *posting)
+                    await slow_down(wires)
+                found = await on_host(routers[leader], *dialling)
+                kept &= report_handshake(DELAY_S, found)
+                one = await on_host(routers[leader], "post", "1", str(SECONDS), *posting)
+                many = await on_host(routers[leader], "post", str(OUTSTANDING), str(SECONDS), *posting)
+                sync_ms = fdatasync_ms(farm.nodes[leader].directory)
+                kept &= report_commits(found["round_trip_ms"], sync_ms, one, many)
+                nursery.cancel_scope.cancel()
+    return kept
+
+
+def report_handshake(delay_s: float, found: dict[str, float]) -> bool:
+    round_trip_ms = found["round_trip_ms"]
+    return report(
+        "handshake",
+        found["handshake_ms"],
+        round(HANDSHAKE_ROUND_TRIPS * round_trip_ms + HANDSHAKE_MORE_MS, 3),
+        delay_ms=delay_s * 1000,
+        round_trip_ms=round(round_trip_ms, 2),
+        round_trips=round(found["handshake_ms"] / round_trip_ms, 2),
+    )
+
+
+def report_commits(
+    round_trip_ms: float, sync_ms: float, one: dict[str, float], many: dict[str, float]
+) -> bool:
+    per_s = [found["commits"] / found["seconds"] for found in (one, many)]
+    latency = report(
+        "commit",
+        one["p50_ms"],
+        round(COMMIT_ROUND_TRIPS * round_trip_ms + sync_ms, 3),
+        round_trip_ms=round(round_trip_ms, 2),
+        fdatasync_ms=round(sync_ms, 2),
+        p99_ms=round(one["p99_ms"], 1),
+        commits=one["commits"],
+    )
+    pipelined = report(
+        "pipeline",
+        per_s[0] / per_s[1],
+        1 / SPEED_UP,
+        outstanding=OUTSTANDING,
+        commits_per_s=[round(each, 2) for each in per_s],
+        times=round(per_s[1] / per_s[0], 1),
+        p50_ms=round(many["p50_ms"], 1),
+        p99_ms=round(many["p99_ms"], 1),
+    )
+    return latency and pipelined
+
+
+def main() -> int:
+    match sys.argv[1:]:
+        case ["echo", address]:
+            trio.run(serve_echo, address)
+        case ["dial", *arguments]:
+            print(json.dumps(trio.run(dial, *arguments)))
+        case ["post", *arguments]:
+            print(json.dumps(trio.run(post, *arguments)))
+        case ["inside"]:
+            with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as directory:
+                return 0 if trio.run(measure, Path(directory)) else 1
+        case _:
+            try:
+                check_programs()
+            except ConfigError as error:
+                print(f"bench-i2p: skipped: {error}")
+                return 0
+            if reason := why_unavailable(("unshare", "--map-root-user", "--net")):
+                print(f"bench-i2p: skipped: no hosts of one's own: {reason}")
+                return 0
+            reexec_in_private_network([sys.executable, __file__, "inside"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
