@@ -35,7 +35,7 @@ from garlicfarm.raft.types import Entry
 __all__ = ["AdminClient", "Page"]
 
 CONNECT_TIMEOUT_S = 5.0
-ANSWER_TIMEOUT_S = 60.0  # longer than a long poll, and than a node waits for a commit (preset i2p: 52 s)
+ANSWER_TIMEOUT_S = 45.0  # longer than a long poll, and than a node waits for a commit
 MAX_LIMIT = 20_000
 MAX_PAGE_BYTES = 8 << 20
 MAX_FOLLOWED = 16
