@@ -8,16 +8,16 @@ the one that is there ends (`simulated_slow.PARTITIONS`). The members' connectio
 are, with deadlines and back-off. A client posts an entry every 10 s to whoever leads.
 
 The invariants are checked after every event. At the end the links are whole, and all members have to agree.
-And there are bounds, for all hours and for each kind of run that has 100: on the mean of terms an hour, and
-on the share of entries that are committed within a minute, of those that were posted while a majority could
-talk to each other.
+And there are bounds, for all hours and for those of each kind: on the mean of terms an hour, and on the
+share of entries that are committed within a minute, of those that were posted while a majority could talk
+to each other.
 """
 
 from __future__ import annotations
 
 import time
 from functools import partial
-from math import ceil
+from math import ceil, sqrt
 from statistics import quantiles
 from typing import Any
 
@@ -78,9 +78,11 @@ class Told(msgspec.Struct):
 
     @property
     def problems(self) -> list[str]:
-        """The bounds that are broken."""
+        """The bounds that are broken. Fewer than `LONG_ENOUGH_HOURS` may have more terms by chance: three
+        standard deviations of a number with this mean."""
         found = []
-        if self.terms > MAX_TERMS_AN_HOUR * self.hours:
+        terms = MAX_TERMS_AN_HOUR * self.hours
+        if self.terms > terms + (3 * sqrt(terms) if self.hours < LONG_ENOUGH_HOURS else 0):
             found.append(f"more than {MAX_TERMS_AN_HOUR:g} terms an hour")
         if self.in_time < MIN_IN_TIME * self.due:
             found.append(f"less than {MIN_IN_TIME:.0%} of the entries in time")
@@ -226,9 +228,8 @@ def run_hours(hours: float, first: int, program: str) -> int:
     broken = False
     for kind, told in sorted(kinds.items(), reverse=True):
         print(f"{kind}: {told}")
-        if kind == "all" or told.hours >= LONG_ENOUGH_HOURS:
-            for problem in told.problems:
-                print(f"{kind}: {problem}")
-                broken = True
+        for problem in told.problems:
+            print(f"{kind}: {problem}")
+            broken = True
     print(f"{runs} seeds, 0 violations, {time.process_time() - begun:.0f} s of CPU time")
     return int(broken)

@@ -1,5 +1,5 @@
 """Hours over links as slow and broken as those of I2P: what they cost, and that the simulation would notice
-if it were more. The bound itself is of a hundred hours (`make sim`); a few have more or less by chance."""
+if it were more. The bound itself is of a hundred hours (`make sim`): fewer may have more by chance."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ROUND_TRIP_MS = 3_400
 STEADY = Path(ROUND_TRIP_MS // 2, ROUND_TRIP_MS // 2, loss=0, life_ms=10**9)
 
 
-def test_eight_hours_hold_every_invariant_and_cost_few_terms() -> None:
+def test_eight_hours_hold_every_invariant_and_the_bounds() -> None:
     told, kinds = Told(), Counter[str]()
     for seed, nodes, resent in ((1, 3, True), (2, 3, False), (3, 5, True), (4, 5, False)):
         simulation = SlowSimulation(seed, nodes, PATH._replace(resent=resent))
         told.add(simulation.run(2))
         kinds.update(simulation.counts)
-    assert told.terms < 8 * 5
-    assert told.in_time > 0.95 * told.due > 2_000
+    assert told.problems == []
+    assert told.due > 2_000
     assert told.led > 0.9 * told.looked
     assert len(set(PARTITIONS) & set(kinds)) > 5
     assert kinds["snapshots"]
@@ -54,9 +54,8 @@ def test_members_without_pre_vote_are_noticed_by_their_terms(monkeypatch: pytest
     monkeypatch.setattr(simulate_slow, "FAULTS", msgspec.structs.replace(simulate_slow.FAULTS, plain=1))
     told = Told()
     for seed in range(1, 4):
-        told.add(SlowSimulation(seed, 5).run(1))
+        told.add(SlowSimulation(seed, 5).run(2))
     assert told.problems == ["more than 3 terms an hour"]
-    assert told.terms > 3 * 5
 
 
 def test_connections_that_are_not_made_again_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,15 +76,15 @@ def test_main_slow_tells_terms_commits_and_who_led(capsys: pytest.CaptureFixture
     for what in ("terms an hour (at most", "commits, in round trips p50", "a leader", "in time"):
         assert what in told
     assert "1 seeds, 0 violations, " in told
-    assert status == ("more than" in told or "less than" in told)
+    assert status == 0
 
 
 def test_main_slow_fails_where_a_bound_is_broken(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulate_slow, "MAX_TERMS_AN_HOUR", 0.5)
-    assert simulate.main(["--slow", "--hours", "1"]) == 1
-    assert "all: more than 0.5 terms an hour\n" in capsys.readouterr().out
+    monkeypatch.setattr(simulate_slow, "MAX_TERMS_AN_HOUR", 0.1)
+    assert simulate.main(["--slow", "--hours", "2"]) == 1
+    assert "all: more than 0.1 terms an hour\n" in capsys.readouterr().out
 
 
 def test_main_slow_violation_prints_the_command_that_repeats_it(
