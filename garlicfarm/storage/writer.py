@@ -25,6 +25,7 @@ __all__ = ["Writer"]
 _MAX_QUEUED_STEPS = 65_536
 _MAX_QUEUED_BYTES = 256 * 1024 * 1024
 _CHECKPOINT_BYTES = 4 * 1024 * 1024
+_MAX_WAL_FRAMES = 4096  # of 4 KiB
 _BATCH_OVERHEAD_BYTES = 8 * 1024  # a small transaction rewrites two pages
 _DELETION_BYTES = 512 * 1024  # at most; mostly it rewrites far less
 
@@ -186,7 +187,10 @@ class Writer:
                     unmoved_bytes += _DELETION_BYTES
                     deleting = not delete_entries(db, delete_upto)
                 if unmoved_bytes >= _CHECKPOINT_BYTES:
-                    db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                    _, frames, _ = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                    if frames > _MAX_WAL_FRAMES:
+                        # It is begun anew only where nobody reads in it, and readers may never rest.
+                        db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()  # waits for them, a second
                     unmoved_bytes = 0
 
     def _take(self, *, wait: bool) -> tuple[list[Persist], list[_Chunk], int, bool]:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 
 from garlicfarm.errors import LocalProtocolError, StorageError
 from garlicfarm.raft.types import Entry, HardState, Persist
-from garlicfarm.storage import Genesis, LogStore, Writer, create_store, log_store, writer
+from garlicfarm.storage import Genesis, LogStore, Writer, create_store, log_store, schema, writer
 from garlicfarm.wire import ValueType
 
 Make = Callable[..., Entry]
@@ -89,6 +92,42 @@ async def test_cancellation_writes_and_reports_what_is_queued_and_empties_the_wa
     store.close()
     with closing(LogStore.open(directory, farm="farm")) as again:
         assert (again.last_index(), again.initial_state()[0]) == (2, HardState(4, 2, 0))
+
+
+def read_without_a_rest(path: Path, ended: threading.Event) -> None:
+    """Two that take turns so that at any moment one of them is in the midst of a read."""
+    with ExitStack() as stack:
+        readers = [stack.enter_context(closing(schema.connect(path, "ro"))) for _ in range(2)]
+        while not ended.is_set():
+            for reader in readers:
+                if reader.in_transaction:
+                    reader.execute("COMMIT")
+                reader.execute("BEGIN")
+                reader.execute("SELECT max(idx) FROM entries").fetchone()
+                time.sleep(0.002)
+
+
+async def test_readers_that_never_rest_do_not_let_the_wal_grow(
+    store: LogStore, directory: Path, entry: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_CHECKPOINT_BYTES", 40_000)
+    monkeypatch.setattr(writer, "_MAX_WAL_FRAMES", 100)
+    durable = trio.Event()
+    ended, wal = threading.Event(), directory / "log.db-wal"
+    async with trio.open_nursery() as nursery:
+        writing = Writer(store, lambda token: durable.set())
+        await nursery.start(lambda task_status: writing.run(task_status=task_status))
+        read = partial(read_without_a_rest, store.path, ended)
+        nursery.start_soon(trio.to_thread.run_sync, read)
+        with trio.fail_after(30):
+            for index in range(1, 151):
+                durable = trio.Event()
+                writing.submit(Persist(index, None, None, (entry(index, value=bytes(8000)),)))
+                await durable.wait()
+        size = wal.stat().st_size
+        ended.set()
+        nursery.cancel_scope.cancel()
+    assert size < 1 << 20  # of 3 MiB that were written
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
