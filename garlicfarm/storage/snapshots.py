@@ -112,7 +112,7 @@ def write_snapshot(directory: Path, snapshot: Snapshot) -> None:
     try:
         make_directory(directory)
         try:
-            with part.open("wb") as file:
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(_HEAD.pack(_MAGIC, _VERSION, size, digest.digest()))
                 file.writelines(parts)
                 file.flush()

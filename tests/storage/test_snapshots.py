@@ -53,6 +53,7 @@ def test_snapshot_written_is_read_again(tmp_path: Path) -> None:
         write_snapshot(directory, snapshot(12, 3, state))
         assert read_snapshot(directory / "12-3.snap") == snapshot(12, 3, state)
     assert names(directory) == ["12-3.snap"]
+    assert (directory / "12-3.snap").stat().st_mode & 0o777 == 0o600
 
 
 def test_large_state_is_in_memory_once_while_it_is_written_and_read(tmp_path: Path) -> None:
