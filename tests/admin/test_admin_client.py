@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from garlicfarm.admin.app import COMMIT_DEADLINE_S
 from garlicfarm.certificates import make_certificate
 from garlicfarm.client import AdminClient
+from garlicfarm.client.admin import ANSWER_TIMEOUT_S
+from garlicfarm.config.model import PRESETS
 from garlicfarm.errors import (
     AuthError,
     Compacted,
@@ -259,3 +262,10 @@ async def test_post_whose_node_dies_has_an_unknown_outcome_and_is_sent_to_nobody
         assert node.farm.commit_index == 0
         assert (await client.node())["id"] == 1, "a question may be asked elsewhere"
     nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_admin_api_and_client_wait_longer_than_a_node_which_knows_what_became_of_a_post(preset: str) -> None:
+    node_s = PRESETS[preset]["election_timeout_max_s"] + PRESETS[preset]["rpc_timeout_s"]
+    assert node_s + 5.0 < COMMIT_DEADLINE_S
+    assert COMMIT_DEADLINE_S + 5.0 < ANSWER_TIMEOUT_S
