@@ -45,7 +45,7 @@ __all__ = [
     "reexec_in_private_network",
 ]
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 CONTROL_PORT = 7650
 PACKAGES = {"i2pd": "i2pd", "ip": "iproute2", "unshare": "util-linux", "setpriv": "util-linux"}
@@ -178,17 +178,21 @@ async def i2pd_network(
     count: int,
     tunnels: Sequence[Tunnel] = (),
     wires: tun_network.Network | None = None,
+    *,
+    ntcp2: bool = True,
 ) -> AsyncIterator[list[I2pdRouter]]:
     """Run ``count`` (1 … 200) i2pd routers that know each other, below ``base_dir``.
 
-    ``tunnels``, if any, is one more server tunnel for each router, which then has an HTTP proxy too. All
-    tunnels are of no hops in that case, else of one: so few routers do not always make longer ones.
+    ``tunnels``: one more server tunnel for each of the first routers, which then have an HTTP proxy too.
+    Where that is all of them, tunnels are of no hops; else of one, for which it takes five routers.
     ``wires``: the first router runs on their host 1, and so on; what talks to its proxy has to be there.
+    ``ntcp2`` False: they talk over UDP alone. (i2pd leaves Nagle's algorithm on: over slow wires its TCP lets
+    a message wait for the acknowledgement of the one before, for up to a round trip, as it happens.)
     Yields them once every I2PControl answers; tunnels come about in the seconds after.
     On the way out, and when cancelled, every router is ended; they also end if this process is killed.
 
     Raises `ConfigError` outside a private network or where programs are missing; `RouterError` if a
-    router ends or does not answer within 30 s.
+    router ends or does not answer within 60 s.
     """
     check_programs()
     places = [await wires.place(i + 1) for i in range(count)] if wires else []
@@ -204,7 +208,7 @@ async def i2pd_network(
         for i in range(count):
             _ip("address", "replace", f"{_address(i)}/32", "dev", "lo")
     addresses = [tun_network.address(i + 1) if wires else _address(i) for i in range(count)]
-    data_dirs = await make_i2pd(base_dir, addresses, tunnels, places)
+    data_dirs = await make_i2pd(base_dir, addresses, tunnels, places, ntcp2=ntcp2)
     async with _running(data_dirs, places) as processes:
         # It listens at once, and then makes an RSA key of 4096 bits before it answers.
         await _wait_for(processes, lambda i: _has_certificate(data_dirs[i]))
@@ -218,8 +222,8 @@ async def i2pd_network(
                 data_dir=data_dir,
                 bandwidth_kb=_bandwidth_kb(i),
                 leaf=leaf_of(data_dir),
-                proxy=f"http://127.0.0.1:{_proxy_port(i)}" if tunnels else "",
-                address_of_tunnel=b32_address(data_dir / tunnels[i].keys) if tunnels else "",
+                proxy=f"http://127.0.0.1:{_proxy_port(i)}" if i < len(tunnels) else "",
+                address_of_tunnel=b32_address(data_dir / tunnels[i].keys) if i < len(tunnels) else "",
                 place=places[i] if places else "",
             )
             for i, data_dir in enumerate(data_dirs)
@@ -227,16 +231,22 @@ async def i2pd_network(
 
 
 async def make_i2pd(
-    base_dir: Path, addresses: Sequence[str], tunnels: Sequence[Tunnel] = (), places: Sequence[str] = ()
+    base_dir: Path,
+    addresses: Sequence[str],
+    tunnels: Sequence[Tunnel] = (),
+    places: Sequence[str] = (),
+    *,
+    ntcp2: bool = True,
 ) -> list[Path]:
     """Make the data directories of routers that know each other, as `i2pd_network` runs them.
 
-    Nobody needs to have the addresses yet. Raises `RouterError` if a router makes no keys within 30 s.
+    Nobody needs to have the addresses yet. Raises `RouterError` if a router makes no keys within 60 s.
     """
-    # i2pd leaves Nagle's algorithm on: over slow wires, its TCP lets a message wait for the acknowledgement
-    # of the one before, for up to a round trip, as it happens. SSU2, which it has beside it, does not.
+    hops = int(len(tunnels) < len(addresses))
     data_dirs = [
-        _configure(base_dir / f"i2pd{i + 1}", address, i, tunnels[i] if tunnels else None, not places)
+        _configure(
+            base_dir / f"i2pd{i + 1}", address, i, tunnels[i] if i < len(tunnels) else None, hops, ntcp2
+        )
         for i, address in enumerate(addresses)
     ]
     # The first start makes the router's keys; only then can each be told of the others.
@@ -325,10 +335,9 @@ def _proxy_port(i: int) -> int:
     return 4444 + i
 
 
-def _configure(data_dir: Path, address: str, i: int, tunnel: Tunnel | None, ntcp2: bool) -> Path:
+def _configure(data_dir: Path, address: str, i: int, tunnel: Tunnel | None, hops: int, ntcp2: bool) -> Path:
     data_dir.mkdir(mode=0o700, parents=True)
     password = secrets.token_hex(16)
-    hops = 1 if tunnel is None else 0
     lengths = LENGTHS.format(hops=hops)
     _write_secret(data_dir / "i2pcontrol.password", password + "\n")
     _write_secret(
