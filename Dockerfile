@@ -1,9 +1,11 @@
-# The nodes of compose.yaml, and Spark beside them. Where TLS is inspected, pip needs the authority: the secret ca-bundle.
+# The nodes of compose.yaml, Spark and I2P routers beside them.
+# Where TLS is inspected, pip needs the authority: the secret ca-bundle.
 FROM python:3.11-slim AS node
 
 # The volumes take their owner from these directories.
 RUN useradd --system --no-create-home --home-dir /nonexistent garlicfarm \
-    && install -d -m 0700 -o garlicfarm /var/lib/garlicfarm /farm/node-1 /farm/node-2 /farm/node-3 /farm/rank
+    && install -d -m 0700 -o garlicfarm /var/lib/garlicfarm /farm/rank \
+        /farm/node-1 /farm/node-2 /farm/node-3 /farm/router /farm/router-1 /farm/router-2 /farm/router-3
 
 COPY . /src
 RUN --mount=type=secret,id=ca-bundle,target=/run/secrets/ca-bundle \
@@ -22,5 +24,13 @@ RUN --mount=type=secret,id=ca-bundle,target=/run/secrets/ca-bundle \
     pip install --no-cache-dir --root-user-action=ignore '/src[spark,java]'
 USER garlicfarm
 WORKDIR /farm/rank
+
+# Debian's i2pd, with data and configuration in a volume. I2PControl is for the node that shares its loopback.
+FROM node AS router
+USER root
+RUN apt-get -q update && apt-get -q install -y --no-install-recommends i2pd && rm -rf /var/lib/apt/lists/*
+USER garlicfarm
+ENTRYPOINT ["i2pd", "--datadir=/farm/router/data", "--log=stdout", "--i2pcontrol.address=127.0.0.1", "--httpproxy.port=4444"]
+CMD []
 
 FROM node

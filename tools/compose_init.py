@@ -1,7 +1,8 @@
-"""Makes the farm of compose.yaml, each node's files in its own volume; does nothing where it is made.
+"""Makes a farm of compose.yaml, each node's files in its own volume; does nothing where it is made.
 
 The nodes dial one another by the names of their services, over TLS with pinned certificates, and each
-stands beside a simulated router.
+stands beside a simulated router. With the argument ``i2p`` they dial one another's tunnels, and each has
+a real router, which knows the others, in a volume of its own.
 """
 
 from __future__ import annotations
@@ -12,16 +13,30 @@ import sys
 import tempfile
 from base64 import b64encode
 from pathlib import Path
+from typing import Any
 
-from garlicfarm.certificates import pin_of_file
+import trio
+
+from garlicfarm.certificates import make_certificate, pin_of_file
+from garlicfarm.i2p_tunnel import Tunnel, b32_address
 from garlicfarm.master_key import mint_master_key
 from garlicfarm.provision import FarmPlan, MemberPlan, create_farm
+from garlicfarm.testing.i2pd import leaf_of, make_i2pd
 from garlicfarm.testing.processes import FAST
 from garlicfarm.testing.simulated_router import simulated_destination
 from garlicfarm.users import UserStore
 
 VOLUMES = {number: Path(f"/farm/node-{number}") for number in (1, 2, 3)}
+ROUTERS = {number: Path(f"/farm/router-{number}") for number in VOLUMES}
 RANK = Path("/farm/rank")
+ADDRESSES = [f"198.19.77.{10 + number}" for number in VOLUMES]
+TUNNEL = Tunnel("garlicfarm-farm", "127.0.0.1", 27150, 27150, "garlicfarm-farm.dat")
+CONTROL_PASSWORD = "i2pcontrol.password"
+
+
+def make_over_tls(scratch: Path) -> None:
+    make_farm(scratch, {number: member(number) for number in VOLUMES}, raft=FAST)
+    let_rank_read()
 
 
 def member(number: int) -> MemberPlan:
@@ -31,6 +46,25 @@ def member(number: int) -> MemberPlan:
         listen="ssl://0.0.0.0:27150",
         router={"plugin": "simulated", "seed": number},
         leaves=(b64encode(simulated_destination(number), b"-~").decode(),),
+    )
+
+
+def make_over_i2p(scratch: Path) -> None:
+    tunnels = [TUNNEL] * len(ADDRESSES)
+    routers = dict(zip(VOLUMES, trio.run(make_i2pd, scratch, ADDRESSES, tunnels), strict=True))
+    make_farm(scratch, {number: member_beside(router) for number, router in routers.items()}, preset="i2p")
+    for number, router in routers.items():
+        replace(ROUTERS[number] / "data", router)
+        shutil.copy2(router / CONTROL_PASSWORD, VOLUMES[number] / "data" / "secrets")
+
+
+def member_beside(router: Path) -> MemberPlan:
+    """What the node has of its own that shares the loopback of the router with this data directory."""
+    pin = make_certificate(router / "i2pcontrol.crt.pem", router / "i2pcontrol.key.pem", "127.0.0.1")
+    return MemberPlan(
+        endpoint=f"i2p://{b32_address(router / TUNNEL.keys)}:{TUNNEL.inport}",
+        router={"plugin": "i2pcontrol", "password_file": f"data/secrets/{CONTROL_PASSWORD}", "pin": pin},
+        leaves=(b64encode(leaf_of(router), b"-~").decode(),),
     )
 
 
@@ -52,23 +86,35 @@ def write(path: Path, text: str) -> None:
     path.write_text(text + "\n", encoding="ascii")
 
 
+def make_farm(scratch: Path, members: dict[int, MemberPlan], **plan: Any) -> None:
+    """Make the farm in ``scratch``, and fill the volumes but for the configurations."""
+    key_file = scratch / "master.key"
+    master = mint_master_key(key_file)
+    farm = create_farm(scratch / "farm", members, FarmPlan(master=master, master_key_file=key_file, **plan))
+    for number, volume in VOLUMES.items():
+        replace(volume / "data", farm.directories[number] / "data")
+
+
+def replace(directory: Path, source: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)  # of an init that was interrupted
+    shutil.copytree(source, directory)
+
+
 def main() -> None:
     made = [(volume / "garlicfarm.toml").is_file() for volume in VOLUMES.values()]
     if all(made):
         return
     if any(made):
-        sys.exit("some of the volumes hold a node and some do not; remove all: docker compose down -v")
+        sys.exit("some of the volumes hold a node and some do not; remove all: docker compose --profile i2p down -v")
     with tempfile.TemporaryDirectory() as directory:
-        key_file = Path(directory) / "master.key"
-        plan = FarmPlan(raft=FAST, master=mint_master_key(key_file), master_key_file=key_file)
-        farm = create_farm(Path(directory) / "farm", {number: member(number) for number in VOLUMES}, plan)
-        for number, volume in VOLUMES.items():
-            shutil.rmtree(volume / "data", ignore_errors=True)  # of an init that was interrupted
-            shutil.copytree(farm.directories[number] / "data", volume / "data")
-        let_rank_read()
+        scratch = Path(directory)
+        if sys.argv[1:] == ["i2p"]:
+            make_over_i2p(scratch)
+        else:
+            make_over_tls(scratch)
         # Last: a volume with a configuration has everything else.
         for number, volume in VOLUMES.items():
-            shutil.copy2(farm.directories[number] / "garlicfarm.toml", volume)
+            shutil.copy2(scratch / "farm" / f"node-{number}" / "garlicfarm.toml", volume)
 
 
 if __name__ == "__main__":

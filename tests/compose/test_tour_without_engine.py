@@ -1,4 +1,4 @@
-"""The tour tells a machine that has no engine from a step that failed."""
+"""A tour tells a machine that has no engine from a step that failed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 TOUR = Path(__file__).with_name("tour.py")
+TOUR_I2P = Path(__file__).with_name("tour_i2p.py")
 NOT_ROOT = "echo 1000"
 
 
@@ -25,9 +26,9 @@ def install(directory: Path, name: str, script: str) -> None:
     (directory / name).chmod(0o755)
 
 
-def take(programs: Path) -> subprocess.CompletedProcess[str]:
+def take(programs: Path, tour: Path = TOUR) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "CA_BUNDLE": "/dev/null"}
-    command = [sys.executable, str(TOUR)]
+    command = [sys.executable, str(tour)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -39,9 +40,10 @@ def engine(programs: Path, *failing: str) -> Path:
     return calls
 
 
-def test_tour_without_engine_and_not_root_says_so_and_is_no_failure(programs: Path) -> None:
+@pytest.mark.parametrize("tour", [TOUR, TOUR_I2P], ids=["tls", "i2p"])
+def test_tour_without_engine_and_not_root_says_so_and_is_no_failure(programs: Path, tour: Path) -> None:
     engine(programs, "info")
-    ended = take(programs)
+    ended = take(programs, tour)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.startswith("no tour: not root: install and start a container engine")
 

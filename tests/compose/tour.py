@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 ENGINE = ROOT / "tools" / "lab-engine.sh"
 PROBE = Path(__file__).with_name("probe.yaml")
 PROJECT = "garlicfarm-tour"
+PROFILES = ("--profile", "rank", "--profile", "i2p")
 # Members post their status every second; a publisher's silence is then noticed in seconds.
 FASTER = """
 from garlicfarm.cli.options import Options
@@ -68,9 +69,7 @@ def docker(*arguments: str, check: bool = True, timeout_s: float = 120, text: st
 
 
 def compose(*arguments: str, **options: Any) -> str:
-    return docker(
-        "compose", "--ansi", "never", "--profile", "rank", "--project-name", PROJECT, *arguments, **options
-    )
+    return docker("compose", "--ansi", "never", *PROFILES, "--project-name", PROJECT, *arguments, **options)
 
 
 def garlicfarm(node: str, *arguments: str, **options: Any) -> str:
@@ -88,6 +87,13 @@ def status(node: str) -> dict[str, Any]:
     """The farm as ``node`` sees it; {} where the node does not answer."""
     text = garlicfarm(node, "status", "-o", "json", check=False)
     return dict(json.loads(text)) if text else {}
+
+
+def settled(node: str, *, without: int | None = None) -> dict[str, Any]:
+    """The farm as ``node`` sees it, once it has a quorum, a leader and a publisher other than ``without``."""
+    seen = status(node)
+    posts = seen and seen["leader"] not in (None, without) and seen["publisher"] not in (None, without)
+    return seen if posts and seen["quorum"] else {}
 
 
 def log_values(node: str, *, check: bool = True) -> list[str]:
@@ -158,11 +164,6 @@ def say(text: str) -> None:
 def tour() -> None:
     compose("up", "--detach", "--wait", *NODES, timeout_s=300)
     say("up: three nodes are healthy")
-
-    def settled(node: str, *, without: int | None = None) -> dict[str, Any]:
-        seen = status(node)
-        posts = seen and seen["leader"] not in (None, without) and seen["publisher"] not in (None, without)
-        return seen if posts and seen["quorum"] else {}
 
     first = until("a leader and a publisher", lambda: settled("node1"))
     assert len(first["members"]) == 3
@@ -286,20 +287,21 @@ def probe() -> None:
             docker(*project, "down", "--volumes", "--timeout", "1", "--rmi", "local", check=False)
 
 
-def build() -> None:
+def build(services: Sequence[str]) -> None:
     """Raises `Unavailable` where the packages cannot be had."""
-    say("build: the nodes' image is small, Spark's has some 560 MiB to download")
+    say(f"build: {', '.join(services)}{' (Spark: some 560 MiB to download)' if 'rank' in services else ''}")
     try:
-        compose("build", timeout_s=BUILD_TIMEOUT_S)
+        compose("build", *services, timeout_s=BUILD_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         raise Unavailable(f"the packages have not come in {BUILD_TIMEOUT_S:.0f} s") from None
     except AssertionError as error:
         probe()  # where this fails now, it was the network's fault
         say(f"build: it failed though packages can be had: once more\n{error}")
-        compose("build", timeout_s=BUILD_TIMEOUT_S)
+        compose("build", *services, timeout_s=BUILD_TIMEOUT_S)
 
 
-def main() -> int:
+def main(tour: Callable[[], None], *services: str) -> int:
+    """Take the ``tour`` with the images of ``services``; the exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if "CA_BUNDLE" not in os.environ and Path(AUTHORITIES).is_file():
         os.environ["CA_BUNDLE"] = AUTHORITIES
@@ -307,7 +309,7 @@ def main() -> int:
         with engine():
             probe()
             compose("down", "--volumes", "--timeout", "1")
-            build()
+            build(services)
             try:
                 tour()
             except BaseException:
@@ -325,4 +327,4 @@ def main() -> int:
 
 BEGUN = time.monotonic()
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(tour, "node1", "rank"))

@@ -1,0 +1,88 @@
+"""A tour of the profile ``i2p`` of compose.yaml, each step asserted: up, post, kill the leader, down.
+
+``make tour-i2p``. The leader's router dies with it. Where no engine can be had: see ``tour.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from functools import partial
+from ipaddress import ip_network
+from typing import Any
+
+from tour import compose, has, health, log_values, main, post, say, settled, status, until
+
+NODES = ("i2p1", "i2p2", "i2p3")
+RANGE = ip_network("198.18.0.0/15")
+PATIENCE_S = 40.0  # the preset's longest silence before an election
+SLACK_S = 30.0  # what a vote and a look at it may take on a busy machine
+
+
+def check_walls() -> None:
+    """No service has privileges or is reached from outside; what speaks I2P reaches nothing outside."""
+    config = json.loads(compose("config", "--format", "json"))
+    services = config["services"]
+    for name, service in services.items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["read_only"], name
+        assert not service.keys() & {"ports", "cap_add", "devices", "privileged"}, name
+    for number in (1, 2, 3):
+        assert services[f"i2p{number}"]["network_mode"] == f"service:router{number}"
+        assert list(services[f"router{number}"]["networks"]) == ["i2p"]
+    assert services["i2p-init"]["network_mode"] == "none"
+    network = config["networks"]["i2p"]
+    assert network["internal"]
+    assert ip_network(network["ipam"]["config"][0]["subnet"]).subnet_of(RANGE)
+
+
+def read_routers(node: str) -> set[int]:
+    """The members that have posted figures of their router."""
+    posted = [json.loads(value) for value in log_values(node)]
+    return {each["id"] for each in posted if each.get("router", {}).get("uptime")}
+
+
+def led(node: str, *, without: int) -> dict[str, Any]:
+    """The farm as ``node`` sees it, once another than ``without`` leads it."""
+    seen = status(node)
+    return seen if seen and seen["leader"] not in (None, without) else {}
+
+
+def tour() -> None:
+    check_walls()
+    compose("up", "--detach", "--wait", *NODES, timeout_s=300)
+    running = set(compose("ps", "--services").split())
+    assert running == {*NODES, "router1", "router2", "router3"}, running
+    say("up: three nodes and their routers are healthy, and no others run")
+
+    first = until("a leader and a publisher", lambda: settled("i2p1"))
+    endpoints = [member["endpoint"] for member in first["members"]]
+    assert len(endpoints) == 3
+    assert all(each.startswith("i2p://") and each.endswith(".b32.i2p:27150") for each in endpoints), endpoints
+    until("a farm that can lose one more", lambda: health("i2p1") == 0)
+    until("every router's figures", lambda: read_routers("i2p1") == {1, 2, 3})
+    say(f"status: leader {first['leader']}, publisher {first['publisher']}, healthy, routers are read")
+
+    posted = [post("i2p2", "through a tunnel")]
+    for node in NODES:
+        until(f"the entry at {node}", partial(has, node, posted))
+    say("post: the entry is committed, and every node has it")
+
+    first = until("a leader and a publisher", lambda: settled("i2p1"))
+    leader = first["leader"]
+    others = [node for node in NODES if node != f"i2p{leader}"]
+    compose("kill", "--signal", "KILL", f"i2p{leader}", f"router{leader}")
+    killed = time.monotonic()
+    second = until("a new leader", lambda: led(others[0], without=leader))
+    took_s = time.monotonic() - killed
+    assert took_s < PATIENCE_S + SLACK_S, f"a new leader after {took_s:.0f} s"
+    assert second["term"] > first["term"], (first["term"], second["term"])
+    until("a farm that can lose none", lambda: health(others[0]) == 6)
+    posted.append(post(others[0], "without the first leader and its router"))
+    until(f"both entries at {others[1]}", lambda: has(others[1], posted))
+    say(f"killed i2p{leader} and its router: leader {second['leader']} after {took_s:.0f} s, degraded")
+
+
+if __name__ == "__main__":
+    sys.exit(main(tour, "i2p1", "router1"))
