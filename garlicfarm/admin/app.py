@@ -304,7 +304,7 @@ async def _decoded(request: Request, kind: type[T], form: str) -> T:
     body = await _body(request)
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(400, "bad-body", f"the body is not {form}", "Correct it.") from error
 
 

@@ -171,7 +171,7 @@ def check_user(farm: Farm, entry: bytes, user: str) -> None:
         return
     try:
         note = msgspec.json.decode(entry, type=_Note)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return  # the application's check says what is wrong with it
     if note.config is not None and note.config.by not in (None, user):
         raise EntryRefused("config.by", f"not {user}, who posts it")

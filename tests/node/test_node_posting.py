@@ -145,6 +145,8 @@ async def test_user_posts_notes_in_his_own_name_only(tmp_path: Path) -> None:
         with pytest.raises(EntryRefused) as caught:
             await nodes.node().farms["farm"].post(note("bob"), "alice")
         assert caught.value.field == "config.by"
+        with pytest.raises(EntryRefused):
+            await nodes.node().farms["farm"].post(b'{"config":' + b'{"x":' * 10_000, "alice")
 
 
 async def test_entry_over_the_limit_is_refused(tmp_path: Path) -> None:
