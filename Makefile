@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab test test-spark test-browser test-i2p check sim soak crash chaos bench tour bench-spark bench-cost wheel debs clean help
+.PHONY: lab test test-spark test-browser test-i2p check sim soak crash chaos bench tour tour-i2p bench-spark bench-cost wheel debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
@@ -59,6 +59,9 @@ chaos: .venv/test ## own processes, FAULTS faults of their networks, disks, cloc
 
 tour: .venv/base ## compose.yaml in containers: kill the leader, cut a network, heal (as root on Debian 12: gets an engine)
 	.venv/bin/python tests/compose/tour.py
+
+tour-i2p: .venv/base ## the profile i2p of compose.yaml in containers: kill the leader and its router (gets an engine as well)
+	.venv/bin/python tests/compose/tour_i2p.py
 
 bench: .venv/base ## what three processes commit per second, what it costs; failover, restart, memory, the fold, catching up
 	@status=0; for each in commits memory failover long_log catch_up fold isolation; do \
