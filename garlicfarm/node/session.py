@@ -27,6 +27,7 @@ __all__ = ["Caller", "Session", "Slot"]
 MAX_UNANSWERED = 4096
 MAX_UNANSWERED_BYTES = 8 << 20
 ENTRY_OVERHEAD_BYTES = 128  # what an entry costs in memory beside its value
+REQUEST_HEADERS_BYTES = 58  # of a request with one entry
 PARTIAL_MESSAGE_TIMEOUT_S = 30.0
 CLIENT_IDLE_S = 3600.0
 
@@ -104,7 +105,11 @@ class Session:
         self._farm = farm
         self._stream = stream
         self._caller = caller
-        self._decoder = RequestDecoder(farm.limits)
+        limits = farm.limits
+        if not caller.may_post:  # it needs no room for more than one entry, to be told why that is refused
+            most = min(limits.max_message_bytes, limits.max_entry_bytes + REQUEST_HEADERS_BYTES)
+            limits = msgspec.structs.replace(limits, max_message_bytes=most)
+        self._decoder = RequestDecoder(limits)
         self._decoder.receive_data(leftover)
         self._answer_timeout_s = answer_timeout_s
         self._slots: deque[Slot] = deque()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -224,6 +225,12 @@ async def test_reader_may_ask_for_the_leader_and_not_post(tmp_path: Path) -> Non
         assert post is not None
         assert (probe.accepted, probe.destination) == (True, 1)
         assert (post.accepted, post.destination, post.next_index) == (False, 1, Refusal.ROLE)
+        largest = await wire.ask(client_request(bytes(1 << 20)))
+        assert largest is not None
+        assert largest.next_index == Refusal.ROLE
+        with suppress(trio.BrokenResourceError):
+            await wire.send(client_request(bytes(1 << 20), b"x"))
+        assert await wire.receive() is None  # closed: nobody holds that for a reader
 
 
 async def test_seventeenth_connection_of_a_user_closes_the_first_and_nobody_elses(tmp_path: Path) -> None:
