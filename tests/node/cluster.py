@@ -62,8 +62,25 @@ def client_request(*values: bytes, source: int = 0, destination: int = 0, **fiel
     return Request(MessageType.CLIENT_REQUEST, source, destination, entries=entries, **fields)
 
 
+MESSAGE_TIMEOUT_S = 20.0
+
+
+async def next_message(stream: trio.abc.Stream, decoder: Any) -> Any:
+    """The next message that the other side sends; None: it closed the connection."""
+    with trio.fail_after(MESSAGE_TIMEOUT_S):
+        while (message := decoder.next_message()) is None:
+            try:
+                data = await stream.receive_some(65536)
+            except trio.BrokenResourceError:
+                return None
+            if not data:
+                return None
+            decoder.receive_data(data)
+    return message
+
+
 class Wire:
-    """A hand-driven connection after its handshake."""
+    """A hand-driven connection to a node, after its handshake: what is sent may be no request at all."""
 
     def __init__(self, established: Established) -> None:
         self.stream = established.stream
@@ -71,22 +88,16 @@ class Wire:
         self._decoder = ResponseDecoder()
         self._decoder.receive_data(established.leftover)
 
-    async def send(self, *requests: Request) -> None:
-        await self.stream.send_all(b"".join(map(encode_request, requests)))
+    async def send(self, *messages: Request | bytes) -> None:
+        data = [each if isinstance(each, bytes) else encode_request(each) for each in messages]
+        await self.stream.send_all(b"".join(data))
 
     async def receive(self) -> Response | None:
-        """The next answer; None: the server closed."""
-        while (response := self._decoder.next_message()) is None:
-            try:
-                data = await self.stream.receive_some(65536)
-            except trio.BrokenResourceError:
-                return None
-            if not data:
-                return None
-            self._decoder.receive_data(data)
-        return response
+        """The next answer; None: the node closed the connection."""
+        answer: Response | None = await next_message(self.stream, self._decoder)
+        return answer
 
-    async def ask(self, request: Request) -> Response | None:
+    async def ask(self, request: Request | bytes) -> Response | None:
         await self.send(request)
         return await self.receive()
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import trio
 
+from garlicfarm.handshake import without_handshake
 from garlicfarm.provision import MemberPlan
 from garlicfarm.testing.processes import free_ports
-from garlicfarm.wire import Limits, RequestDecoder, ResponseDecoder, encode_request, encode_response
+from garlicfarm.wire import Limits, RequestDecoder, encode_response
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response
-from tests.node.cluster import Cluster, cluster
+from tests.node.cluster import Cluster, Wire, cluster, next_message
 
 PATIENT = {
     "election_timeout_min_s": 30.0,
@@ -32,33 +33,9 @@ HASTY = {
 """The same, of one that stands for election where nobody leads."""
 
 
-class Raw:
-    """A connection to the node: whatever bytes go in, its answers come out."""
-
-    def __init__(self, stream: trio.abc.Stream) -> None:
-        self.stream = stream
-        self._decoder = ResponseDecoder()
-
-    async def send(self, *messages: Request | bytes) -> None:
-        data = [m if isinstance(m, bytes) else encode_request(m) for m in messages]
-        await self.stream.send_all(b"".join(data))
-
-    async def receive(self) -> Response | None:
-        """The next answer; None: the node closed the connection."""
-        with trio.fail_after(10):
-            while (response := self._decoder.next_message()) is None:
-                try:
-                    data = await self.stream.receive_some(65536)
-                except trio.BrokenResourceError:
-                    return None
-                if not data:
-                    return None
-                self._decoder.receive_data(data)
-        return response
-
-    async def ask(self, request: Request | bytes) -> Response | None:
-        await self.send(request)
-        return await self.receive()
+def wire(stream: trio.abc.Stream) -> Wire:
+    """The connection to the node, which has no handshake."""
+    return Wire(without_handshake(stream, "farm"))
 
 
 class Heard:
@@ -71,15 +48,7 @@ class Heard:
 
     async def receive(self) -> Request | None:
         """The next request; None: the node closed the connection."""
-        with trio.fail_after(10):
-            while (request := self._decoder.next_message()) is None:
-                try:
-                    data = await self._stream.receive_some(65536)
-                except trio.BrokenResourceError:
-                    return None
-                if not data:
-                    return None
-                self._decoder.receive_data(data)
+        request: Request | None = await next_message(self._stream, self._decoder)
         return request
 
     async def answer(
@@ -103,11 +72,11 @@ class Play:
         self.nodes = nodes
         self._arrivals = arrivals
 
-    async def dial(self) -> Raw:
+    async def dial(self) -> Wire:
         endpoint = self.nodes.endpoint()
         stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
         self.nodes.opened.append(stream)
-        return Raw(stream)
+        return wire(stream)
 
     async def accept(self) -> Heard:
         """The next connection that the node opens to one of us."""

@@ -36,7 +36,7 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 from tests.node.cluster import Cluster, Wire, cluster
-from tests.node.plain import HASTY, PATIENT, Play, Raw, played, request
+from tests.node.plain import HASTY, PATIENT, Play, played, request
 
 T = MessageType
 MEMBERS = Configuration(9, 1, (ClusterServer(1, "jraft://127.0.0.1:1"), ClusterServer(2, "jraft://b:1")))
@@ -346,7 +346,7 @@ async def test_votes_of_one_server_through_two_endpoints_count_once(tmp_path: Pa
 
 async def test_plain_peer_that_speaks_http_is_closed_at_once(tmp_path: Path) -> None:
     async with played(tmp_path) as plays:
-        wire: Raw = await plays.dial()
+        wire: Wire = await plays.dial()
         await wire.send(b"GET /GarlicFarm/farm/1/websocket HTTP/1.1\r\nHost: a\r\n\r\n")
         assert await wire.receive() is None
         assert plays.refused("malformed") == 1

@@ -23,8 +23,8 @@ from garlicfarm.wire.messages import (
     SnapshotSyncRequest,
     ValueType,
 )
-from tests.node.cluster import client_request
-from tests.node.plain import HASTY, Heard, Raw, played, request
+from tests.node.cluster import Wire, client_request
+from tests.node.plain import HASTY, Heard, played, request
 
 VOTE, APPEND = MessageType.REQUEST_VOTE_REQUEST, MessageType.APPEND_ENTRIES_REQUEST
 
@@ -137,7 +137,7 @@ async def test_node_leads_members_that_a_tester_plays(tmp_path: Path) -> None:
 
         nursery.start_soon(play, 2)
         assert await plays.nodes.leader() == 1
-        client: Raw = await plays.dial()
+        client: Wire = await plays.dial()
         answer = await client.ask(client_request(b"x"))
         assert answer is not None
         assert (answer.source, answer.destination, answer.next_index, answer.accepted) == (1, 1, 3, True)

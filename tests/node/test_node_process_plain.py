@@ -17,7 +17,7 @@ from garlicfarm.client.farm import open_farm_client
 from garlicfarm.plugins import make_transport
 from garlicfarm.testing.processes import free_ports
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
-from tests.node.plain import Heard, Raw, request
+from tests.node.plain import Heard, request, wire
 
 VOTE, APPEND = MessageType.REQUEST_VOTE_REQUEST, MessageType.APPEND_ENTRIES_REQUEST
 
@@ -56,9 +56,9 @@ async def process(directory: Path, data_dir: Path, **raft: float) -> AsyncIterat
 
 async def ask(port: int, *asked: Request) -> list[Response]:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-        wire, found = Raw(stream), []
+        connection, found = wire(stream), []
         for each in asked:
-            answer = await wire.ask(each)
+            answer = await connection.ask(each)
             assert answer is not None
             found.append(answer)
         return found
