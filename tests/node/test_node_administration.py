@@ -126,7 +126,8 @@ async def test_who_is_no_admin_administers_nothing(
             assert "needs the role admin; alice has poster" in capsys.readouterr().err
         assert {**policy(nodes, 1), "index": 0} == {**before, "index": 0}
         UserStore(nodes.data(1) / "users").add("alice", "admin", password_of("alice"))
-        assert await command(nodes, 1, "farm", "set", "R=4", *as_alice) == 0
+        assert await command(nodes, 1, "farm", "set", "R=4", "-o", "jsonl", *as_alice) == 0
+        await nodes.applied(json.loads(capsys.readouterr().out)["index"])  # a follower's word comes before
         assert (policy(nodes, 1))["orders"]["staleness"]["by"] == "alice"
 
 
