@@ -3,13 +3,15 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab test test-spark test-browser test-i2p check sim soak crash chaos bench tour tour-i2p bench-spark bench-cost wheel debs clean help
+.PHONY: lab test test-spark test-browser test-i2p check sim soak soak-i2p crash chaos bench tour tour-i2p bench-spark bench-cost wheel debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
 SEEDS ?= 1000
+HOURS ?= 100
 KILLS ?= 50
 FAULTS ?= 100
+MINUTES ?= 10
 # Empty: another one each time, which is printed.
 SEED ?=
 # Markers of tests (pyproject.toml) that this machine can run: one of them that is skipped is a failed one.
@@ -42,12 +44,14 @@ check: .venv/test ## ruff and mypy only
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 
-sim: .venv/test ## the core in a simulated network, SEEDS runs, and who publishes, in a tenth as many
+sim: .venv/test ## the core in a simulated network: SEEDS runs, who publishes, in a tenth as many, and HOURS on slow and broken links
 	.venv/bin/python -m garlicfarm.testing.simulate --seeds $(SEEDS)
 	.venv/bin/python -m garlicfarm.testing.simulate --farm --seeds $$(( ($(SEEDS) + 9) / 10 ))
+	.venv/bin/python -m garlicfarm.testing.simulate --slow --hours $(HOURS)
 
 soak: SEEDS = 10000
-soak: sim ## the same at length (SEEDS=10000), and farms of 1 to 5 members, a tenth as many each
+soak: HOURS = 400
+soak: sim ## the same at length (SEEDS=10000 HOURS=400), and farms of 1 to 5 members, a tenth as many seeds each
 	for nodes in 1 2 4 5; do .venv/bin/python -m garlicfarm.testing.simulate --nodes $$nodes \
 		--seeds $$(( ($(SEEDS) + 9) / 10 )) || exit; done
 
@@ -56,6 +60,9 @@ crash: .venv/test ## own processes, their leader killed KILLS times; nothing ack
 
 chaos: .venv/test ## own processes, FAULTS faults of their networks, disks, clocks and lives; nothing promised may be broken
 	.venv/bin/python tests/chaos/run.py --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) --must-run "$(MUST_RUN)"
+
+soak-i2p: .venv/test ## routers killed and restarted, and MINUTES of late packets, below farms on real routers (25 minutes)
+	.venv/bin/python tests/i2p/soak.py --minutes $(MINUTES) --must-run "$(MUST_RUN)"
 
 tour: .venv/base ## compose.yaml in containers: kill the leader, cut a network, heal (as root on Debian 12: gets an engine)
 	.venv/bin/python tests/compose/tour.py

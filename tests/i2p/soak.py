@@ -1,0 +1,430 @@
+"""The soak of a farm inside I2P: what routers and their network do to it in earnest (make soak-i2p).
+
+Three nodes of preset `i2p` behind real i2pd routers, each on a host of its own (`tun_network`), and a
+client that posts to each of them all the time. Two such farms at once, each in namespaces of its own:
+
+* ``routers``: the router of a follower is killed, and started again a minute later; then that of the
+  leader, which is the publisher as well, and started again when another node is to publish.
+* ``delay``: for ten minutes packets between the routers are late and lost, as those of I2P are.
+
+Prints what came about, a line of JSON each. In the end the logs that the nodes leave on their disks have
+to be one, with all that was acknowledged. Exit 0: all promises were kept, or this machine cannot run it
+(a line says why); 1: one was broken, and a line says which.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).parent
+CRASH = HERE.parent / "crash"
+sys.path.append(str(CRASH))
+
+import msgspec  # noqa: E402
+import soak_client  # noqa: E402
+import trio  # noqa: E402
+from crash_checks import Violation  # noqa: E402
+from farm_over_i2p import PORTS, Story, name_proxy, plan_of  # noqa: E402
+from watched_farm import RETENTION, WatchedFarm  # noqa: E402
+
+from garlicfarm.config.model import PRESETS  # noqa: E402
+from garlicfarm.errors import ConfigError  # noqa: E402
+from garlicfarm.i2p_tunnel import Tunnel  # noqa: E402
+from garlicfarm.master_key import mint_master_key  # noqa: E402
+from garlicfarm.provision import FarmPlan  # noqa: E402
+from garlicfarm.testing.i2pd import I2pdRouter, check_programs, i2pd_network, i2pd_restarted  # noqa: E402
+from garlicfarm.testing.processes import ProcessFarm, process_farm  # noqa: E402
+from garlicfarm.testing.tun_network import Network, Weather, network, why_unavailable  # noqa: E402
+
+NODES = (1, 2, 3)
+POSTERS = 12
+PAUSE_S = 2.0
+SANDBOX = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+WEATHER = Weather(delay_s=0.4, jitter_s=0.33, loss=0.01)
+"""On each of the three wires between one node and the other, by tunnels of one hop each: in the mean 1.7 s
+one way, which is what I2P takes, and 3 % of the packets lost."""
+DOWN_S = 60.0
+REACHABLE_S = 15 * 60.0
+
+I2P = PRESETS["i2p"]
+STEP_DOWN_S = I2P["election_timeout_max_s"] + I2P["heartbeat_s"] + 2.0
+"""A leader that hears nobody has stepped down by then (check-quorum)."""
+ELECTION_S = 2 * I2P["election_timeout_max_s"] + I2P["rpc_timeout_s"]
+"""A leader that is cut off has been replaced by then, also where the first votes were split."""
+PUBLISHER_S = ELECTION_S + 5 * 30.0
+"""A publisher that is cut off has been replaced by then: the others post three statuses, each after 30 s."""
+GAP_S = 10.0
+"""So long there is no commit at most while the leader is well."""
+SLOW_GAP_S = I2P["election_timeout_max_s"]
+"""The same in `WEATHER`: never as long as if the leader had died."""
+
+Status = dict[str, Any]
+
+
+class Soak(WatchedFarm):
+    """The farm, and what can be asked of it."""
+
+    patience_s = 300.0
+    ask_s = 30.0
+
+    def __init__(
+        self,
+        act: Act,
+        farm: ProcessFarm,
+        directory: Path,
+        routers: list[I2pdRouter],
+        restarted: AsyncExitStack,
+    ) -> None:
+        super().__init__(farm, "farm", directory, random.Random())
+        self._restarted = restarted
+        self.routers = dict(zip(NODES, routers, strict=False))
+        self.tell = partial(Story().tell, act=act.name)
+        self._moments: list[float] = []
+
+    async def progress(self) -> list[bytes] | None:
+        acks = await super().progress()
+        self._moments += [float(line.split()[1]) for line in acks or []]
+        return acks
+
+    async def gap(self, since: float) -> float:
+        """The longest time without a commit since then, in s."""
+        await self.progress()
+        return round(longest_gap(self._moments, since, time.monotonic()), 1)
+
+    async def status(self, node_id: int) -> Status | None:
+        return await self.ask(self.farm.nodes[node_id], lambda client: client.status("farm"))
+
+    async def until_all(
+        self, nodes: Iterable[int], holds: Callable[[Status], Any], within_s: float, otherwise: str
+    ) -> float:
+        """Wait until it holds of what all these nodes say of themselves; how long that took, in s."""
+        begun = time.monotonic()
+        statuses: list[Status | None] = []
+        while time.monotonic() - begun < within_s:
+            statuses = [await self.status(node_id) for node_id in nodes]
+            if all(status is not None and holds(status) for status in statuses):
+                return round(time.monotonic() - begun, 1)
+            await trio.sleep(0.5)
+        raise Violation(f"{otherwise} within {within_s:g} s: {statuses}")
+
+    async def lead(self) -> Status:
+        """What the leader says, once all nodes name it."""
+        leader = await self.until("there was no leader", self.leader)
+        await self.until_all(NODES, lambda status: status["leader"] == leader, ELECTION_S, "no leader of all")
+        status = await self.status(leader)
+        assert status is not None
+        return status
+
+    def kill_router(self, victim: int) -> float:
+        """When it was, by the clock of the journal."""
+        os.kill(self.routers[victim].pid, signal.SIGKILL)
+        return time.monotonic()
+
+    async def restart_router(self, victim: int, leader: int) -> dict[str, float]:
+        """Start it again: how long until the leader reaches its node, and until that has what was committed
+        when it began, in s. Then nobody may lead who did not before."""
+        await self._restarted.enter_async_context(i2pd_restarted(self.routers[victim]))
+        before = await self.status(leader)
+        assert before is not None
+        reachable_s = await self.until_all(
+            [leader],
+            lambda status: row(status, victim)["role"] == "follower",
+            REACHABLE_S,
+            f"node {victim} was not reached again",
+        )
+        caught_up_s = await self.until_all(
+            [victim],
+            lambda status: status["applied"] >= before["commit"],
+            I2P["election_timeout_max_s"],
+            f"node {victim} did not catch up",
+        )
+        await trio.sleep(I2P["election_timeout_max_s"])
+        after = await self.lead()
+        unchanged(before, after, f"when the router of node {victim} came back")
+        return {"reachable_s": reachable_s, "caught_up_s": round(reachable_s + caught_up_s, 1)}
+
+    def answers(self) -> dict[str, float]:
+        """How long posts took, as the client tells in the end."""
+        return msgspec.json.decode(soak_client.figures_file(self.journal).read_bytes(), type=dict[str, float])
+
+    def log_lines(self) -> int:
+        """How many lines the nodes logged, but for those on entries that the client posted twice."""
+        lines = [line for node in self.farm.nodes.values() for line in node.log_file.read_text().split("\n")]
+        return sum("event=entry-skipped" not in line for line in lines)
+
+
+def row(status: Status, member: int) -> dict[str, Any]:
+    """What a node says of another one."""
+    [found] = [each for each in status["members"] if each["id"] == member]
+    return dict(found)
+
+
+def longest_gap(moments: Iterable[float], begun: float, ended: float) -> float:
+    """The longest time without one of the moments between ``begun`` and ``ended``, in s."""
+    within = [moment for moment in sorted(moments) if begun < moment < ended]
+    return max(after - before for before, after in pairwise([begun, *within, ended]))
+
+
+def unchanged(before: Status, after: Status, when: str) -> None:
+    """Raises `Violation` where another node leads, or the same one in another term."""
+    if (before["leader"], before["term"]) != (after["leader"], after["term"]):
+        raise Violation(
+            f"{when}, node {after['leader']} came to lead in term {after['term']} "
+            f"after node {before['leader']} in term {before['term']}"
+        )
+
+
+def bounded(gap_s: float, at_most_s: float, when: str) -> None:
+    """Raises `Violation` where commits stopped for longer."""
+    if gap_s > at_most_s:
+        raise Violation(f"{when}, nothing was committed for {gap_s:g} s; {at_most_s:g} s are allowed")
+
+
+@asynccontextmanager
+async def soaked_farm(act: Act, directory: Path, wires: Network) -> AsyncIterator[Soak]:
+    """The farm and its client, for as long as the block lasts; then all is checked that they leave."""
+    tunnels = [
+        Tunnel("garlicfarm-farm", "127.0.0.1", port, 27150, "garlicfarm-farm.dat") for port in PORTS[:3]
+    ]
+    master = directory / "master.key"
+    plan = FarmPlan(preset="i2p", master=mint_master_key(master), master_key_file=master, retention=RETENTION)
+    slow = act.weather != Weather()
+    async with i2pd_network(directory / "routers", act.routers, tunnels, wires, ntcp2=not slow) as routers:
+        members = {}
+        for node_id, port, router in zip(NODES, PORTS, routers, strict=False):
+            plan_ = plan_of(router, port, 27161)
+            members[node_id] = msgspec.structs.replace(plan_, admin_url=f"https://{router.address}:27151")
+        places = {node_id: router.place for node_id, router in zip(NODES, routers, strict=False)}
+        async with (
+            AsyncExitStack() as restarted,
+            process_farm(directory / "farm", members, plan, places=places, start=False) as farm,
+        ):
+            for node in farm.nodes.values():
+                name_proxy(node.directory, routers[node.id - 1])
+            soak = Soak(act, farm, directory, routers, restarted)
+            async with soak.client(soak_client.__file__, POSTERS, PAUSE_S):
+                status = await soak.lead()
+                soak.tell("election", leader=status["leader"], term=status["term"])
+                await soak.until_all(NODES, lambda status: status["publisher"], PUBLISHER_S, "no publisher")
+                yield soak
+            index, states = await soak.settle()
+            soak.tell(
+                "check", **await soak.check(index, states), **soak.answers(), log_lines=soak.log_lines()
+            )
+
+
+async def routers_die(soak: Soak, wires: Network, minutes: float) -> None:
+    """The routers of a follower and of the leader are killed and started again."""
+    await a_followers_router_dies(soak)
+    await the_leaders_router_dies(soak)
+
+
+async def a_followers_router_dies(soak: Soak) -> None:
+    before = await soak.lead()
+    [victim, *_] = [node_id for node_id in NODES if node_id not in (before["leader"], before["publisher"])]
+    since = soak.kill_router(victim)
+    await trio.sleep(DOWN_S)
+    took = await soak.restart_router(victim, before["leader"])
+    after, gap_s = await soak.lead(), await soak.gap(since)
+    soak.tell("follower", node=victim, **took, gap_s=gap_s, term=after["term"])
+    unchanged(before, after, "while the router of a follower was away")
+    bounded(gap_s, GAP_S, "while the router of a follower was away")
+
+
+async def the_leaders_router_dies(soak: Soak) -> None:
+    before = await soak.lead()
+    victim = int(before["publisher"])
+    if victim != before["leader"]:
+        async with soak.farm.nodes[before["leader"]].client() as client:
+            await client.step_down("farm", to=victim)
+        before = await soak.lead()
+    others = [node_id for node_id in NODES if node_id != victim]
+    took: dict[str, float] = {}
+
+    async def note(
+        what: str, nodes: list[int], holds: Callable[[Status], Any], within_s: float, otherwise: str
+    ) -> None:
+        took[what] = await soak.until_all(nodes, holds, within_s, otherwise)
+
+    since = soak.kill_router(victim)
+    async with trio.open_nursery() as nursery:
+        start = nursery.start_soon
+        start(note, "stepped_down_s", [victim], is_alone, STEP_DOWN_S, "the leader did not step down")
+        start(note, "leader_s", others, lambda told: told["leader"] in others, ELECTION_S, "no new leader")
+        publishes = "the publisher did not move"
+        start(note, "publisher_s", others, lambda told: told["publisher"] in others, PUBLISHER_S, publishes)
+    if "event=router-silent" not in soak.farm.nodes[victim].log_file.read_text():
+        raise Violation(f"node {victim} does not log that its router is silent")
+    leader = await soak.until("there was no leader", soak.leader)
+    gap_s, since = await soak.gap(since), time.monotonic()
+    bounded(gap_s, ELECTION_S + GAP_S, "after the router of the leader had died")
+    back = await soak.restart_router(victim, leader)
+    after, gap_back_s = await soak.lead(), await soak.gap(since)
+    soak.tell("leader", node=victim, **took, gap_s=gap_s, **back, gap_back_s=gap_back_s, term=after["term"])
+    bounded(gap_back_s, GAP_S, "when the router of the old leader came back")
+
+
+def is_alone(status: Status) -> bool:
+    """Whether a node says that it has no leader, no quorum, and why: its router is down."""
+    others = [each for each in status["members"] if each["id"] != status["node"]]
+    why = "nothing listens at the I2P proxy"
+    alone = status["leader"] is None and not status["quorum"]
+    return alone and all(why in (each["error"] or "") for each in others)
+
+
+async def packets_are_late(soak: Soak, wires: Network, minutes: float) -> None:
+    """Load for so long in `WEATHER`, in which the routers were started: SSU2 takes it for the end of a
+    connection when it begins at once."""
+    before = await soak.lead()
+    since = time.monotonic()
+    round_trips: list[float] = []
+    while time.monotonic() - since < 60 * minutes:
+        await trio.sleep(5)
+        status = await soak.lead()
+        rows = [row(status, member) for member in NODES if member != status["leader"]]
+        round_trips += [each["rtt_s"] for each in rows if each["rtt_s"] is not None]
+    gap_s = await soak.gap(since)
+    lost = await wires.set(Weather())
+    after = await soak.lead()
+    soak.tell(
+        "delay",
+        minutes=minutes,
+        packets_lost=lost,
+        rtt_p50_s=round(statistics.median(round_trips), 3),
+        gap_s=gap_s,
+        new_terms=after["term"] - before["term"],
+    )
+    bounded(gap_s, SLOW_GAP_S, "with late packets")
+    if after["term"] > before["term"] + 1:
+        raise Violation(f"with late packets, term {before['term']} became {after['term']}")
+
+
+class Act(NamedTuple):
+    """``routers``: how many; where they are more than the nodes, tunnels have a hop."""
+
+    name: str
+    play: Callable[[Soak, Network, float], Awaitable[None]]
+    routers: int
+    weather: Weather
+
+
+ACTS = {
+    act.name: act
+    for act in (Act("routers", routers_die, 3, Weather()), Act("delay", packets_are_late, 6, WEATHER))
+}
+
+
+def run_act(act: Act, minutes: float, directory: Path) -> int:
+    """Inside the sandbox. The exit code."""
+
+    async def run() -> None:
+        async with network(act.routers) as wires:
+            await wires.set(act.weather)
+            async with soaked_farm(act, directory, wires) as soak:
+                await act.play(soak, wires, minutes)
+
+    broken: list[str] = []
+    try:
+        trio.run(run)
+    except* (Violation, trio.TooSlowError) as group:
+        broken += map(repr, leaves(group))
+    for error in broken:
+        print(f"soak-i2p: {act.name}: a promise was broken: {error}", flush=True)
+    return 1 if broken else 0
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in error.exceptions for leaf in leaves(one)]
+    return [error]
+
+
+async def run_acts(acts: list[str], minutes: float, base: Path) -> list[str]:
+    """Run each in a sandbox of its own, all at once; which of them failed, or were not let end."""
+    paths = [os.environ.get("PYTHONPATH", ""), str(CRASH)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    failed = set(acts)
+
+    async def run(act: str) -> None:
+        place = base / act
+        place.mkdir()
+        command = [*SANDBOX, sys.executable, __file__, "--acts", act, "--minutes", str(minutes)]
+        done = await trio.run_process(
+            [*command, "--inside", str(place)],
+            env=environment,
+            check=False,
+            start_new_session=True,
+            deliver_cancel=kill_sandbox,
+        )
+        if done.returncode == 0:
+            failed.remove(act)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(until_told, nursery.cancel_scope)
+        async with trio.open_nursery() as running:
+            for act in acts:
+                running.start_soon(run, act)
+        nursery.cancel_scope.cancel()
+    return sorted(failed)
+
+
+async def until_told(scope: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as told:
+        async for _ in told:
+            scope.cancel()
+
+
+async def kill_sandbox(process: trio.Process) -> None:
+    """And with it everything inside."""
+    process.kill()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--acts", nargs="+", choices=ACTS, default=list(ACTS), help="only these")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long packets are late")
+    parser.add_argument("--must-run", default="", help="i2pd, tun: fail without (blanks between them)")
+    parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside is not None:
+        return run_act(ACTS[options.acts[0]], options.minutes, options.inside)
+    for need, reason in lacks():
+        print(f"soak-i2p: skipped: {need}: {reason}")
+        return 1 if options.must_run else 0
+    base = Path(tempfile.mkdtemp(prefix="garlicfarm-soak-"))
+    failed = trio.run(run_acts, options.acts, options.minutes, base)
+    if failed:
+        print(f"soak-i2p: {', '.join(failed)} failed; what nodes, routers and the client wrote: {base}")
+        return 1
+    shutil.rmtree(base)
+    return 0
+
+
+def lacks() -> Iterator[tuple[str, str]]:
+    """What this machine lacks, and why."""
+    try:
+        check_programs()
+    except ConfigError as error:
+        yield "i2pd", str(error)
+    reason = why_unavailable(SANDBOX)
+    if reason is not None:
+        yield "tun", reason
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""The soak judges, skips and waits as it says; and a short form of it."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm.errors import NoQuorum, OutcomeUnknown
+
+HERE = Path(__file__).parent
+SCRIPT = HERE / "soak.py"
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(HERE)
+    SOAK: dict[str, Any] = runpy.run_path(str(SCRIPT))
+    CLIENT: dict[str, Any] = runpy.run_path(str(HERE / "soak_client.py"))
+Violation = SOAK["Violation"]
+
+
+def status(node: int = 1, leader: int | None = None, *errors: str | None) -> dict[str, Any]:
+    members = [{"id": each, "error": None} for each in (1, 2, 3)]
+    for member, error in zip((each for each in members if each["id"] != node), errors, strict=False):
+        member["error"] = error
+    return {"node": node, "leader": leader, "term": 7, "quorum": leader is not None, "members": members}
+
+
+@pytest.mark.parametrize(
+    ("moments", "gap_s"),
+    [
+        ([11.0, 12.0, 19.0], 7.0),
+        ([14.0, 12.0], 6.0),
+        ([13.0, 18.5], 5.5),
+        ([1.0, 25.0], 10.0),
+        ([], 10.0),
+    ],
+    ids=["between", "at-the-end", "unsorted-no-more", "outside", "none"],
+)
+def test_longest_gap_counts_from_the_beginning_to_the_end(moments: list[float], gap_s: float) -> None:
+    assert SOAK["longest_gap"](moments, 10.0, 20.0) == gap_s
+
+
+def test_commits_that_stop_for_too_long_are_a_violation() -> None:
+    SOAK["bounded"](10.0, 10.0, "then")
+    with pytest.raises(Violation, match=r"then, nothing was committed for 10.1 s; 10 s are allowed"):
+        SOAK["bounded"](10.1, 10.0, "then")
+
+
+@pytest.mark.parametrize(
+    "after", [{"leader": 2, "term": 7}, {"leader": 1, "term": 8}], ids=["other", "again"]
+)
+def test_leader_that_changes_needlessly_is_a_violation(after: dict[str, Any]) -> None:
+    before = status(leader=1)
+    SOAK["unchanged"](before, status(leader=1), "then")
+    with pytest.raises(Violation, match=r"then, node \d came to lead in term \d after node 1 in term 7"):
+        SOAK["unchanged"](before, before | after, "then")
+
+
+def test_node_is_alone_once_it_says_why() -> None:
+    why = "nothing listens at the I2P proxy 127.0.0.1:4444"
+    assert SOAK["is_alone"](status(2, None, why, why))
+    assert not SOAK["is_alone"](status(2, None, why, None))
+    assert not SOAK["is_alone"](status(2, None, why, "no answer within 12 s"))
+    assert not SOAK["is_alone"](status(2, 2, why, why))
+
+
+@pytest.mark.parametrize(("must_run", "code"), [("", 0), ("i2pd", 1)])
+def test_soak_without_i2pd_says_so(must_run: str, code: int, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--must-run", must_run],
+        env={"PATH": str(tmp_path), "PYTHONPATH": str(HERE.parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == code, done.stderr
+    assert "soak-i2p: skipped: i2pd: " in done.stdout
+    assert "apt-get install i2pd" in done.stdout
+
+
+class Answers:
+    """An admin client that answers posts by what there is; then never."""
+
+    def __init__(self, *answers: tuple[int, int] | Exception) -> None:
+        self._answers = list(answers)
+
+    def __call__(self, urls: list[str], **how: object) -> Self:
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def post(self, farm: str, entry: bytes) -> tuple[int, int]:
+        await trio.sleep(1.0)
+        if not self._answers:
+            await trio.sleep_forever()
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Journal(list[tuple[Any, ...]]):
+    def write(self, *line: Any) -> None:
+        self.append(line)
+
+
+@pytest.fixture
+def posting(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``posting(answers)`` posts a note and returns the posters and their journal."""
+
+    async def post(*answers: tuple[int, int] | Exception) -> tuple[Any, Journal]:
+        journal = Journal()
+        posters = CLIENT["SoakPosters"](SimpleNamespace(), journal)
+        world = posters._post_note.__func__.__globals__
+        monkeypatch.setitem(world, "AdminClient", Answers(*answers))
+        monkeypatch.setitem(world, "pin_of_file", lambda path: "pin")
+        node = SimpleNamespace(id=1, url="https://127.0.0.1:9", directory=Path())
+        await posters._post_note([node], "poster4", "poster4-1", b"note")
+        return posters, journal
+
+    return post
+
+
+async def test_client_posts_a_note_until_it_is_acknowledged(
+    posting: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    posters, journal = await posting(NoQuorum("nobody leads"), OutcomeUnknown("it died"), (7, 2))
+    assert journal == [("refused", "poster4-1"), ("unknown", "poster4-1"), ("ack", "poster4-1", 7, 2)]
+    assert posters.acknowledged_s == [1.0]
+    assert posters.declined_s == [1.0, 1.0]
+
+
+async def test_client_that_gets_no_answer_ends_in_an_error(
+    posting: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    with pytest.raises(trio.TooSlowError):
+        await posting()
