@@ -235,24 +235,32 @@ class Node:
     async def _dial(
         self, section: FarmSection, farm_id: bytes, password: str, member: int, text: str
     ) -> Established:
+        """A member that this node cannot dial must not end it: the others may do without."""
         try:
             endpoint = Endpoint.parse(text, section.default_transport)
             transport = self._transport(endpoint.scheme)
+            if not transport.handshake:
+                return await dial_plain(transport, endpoint, section.name)
+            return await initiate(
+                partial(transport.open_stream, endpoint),
+                host=f"{endpoint.host}:{endpoint.port}",
+                farm=section.name,
+                user=str(self.node_id),
+                password=password,
+                cache=self._challenges,
+                farm_id=farm_id,
+                extensions=EXTENSIONS,
+            )
+        except CONNECTION_ERRORS:
+            raise
         except (ConfigError, PluginError) as error:
-            # A member that this node cannot dial must not end it: the others may do without.
             raise TransportError(f"member {member} cannot be dialled at {text}: {error}") from error
-        if not transport.handshake:
-            return await dial_plain(transport, endpoint, section.name)
-        return await initiate(
-            partial(transport.open_stream, endpoint),
-            host=f"{endpoint.host}:{endpoint.port}",
-            farm=section.name,
-            user=str(self.node_id),
-            password=password,
-            cache=self._challenges,
-            farm_id=farm_id,
-            extensions=EXTENSIONS,
-        )
+        except Exception as error:
+            # A defect of a transport, or an endpoint that it stumbles over: all members have that in common.
+            leaf, where = _place(error)
+            self._log.error("dial-defect", peer=member, error=type(leaf).__name__, where=where)
+            what = f"a defect of the transport {endpoint.scheme}, or of this program"
+            raise TransportError(f"member {member} cannot be dialled at {text}: {what} ({where})") from error
 
     # ------------------------------------------------------------------ running
 
@@ -394,9 +402,7 @@ class Node:
         except* Exception as group:  # noqa: BLE001
             # A defect of ours, or a users file that broke: it must not take the other connections along,
             # nor pass unseen. Where, and not what: the text may quote the peer.
-            error = _leaf(group)
-            *_, frame = traceback.extract_tb(error.__traceback__)
-            where = f"{PurePath(frame.filename).name}:{frame.lineno}"
+            error, where = _place(group)
             self.metrics.listener_rejected.labels(scheme, "defect").inc()
             self._log.error("connection-defect", error=type(error).__name__, where=where)
         finally:
@@ -430,8 +436,14 @@ class Node:
                     scopes.remove(scope)
 
 
-def _leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
+def _leaf(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _place(error: BaseException) -> tuple[BaseException, str]:
+    """What went wrong at first, and where."""
+    error = _leaf(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    return error, f"{PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "nowhere"
