@@ -55,18 +55,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
     ``arguments`` are without the program's name; None: those of this process. Messages go to
     stderr. An error that is none of ours is a defect and is raised, traceback and all.
     """
+    for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
+        if getattr(sys, name) is None:  # whoever started us has closed it
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as we live
     try:
         result = cli.main(args=arguments, prog_name="garlicfarm", standalone_mode=False)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader of our output left (`garlicfarm log tail | head`); Python would complain again
-        # when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except BaseException as error:
         explained = explain(error)
         if explained is None:
             raise
+        if isinstance(error, OSError) and error.errno is not None:
+            # Nobody takes our output; Python would complain again when it flushes it at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code, lines = explained
         for line in lines:
             click.echo(line, err=True)

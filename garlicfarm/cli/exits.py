@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Iterator
 from enum import IntEnum
@@ -11,6 +12,7 @@ import click
 from garlicfarm.errors import (
     AuthError,
     ConfigError,
+    EntryRefused,
     GarlicFarmError,
     NoQuorum,
     NotLeader,
@@ -62,6 +64,8 @@ def explain(error: BaseException) -> tuple[Exit, list[str]] | None:
     """
     if isinstance(error, click.ClickException):
         return Exit(error.exit_code), _usage(error)
+    if isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT:
+        return Exit.ERROR, _OUTPUT[error.errno]
     leaves = list(_leaves(error))
     # An interrupt cancels everything else, and what is cancelled may complain in its own way.
     for leaf in sorted(leaves, key=lambda leaf: not isinstance(leaf, KeyboardInterrupt)):
@@ -69,6 +73,13 @@ def explain(error: BaseException) -> tuple[Exit, list[str]] | None:
         if code is not None:
             return code, _message(leaf, code)
     return None
+
+
+_OUTPUT: dict[int | None, list[str]] = {
+    errno.EPIPE: [],  # its reader has left, as in `garlicfarm log tail | head`
+    errno.ENOSPC: ["error: the disk that the output goes to is full"],
+}
+"""Why what a command prints cannot be written, and what to say of it."""
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -102,4 +113,6 @@ def _message(error: BaseException, code: Exit) -> list[str]:
         return ["interrupted"]
     if isinstance(error, ConfigError):
         return [f"error: {problem}" for problem in error.problems]
+    if isinstance(error, EntryRefused):
+        return [f"error: the entry is refused: {error}"]
     return [f"error: {str(error) or ('deadline passed' if code is Exit.DEADLINE else type(error).__name__)}"]

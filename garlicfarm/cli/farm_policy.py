@@ -22,6 +22,16 @@ __all__ = ["exclude", "include", "override", "set_"]
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _B32 = ".b32.i2p"
+_HASH = f"HASH must be 44 characters of I2P base64, or 52 of base32 and {_B32}"
+_ALLOWED = {
+    "interval.ms": "interval must be 1s to 1h",
+    "staleness.R": "R must be 3 to 1000",
+    "publisher.margin": "margin must be 0 to 1000000",
+    "publisher.lifetime_ms": "lifetime must be 10m to 18h",
+    "exclude.hash": _HASH,
+    "include.hash": _HASH,
+}
+"""What `garlicfarm.farm.administration` allows, in the words of the command line."""
 
 _Action = tuple[str, dict[str, Any]]
 
@@ -59,10 +69,12 @@ def override(options: Options, id: int, mode: str) -> None:
 @click.argument("settings", nargs=-1, required=True, metavar="NAME=VALUE…")
 @shared_options()
 def set_(options: Options, settings: tuple[str, ...]) -> None:
-    """Set parameters of the common algorithm: interval=10s (how often statuses are posted), R=3 (after how
-    many statuses of others a silent member is given up), margin=50000 (how far a challenger has to lead),
-    lifetime=1h (how long a leaf is listed for), weight.NAME=20 (percent of a part of the score; all
-    together 100). `garlicfarm farm show` shows the values in force.
+    """Set parameters of the common algorithm.
+
+    They are interval=10s (how often statuses are posted), R=3 (after how many statuses of others a silent
+    member is given up), margin=50000 (how far a challenger has to lead), lifetime=1h (how long a leaf is
+    listed for), weight.NAME=20 (percent of a part of the score; all together 100). `garlicfarm farm show`
+    shows the values in force.
     """
     given: dict[str, int] = {}
     for setting in settings:
@@ -142,8 +154,10 @@ def _check(actions: Sequence[_Action]) -> None:
         try:
             parse_admin({"action": action, "by": "-", "args": args})
         except EntryRefused as error:
-            field = error.field.removeprefix("args").lstrip(".")
-            raise click.UsageError(f"{action}{field and ' '}{field}: {error.reason}") from error
+            field = error.field.removeprefix("args.")
+            if action == "weights":
+                raise click.UsageError(f"weight.{field} must be 0 to 100") from error
+            raise click.UsageError(_ALLOWED[f"{action}.{field}"]) from error
 
 
 def _milliseconds(setting: str, text: str) -> int:
@@ -172,4 +186,4 @@ def _base64(text: str) -> str:
     try:
         return encode(base64.b32decode(digits + "=" * (-len(digits) % 8)))
     except (binascii.Error, ValueError) as error:
-        raise click.UsageError(f"{text}: that is no hash") from error
+        raise click.UsageError(_HASH) from error

@@ -11,8 +11,12 @@ import click
 __all__ = ["LazyGroup"]
 
 
+LONGEST_SENTENCE = 500
+
+
 class LazyGroup(click.Group):
-    """A group whose commands are named as ``{name: "module:attribute"}``."""
+    """A group whose commands are named as ``{name: "module:attribute"}``. In lists, each has the first
+    sentence of its help, whole: click alone would cut it."""
 
     def __init__(self, *args: Any, targets: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -28,4 +32,7 @@ class LazyGroup(click.Group):
         module, _, attribute = target.partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
+        listed = [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
+        for each in listed:
+            each.short_help = each.get_short_help_str(LONGEST_SENTENCE)
         return command

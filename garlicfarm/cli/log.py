@@ -54,7 +54,7 @@ def post(options: Options, file: BinaryIO) -> None:
     metavar="N",
     help="Only entries with a larger index. Default: all that the node still holds.",
 )
-@shared_options("config", "node", "farm", "user", "tls", "timeout", "verbosity")
+@shared_options("config", "node", "farm", "user", "tls", "timeout")
 def tail(options: Options, follow: bool, after: int | None) -> None:
     """Print committed entries as JSON lines: index, term, type, value (or value_base64)."""
     from garlicfarm.errors import Compacted

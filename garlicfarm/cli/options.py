@@ -90,9 +90,9 @@ def shared_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., 
     """Add shared options to a command, which gets them as its keyword argument ``options``.
 
     ``names`` out of config, node, farm, user (with ``--password-file``), tls (``--ca``, ``--pin``),
-    output, timeout, verbosity; none: all of them.
+    output, timeout, verbosity; none: those of a command that asks a node, which is all but the last.
     """
-    chosen = names or tuple(_DECORATORS)
+    chosen = names or tuple(name for name in _DECORATORS if name != "verbosity")
     fields = [field for name in chosen for field in _FIELDS.get(name, (name,))]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,6 +136,8 @@ def print_rows(output: str, schema: str, rows: Iterable[Mapping[str, Any]]) -> N
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        value = json.dumps(value)  # which is TOML's spelling, too
     text = "-" if value is None or value == "" else str(value)
     # Others may have named it: a terminal must not obey it.
     return text if text.isprintable() else json.dumps(text)

@@ -38,7 +38,7 @@ _CONDITIONS: dict[str, Callable[[dict[str, Any]], bool]] = {
     help="leader, publisher: one is known; healthy: as `health` says; caught-up: the node that answers has "
     "applied what the leader has committed.",
 )
-@shared_options("config", "node", "farm", "user", "tls", "timeout", "verbosity")
+@shared_options("config", "node", "farm", "user", "tls", "timeout")
 def wait(options: Options, wanted: str) -> None:
     """Block until a farm has a leader, is healthy, and so on; a node that does not answer yet is waited for.
     Without --timeout for ever.

@@ -59,6 +59,14 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
         assert f"\n  {command} " in result.stdout
 
 
+@pytest.mark.parametrize("group", [[], ["farm"], ["user"]])
+def test_help_of_a_group_cuts_no_sentence(group: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*group, "--help"]) == 0
+    lines = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
+    assert lines
+    assert not [line for line in lines if line.endswith("...")]
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -117,7 +125,7 @@ def test_group_without_command_prints_help_and_exits_2(capsys: pytest.CaptureFix
         (errors.NoQuorum("no quorum"), 5, ["error: no quorum"]),
         (errors.StorageMissing("no store"), 7, ["error: no store"]),
         (errors.StorageInUse("in use"), 7, ["error: in use"]),
-        (errors.EntryRefused("id", "missing"), 1, ["error: id: missing"]),
+        (errors.EntryRefused("id", "missing"), 1, ["error: the entry is refused: id: missing"]),
         (errors.OutcomeUnknown(), 1, ["error: OutcomeUnknown"]),
         (trio.TooSlowError(), 124, ["error: deadline passed"]),
         (TimeoutError("no leader in 5 s"), 124, ["error: no leader in 5 s"]),
@@ -164,6 +172,64 @@ def test_closed_stdout_ends_without_traceback() -> None:
     os.close(writer)
     assert result.returncode == 1
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("refused", "taken", "allowed"),
+    [
+        ("interval=999ms", "interval=1s", "interval must be 1s to 1h"),
+        ("interval=3600001ms", "interval=1h", "interval must be 1s to 1h"),
+        ("R=2", "R=3", "R must be 3 to 1000"),
+        ("R=1001", "R=1000", "R must be 3 to 1000"),
+        ("margin=1000001", "margin=1000000", "margin must be 0 to 1000000"),
+        ("lifetime=9m", "lifetime=10m", "lifetime must be 10m to 18h"),
+        ("lifetime=19h", "lifetime=18h", "lifetime must be 10m to 18h"),
+    ],
+)
+def test_farm_set_names_what_is_allowed(
+    refused: str, taken: str, allowed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nobody = ["--config", str(tmp_path / "absent.toml")]
+    assert run(["farm", "set", refused, *nobody]) == 2
+    assert capsys.readouterr().err.endswith(f"\nerror: {allowed}\n")
+    assert run(["farm", "set", taken, *nobody]) == 2
+    assert "there is no configuration file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["abc", "-", "abc.b32.i2p", "a" * 44])
+def test_hash_that_is_none_is_told_what_one_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["farm", "exclude", "--", name]) == 2
+    assert "error: HASH must be 44 characters of I2P base64, or 52 of base32" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_full_stdout_ends_with_a_sentence() -> None:
+    command = [sys.executable, "-m", "garlicfarm", "transports"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == "error: the disk that the output goes to is full\n"
+
+
+@pytest.mark.parametrize(
+    ("closed", "arguments", "code"),
+    [
+        ("<&-", ["user", "add", "ada", "--config", "absent.toml"], 2),
+        ("<&-", ["log", "post", "--config", "absent.toml"], 2),
+        (">&-", ["transports"], 0),
+        ("2>&-", ["nonsense"], 2),
+    ],
+)
+def test_closed_stream_is_as_the_empty_one(closed: str, arguments: list[str], code: int) -> None:
+    command = f'exec "$@" {closed}'
+    ended = subprocess.run(
+        ["sh", "-c", command, "sh", sys.executable, "-m", "garlicfarm", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == code
+    assert "Traceback" not in ended.stderr
 
 
 def test_print_rows_forms(capsys: pytest.CaptureFixture[str]) -> None:
