@@ -33,6 +33,9 @@ async def test_figure_that_only_a_leader_knows_goes_with_its_leadership(tmp_path
         leader = await nodes.leader()
         other = 3 - leader
         assert "garlicfarm_peer_match_index" in shown(nodes, leader, other)
+        # Who has not applied the Configuration of this term refuses to take over.
+        index, _ = await nodes.node(leader).farms["farm"].post(b"one", "alice")
+        await nodes.applied(index)
         with trio.fail_after(10):
             assert await nodes.farm(leader).members.step_down(other) == other
         assert "garlicfarm_peer_state" in shown(nodes, leader, other)
