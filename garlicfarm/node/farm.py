@@ -235,7 +235,9 @@ class Farm:
 
     async def _restore(self, meta: SnapshotMeta) -> None:
         """Go on from a snapshot that came from the leader."""
-        snapshot = await trio.to_thread.run_sync(self.store.read_state, meta)
+        # Not in line behind names that no resolver answers for: nothing else goes on meanwhile.
+        own = trio.CapacityLimiter(1)
+        snapshot = await trio.to_thread.run_sync(self.store.read_state, meta, limiter=own)
         self.application.restore(snapshot.state)
         self.applied_configuration = snapshot.configuration
         self.members.restored(snapshot.configuration, snapshot.ever)
