@@ -91,8 +91,9 @@ class Soak(WatchedFarm):
         restarted: AsyncExitStack,
     ) -> None:
         super().__init__(farm, "farm", directory, random.Random())
+        self._routers = dict(zip(NODES, routers, strict=False))
+        self._dead: dict[int, I2pdRouter] = {}
         self._restarted = restarted
-        self.routers = dict(zip(NODES, routers, strict=False))
         self.tell = partial(Story().tell, act=act.name)
         self._moments: list[float] = []
 
@@ -120,7 +121,9 @@ class Soak(WatchedFarm):
             if all(status is not None and holds(status) for status in statuses):
                 return round(time.monotonic() - begun, 1)
             await trio.sleep(0.5)
-        raise Violation(f"{otherwise} within {within_s:g} s: {statuses}")
+        keys = ("node", "role", "leader", "term", "commit", "publisher", "quorum")
+        told = [status and {key: status[key] for key in keys} for status in statuses]
+        raise Violation(f"{otherwise} within {within_s:g} s: {told}")
 
     async def lead(self) -> Status:
         """What the leader says, once all nodes name it."""
@@ -131,14 +134,15 @@ class Soak(WatchedFarm):
         return status
 
     def kill_router(self, victim: int) -> float:
-        """When it was, by the clock of the journal."""
-        os.kill(self.routers[victim].pid, signal.SIGKILL)
+        """Once each; when it was, by the clock of the journal."""
+        self._dead[victim] = self._routers.pop(victim)
+        os.kill(self._dead[victim].pid, signal.SIGKILL)
         return time.monotonic()
 
     async def restart_router(self, victim: int, leader: int) -> dict[str, float]:
         """Start it again: how long until the leader reaches its node, and until that has what was committed
-        when it began, in s. Then nobody may lead who did not before."""
-        await self._restarted.enter_async_context(i2pd_restarted(self.routers[victim]))
+        then, in s. After that nobody may lead who did not before."""
+        await self._restarted.enter_async_context(i2pd_restarted(self._dead[victim]))
         before = await self.status(leader)
         assert before is not None
         reachable_s = await self.until_all(
@@ -147,9 +151,11 @@ class Soak(WatchedFarm):
             REACHABLE_S,
             f"node {victim} was not reached again",
         )
+        reached = await self.status(leader)
+        assert reached is not None
         caught_up_s = await self.until_all(
             [victim],
-            lambda status: status["applied"] >= before["commit"],
+            lambda status: status["applied"] >= reached["commit"],
             I2P["election_timeout_max_s"],
             f"node {victim} did not catch up",
         )
@@ -203,8 +209,7 @@ async def soaked_farm(act: Act, directory: Path, wires: Network) -> AsyncIterato
     ]
     master = directory / "master.key"
     plan = FarmPlan(preset="i2p", master=mint_master_key(master), master_key_file=master, retention=RETENTION)
-    slow = act.weather != Weather()
-    async with i2pd_network(directory / "routers", act.routers, tunnels, wires, ntcp2=not slow) as routers:
+    async with i2pd_network(directory / "routers", act.routers, tunnels, wires) as routers:
         members = {}
         for node_id, port, router in zip(NODES, PORTS, routers, strict=False):
             plan_ = plan_of(router, port, 27161)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import subprocess
 import sys
@@ -146,3 +147,22 @@ async def test_client_that_gets_no_answer_ends_in_an_error(
 ) -> None:
     with pytest.raises(trio.TooSlowError):
         await posting()
+
+
+@pytest.mark.i2p
+@pytest.mark.i2pd
+@pytest.mark.tun
+@pytest.mark.slow
+@pytest.mark.timeout(630)
+def test_soak_short() -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--acts", "delay", "--minutes", "0.5"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["what"] for each in told] == ["election", "delay", "check"]
+    assert told[1]["rtt_p50_s"] > 2.0
+    assert told[2]["acknowledged"] > 0
