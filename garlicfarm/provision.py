@@ -152,12 +152,12 @@ def read_genesis(directory: Path) -> Genesis:
     Raises `StorageMissing`, `StorageDamaged`, `StorageError`.
     """
     path = directory / FILE_NAME
-    if not path.exists():
-        raise StorageMissing(f"there is no store in {directory}")
     try:
+        if not path.exists():
+            raise StorageMissing(f"there is no store in {directory}")
         with closing(schema.connect(path, "ro")) as db:
             return schema.read_genesis(db)
-    except sqlite3.Error as error:
+    except (OSError, sqlite3.Error) as error:
         raise schema.storage_error(error, path) from error
 
 

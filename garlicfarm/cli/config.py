@@ -23,7 +23,7 @@ def config() -> None:
 
 
 @config.command()
-@click.option("--effective", is_flag=True, help="Print every value and where it came from.")
+@click.option("--effective", is_flag=True, help="Print every value and where it came from; so does -o json.")
 @shared_options("config", "output")
 def check(options: Options, effective: bool) -> None:
     """Check the configuration, its plugins and the files that it names; starts nothing."""
@@ -31,9 +31,10 @@ def check(options: Options, effective: bool) -> None:
     from garlicfarm.errors import ConfigError
 
     checked = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
+    effective = effective or options.output != "table"
     if effective:
-        rows = [
-            {"key": origin.key, "value": _plain(origin.value), "source": origin.source}
+        rows = [  # the value last: a destination would push everything behind it off the screen
+            {"key": origin.key, "source": origin.source, "value": _plain(origin.value)}
             for origin in checked.effective()
         ]
         print_rows(options.output, "garlicfarm.config/1", rows)
@@ -86,16 +87,25 @@ def import_(template: TextIO, settings: tuple[str, ...], out: Path) -> None:
         if not equals:
             raise click.BadParameter(f"{setting!r} must be KEY=VALUE, as node.id=3", param_hint="--set")
         pairs.append((key, text))
-    filled = fill(template.read(), pairs)
+    try:
+        text = template.read()
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"the template is not UTF-8 at byte {error.start}"]) from error
+    filled = fill(text, pairs)
     if str(out) == "-":
         click.echo(filled, nl=False)
         return
     try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write(filled)
+        file = out.open("x", encoding="utf-8")
     except FileExistsError as error:
         raise ConfigError([f"{out} is there already; nothing was overwritten"]) from error
     except OSError as error:
+        raise ConfigError([f"cannot write {out}: {error.strerror}"]) from error
+    try:
+        with file:
+            file.write(filled)
+    except OSError as error:
+        out.unlink()
         raise ConfigError([f"cannot write {out}: {error.strerror}"]) from error
 
 

@@ -52,6 +52,7 @@ _CODES: tuple[tuple[type[BaseException], Exit], ...] = (
     (Removed, Exit.REMOVED),
     (GarlicFarmError, Exit.ERROR),
     (TimeoutError, Exit.DEADLINE),
+    (PermissionError, Exit.ERROR),
     (click.exceptions.Abort, Exit.INTERRUPTED),
     (KeyboardInterrupt, Exit.INTERRUPTED),
 )
@@ -113,6 +114,8 @@ def _message(error: BaseException, code: Exit) -> list[str]:
         return ["interrupted"]
     if isinstance(error, ConfigError):
         return [f"error: {problem}" for problem in error.problems]
+    if isinstance(error, PermissionError):
+        return [f"error: {error.filename}: {error.strerror}; is this the node's user?"]
     if isinstance(error, EntryRefused):
         return [f"error: the entry is refused: {error}"]
     return [f"error: {str(error) or ('deadline passed' if code is Exit.DEADLINE else type(error).__name__)}"]

@@ -76,6 +76,7 @@ def join(
     token, file = decode_token(_read(token_file)), directory / CONFIG_NAME
     there = file.read_text(encoding="utf-8") if file.exists() else ""
     before = load(file, os.environ) if there else None
+    new = not directory.exists()
     resumed = before is not None and token.farm in [section.name for section in before.farm]
     if not resumed:
         check_expiry(token, time.time())
@@ -106,6 +107,9 @@ def join(
                 remove_farm(before, token.farm, there)
             else:
                 remove_node(directory)
+                if new:
+                    with suppress(OSError):  # somebody else put something into it
+                        directory.rmdir()
             click.echo(f"what was made in {directory} is removed again", err=True)
         raise
     except* trio.TooSlowError:

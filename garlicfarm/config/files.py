@@ -29,7 +29,7 @@ def find_config(explicit: Path | None, environ: Mapping[str, str], cwd: Path) ->
     """
     chosen = explicit or (Path(environ["GARLICFARM_CONFIG"]) if environ.get("GARLICFARM_CONFIG") else None)
     if chosen is not None:
-        if (cwd / chosen).is_file():
+        if _is_there(cwd / chosen):
             return cwd / chosen
         origin = "--config" if explicit else "$GARLICFARM_CONFIG"
         raise ConfigError([f"there is no configuration file {cwd / chosen} (given by {origin})"])
@@ -38,12 +38,19 @@ def find_config(explicit: Path | None, environ: Mapping[str, str], cwd: Path) ->
         places.append(Path(environ["HOME"]) / ".config" / "garlicfarm" / FILE_NAME)
     places.append(Path("/etc/garlicfarm") / FILE_NAME)
     for place in places:
-        if place.is_file():
+        if _is_there(place):
             return place
     looked = ", ".join(str(place) for place in places)
     raise ConfigError(
         [f"no configuration found (looked for {looked}); name one with --config or $GARLICFARM_CONFIG"]
     )
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except PermissionError as error:
+        raise ConfigError([f"cannot read {path}: {error.strerror}; is this the node's user?"]) from error
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Config:

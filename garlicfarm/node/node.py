@@ -289,9 +289,7 @@ class Node:
                     self.addresses.append(await nursery.start(self._listen, listener))
                 for member in tuple(self._members.values()):  # one may fail while the next one starts
                     await nursery.start(self._run_member, member)
-                part = self.config.node.data_dir / "admin.url.part"
-                part.write_text(self.admin_url + "\n")
-                part.replace(part.with_name("admin.url"))  # its readers wait for it to exist
+                self._tell_admin_url()
                 self._log.info("started", version=__version__, admin=self.admin_url)
                 task_status.started(self)
                 await shutdown.wait()
@@ -300,6 +298,15 @@ class Node:
                 await self._hand_over()
             nursery.cancel_scope.cancel()
         self._log.flush()
+
+    def _tell_admin_url(self) -> None:
+        """Write where commands of this machine find the node; they wait for the file to exist."""
+        part = self.config.node.data_dir / "admin.url.part"
+        try:
+            part.write_text(self.admin_url + "\n")
+            part.replace(part.with_name("admin.url"))
+        except OSError as error:
+            raise StorageError(f"cannot write {part}: {error.strerror}") from error
 
     async def _hand_over(self) -> None:
         """Where this node leads, let others lead before it is gone."""

@@ -129,6 +129,11 @@ def test_group_without_command_prints_help_and_exits_2(capsys: pytest.CaptureFix
         (errors.OutcomeUnknown(), 1, ["error: OutcomeUnknown"]),
         (trio.TooSlowError(), 124, ["error: deadline passed"]),
         (TimeoutError("no leader in 5 s"), 124, ["error: no leader in 5 s"]),
+        (
+            PermissionError(13, "Permission denied", "/x"),
+            1,
+            ["error: /x: Permission denied; is this the node's user?"],
+        ),
         (KeyboardInterrupt(), 130, ["interrupted"]),
         (click.Abort(), 130, ["interrupted"]),
         (click.UsageError("no"), 2, ["error: no"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import re
@@ -14,9 +15,11 @@ from garlicfarm.certificates import pin_of_file
 from garlicfarm.cli import run
 from garlicfarm.config import load
 from garlicfarm.errors import ConfigError, StorageError
+from garlicfarm.farm.base64 import encode
 from garlicfarm.identity import read_secret_file
 from garlicfarm.provision import FarmPlan, MemberPlan, create_farm, create_node
 from garlicfarm.storage import DataDirectory, LogStore
+from garlicfarm.testing.simulated_router import simulated_destination
 from garlicfarm.users import UserStore
 
 Capture = pytest.CaptureFixture[str]
@@ -338,7 +341,7 @@ def test_config_check_effective_prints_sources(
     assert run(["node", "init", "--host", "a.example"]) == 0
     monkeypatch.setenv("GARLICFARM_LOG__LEVEL", "debug")
     capsys.readouterr()
-    assert run(["config", "check", "--effective", "-o", "json"]) == 0
+    assert run(["config", "check", "-o", "json"]) == 0
     rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert rows["log.level"]["value"] == "debug"
     assert rows["log.level"]["source"] == "environment GARLICFARM_LOG__LEVEL"
@@ -350,6 +353,46 @@ def test_config_check_effective_prints_sources(
         "value": "",
         "source": "default",
     }
+    assert run(["config", "check", "--effective"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == f"{here / 'garlicfarm.toml'}: ok\n"
+    lines = [line.split(maxsplit=2) for line in printed.out.splitlines()]
+    assert ["listener[0].farms", "default", "[]"] in lines
+    assert ["farm[0].algorithms", "default", '["MD5", "SHA-256"]'] in lines
+
+
+def test_config_check_of_a_store_that_cannot_be_looked_at_is_no_defect(here: Path, capsys: Capture) -> None:
+    assert run(["node", "init", "--host", "a.example", "--master", encode(simulated_destination(1))]) == 0
+    store = here / "data/farms/farm/log.db"
+    store.unlink()
+    store.symlink_to("x" * 300)  # looking at it fails, as in somebody else's directory
+    capsys.readouterr()
+    assert run(["config", "check"]) == 0
+    assert capsys.readouterr().out == f"{here / 'garlicfarm.toml'}: ok\n"
+
+
+def test_configuration_in_somebody_elses_directory_cannot_be_read(
+    here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_file(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    for arguments in (["status"], ["user", "list", "--config", "garlicfarm.toml"]):
+        assert run(arguments) == 2
+        expected = f"cannot read {here / 'garlicfarm.toml'}: Permission denied; is this the node's user?"
+        assert capsys.readouterr().err == f"error: {expected}\n"
+
+
+def test_node_that_cannot_say_where_it_is_ends_with_7(
+    here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["node", "init", "--host", "127.0.0.1", "--admin-url", "https://127.0.0.1:0"]) == 0
+    monkeypatch.setenv("GARLICFARM_LISTENER__0__URL", "ssl://127.0.0.1:0")
+    (here / "data/admin.url.part").mkdir()
+    capsys.readouterr()
+    assert run(["node", "start"]) == 7
+    assert capsys.readouterr().err.endswith(f"cannot write {here / 'data/admin.url.part'}: Is a directory\n")
 
 
 def test_config_check_reports_plugins_and_files_at_once(here: Path, capsys: Capture) -> None:

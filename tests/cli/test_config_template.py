@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import tomllib
 from pathlib import Path
 
@@ -96,6 +97,31 @@ def test_setting_that_is_none_is_named(
     shown = capsys.readouterr()
     assert told in shown.err
     assert shown.out == ""
+
+
+def test_template_that_is_no_text_is_refused(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "template.toml").write_bytes(b"version = 1\xff")
+    assert run(["config", "import", "template.toml"]) == 2
+    assert capsys.readouterr().err == "error: the template is not UTF-8 at byte 11\n"
+
+
+def test_import_that_cannot_write_leaves_nothing(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("garlicfarm.config.template.fill", lambda template, settings: "x" * 100)
+    (tmp_path / "template.toml").touch()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        assert run(["config", "import", "template.toml"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert capsys.readouterr().err == "error: cannot write garlicfarm.toml: File too large\n"
+    assert not (tmp_path / "garlicfarm.toml").exists()
 
 
 def test_export_leaves_secrets_of_plugins_out_and_takes_the_environment_in(
