@@ -15,11 +15,15 @@ line says why. Run by `make bench-i2p`; BENCH_DIR is where the nodes write.
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import os
+import socket
 import statistics
 import sys
 import tempfile
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +40,7 @@ from garlicfarm.plugins import make_transport
 from garlicfarm.provision import FarmPlan, MemberPlan
 from garlicfarm.testing.i2pd import I2pdRouter, check_programs, i2pd_network, reexec_in_private_network
 from garlicfarm.testing.processes import ProcessFarm, process_farm
-from garlicfarm.testing.tun_network import Network, Weather, network, why_unavailable
+from garlicfarm.testing.tun_network import Weather, network, why_unavailable
 from garlicfarm.transport import Endpoint
 from garlicfarm.users import UserStore
 from garlicfarm_transport_i2p import I2PConfig, I2PTransport
@@ -46,7 +50,7 @@ PORT = 27150
 ECHO_PORT = 9000  # where `i2pd_network` has the tunnel ``leaf`` lead to
 ECHO_BYTES = 100
 DELAY_S = 0.5
-SLOWER, SLOWER_EACH_S, SLOWING_S = 1.4, 3.0, 33.0
+HURRY_EACH_S = 0.5
 HANDSHAKES = 21
 HANDSHAKE_ROUND_TRIPS, HANDSHAKE_MORE_MS = 3, 50
 COMMIT_ROUND_TRIPS = 1.2
@@ -55,6 +59,8 @@ SPEED_UP = 40
 SECONDS = 30.0
 DEADLINE_S = 900.0
 TRY_S = 10.0
+LIBC = ctypes.CDLL(None, use_errno=True)
+PIDFD_GETFD = 438
 
 
 class Beside(I2PTransport):
@@ -165,15 +171,35 @@ async def leader_of(farm: ProcessFarm) -> int:
         await trio.sleep(0.5)
 
 
-async def slow_down(wires: Network) -> None:
-    """Raise the delay to `DELAY_S`, no faster than i2pd learns of it from what is answered in time: over UDP
-    it gives up a neighbour that never does."""
-    delay_s = 0.03
-    while delay_s < DELAY_S:
-        await wires.set(Weather(delay_s=delay_s))
-        await trio.sleep(SLOWER_EACH_S)
-        delay_s *= SLOWER
-    await wires.set(Weather(delay_s=DELAY_S))
+async def hurry(routers: Collection[I2pdRouter]) -> None:
+    """Keep Nagle's algorithm off in the routers' TCP, for which i2pd has no option: it lets a message wait
+    for the acknowledgement of the one before, as it happens, and i2pd's streams take that for loss."""
+    while True:
+        for router in routers:
+            without_nagle(router.pid)
+        await trio.sleep(HURRY_EACH_S)
+
+
+def without_nagle(pid: int) -> None:
+    """Set TCP_NODELAY on all sockets of another process."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            descriptor = LIBC.syscall(PIDFD_GETFD, pidfd, int(name), 0)
+            if descriptor < 0:
+                if ctypes.get_errno() == errno.EBADF:  # closed meanwhile
+                    continue
+                raise OSError(ctypes.get_errno(), f"cannot reach the sockets of process {pid}")
+            try:
+                with socket.socket(fileno=descriptor) as shared:
+                    if shared.proto == socket.IPPROTO_TCP:
+                        shared.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError as error:
+                if error.errno != errno.ENOTSOCK:
+                    raise
+                os.close(descriptor)
+    finally:
+        os.close(pidfd)
 
 
 def plan_of(router: I2pdRouter) -> MemberPlan:
@@ -190,7 +216,7 @@ async def measure(directory: Path) -> bool:
     with trio.fail_after(DEADLINE_S):
         async with (
             network(NODES) as wires,
-            i2pd_network(directory, NODES, tunnels, wires, ntcp2=False) as started,
+            i2pd_network(directory, NODES, tunnels, wires, ssu2=False) as started,
         ):
             routers = dict(enumerate(started, 1))
             places = {number: router.place for number, router in routers.items()}
@@ -200,6 +226,7 @@ async def measure(directory: Path) -> bool:
                 trio.open_nursery() as nursery,
                 process_farm(directory / "farm", members, plan, places=places, start=False) as farm,
             ):
+                nursery.start_soon(hurry, started)
                 for node in farm.nodes.values():
                     router = routers[node.id]
                     with (node.directory / "garlicfarm.toml").open("a") as file:
@@ -215,9 +242,7 @@ async def measure(directory: Path) -> bool:
                 posting = (str(leader), farm_id)
 
                 kept = report_handshake(0.0, await on_host(routers[leader], *dialling))
-                async with trio.open_nursery() as slowing:
-                    slowing.start_soon(on_host, routers[leader], "post", "4", str(SLOWING_S), *posting)
-                    await slow_down(wires)
+                await wires.set(Weather(delay_s=DELAY_S))
                 found = await on_host(routers[leader], *dialling)
                 kept &= report_handshake(DELAY_S, found)
                 one = await on_host(routers[leader], "post", "1", str(SECONDS), *posting)

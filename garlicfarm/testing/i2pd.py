@@ -68,11 +68,11 @@ floodfill = true
 bandwidth = {bandwidth_kb}
 share = 100
 [ntcp2]
-enabled = {ntcp2}
-published = {ntcp2}
-[ssu2]
 enabled = true
 published = true
+[ssu2]
+enabled = {ssu2}
+published = {ssu2}
 [i2pcontrol]
 enabled = true
 address = {address}
@@ -179,15 +179,15 @@ async def i2pd_network(
     tunnels: Sequence[Tunnel] = (),
     wires: tun_network.Network | None = None,
     *,
-    ntcp2: bool = True,
+    ssu2: bool = True,
 ) -> AsyncIterator[list[I2pdRouter]]:
     """Run ``count`` (1 … 200) i2pd routers that know each other, below ``base_dir``.
 
     ``tunnels``: one more server tunnel for each of the first routers, which then have an HTTP proxy too.
     Where that is all of them, tunnels are of no hops; else of one, for which it takes five routers.
     ``wires``: the first router runs on their host 1, and so on; what talks to its proxy has to be there.
-    ``ntcp2`` False: they talk over UDP alone. (i2pd leaves Nagle's algorithm on: over slow wires its TCP lets
-    a message wait for the acknowledgement of the one before, for up to a round trip, as it happens.)
+    ``ssu2`` False: they talk over TCP alone. (Over UDP, i2pd gives up a neighbour at once that answers later
+    than it used to, and where the way there and back takes 2 s, it cannot connect at all.)
     Yields them once every I2PControl answers; tunnels come about in the seconds after.
     On the way out, and when cancelled, every router is ended; they also end if this process is killed.
 
@@ -208,7 +208,7 @@ async def i2pd_network(
         for i in range(count):
             _ip("address", "replace", f"{_address(i)}/32", "dev", "lo")
     addresses = [tun_network.address(i + 1) if wires else _address(i) for i in range(count)]
-    data_dirs = await make_i2pd(base_dir, addresses, tunnels, places, ntcp2=ntcp2)
+    data_dirs = await make_i2pd(base_dir, addresses, tunnels, places, ssu2=ssu2)
     async with _running(data_dirs, places) as processes:
         # It listens at once, and then makes an RSA key of 4096 bits before it answers.
         await _wait_for(processes, lambda i: _has_certificate(data_dirs[i]))
@@ -236,7 +236,7 @@ async def make_i2pd(
     tunnels: Sequence[Tunnel] = (),
     places: Sequence[str] = (),
     *,
-    ntcp2: bool = True,
+    ssu2: bool = True,
 ) -> list[Path]:
     """Make the data directories of routers that know each other, as `i2pd_network` runs them.
 
@@ -245,7 +245,7 @@ async def make_i2pd(
     hops = int(len(tunnels) < len(addresses))
     data_dirs = [
         _configure(
-            base_dir / f"i2pd{i + 1}", address, i, tunnels[i] if i < len(tunnels) else None, hops, ntcp2
+            base_dir / f"i2pd{i + 1}", address, i, tunnels[i] if i < len(tunnels) else None, hops, ssu2
         )
         for i, address in enumerate(addresses)
     ]
@@ -335,7 +335,7 @@ def _proxy_port(i: int) -> int:
     return 4444 + i
 
 
-def _configure(data_dir: Path, address: str, i: int, tunnel: Tunnel | None, hops: int, ntcp2: bool) -> Path:
+def _configure(data_dir: Path, address: str, i: int, tunnel: Tunnel | None, hops: int, ssu2: bool) -> Path:
     data_dir.mkdir(mode=0o700, parents=True)
     password = secrets.token_hex(16)
     lengths = LENGTHS.format(hops=hops)
@@ -345,7 +345,7 @@ def _configure(data_dir: Path, address: str, i: int, tunnel: Tunnel | None, hops
         CONFIGURATION.format(
             data_dir=data_dir,
             address=address,
-            ntcp2=str(ntcp2).lower(),
+            ssu2=str(ssu2).lower(),
             bandwidth_kb=_bandwidth_kb(i),
             control_port=CONTROL_PORT,
             password=password,
