@@ -26,6 +26,9 @@ from garlicfarm.wire.messages import (
 
 __all__ = ["Leadership"]
 
+AGAIN = -1
+"""In the place of a request's number: tell it to stand again with the next heartbeat."""
+
 TURN_BYTES = 64 * 1024
 BEHIND = 1000
 """A follower that lacks more entries than these, or a snapshot, is sent them in spare time only, and about
@@ -47,7 +50,7 @@ class Leadership:
         self._progress: dict[int, Progress] = {}
         self._reads = Reads(member)
         self._changes = Changes(member)
-        self._target: tuple[int, int, int] | None = None  # hand over to: (id, deadline, seq or 0)
+        self._target: tuple[int, int, int] | None = None  # hand over to: (id, deadline, seq, 0 or AGAIN)
         member.leader = member.id
         self.follow()
         # Entries of earlier terms are committed with one of this term only: this one (D7).
@@ -77,6 +80,8 @@ class Leadership:
         for peer, progress in self._progress.items():
             if member.now - progress.last_sent_ms >= config.heartbeat_ms:
                 progress.unreachable = False
+                if self._target is not None and self._target[::2] == (peer, AGAIN):
+                    self._target = (peer, self._target[1], 0)
                 gone = progress.next_index < member.log.first_index
                 if self._is_held(peer, progress):
                     progress.last_sent_ms = member.now
@@ -342,8 +347,8 @@ class Leadership:
             self._enrolled(response)
             return
         if self._target is not None and seq == self._target[2]:
-            if not response.accepted:
-                self._target = None
+            if not response.accepted:  # it has yet to apply the Configuration that it heard is committed
+                self._target = (*self._target[:2], AGAIN)
             return
         for peer, progress in self._progress.items():
             if progress.snapshot is not None and progress.snapshot.seq == seq:
@@ -364,6 +369,8 @@ class Leadership:
         progress = self._progress.get(peer)
         if progress is None:
             return
+        if self._target is not None and seq == self._target[2]:
+            self._target = (*self._target[:2], AGAIN)
         way, enrolment = progress.snapshot, self._changes.enrolment(peer)
         if enrolment is not None and seq in (None, enrolment.seq):
             enrolment.seq = 0

@@ -128,11 +128,30 @@ def test_transfer_that_takes_longer_than_the_upper_election_timeout_is_given_up(
     player.transfer(2)  # another one may begin
 
 
-def test_transfer_that_the_member_refuses_is_given_up() -> None:
+@pytest.mark.parametrize("answered", [True, False])
+def test_member_that_refuses_or_does_not_answer_is_told_again_with_the_next_heartbeat(answered: bool) -> None:
+    """A follower stands only once it has applied the Configuration that it knows is committed."""
     player = _leader()
     player.transfer(3)
-    ((_, seq, request),) = player.sent(3)
-    player.answer(seq, request, accepted=False)
+    for _ in range(2):
+        ((_, seq, request),) = [each for each in player.sent(3) if each[2].type is TIMEOUT]
+        if answered:
+            player.answer(seq, request, accepted=False)
+        else:
+            player.node.report_unreachable(3, seq)
+        assert TIMEOUT not in _kinds(player, 3)
+        with pytest.raises(ProposalDropped, match="leadership-in-transfer"):
+            player.propose(b"x")
+        player.wait(60)
+
+
+def test_transfer_that_the_member_always_refuses_is_given_up() -> None:
+    player = _leader()
+    player.transfer(3)
+    for _ in range(10):
+        for _, seq, request in player.sent():
+            player.answer(seq, request, accepted=request.type is not TIMEOUT)
+        player.wait(30)
     player.propose(b"x")
     assert player.terms == [1, 1]
 
