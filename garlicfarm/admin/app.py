@@ -259,8 +259,9 @@ class _Api:
         name = request.path_params["farm"]
         farm = self._node.farms.get(name)
         if farm is None:
+            names = ", ".join(self._node.farms)
             raise Problem(
-                404, "no-such-farm", "this node has no farm of that name", "`GET /v1/farms` lists them."
+                404, "no-such-farm", "this node has no farm of that name", f"Its farms are: {names}."
             )
         request.scope[_FARM] = farm
         return farm

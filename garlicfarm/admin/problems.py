@@ -28,7 +28,7 @@ __all__ = ["Problem", "problem_of"]
 _CHANGES = {
     "a-member-already": "See `garlicfarm member list`; its endpoint is changed with `garlicfarm member set`.",
     "another-change-in-flight": "Try again when that change is done; see `garlicfarm member list`.",
-    "cannot-be-dialled": "Does the node run and listen at its endpoint, and does a firewall let members in?",
+    "cannot-be-dialled": "It must run and listen there, and the leader must get through to it.",
     "endpoint-of-another-member": "Each member has an endpoint of its own; see `garlicfarm member list`.",
     "id-used-before": "Ids are used once: let it join under an id that was never a member's.",
     "no-such-member": "See `garlicfarm member list`.",
@@ -101,8 +101,9 @@ def problem_of(error: GarlicFarmError) -> Problem | None:
                 text,
                 "Nothing was appended. See `garlicfarm status`, and try again when a leader is elected.",
             )
-        case ProposalDropped(reason=reason) if reason.partition(":")[0] in _CHANGES:
-            return Problem(409, "change-refused", reason, _CHANGES[reason.partition(":")[0]], reason=reason)
+        case ProposalDropped(reason=reason) if (word := reason.partition(":")[0]) in _CHANGES:
+            detail = word.replace("-", " ") + reason.removeprefix(word)
+            return Problem(409, "change-refused", detail, _CHANGES[word], reason=reason)
         case ProposalDropped():
             return Problem(
                 503,

@@ -64,8 +64,11 @@ def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
         problem = msgspec.json.decode(response.content, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
         problem = {}
-    text = ". ".join(str(problem[key]).rstrip(".") for key in ("detail", "next") if key in problem)
-    text = f"{url}: {text or f'status {response.status_code}'}"
+    parts = [str(problem[key]) for key in ("detail", "next") if key in problem]
+    text = " ".join(part if part.endswith((".", "?")) else f"{part}." for part in parts).removesuffix(".")
+    if not text:
+        text = f"status {response.status_code}, not from an admin API; give the node's admin.url"
+    text = f"{url}: {text}"
     match response.status_code, problem.get("type"):
         case ((401 | 403), _):
             return AuthError(text)

@@ -327,6 +327,7 @@ async def test_post_of_more_than_a_mebibyte_is_refused(
 
 async def test_unknown_names_are_problems_too(http: httpx.AsyncClient) -> None:
     problem(await http.get("/v1/farms/other/status"), 404, "no-such-farm")
+    assert (await http.get("/v1/farms/other/status")).json()["next"] == "Its farms are: farm."
     problem(await http.get("/v2/node"), 404, "no-such-endpoint")
     problem(await http.delete("/v1/node"), 405, "no-such-endpoint")
 

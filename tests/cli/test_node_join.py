@@ -214,7 +214,7 @@ async def test_node_joins_serves_and_leaves(tmp_path: Path) -> None:
         (moved,) = [section.endpoint for section in load(file, {}).farm]
         assert f":{port}?pin=" in moved
         wrong = await cli("member", "set", 4, moved.replace(str(port), str(joiner.port)), "--config", at)
-        assert (wrong.code, "cannot-be-dialled" in wrong.err) == (Exit.ERROR, True), wrong.err
+        assert (wrong.code, "cannot be dialled" in wrong.err) == (Exit.ERROR, True), wrong.err
         done = await cli("member", "set", 4, moved, "--config", at)
         assert done.code == 0, done.err
         done = await cli("member", "list", "--config", at, "-o", "json")
@@ -420,7 +420,7 @@ async def test_quorum_is_kept_and_a_leader_that_is_removed_hands_over_first(tmp_
         assert "2 of 3 members reachable, 2 needed; after the change 1 of 2" in done.err
         async with farm.nodes[first].client() as client:
             await trio.sleep(FAST["election_timeout_max_s"])  # the leader itself is not that quick
-            with pytest.raises(ProposalDropped, match="too-few-members-heard"):
+            with pytest.raises(ProposalDropped, match="too few members heard"):
                 await client.remove_member(farm.name, second)
         await farm.start(third)
         await seen(farm, first, third, reachable=True)
@@ -439,4 +439,4 @@ async def test_quorum_is_kept_and_a_leader_that_is_removed_hands_over_first(tmp_
         assert (done.code, msgspec.json.decode(done.out)["leader"]) == (0, other), done.err
         assert await leader(farm) == other
         done = await cli("leader", "stepdown", "--to", first, *who())
-        assert (done.code, "no-such-member" in done.err) == (Exit.ERROR, True), done.err
+        assert (done.code, "no such member" in done.err) == (Exit.ERROR, True), done.err
