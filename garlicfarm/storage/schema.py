@@ -98,10 +98,14 @@ def storage_error(error: Exception, path: Path) -> StorageError:
     """The error of our tree for one of SQLite's or the system's: `StorageError` where a disk or the
     system failed, `StorageDamaged` where the contents make no sense."""
     code = getattr(error, "sqlite_errorcode", None)
+    cause = getattr(error, "strerror", None) or " ".join(str(error).split())  # SQLite's has lines
     if isinstance(error, OSError | OverflowError) or (code is not None and code & 0xFF in _ENVIRONMENT):
-        return StorageError(f"{path}: {error}; the disk or the system failed, nothing is tried again")
+        return StorageError(
+            f"{path}: {cause}; the disk or the system failed, and nothing is tried again: mend that, then "
+            "start the node"
+        )
     return StorageDamaged(
-        f"{path} is damaged: {error}. Nothing was changed; remove the member from the farm and enrol it "
+        f"{path} is damaged: {cause}. Nothing was changed; remove the member from the farm and enrol it "
         "under a new id, since one that forgot something can undo what was acknowledged"
     )
 

@@ -144,7 +144,8 @@ class SslTransport(Transport):
         try:
             listeners = await trio.open_tcp_listeners(url.port, host=url.host)
         except (OSError, UnicodeError) as exc:
-            raise TransportError(f"cannot listen on {url}: {_text(exc)}", "is it in use?") from exc
+            hint = "the url of a [[listener]] names an address of this machine, and a port that is free"
+            raise TransportError(f"cannot listen on {url}: {_text(exc)}", hint) from exc
         if url.port == 0:
             for other in listeners[1:]:
                 other.socket.close()
