@@ -304,6 +304,7 @@ class Farm:
             self.log.info("leader", leader=status.leader or "none", term=status.term)
             if status.leader:
                 self.metrics.raft_leader_changes.inc()
+            self.posts.leader_changed(status.leader)
         self._role, self._leader = status.role, status.leader
         moved, self._moved = self._moved, trio.Event()
         moved.set()

@@ -56,6 +56,15 @@ class Posts:
     def __init__(self, farm: Farm) -> None:
         self._farm = farm
         self._proposals: dict[int, Proposal] = {}
+        self._forwarded: dict[trio.CancelScope, int] = {}  # to whom
+
+    def leader_changed(self, leader: int) -> None:
+        """Another member leads: who led before has as long to answer as anybody, no longer as a commit may
+        take. 0: nobody is known to lead."""
+        deadline = trio.current_time() + self._farm.section.raft.rpc_timeout_s
+        for scope, member in self._forwarded.items():
+            if leader not in (0, member):
+                scope.deadline = min(scope.deadline, deadline)
 
     def settle(self, token: int, outcome: tuple[int, int] | str | None) -> None:
         """The core tells what became of a proposal."""
@@ -140,10 +149,17 @@ class Posts:
         another leader may take it."""
         value = LogEntry(0, ValueType.APPLICATION, entry)
         request = Request(MessageType.CLIENT_REQUEST, self._farm.node_id, leader, entries=(value,))
+        scope = trio.CancelScope()
+        self._forwarded[scope] = leader
         try:
-            response = await self._farm.peers.call(leader, request)
+            with scope:
+                response = await self._farm.peers.call(leader, request)
         except (TransportError, AuthError, RemoteProtocolError):
             return None  # certainly not sent, whatever is wrong with the connection
+        finally:
+            del self._forwarded[scope]
+        if scope.cancelled_caught:
+            raise OutcomeUnknown(f"member {leader} did not answer, and leads no more")
         if response is None:
             return None
         if response.accepted:

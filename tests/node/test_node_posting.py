@@ -6,10 +6,13 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 import trio.testing
 
+from garlicfarm.config import RaftSection
+from garlicfarm.config.model import PRESETS
 from garlicfarm.errors import (
     AuthError,
     EntryRefused,
@@ -23,6 +26,7 @@ from garlicfarm.errors import (
 )
 from garlicfarm.provision import MemberPlan
 from garlicfarm.raft import Refusal
+from garlicfarm.testing.cluster import cluster as memory_cluster
 from garlicfarm.testing.processes import free_ports
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
 from tests.node.cluster import HASTY, Cluster, client_request, cluster
@@ -204,6 +208,33 @@ async def test_forwarded_post_ends_as_the_leaders_answer_says(
             assert await farm.posts._forward(2, b"x") == outcome
     (request,) = asked
     assert (request.type, request.source, request.destination) == (MessageType.CLIENT_REQUEST, 1, 2)
+
+
+async def test_post_to_a_leader_that_vanishes_is_given_up_soon_after_another_one_leads(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Not when a commit would be given up, which takes as long as an election and then some."""
+    async with memory_cluster(raft=msgspec.convert(PRESETS["i2p"], RaftSection)) as nodes:
+        leader = await nodes.leader()
+        follower, other = nodes.running - {leader}
+        await nodes.post(b"warm", via=follower)  # which opens the connection for posts
+        farm = nodes.farm(follower)
+        nodes.partition({leader}, {follower, other})
+        begun = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            ended: list[float] = []
+
+            async def post() -> None:
+                with pytest.raises(OutcomeUnknown, match=f"{leader} did not answer, and leads no more"):
+                    await farm.post_entry(b"lost", 0)
+                ended.append(trio.current_time())
+
+            nursery.start_soon(post)
+            await nodes.leader({follower, other})
+            elected = trio.current_time()
+        assert elected <= ended[0] <= elected + farm.section.raft.rpc_timeout_s + 1.0
+        assert ended[0] - begun < farm.answer_timeout_s
+        nodes.heal()
 
 
 async def test_post_that_waits_for_its_commit_delays_neither_votes_nor_appends(tmp_path: Path) -> None:
