@@ -16,6 +16,7 @@ from tour import compose, has, health, log_values, main, post, say, settled, sta
 
 NODES = ("i2p1", "i2p2", "i2p3")
 RANGE = ip_network("198.18.0.0/15")
+UP_TIMEOUT_S = 600.0  # some 50 s; but i2pd may hold on to a session that leads nowhere for minutes
 PATIENCE_S = 40.0  # the preset's longest silence before an election
 SLACK_S = 30.0  # what a vote and a look at it may take on a busy machine
 
@@ -51,7 +52,7 @@ def led(node: str, *, without: int) -> dict[str, Any]:
 
 def tour() -> None:
     check_walls()
-    compose("up", "--detach", "--wait", *NODES, timeout_s=300)
+    compose("up", "--detach", "--wait", *NODES, timeout_s=UP_TIMEOUT_S)
     running = set(compose("ps", "--services").split())
     assert running == {*NODES, "router1", "router2", "router3"}, running
     say("up: three nodes and their routers are healthy, and no others run")
