@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,6 +36,25 @@ counter = example("test_counter")
 farm = counter.farm
 test_counter_survives_its_leader = counter.test_counter_survives_its_leader
 test_counter_refuses_what_is_no_number = counter.test_counter_refuses_what_is_no_number
+
+
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [("howto/transport-plugin.md", "memory_transport"), ("howto/router-plugin.md", "file_router")],
+)
+def test_test_of_a_guide_passes_as_it_stands(page: str, name: str, tmp_path: Path) -> None:
+    section = (ROOT / "docs" / page).read_text(encoding="utf-8").partition("## Test it")[2]
+    shutil.copy(ROOT / "examples" / f"{name}.py", tmp_path / "my_package.py")
+    (tmp_path / "test_it.py").write_text(section.partition("```python\n")[2].partition("```")[0])
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntrio_mode = true\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
 
 
 class TestMemoryTransport(TransportSuite):
