@@ -145,7 +145,7 @@ class Guard:
 
     :param deadline_s: for a whole handshake, with the TLS handshake where that is still to come.
     :param per_address: unauthenticated sockets at one time from one address (IPv6: one /64).
-    :param total: unauthenticated sockets at one time.
+    :param total: unauthenticated sockets at one time; one more, and the oldest is closed.
     :param on_rejected: told once of every connection that is not let in, before it is answered, with
         a fixed word: those of `Rejected`, or busy, timeout, broken. It must not raise. ``challenge`` is
         the ordinary first half of a login, and ``stale`` costs an honest peer one more stream.
@@ -168,23 +168,34 @@ class Guard:
         self._per_address = per_address
         self._total = total
         self._sockets: Counter[str] = Counter()
+        self._admitted: dict[trio.CancelScope, None] = {}  # the oldest first
         self._failures: dict[str, tuple[int, float]] = {}
 
     @contextmanager
     def admit(self, peer: Peer) -> Iterator[bool]:
-        """Count an unauthenticated socket for as long as the context lasts; False: there are too many."""
+        """Count an unauthenticated socket for as long as the context lasts; False: there are too many.
+
+        Too many in all end the context of the oldest: whoever keeps others out, by many addresses or through
+        a tunnel, has to open all of them anew in the time that a login takes.
+        """
         bucket = _bucket(peer)
-        free = self._sockets.total() < self._total
-        if not free or (peer.address_is_peer and self._sockets[bucket] >= self._per_address):
+        if peer.address_is_peer and self._sockets[bucket] >= self._per_address:
             yield False
             return
+        if len(self._admitted) >= self._total:
+            oldest = next(iter(self._admitted))
+            del self._admitted[oldest]
+            oldest.cancel()
         self._sockets[bucket] += 1
-        try:
-            yield True
-        finally:
-            self._sockets[bucket] -= 1
-            if not self._sockets[bucket]:
-                del self._sockets[bucket]
+        with trio.CancelScope() as scope:
+            self._admitted[scope] = None
+            try:
+                yield True
+            finally:
+                self._admitted.pop(scope, None)
+                self._sockets[bucket] -= 1
+                if not self._sockets[bucket]:
+                    del self._sockets[bucket]
 
     def failed(self, peer: Peer) -> float:
         """Count a wrong password; returns after how many seconds to answer it."""
@@ -229,8 +240,7 @@ async def respond(
     with guard.admit(peer) as admitted:
         try:
             if admitted:
-                reason = "timeout"
-                with trio.move_on_after(guard.deadline_s):
+                with trio.move_on_after(guard.deadline_s) as deadline:
                     verdict = await _judge(stream, gates)
                     if isinstance(verdict, Rejected):
                         reason = ""
@@ -240,6 +250,8 @@ async def respond(
                     else:
                         await stream.send_all(verdict.reply)
                         established = _established(stream, verdict)
+                if deadline.cancelled_caught and reason:
+                    reason = "timeout"
         except trio.BrokenResourceError:
             reason = "broken" if reason else ""
         finally:

@@ -142,6 +142,8 @@ class _Connections:
 
     async def handle(self, stream: trio.SocketStream) -> None:
         """Serve one client to its end; never raises what is the client's fault or a defect."""
+        if len(self._open) >= MAX_CONNECTIONS:
+            return
         try:
             peer = Peer(stream.socket.getpeername()[0], True, None)
         except OSError:

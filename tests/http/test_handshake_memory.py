@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -252,18 +253,31 @@ async def test_sockets_of_one_address_are_bounded_until_they_are_authenticated(
     assert not server.guard._sockets
 
 
-async def test_sockets_are_bounded_in_all_and_a_tunnel_by_that_alone(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+@pytest.mark.parametrize("where", ["a tunnel", "many addresses"])
+async def test_sockets_are_bounded_in_all_and_keep_nobody_out(
+    where: str, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     server = Server(nursery, Guard(per_address=2, total=5))
-    idle = [await server.open_stream(TUNNEL) for _ in range(5)]
+    peers = [TUNNEL if where == "a tunnel" else Peer(f"192.0.2.{n}", True, None) for n in range(100, 105)]
+    oldest = await server.open_stream(peers[0])
+    await trio.testing.wait_all_tasks_blocked()
+    idle = [oldest, *[await server.open_stream(peer) for peer in peers[1:]]]
     await trio.testing.wait_all_tasks_blocked()
     assert server.reasons == []
-    for peer in (TUNNEL, HERE):
-        with pytest.raises(TransportError):
-            await server.login(peer=peer)
-    assert server.reasons == ["busy", "busy"]
-    assert len(idle) == 5
+    async with taking(0):
+        await server.login(peer=Peer("192.0.2.8", True, None))
+        assert await read_all(oldest) == b""
+    more = [await server.open_stream(peer) for peer in peers[:3]]
+    async with taking(10):
+        assert [await read_all(stream) for stream in [*idle, *more]] == [b""] * 8
+    await trio.testing.wait_all_tasks_blocked()
+    # A login takes two streams, of which the first may be there yet when the second comes.
+    closed = Counter(server.reasons)
+    assert closed["challenge"] == 1
+    assert closed["busy"] + closed["timeout"] == 8
+    assert closed["timeout"] == 5
+    assert not server.guard._sockets
+    assert not server.guard._admitted
 
 
 @pytest.mark.parametrize(
@@ -277,7 +291,7 @@ async def test_sockets_are_bounded_in_all_and_a_tunnel_by_that_alone(
         ("memory", "memory", True),
     ],
 )
-def test_limit_is_shared_by_one_address_or_one_64(one: str, other: str, shared: bool) -> None:
+async def test_limit_is_shared_by_one_address_or_one_64(one: str, other: str, shared: bool) -> None:
     guard = Guard(per_address=1)
     with guard.admit(Peer(one, True, None)) as first, guard.admit(Peer(other, True, None)) as second:
         assert (first, second) == (True, not shared)
@@ -451,4 +465,4 @@ def test_respond_to_random_bytes_answers_closes_and_never_raises(
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert len(reasons) == 1
-    assert reasons[0] in {"bad-request", "timeout", "closed", "not-found", "too-large"}
+    assert reasons[0] in {"bad-request", "timeout", "closed", "not-found", "too-large", "tls"}
