@@ -38,6 +38,7 @@ from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.i2p_tunnel import Tunnel, b32_address
 from garlicfarm.plugins import make_transport
 from garlicfarm.provision import FarmPlan, MemberPlan
+from garlicfarm.testing.attendant import why_it_fails
 from garlicfarm.testing.i2pd import I2pdRouter, check_programs, i2pd_network, reexec_in_private_network
 from garlicfarm.testing.processes import ProcessFarm, process_farm
 from garlicfarm.testing.tun_network import Weather, network, why_unavailable
@@ -61,6 +62,7 @@ DEADLINE_S = 900.0
 TRY_S = 10.0
 LIBC = ctypes.CDLL(None, use_errno=True)
 PIDFD_GETFD = 438
+SANDBOX = ("unshare", "--map-root-user", "--net")
 
 
 class Beside(I2PTransport):
@@ -299,6 +301,15 @@ def report_commits(
     return latency and pipelined
 
 
+def why_not() -> str | None:
+    """What this machine lacks, None if it can run this."""
+    try:
+        check_programs()
+    except ConfigError as error:
+        return str(error)
+    return why_unavailable(SANDBOX) or why_it_fails([*SANDBOX, sys.executable, __file__, "nagle"])
+
+
 def main() -> int:
     match sys.argv[1:]:
         case ["echo", address]:
@@ -310,16 +321,13 @@ def main() -> int:
         case ["inside"]:
             with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as directory:
                 return 0 if trio.run(measure, Path(directory)) else 1
+        case ["nagle"]:
+            without_nagle(os.getpid())
         case _:
-            try:
-                check_programs()
-            except ConfigError as error:
-                print(f"bench-i2p: skipped: {error}")
-                return 0
-            if reason := why_unavailable(("unshare", "--map-root-user", "--net")):
-                print(f"bench-i2p: skipped: no hosts of one's own: {reason}")
-                return 0
-            reexec_in_private_network([sys.executable, __file__, "inside"])
+            if reason := why_not():
+                print(f"bench-i2p: skipped: {reason}")
+            else:
+                reexec_in_private_network([sys.executable, __file__, "inside"])
     return 0
 
 

@@ -1,0 +1,71 @@
+"""Run inside a network namespace: how long a byte takes there and back between hosts, in each weather."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import trio
+
+from garlicfarm.testing.tun_network import Weather, address, network
+
+PORT = 9000
+PATIENCE_S = 2.0
+DELAY_S = 0.3
+
+
+async def echo(stream: trio.SocketStream) -> None:
+    async for data in stream:
+        await stream.send_all(data)
+
+
+async def ping() -> None:
+    """Prints how long it took, in s; "Infinity" if it was not over in time."""
+    took_s = float("inf")
+    with trio.move_on_after(PATIENCE_S):
+        stream = await trio.open_tcp_stream(address(2), PORT)
+        begun = time.monotonic()
+        await stream.send_all(b"x")
+        await stream.receive_some(1)
+        took_s = time.monotonic() - begun
+    print(json.dumps(took_s))
+
+
+async def here(what: str, place: str = "") -> float:
+    """Run this file for one of these two on a host; as host 0, if no place is named."""
+    into = ["nsenter", f"--net={place}"] if place else []
+    done = await trio.run_process(
+        [*into, sys.executable, __file__, what], capture_stdout=True, capture_stderr=True
+    )
+    return float(json.loads(done.stdout))
+
+
+async def main() -> None:
+    found: dict[str, float] = {}
+    async with network(2) as wires, trio.open_nursery() as nursery:
+        place = await wires.place(1)
+        nursery.start_soon(here, "echo", await wires.place(2))
+        while "fair" not in found:
+            try:
+                found["fair"] = await here("ping", place)
+            except subprocess.CalledProcessError:  # nobody listens yet
+                await trio.sleep(0.1)
+        await wires.set(Weather(delay_s=DELAY_S))
+        found["slow"], found["from host 0"] = await here("ping", place), await here("ping")
+        await wires.set(Weather(cut=[(2, 1)]))
+        found["cut"] = await here("ping", place)
+        found["lost"] = await wires.set(Weather())
+        nursery.cancel_scope.cancel()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["echo"]:
+            trio.run(trio.serve_tcp, echo, PORT)
+        case ["ping"]:
+            trio.run(ping)
+        case _:
+            trio.run(main)
