@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab test test-spark test-browser test-i2p check sim soak soak-i2p crash chaos bench tour tour-i2p bench-spark bench-cost wheel debs clean help
+.PHONY: lab test test-spark test-browser test-i2p check sim soak soak-i2p crash chaos bench tour tour-i2p bench-spark bench-i2p bench-cost wheel debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
@@ -76,6 +76,9 @@ bench: .venv/base ## what three processes commit per second, what it costs; fail
 
 bench-spark: .venv/test .venv/spark ## what ranking in Spark costs; fails where a ratio is not kept
 	.venv/bin/python benchmarks/spark.py --memory
+
+bench-i2p: .venv/base ## what a farm costs in round trips where I2P is slow: real routers (needs i2pd, iproute2); fails where a limit is not kept
+	.venv/bin/python benchmarks/i2p.py
 
 bench-cost: .venv/base ## what a farm of five costs each node: traffic, memory, CPU, disk; quarter of an hour (COST=--i2p: over real routers)
 	.venv/bin/python benchmarks/cost.py $(COST)
