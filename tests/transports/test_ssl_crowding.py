@@ -73,11 +73,10 @@ async def test_silent_client_is_cut_at_the_handshake_deadline(
         await assert_served(transport, bound)
 
 
-@pytest.mark.parametrize("limit", ["MAX_PENDING", "MAX_PENDING_PER_ADDRESS"])
-async def test_silent_clients_beyond_the_limit_are_cut_at_once_and_places_come_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+async def test_silent_clients_of_one_address_beyond_its_limit_are_cut_at_once_and_places_come_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(garlicfarm_transport_ssl, limit, 3)
+    monkeypatch.setattr(garlicfarm_transport_ssl, "MAX_PENDING_PER_ADDRESS", 3)
     transport = Counting(tmp_path)
     async with serving(transport) as bound:
         silent = [await trio.open_tcp_stream(bound.host, bound.port) for _ in range(5)]
@@ -90,6 +89,30 @@ async def test_silent_clients_beyond_the_limit_are_cut_at_once_and_places_come_f
             await each.aclose()
         await transport.dropped(5)
         assert not transport._pending, "addresses that are gone are forgotten"
+
+
+async def test_silent_clients_of_many_addresses_keep_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garlicfarm_transport_ssl, "MAX_PENDING", 3)
+    transport = Counting(tmp_path)
+    async with serving(transport) as bound:
+        silent = []
+        for number in range(1, 4):
+            stream = await trio.open_tcp_stream(bound.host, bound.port, local_address=f"127.0.1.{number}")
+            silent.append(stream)
+            while len(transport._handshakes) < number:
+                await trio.lowlevel.checkpoint()
+        await assert_served(transport, bound)
+        assert transport.drops == ["full"]
+        assert await silent[0].receive_some() == b""  # the oldest
+        await assert_served(transport, bound)
+        assert transport.drops == ["full"]
+        for each in silent:
+            await each.aclose()
+        await transport.dropped(3)
+        assert not transport._pending
+        assert not transport._handshakes
 
 
 async def test_one_address_at_its_limit_leaves_room_for_another(

@@ -27,8 +27,8 @@ __all__ = ["SslConfig", "SslTransport"]
 
 HANDSHAKE_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
-# Incoming connections whose TLS handshake is not over, in all and per address. One address that opens
-# sockets and says nothing cannot keep others out.
+# Incoming connections whose TLS handshake is not over, in all and per address. Whoever opens sockets and says
+# nothing cannot keep others out: one address has so many, and one more of all cuts the oldest.
 MAX_PENDING = 512
 MAX_PENDING_PER_ADDRESS = 64
 
@@ -56,6 +56,7 @@ class SslTransport(Transport):
         super().__init__(config, base_dir)
         self._pin = ""
         self._pending: Counter[str] = Counter()
+        self._handshakes: dict[trio.CancelScope, None] = {}  # the oldest first
         self._client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         for context in (self._client, self._server):
@@ -170,13 +171,19 @@ class SslTransport(Transport):
             self._drop(Peer("", False, None), "tls", _text(exc))
             return None
         peer = Peer(address, True, None)
-        if self._pending.total() >= MAX_PENDING or self._pending[address] >= MAX_PENDING_PER_ADDRESS:
+        if self._pending[address] >= MAX_PENDING_PER_ADDRESS:
             self._drop(peer, "full", "too many unfinished handshakes")
             return None
+        if len(self._handshakes) >= MAX_PENDING:
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]
+            oldest.cancel()
         stream = trio.SSLStream(tcp, self._server, server_side=True, https_compatible=True)
         self._pending[address] += 1
+        scope = trio.CancelScope()
+        self._handshakes[scope] = None
         try:
-            with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+            with scope, trio.fail_after(HANDSHAKE_TIMEOUT_S):
                 await stream.do_handshake()
         except trio.TooSlowError:
             self._drop(peer, "timeout", "the handshake took too long")
@@ -185,8 +192,12 @@ class SslTransport(Transport):
             self._drop(peer, "tls", _text(exc))
             return None
         finally:
+            self._handshakes.pop(scope, None)
             self._pending[address] -= 1
             self._pending += Counter()  # forgets the addresses that are at zero
+        if scope.cancelled_caught:
+            self._drop(peer, "full", "too many unfinished handshakes")
+            return None
         certificate = stream.getpeercert(binary_form=True)
         return stream, Peer(address, True, certificate and hashlib.sha256(certificate).digest())
 
