@@ -76,7 +76,8 @@ def _chosen(config: Config, name: str | None) -> list[FarmSection]:
     chosen = [farm for farm in post if name in (None, farm.name)]
     if not chosen:
         names = ", ".join(farm.name for farm in post) or "none"
-        raise ConfigError([f"{config.path}: farms that post a router's figures: {names}"])
+        told = "only farms of the application farm post a router's figures; it has of these"
+        raise ConfigError([f"{config.path}: {told}: {names}"])
     return chosen
 
 
