@@ -133,6 +133,10 @@ class Soak(WatchedFarm):
         assert status is not None
         return status
 
+    async def connected(self) -> float:
+        """Wait until every node reaches every other one, so that any two can elect; how long, in s."""
+        return await self.until_all(NODES, reaches_all, REACHABLE_S, "not every node reached every other one")
+
     def kill_router(self, victim: int) -> float:
         """Once each; when it was, by the clock of the journal."""
         self._dead[victim] = self._routers.pop(victim)
@@ -140,8 +144,8 @@ class Soak(WatchedFarm):
         return time.monotonic()
 
     async def restart_router(self, victim: int, leader: int) -> dict[str, float]:
-        """Start it again: how long until the leader reaches its node, and until that has what was committed
-        then, in s. After that nobody may lead who did not before."""
+        """Start it again: how long until the leader reaches its node, until that has what was committed
+        then, and until all reach all, in s. After that nobody may lead who did not before."""
         await self._restarted.enter_async_context(i2pd_restarted(self._dead[victim]))
         before = await self.status(leader)
         assert before is not None
@@ -159,10 +163,15 @@ class Soak(WatchedFarm):
             I2P["election_timeout_max_s"],
             f"node {victim} did not catch up",
         )
+        connected_s = await self.connected()
         await trio.sleep(I2P["election_timeout_max_s"])
         after = await self.lead()
         unchanged(before, after, f"when the router of node {victim} came back")
-        return {"reachable_s": reachable_s, "caught_up_s": round(reachable_s + caught_up_s, 1)}
+        return {
+            "reachable_s": reachable_s,
+            "caught_up_s": round(reachable_s + caught_up_s, 1),
+            "connected_s": round(reachable_s + caught_up_s + connected_s, 1),
+        }
 
     def answers(self) -> dict[str, float]:
         """How long posts took, as the client tells in the end."""
@@ -178,6 +187,10 @@ def row(status: Status, member: int) -> dict[str, Any]:
     """What a node says of another one."""
     [found] = [each for each in status["members"] if each["id"] == member]
     return dict(found)
+
+
+def reaches_all(status: Status) -> bool:
+    return all(each["role"] != "unreachable" for each in status["members"])
 
 
 def longest_gap(moments: Iterable[float], begun: float, ended: float) -> float:
@@ -226,6 +239,8 @@ async def soaked_farm(act: Act, directory: Path, wires: Network) -> AsyncIterato
                 status = await soak.lead()
                 soak.tell("election", leader=status["leader"], term=status["term"])
                 await soak.until_all(NODES, lambda status: status["publisher"], PUBLISHER_S, "no publisher")
+                await soak.connected()
+                soak.tell("connected")
                 yield soak
             index, states = await soak.settle()
             soak.tell(

@@ -163,6 +163,6 @@ def test_soak_short() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [each["what"] for each in told] == ["election", "delay", "check"]
-    assert told[1]["rtt_p50_s"] > 2.0
-    assert told[2]["acknowledged"] > 0
+    assert [each["what"] for each in told] == ["election", "connected", "delay", "check"]
+    assert told[2]["rtt_p50_s"] > 2.0
+    assert told[3]["acknowledged"] > 0
