@@ -154,8 +154,9 @@ class Node:
         return sorted(self._transports)
 
     def ready(self) -> bool:
-        """Whether every farm knows a leader."""
-        return all(member.farm.leader_id for member in self._members.values())
+        """Whether every farm knows a leader; one that has failed does not."""
+        known = [member.farm.leader_id for member in self._members.values()]
+        return all(known) and len(known) == len(self.config.farm)
 
     def collect(self) -> None:
         """Bring the gauges up to date."""

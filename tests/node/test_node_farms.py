@@ -120,6 +120,7 @@ async def test_failed_store_ends_its_farm_and_the_last_one_the_node(
         )
         nodes.node().collect()
         assert role() == 1
+        assert nodes.node().ready()
         broken.add("second")
         with pytest.raises(OutcomeUnknown):
             await failing.post_entry(b"not acknowledged", 0)
@@ -132,6 +133,7 @@ async def test_failed_store_ends_its_farm_and_the_last_one_the_node(
         assert "disk I/O error" in told["cause"]
         assert list(nodes.node().farms) == ["farm"]
         assert role() == 0
+        assert not nodes.node().ready()
         answer = await one.ask(client_request(b"the first goes on"))
         assert answer is not None
         assert answer.accepted
