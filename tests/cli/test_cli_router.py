@@ -156,7 +156,9 @@ def test_farm_that_posts_no_figures_is_wrong_usage(configure, capsys: Capture, n
     assert run(["router", "show", "--farm", name]) == 2
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err.endswith("only farms of the application farm post a router's figures; it has of these: north\n")
+    assert output.err.endswith(
+        "only farms of the application farm post a router's figures; it has of these: north\n"
+    )
 
 
 @pytest.mark.parametrize(
