@@ -114,6 +114,7 @@ class Link:
         self._poke = trio.Event()
         self._waiting = False
         self._failures = 0
+        self._refusal: AuthError | None = None  # the last one, since it was let in
         self._heard = float("-inf")  # when the last answer came
         self._receive_scope = trio.CancelScope()
         self._one_by_one = False
@@ -148,6 +149,8 @@ class Link:
                     await self._exchange(await self._connected())
                 except* CONNECTION_ERRORS as group:
                     error = _first(group)
+                if isinstance(error, AuthError):
+                    self._refusal = error
                 self._fail_all()
                 self._on_change(error)
                 self._failures += 1
@@ -167,12 +170,14 @@ class Link:
             with trio.move_on_after(self._connect_timeout_s):
                 await self._race(let_in)
             if not let_in:
-                raise UnreachableError(
-                    f"not let in within {self._connect_timeout_s:g} s",
+                hint = (
                     "is that node up? what stands before it, a tunnel or a proxy, may take connections for "
-                    "nobody",
+                    "nobody"
                 )
-            ok = True
+                if self._refusal is not None:  # each wrong password is answered later than the last one
+                    hint = f"before that, {self._refusal}"
+                raise UnreachableError(f"not let in within {self._connect_timeout_s:g} s", hint)
+            ok, self._refusal = True, None
             return let_in.pop(0)
         finally:
             self.handshake = trio.current_time() - begun, ok

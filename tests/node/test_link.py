@@ -217,6 +217,25 @@ async def test_connecting_has_the_same_deadline(autojump_clock: Clock) -> None:
     assert change.startswith("UnreachableError: not let in within 2 s; is that node up?")
 
 
+async def test_refusals_that_come_too_late_do_not_hide_the_first(autojump_clock: Clock) -> None:
+    told, attempts = Told(), 0
+
+    async def connect() -> Established:
+        nonlocal attempts
+        attempts += 1
+        await trio.sleep(0.25 if attempts == 1 else 2 * TIMEOUT_S)
+        raise AuthError("b refused user '1'")
+
+    async with trio.open_nursery() as nursery:
+        under_test = link(connect, told)
+        nursery.start_soon(under_test.run)
+        await trio.sleep(2 * TIMEOUT_S)
+        nursery.cancel_scope.cancel()
+    first, then = told.changes
+    assert first == "AuthError: b refused user '1'"
+    assert then == "UnreachableError: not let in within 2 s; before that, b refused user '1'"
+
+
 def opens_after(*seconds: float) -> tuple[Callable[[], Awaitable[Established]], list[trio.abc.Stream]]:
     """A server whose n-th stream is let in after so long, or, inf, never; and its ends of the streams."""
     far: list[trio.abc.Stream] = []
