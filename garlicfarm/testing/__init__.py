@@ -19,6 +19,7 @@ with ``trio_mode = true``).
   With it: ``post``, ``leader``, ``kill``, ``restart``, ``partition``, ``heal``, ``applied``, ``application``.
   `memory_network.MemoryNetwork` is its network, and a transport for other uses.
   `processes.process_farm` runs real processes, with TLS and disks, in a directory of yours.
+  `tun_network.network` gives them hosts of their own, whose wires are late or cut as you say.
 * The **core**: ``python -m garlicfarm.testing.simulate`` runs it through seeds of misfortune, under the
   `invariants`; `memory_storage` has the stores that it can run on.
 """
