@@ -186,8 +186,8 @@ async def i2pd_network(
     ``tunnels``: one more server tunnel for each of the first routers, which then have an HTTP proxy too.
     Where that is all of them, tunnels are of no hops; else of one, for which it takes five routers.
     ``wires``: the first router runs on their host 1, and so on; what talks to its proxy has to be there.
-    ``ssu2`` False: they talk over TCP alone. (Over UDP, i2pd gives up a neighbour at once that answers later
-    than it used to, and where the way there and back takes 2 s, it cannot connect at all.)
+    ``ssu2`` False: they talk over TCP alone. (Over UDP, i2pd learns of a longer round trip from packets that
+    it has not resent yet, so not of one that grew to the double; and it has 5 s for the 2½ of connecting.)
     Yields them once every I2PControl answers; tunnels come about in the seconds after.
     On the way out, and when cancelled, every router is ended; they also end if this process is killed.
 
