@@ -1,8 +1,8 @@
 """Makes a farm of compose.yaml, each node's files in its own volume; does nothing where it is made.
 
 The nodes dial one another by the names of their services, over TLS with pinned certificates, and each
-stands beside a simulated router. With the argument ``i2p`` they dial one another's tunnels, and each has
-a real router, which knows the others, in a volume of its own.
+stands beside a simulated router. With an argument, the routers' network as in 198.19.77, they dial one
+another's tunnels, and each has a real router, which knows the others, in a volume of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from garlicfarm.users import UserStore
 VOLUMES = {number: Path(f"/farm/node-{number}") for number in (1, 2, 3)}
 ROUTERS = {number: Path(f"/farm/router-{number}") for number in VOLUMES}
 RANK = Path("/farm/rank")
-ADDRESSES = [f"198.19.77.{10 + number}" for number in VOLUMES]
 TUNNEL = Tunnel("garlicfarm-farm", "127.0.0.1", 27150, 27150, "garlicfarm-farm.dat")
 CONTROL_PASSWORD = "i2pcontrol.password"
 
@@ -49,9 +48,10 @@ def member(number: int) -> MemberPlan:
     )
 
 
-def make_over_i2p(scratch: Path) -> None:
-    tunnels = [TUNNEL] * len(ADDRESSES)
-    routers = dict(zip(VOLUMES, trio.run(make_i2pd, scratch, ADDRESSES, tunnels), strict=True))
+def make_over_i2p(scratch: Path, network: str) -> None:
+    addresses = [f"{network}.{10 + number}" for number in VOLUMES]
+    made = trio.run(make_i2pd, scratch, addresses, [TUNNEL] * len(addresses))
+    routers = dict(zip(VOLUMES, made, strict=True))
     make_farm(scratch, {number: member_beside(router) for number, router in routers.items()}, preset="i2p")
     for number, router in routers.items():
         replace(ROUTERS[number] / "data", router)
@@ -105,11 +105,11 @@ def main() -> None:
     if all(made):
         return
     if any(made):
-        sys.exit("some of the volumes hold a node and some do not; remove all: docker compose --profile i2p down -v")
+        sys.exit("some volumes hold a node and some do not; remove all: docker compose --profile i2p down -v")
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
-        if sys.argv[1:] == ["i2p"]:
-            make_over_i2p(scratch)
+        if sys.argv[1:]:
+            make_over_i2p(scratch, sys.argv[1])
         else:
             make_over_tls(scratch)
         # Last: a volume with a configuration has everything else.
