@@ -117,6 +117,8 @@ async def _main(
 
     until_s = UNTIL_RANKED_TIMEOUT_S if until == "ranked" else UNTIL_TIMEOUT_S
     deadline_s = (timeout_s or until_s) if until else (timeout_s or math.inf)
+    if not until and sys.stderr.isatty():
+        _say(f"starting {nodes} nodes")
     async with ended_by_signals():
         with tempfile.TemporaryDirectory(prefix="garlicfarm-lab-") as directory, trio.fail_after(deadline_s):
             async with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -140,3 +141,19 @@ def test_lab_on_real_i2pd_names_a_publisher_from_true_figures(tmp_path: Path) ->
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert '"publisher": ' in ended.stdout
+
+
+def test_lab_on_a_terminal_says_at_once_what_it_does() -> None:
+    ours, terminal = os.openpty()
+    with subprocess.Popen(
+        [*GARLICFARM, "lab"], stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal
+    ) as process:
+        os.close(terminal)
+        said = os.read(ours, 1000)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # EIO: the last one who had it open is gone
+            while os.read(ours, 1000):
+                pass
+        assert process.wait(30) == 130
+    os.close(ours)
+    assert said.startswith(b"starting 3 nodes")
