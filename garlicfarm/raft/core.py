@@ -56,6 +56,7 @@ class RawNode:
         self._leadership: Leadership | None = None
         self._election_deadline: int | None = None  # None: the next tick draws a new one
         self._lease_until: int | None = None  # until when the leader counts as alive
+        self._again = False  # a timeout has passed in vain since a leader was there
 
     # ------------------------------------------------------------------ time
 
@@ -86,6 +87,7 @@ class RawNode:
                 self._lease_until = None
             if now_ms >= self._election_deadline:
                 member.leader = 0
+                self._again = True
                 self._draw_timeout()
                 if self._may_stand:
                     self._candidacy = Candidacy(member)
@@ -101,7 +103,8 @@ class RawNode:
 
     def _draw_timeout(self) -> None:
         low, high = self._config.election_timeout_min_ms, self._config.election_timeout_max_ms
-        now, span = self._member.now, (high - low) // self._config.priority
+        # Priority is for the first attempt: with narrow ranges two could get in each other's way for ever.
+        now, span = self._member.now, (high - low) // (1 if self._again else self._config.priority)
         self._election_deadline = now + self._member.randint(low, low + span)
         self._lease_until = now + low if self._member.leader else None
 
@@ -286,6 +289,7 @@ class RawNode:
         if self._candidacy is not None and self._candidacy.won:
             self._candidacy = None
             self._leadership = Leadership(self._member)
+            self._again = False
         if self._leadership is not None and self._leadership.over:
             resting = self._leadership.resting
             self._become_follower(self._member.term, 0)
@@ -306,6 +310,7 @@ class RawNode:
         self._leadership = self._candidacy = None
         if leader:
             member.leader = leader
+            self._again = False
 
     @property
     def _hears_leader(self) -> bool:

@@ -152,8 +152,8 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
       drawn between them stands for election; one that heard its leader within the lower one refuses its
       vote; a leader that no majority answers for the upper one steps down.
     * ``heartbeat_ms``: how often a leader says that it is there.
-    * ``priority`` ≥ 1 narrows the range that election timeouts are drawn from: a member with a higher one
-      tends to stand first.
+    * ``priority`` ≥ 1 narrows the range that the first election timeout without a leader is drawn from: a
+      member with a higher one tends to stand first.
     * ``batch_bytes`` bounds one AppendEntries (one entry always fits) and one piece of a snapshot.
     * ``max_inflight_messages``, ``max_inflight_bytes``: how much may be on its way to one follower.
     * ``max_uncommitted_bytes``: how much a leader takes that is not committed yet.

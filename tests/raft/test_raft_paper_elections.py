@@ -172,6 +172,18 @@ def test_5_2_member_of_higher_priority_draws_from_a_narrower_range() -> None:
     assert player.now == 125
 
 
+def test_5_2_candidate_of_higher_priority_that_was_not_elected_draws_from_the_whole_range() -> None:
+    """Or two of them, with narrow ranges, would get in each other's way again and again."""
+    player = Player(priority=4)
+    player.random = 10**6
+    player.campaign()
+    assert player.node.deadline_ms == player.now + 200
+    player.append(player.node.term)
+    begun = player.now
+    player.doubt()
+    assert player.now == begun + 125, "it has heard a leader since"
+
+
 def test_5_2_split_vote_is_resolved_by_a_new_election() -> None:
     stage = Stage([], [])
     stage[2].random = 150
