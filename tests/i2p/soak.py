@@ -423,9 +423,11 @@ def main() -> int:
     options = parser.parse_args()
     if options.inside is not None:
         return run_act(ACTS[options.acts[0]], options.minutes, options.inside)
-    for need, reason in lacks():
+    lacking = dict(lacks())
+    for need, reason in lacking.items():
         print(f"soak-i2p: skipped: {need}: {reason}")
-        return 1 if options.must_run else 0
+    if lacking:
+        return 1 if lacking.keys() & set(options.must_run.split()) else 0
     base = Path(tempfile.mkdtemp(prefix="garlicfarm-soak-"))
     failed = trio.run(run_acts, options.acts, options.minutes, base)
     if failed:

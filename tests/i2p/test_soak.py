@@ -72,7 +72,7 @@ def test_node_is_alone_once_it_says_why() -> None:
     assert not SOAK["is_alone"](status(2, 2, why, why))
 
 
-@pytest.mark.parametrize(("must_run", "code"), [("", 0), ("i2pd", 1)])
+@pytest.mark.parametrize(("must_run", "code"), [("", 0), ("curl", 0), ("curl i2pd", 1)])
 def test_soak_without_i2pd_says_so(must_run: str, code: int, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--must-run", must_run],
