@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -36,6 +37,9 @@ def start(options: Options) -> None:
     config = load(path, os.environ)
     logs.configure(level(config.log.level, options.verbosity), config.log.format, sys.stderr)
 
+    # A thousand, the usual soft limit, is fewer than strangers may open beside the members' connections.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     trio.run(_main, config)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -52,4 +53,6 @@ def make_table(
 def _cell(value: object, *, wraps: bool) -> Text:
     # Text, not markup: what other members say of themselves is shown as it is.
     text = "-" if value is None else str(value)
+    if not text.isprintable():  # a terminal must not obey it
+        text = json.dumps(text)
     return Text(text, no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")

@@ -79,3 +79,13 @@ def test_table_of_80_columns_shows_who_leads_who_publishes_and_who_lags() -> Non
     header = drawn("status", 80)[-4].split()
     assert header == ["ID", "ENDPOINT", "ROLE", "PUBLISHER", "COMMIT", "LAG", "LAST", "CONTACT"]
     assert drawn("ranking", 80)[-4].split()[-1] == "WHY"
+
+
+def test_table_does_not_let_another_member_command_the_terminal() -> None:
+    body = status()
+    body["members"][1]["version"] = "1\x1b[2J"
+    console = Console(width=200, color_system=None)
+    with console.capture() as captured:
+        console.print(table(body, 200))
+    assert "\x1b" not in captured.get()
+    assert "1\\u001b[2J" in captured.get()

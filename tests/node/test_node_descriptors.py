@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -60,6 +61,20 @@ async def test_node_without_file_descriptors_goes_on_quietly_and_recovers(tmp_pa
     assert all("EMFILE" in line for line in told)
     assert "suppressed=" in told[1]
     assert int(told[1].rpartition("suppressed=")[2].split()[0]) >= 5
+
+
+async def test_node_takes_all_file_descriptors_that_it_may_have(tmp_path: Path) -> None:
+    limited = (
+        "/bin/sh",
+        "-c",
+        'ulimit -Sn 64; ulimit -Hn 512; exec "$0" -m garlicfarm node start "$@"',
+        sys.executable,
+    )
+    plan = FarmPlan(application="log", raft=ALONE)
+    async with process_farm(tmp_path / "farm", 1, plan, command=limited) as farm:
+        process = farm.nodes[1].process
+        assert process is not None
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (512, 512)
 
 
 @pytest.fixture
