@@ -34,8 +34,9 @@ from garlicfarm.farm.state import FarmApplication
 from garlicfarm.farm.status import encode_admin, encode_status
 from garlicfarm.testing.invariants import Violation
 from garlicfarm.testing.simulated_clients import Administrator, Client
-from garlicfarm.testing.simulated_cluster import Outcome, SimulatedCluster, SimulatedMember
+from garlicfarm.testing.simulated_cluster import Outcome, SimulatedCluster
 from garlicfarm.testing.simulated_faults import Faults
+from garlicfarm.testing.simulated_member import SimulatedMember
 from garlicfarm.testing.simulated_misfortune import Misfortune
 from garlicfarm.testing.simulated_network import CLIENT
 from garlicfarm.testing.simulated_router import simulated_destination

@@ -25,9 +25,9 @@ import msgspec
 
 from garlicfarm.config.model import PRESETS
 from garlicfarm.testing.invariants import Violation
-from garlicfarm.testing.simulated_cluster import SimulatedMember
 from garlicfarm.testing.simulated_faults import CALM
 from garlicfarm.testing.simulated_links import Path
+from garlicfarm.testing.simulated_member import SimulatedMember
 from garlicfarm.testing.simulated_misfortune import Misfortune
 from garlicfarm.testing.simulated_network import Weather
 from garlicfarm.testing.simulated_slow import SlowCluster

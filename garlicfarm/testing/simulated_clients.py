@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from garlicfarm.raft import Change, ConfChange
-from garlicfarm.testing.simulated_cluster import SimulatedCluster, SimulatedMember
+from garlicfarm.testing.simulated_cluster import SimulatedCluster
+from garlicfarm.testing.simulated_member import SimulatedMember
 from garlicfarm.testing.simulated_network import CLIENT, Connection
 from garlicfarm.wire.messages import (
     NO_LEADER,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from garlicfarm.errors import ProposalDropped
-from garlicfarm.testing.simulated_cluster import SimulatedCluster, SimulatedMember
+from garlicfarm.testing.simulated_cluster import SimulatedCluster
 from garlicfarm.testing.simulated_faults import CALM
+from garlicfarm.testing.simulated_member import SimulatedMember
 
 __all__ = ["Misfortune"]
 

@@ -9,9 +9,10 @@ from typing import Any
 from garlicfarm.farm.log import LogApplication
 from garlicfarm.link import Backoff
 from garlicfarm.raft import RawNode
-from garlicfarm.testing.simulated_cluster import SimulatedCluster, SimulatedMember
+from garlicfarm.testing.simulated_cluster import SimulatedCluster
 from garlicfarm.testing.simulated_faults import Faults
 from garlicfarm.testing.simulated_links import Path, SimulatedLink, SlowNetwork
+from garlicfarm.testing.simulated_member import SimulatedMember
 from garlicfarm.testing.simulated_network import Connection
 from garlicfarm.wire.messages import Request
 
