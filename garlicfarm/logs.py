@@ -69,14 +69,14 @@ class EventLogger:
         self.log(logging.ERROR, event, **fields)
 
     def log(self, level: int, event: str, **fields: object) -> None:
-        """Log one event. ``event``: a fixed word (``peer-unreachable``); the field ``peer``, if there
-        is one, tells causes apart and should be no finer than a cause is: an address without its
-        port."""
+        """Log one event. ``event``: a fixed word (``peer-unreachable``); the field ``peer`` or
+        ``leader``, if there is one, tells causes apart and should be no finer than a cause is: an address
+        without its port."""
         if _WORD.fullmatch(event) is None:
             raise ValueError(f"an event is a fixed word, not {event!r}")
         if not self._logger.isEnabledFor(level):
             return
-        cause = (event, fields.get("peer"))
+        cause = (event, fields.get("peer", fields.get("leader")))
         now = self._clock()
         written, _, _, suppressed = self._causes.pop(cause, (now - self._interval_s, 0, {}, 0))
         if now - written < self._interval_s:

@@ -176,16 +176,19 @@ class View:
         }
 
     def _reachable(self, member: int) -> bool:
-        """Our connection to it is up and, between a leader and its followers, it was heard from within
-        the longest election timeout."""
+        """Our connection to it is up, and it gives signs of life: between a leader and its followers it was
+        heard from within the longest election timeout; of the others it is known from what they post."""
         if member == self.node_id:
             return True
         if not self._farm.peers.connected(member):
             return False
-        age_s = self._farm.peers.contact_age_s(member)
-        recent = age_s is not None and age_s <= self._farm.section.raft.election_timeout_max_s
-        related = self._farm.is_leader or member == self._farm.leader_id
-        return recent or not related
+        if self._farm.is_leader or member == self._farm.leader_id:
+            age_s = self._farm.peers.contact_age_s(member)
+            return age_s is not None and age_s <= self._farm.section.raft.election_timeout_max_s
+        application = self._farm.application
+        if not isinstance(application, FarmApplication) or application.newest(member) is None:
+            return True  # it posts nothing
+        return application.recent(member)
 
     def _member(self, member: int, endpoint: str, publisher: int | None) -> dict[str, Any]:
         farm = self._farm
