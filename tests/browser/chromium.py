@@ -22,6 +22,8 @@ from urllib.parse import quote
 import trio
 
 ANSWER_S = 30.0
+CHANGED = "net::ERR_NETWORK_CHANGED"
+"""Somebody on this machine, a container engine say, added or removed a network: a user's browser tries again."""
 FLAGS = (
     "--headless=new",
     "--remote-debugging-pipe",
@@ -62,7 +64,10 @@ class Page:
 
     async def _go(self, url: str) -> None:
         await self.ask("Runtime.evaluate", expression="window.left = true")
-        done = await self.ask("Page.navigate", url=url)
+        done: dict[str, Any] = {"errorText": CHANGED}
+        with trio.fail_after(30):
+            while done.get("errorText") == CHANGED:
+                done = await self.ask("Page.navigate", url=url)
         assert "errorText" not in done, done
         await self.until("!window.left && document.readyState === 'complete'")
 

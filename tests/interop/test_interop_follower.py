@@ -64,7 +64,7 @@ EXCEPTIONS = {
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that jumps when nothing is left to do does not wait for threads."""
 
-    async def here(function: Callable[..., object], *arguments: object) -> object:
+    async def here(function: Callable[..., object], *arguments: object, **_: object) -> object:
         await trio.lowlevel.checkpoint()
         return function(*arguments)
 
