@@ -23,7 +23,7 @@ import trio
 
 ANSWER_S = 30.0
 CHANGED = "net::ERR_NETWORK_CHANGED"
-"""Somebody on this machine, a container engine say, added or removed a network: a user's browser tries again."""
+"""Something on this machine added or removed a network, a container engine say: a browser tries again."""
 FLAGS = (
     "--headless=new",
     "--remote-debugging-pipe",
