@@ -80,7 +80,7 @@ def tour() -> None:
     took_s = time.monotonic() - killed
     assert took_s < PATIENCE_S + SLACK_S, f"a new leader after {took_s:.0f} s"
     assert second["term"] > first["term"], (first["term"], second["term"])
-    # A follower notices only when its own router gives the connection up.
+    # A follower notices later, by what the dead one does not post.
     until("a leader that can lose none", lambda: health(f"i2p{second['leader']}") == 6)
     posted.append(post(others[0], "without the first leader and its router"))
     until(f"both entries at {others[1]}", lambda: has(others[1], posted))
