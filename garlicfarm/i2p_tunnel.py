@@ -11,7 +11,9 @@ from garlicfarm.errors import ConfigError
 
 __all__ = ["Tunnel", "b32_address"]
 
-# type=server and no other: type=http would rewrite what looks like headers.
+# type=server and no other: type=http would rewrite what looks like headers. Three inbound tunnels, not i2pd's
+# five: it may list two more, and where it reads a LeaseSet2 as the older form (LeaseSet::PopulateLeases in
+# 2.45.1) six leases and more can pass for some: whoever looked it up then sends into nowhere, for ever.
 _I2PD = """\
 # Written by `garlicfarm i2p setup`.
 [{name}]
@@ -22,6 +24,8 @@ inport = {inport}
 keys = {keys}
 i2cp.leaseSetType = 3
 i2cp.leaseSetEncType = 4
+inbound.quantity = 3
+outbound.quantity = 3
 """
 
 _JAVA = """\

@@ -118,6 +118,8 @@ type = server
 host = {address}
 port = 9000
 keys = leaf.dat
+inbound.quantity = 3
+outbound.quantity = 3
 """
 LENGTHS = """\
 inbound.length = {hops}
