@@ -38,7 +38,7 @@ import msgspec  # noqa: E402
 import soak_client  # noqa: E402
 import trio  # noqa: E402
 from crash_checks import Violation  # noqa: E402
-from farm_over_i2p import PORTS, Story, name_proxy, plan_of  # noqa: E402
+from farm_over_i2p import NETWORK_FAILED, PORTS, Story, Unreached, name_proxy, plan_of  # noqa: E402
 from watched_farm import RETENTION, WatchedFarm  # noqa: E402
 
 from garlicfarm.config.model import PRESETS  # noqa: E402
@@ -60,6 +60,9 @@ WEATHER = Weather(delay_s=0.4, jitter_s=0.33, loss=0.01)
 one way, which is what I2P takes, and 3 % of the packets lost."""
 DOWN_S = 60.0
 REACHABLE_S = 15 * 60.0
+CONNECTED_S = 5 * 60.0
+NETWORKS = 3
+"""How many networks are tried where two routers never get through to each other."""
 
 I2P = PRESETS["i2p"]
 STEP_DOWN_S = I2P["election_timeout_max_s"] + I2P["heartbeat_s"] + 2.0
@@ -133,9 +136,9 @@ class Soak(WatchedFarm):
         assert status is not None
         return status
 
-    async def connected(self) -> float:
+    async def connected(self, within_s: float = REACHABLE_S) -> float:
         """Wait until every node reaches every other one, so that any two can elect; how long, in s."""
-        return await self.until_all(NODES, reaches_all, REACHABLE_S, "not every node reached every other one")
+        return await self.until_all(NODES, reaches_all, within_s, "not every node reached every other one")
 
     def kill_router(self, victim: int) -> float:
         """Once each; when it was, by the clock of the journal."""
@@ -239,7 +242,10 @@ async def soaked_farm(act: Act, directory: Path, wires: Network) -> AsyncIterato
                 status = await soak.lead()
                 soak.tell("election", leader=status["leader"], term=status["term"])
                 await soak.until_all(NODES, lambda status: status["publisher"], PUBLISHER_S, "no publisher")
-                await soak.connected()
+                try:
+                    await soak.connected(CONNECTED_S)
+                except Violation as error:
+                    raise Unreached(*error.args) from error
                 soak.tell("connected")
                 yield soak
             index, states = await soak.settle()
@@ -359,13 +365,19 @@ def run_act(act: Act, minutes: float, directory: Path) -> int:
                 await act.play(soak, wires, minutes)
 
     broken: list[str] = []
+    unreached = False
     try:
         trio.run(run)
+    except* Unreached as group:
+        unreached = True
+        print(f"soak-i2p: {act.name}: {leaves(group)}", flush=True)
     except* (Violation, trio.TooSlowError) as group:
         broken += map(repr, leaves(group))
     for error in broken:
         print(f"soak-i2p: {act.name}: a promise was broken: {error}", flush=True)
-    return 1 if broken else 0
+    if broken:
+        return 1
+    return NETWORK_FAILED if unreached else 0
 
 
 def leaves(error: BaseException) -> list[BaseException]:
@@ -381,16 +393,19 @@ async def run_acts(acts: list[str], minutes: float, base: Path) -> list[str]:
     failed = set(acts)
 
     async def run(act: str) -> None:
-        place = base / act
-        place.mkdir()
-        command = [*SANDBOX, sys.executable, __file__, "--acts", act, "--minutes", str(minutes)]
-        done = await trio.run_process(
-            [*command, "--inside", str(place)],
-            env=environment,
-            check=False,
-            start_new_session=True,
-            deliver_cancel=kill_sandbox,
-        )
+        for attempt in range(NETWORKS):
+            place = base / f"{act}-{attempt}"
+            place.mkdir()
+            command = [*SANDBOX, sys.executable, __file__, "--acts", act, "--minutes", str(minutes)]
+            done = await trio.run_process(
+                [*command, "--inside", str(place)],
+                env=environment,
+                check=False,
+                start_new_session=True,
+                deliver_cancel=kill_sandbox,
+            )
+            if done.returncode != NETWORK_FAILED:
+                break
         if done.returncode == 0:
             failed.remove(act)
 

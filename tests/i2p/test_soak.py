@@ -153,16 +153,17 @@ async def test_client_that_gets_no_answer_ends_in_an_error(
 @pytest.mark.i2pd
 @pytest.mark.tun
 @pytest.mark.slow
-@pytest.mark.timeout(630)
+@pytest.mark.timeout(1230)
 def test_soak_short() -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--acts", "delay", "--minutes", "0.5"],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines()]
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    told = told[-4:]  # networks in which two routers never got through to each other were given up before
     assert [each["what"] for each in told] == ["election", "connected", "delay", "check"]
     assert told[2]["rtt_p50_s"] > 2.0
     assert told[3]["acknowledged"] > 0
