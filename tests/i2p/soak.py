@@ -239,14 +239,14 @@ async def soaked_farm(act: Act, directory: Path, wires: Network) -> AsyncIterato
                 name_proxy(node.directory, routers[node.id - 1])
             soak = Soak(act, farm, directory, routers, restarted)
             async with soak.client(soak_client.__file__, POSTERS, PAUSE_S):
-                status = await soak.lead()
-                soak.tell("election", leader=status["leader"], term=status["term"])
-                await soak.until_all(NODES, lambda status: status["publisher"], PUBLISHER_S, "no publisher")
                 try:
+                    status = await soak.lead()
+                    soak.tell("election", leader=status["leader"], term=status["term"])
                     await soak.connected(CONNECTED_S)
                 except Violation as error:
                     raise Unreached(*error.args) from error
                 soak.tell("connected")
+                await soak.until_all(NODES, lambda status: status["publisher"], PUBLISHER_S, "no publisher")
                 yield soak
             index, states = await soak.settle()
             soak.tell(
