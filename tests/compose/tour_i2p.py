@@ -73,6 +73,8 @@ def tour() -> None:
             break
         say("two routers do not get through to each other: another network")
         compose("down", "--volumes", "--timeout", "5", timeout_s=UP_TIMEOUT_S)
+    else:
+        raise AssertionError(f"{NETWORKS} networks, in each of which two routers did not get through")
     compose("up", "--detach", "--wait", *NODES, timeout_s=UP_TIMEOUT_S)
     running = set(compose("ps", "--services").split())
     assert running == {*NODES, "router1", "router2", "router3"}, running

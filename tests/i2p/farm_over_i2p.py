@@ -17,6 +17,7 @@ from typing import Any
 
 import trio
 
+from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.lab_rank import RankProcess, rank_process
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm.i2p_tunnel import Tunnel
@@ -171,6 +172,8 @@ async def join(farm: ProcessFarm, directory: Path, router: I2pdRouter) -> None:
         capture_stderr=True,
         check=False,
     )
+    if done.returncode == Exit.UNREACHABLE:
+        raise Unreached  # the leader does not get through to the new node
     if done.returncode:
         raise AssertionError(f"node join ended with {done.returncode}: {done.stderr.decode()}")
     name_proxy(joined, router)
@@ -199,7 +202,11 @@ async def main(directory: Path, *, with_spark: bool) -> None:
 async def live(
     farm: ProcessFarm, directory: Path, routers: list[I2pdRouter], story: Story, rank: RankProcess | None
 ) -> None:
-    leader, term = await leader_of(farm)
+    try:
+        with trio.fail_after(REACHED_S):
+            leader, term = await leader_of(farm)
+    except trio.TooSlowError:
+        raise Unreached from None  # the leader does not get through to all
     story.tell("election", leader=leader, term=term)
     await all_reached(farm)
 
