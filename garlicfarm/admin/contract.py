@@ -34,7 +34,8 @@ class FarmView(EntrySource, Protocol):
         """Return `commit_index` once it is > ``beyond``."""
 
     async def post(self, entry: bytes, user: str) -> tuple[int, int]:
-        """Append an entry on behalf of ``user`` and return (index, term) once it is committed.
+        """Append an entry on behalf of ``user``; (index, term) once it is committed, and applied here too
+        unless this node is cut off from the leader meanwhile.
 
         `EntryRefused`, `NotLeader`, `NoQuorum`, `ProposalDropped`: certainly not appended.
         `OutcomeUnknown`, or cancelled: it may or may not be.

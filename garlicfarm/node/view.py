@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
+import trio
 
 from garlicfarm.errors import EntryRefused
 from garlicfarm.farm.documents import NodeReport
@@ -58,7 +59,7 @@ class View:
 
     async def post(self, entry: bytes, user: str) -> tuple[int, int]:
         check_user(self._farm, entry, user)
-        return await self._farm.post_entry(entry, 0)
+        return await self._here(await self._farm.post_entry(entry, 0))
 
     async def administer(self, action: str, args: dict[str, object], user: str) -> tuple[int, int]:
         application = self._farm.application
@@ -71,7 +72,14 @@ class View:
         entry = encode_admin(self.farm, now_ms, self.node_id, None, action, user, args)
         index, term = await self._farm.post_entry(entry, self.node_id)
         self._farm.log.info("administered", action=action, user=user, index=index)
-        return index, term
+        return await self._here((index, term))
+
+    async def _here(self, done: tuple[int, int]) -> tuple[int, int]:
+        """What was committed is applied here too before it is answered: who asks this node next finds it.
+        A node that is cut off just then answers without: committed it is."""
+        with trio.move_on_after(self._farm.section.raft.rpc_timeout_s):
+            await self._farm.wait_applied(done[0] - 1)
+        return done
 
     def policy(self) -> dict[str, Any]:
         application = self._farm.application
@@ -137,7 +145,7 @@ class View:
         if wanted.change is Change.REMOVE and isinstance(self._farm.application, FarmApplication):
             self._farm.members.must_lead()
             await self.administer("remove", {"member": member}, user)  # who asked stays in the log (D16)
-        return await self._farm.members.change(wanted)
+        return await self._here(await self._farm.members.change(wanted))
 
     async def step_down(self, to: int, user: str) -> int:
         self._farm.log.info("step-down-asked", to=to, user=user)

@@ -183,13 +183,15 @@ async def chromium() -> AsyncIterator[Chromium]:
             async with (
                 trio.lowlevel.FdStream(ours_out) as commands,
                 trio.lowlevel.FdStream(ours_in) as messages,
+                trio.open_nursery() as reading,  # the reader ends before its pipe is closed
             ):
                 browser = Chromium(commands, messages)
-                nursery.start_soon(browser.read)
+                reading.start_soon(browser.read)
                 yield browser
                 with trio.move_on_after(5):
                     await browser.ask("Browser.close")
                     await process.wait()
+                reading.cancel_scope.cancel()
             nursery.cancel_scope.cancel()
 
 

@@ -225,3 +225,15 @@ async def test_removal_leaves_in_the_log_who_asked_for_it(tmp_path: Path) -> Non
         assert await command(nodes, leader, "member", "remove", str(other)) == 0
         order = policy(nodes, leader)["orders"][f"remove {other}"]
         assert order["by"] == "local"
+
+
+async def test_whoever_asks_the_node_that_took_an_order_finds_it_there(tmp_path: Path) -> None:
+    async with farm_of_three(tmp_path) as nodes:
+        with trio.fail_after(30):
+            for turn in range(8):
+                for node_id in nodes.running:
+                    view = nodes.node(node_id).farms["farm"]
+                    hash_ = encode(bytes([turn, node_id]) * 16)
+                    index, _ = await view.administer("exclude", {"hash": hash_}, "admin")
+                    assert view.commit_index >= index
+                    assert hash_ in json.dumps(policy(nodes, node_id)["excluded"])
