@@ -25,19 +25,23 @@ class Lease:
     """
 
     def __init__(self) -> None:
-        self._begun: dict[int, int] = {}  # began_ms -> lease; one or two, a poster has one outstanding
+        self._newest: tuple[int, int] | None = None  # (began_ms, lease) of the one whose fate is open
+        self._shortest: int | None = None  # lease of all begun since the held one, whatever came of them
         self._held: tuple[int, int] | None = None
 
     def begin(self, began_ms: int, interval_ms: int, R: int) -> None:
-        """A status is begun now, naming ``interval_ms`` and ``R`` in its ``config.node`` (D15)."""
-        self._begun[began_ms] = lease_ms(interval_ms, R)
+        """A status is begun now, naming ``interval_ms`` and ``R`` in its ``config.node`` (D15). A poster
+        has one outstanding: of one begun earlier, nothing will be heard any more."""
+        lease = lease_ms(interval_ms, R)
+        self._newest = (began_ms, lease)
+        self._shortest = lease if self._shortest is None else min(lease, self._shortest)
 
     def committed(self, began_ms: int) -> None:
-        """This process saw the status it began at ``began_ms`` committed: statuses begun before it no
-        longer matter. Raises `KeyError` for one that was not begun here (the caller's fault)."""
-        lease = self._begun[began_ms]
-        self._begun = {began: other for began, other in self._begun.items() if began > began_ms}
-        self._held = (began_ms, lease)
+        """This process saw the status it began last, at ``began_ms``, committed: statuses begun before it
+        no longer matter. Raises `KeyError` for any other (the caller's fault)."""
+        if self._newest is None or self._newest[0] != began_ms:
+            raise KeyError(began_ms)
+        self._held, self._newest, self._shortest = self._newest, None, None
 
     @property
     def expires_ms(self) -> int | None:
@@ -45,4 +49,4 @@ class Lease:
         if self._held is None:
             return None
         began_ms, lease = self._held
-        return began_ms + min([lease, *self._begun.values()])
+        return began_ms + (lease if self._shortest is None else min(lease, self._shortest))

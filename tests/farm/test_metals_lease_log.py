@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from hashlib import sha256
 
 import pytest
@@ -152,6 +153,20 @@ def test_lease_is_shortened_at_once_by_beginning_a_status_with_a_shorter_one() -
     assert lease.expires_ms == 1500
     lease.committed(31_000)
     assert lease.expires_ms == 76_000
+
+
+def test_lease_of_many_statuses_that_were_not_committed_stays_small_and_keeps_the_shortest() -> None:
+    lease = Lease()
+    lease.begin(0, 1000, 3)
+    lease.committed(0)
+    for began_ms in range(1, 10_001):
+        lease.begin(began_ms, 600 if began_ms == 5000 else 1000, 3)
+    assert lease.expires_ms == 900
+    assert len(pickle.dumps(lease)) < 200
+    with pytest.raises(KeyError):
+        lease.committed(5000)  # begun, but not last
+    lease.committed(10_000)
+    assert lease.expires_ms == 11_500
 
 
 def test_log_application_chains_every_entry_with_its_place() -> None:
