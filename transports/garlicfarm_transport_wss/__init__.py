@@ -2,6 +2,9 @@
 
 For paths that pass nothing else: reverse proxies and CDNs. It listens on loopback, without TLS, behind a
 reverse proxy that has the certificate; it dials that proxy. See README.md beside this file.
+
+The frames are wsproto's. trio-websocket, which stands on it too, gives each connection a task of its own, in
+a nursery that outlives `open_stream`; a `trio.abc.Stream` needs neither, so what is left is this small.
 """
 
 from __future__ import annotations
