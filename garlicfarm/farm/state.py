@@ -417,6 +417,7 @@ class FarmApplication:
         leads = (
             publisher in front
             and poster in front
+            and poster != publisher  # at a margin of 0 it would lead over itself
             and self._views[poster].score - self._views[publisher].score >= self._state.policy.margin
         )
         if poster:

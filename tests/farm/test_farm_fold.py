@@ -237,6 +237,19 @@ def test_publisher_yields_to_a_margin_at_three_consecutive_counted_statuses() ->
     assert log.farm.ranking()["because"] == "margin"
 
 
+def test_publisher_at_margin_zero_does_not_lead_over_itself_and_yields_to_equals() -> None:
+    log = Log(1, 2, 3)
+    log.order("publisher", {"margin": 0})
+    for second in range(3):
+        log.post(1, second)
+    members: Any = log.farm.ranking()["members"]
+    assert [(one["id"], one["lead"]) for one in members] == [(1, 0), (2, 0), (3, 0)]
+    for second in range(3):
+        assert log.farm.publisher == 1
+        log.post(2, second)
+    assert log.farm.publisher == 2
+
+
 def test_publisher_leads_over_one_incumbent_do_not_count_against_the_next() -> None:
     log = Log(1, 2, 3)
     log.post(1, 0, headroom=50)
