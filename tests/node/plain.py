@@ -17,20 +17,21 @@ from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response
 from tests.node.cluster import Cluster, Wire, cluster, next_message
 
 PATIENT = {
-    "election_timeout_min_s": 30.0,
-    "election_timeout_max_s": 60.0,
+    "election_timeout_min_s": 600.0,
+    "election_timeout_max_s": 900.0,
     "heartbeat_s": 10.0,
     "rpc_timeout_s": 3.0,
 }
-"""``[farm.raft]`` of a node that waits for what the tester does."""
+"""``[farm.raft]`` of a node that waits for what the tester does, however long a busy machine takes for it."""
 
 HASTY = {
-    "election_timeout_min_s": 0.1,
-    "election_timeout_max_s": 0.2,
+    "election_timeout_min_s": 1.0,
+    "election_timeout_max_s": 1.2,
     "heartbeat_s": 0.05,
     "rpc_timeout_s": 3.0,
 }
-"""The same, of one that stands for election where nobody leads."""
+"""The same, of one that stands for election where nobody leads. Its followers are tasks of the same process:
+where that stands still for a moment, none answers, and the leader must not be gone for it."""
 
 
 def wire(stream: trio.abc.Stream) -> Wire:

@@ -181,8 +181,7 @@ async def test_snapshot_of_a_plain_leader_is_the_applications_state_also_after_a
 
 
 async def test_peer_without_a_handshake_is_asked_one_thing_at_a_time(tmp_path: Path) -> None:
-    times = {"election_timeout_min_s": 0.5, "election_timeout_max_s": 1.0, "heartbeat_s": 0.02}
-    async with played(tmp_path, (2,), raft=HASTY | times) as plays:
+    async with played(tmp_path, (2,), raft=HASTY | {"heartbeat_s": 0.02}) as plays:
         # JRaft serves a connection serially, and a leader of its kind has one request outstanding.
         heard = await plays.accept()
         while (asked := await heard.receive()) is not None and asked.type is not APPEND:

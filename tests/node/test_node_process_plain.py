@@ -108,7 +108,8 @@ async def test_node_that_leads_members_of_a_tester_serves_a_client(tmp_path: Pat
 
         for member in (2, 3):
             await nursery.start(trio.serve_tcp, play(member), ports[member - 1])
-        times = {"election_timeout_min_s": 0.3, "election_timeout_max_s": 0.6, "heartbeat_s": 0.1}
+        # Long enough for a busy machine: a second leader would begin with an entry of its own.
+        times = {"election_timeout_min_s": 2.0, "election_timeout_max_s": 2.5, "heartbeat_s": 0.1}
         async with (
             process(directory, directory / "data", **times),
             open_farm_client(
