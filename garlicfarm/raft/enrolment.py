@@ -66,5 +66,6 @@ class Enrolment:
             taken = [entry for entry in self._packed if entry.index <= progress.match_index]
             self.offset += sum(PACKED_HEADER_BYTES + len(entry.value) for entry in taken)
         else:
-            progress.probe(max(response.next_index, 1))
+            # It may hold more than there is here: of a later leader, whose answer names a later term.
+            progress.probe(min(max(response.next_index, 1), self._member.commit + 1))
             progress.unreachable = True  # until the next heartbeat

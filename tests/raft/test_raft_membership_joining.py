@@ -9,7 +9,7 @@ from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Change, Role
 from garlicfarm.raft.changes import MAX_ROUNDS
 from garlicfarm.wire import encode_configuration
-from garlicfarm.wire.messages import LogEntry, Request, ValueType
+from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
 from tests.raft.playbook import ALL, JOIN, SNAPSHOT, Player, Stage, configuration
 
 
@@ -359,3 +359,23 @@ def test_entries_that_an_earlier_leader_lost_are_not_taken_for_committed_by_pack
     assert _ids(stage[9]) == [1, 2, 3, 9]
     assert stage[9].terms == stage[2].terms
     assert stage[9].state == stage[2].state
+
+
+@pytest.mark.parametrize("term", [1, 2])
+@pytest.mark.parametrize("next_index", [500, 2**64 - 1])
+def test_server_that_refuses_a_pack_and_names_more_than_there_is_does_not_end_the_leader(
+    term: int, next_index: int
+) -> None:
+    """One that a later leader brings in too holds more, and says so in the later term."""
+    player = Player(1, [1] * 150)
+    player.lead()
+    player.accept()
+    player.accept()
+    player.add(4)
+    ((_, seq, request),) = player.sent(4)
+    assert request.type is MessageType.SYNC_LOG_REQUEST
+    player.answer(seq, request, next_index, accepted=False, term=term + 1)
+    player.wait(50)
+    assert player.node.role is Role.LEADER
+    ((_, _, request),) = player.sent(4)
+    assert request.last_log_index == player.commit
