@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import SEEK_END
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,8 +24,8 @@ class Outgoing:
         self._open: dict[int, BinaryIO] = {}
 
     def piece(self, index: int, offset: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """At most ``max_bytes`` from ``offset`` on, and whether they are the last; None if there is no
-        snapshot of ``index``. Raises `OSError`."""
+        """At most ``max_bytes`` from ``offset`` on, and whether they are the last: none, behind the end.
+        None if there is no snapshot of ``index``. Raises `OSError`."""
         file = self._open.get(index)
         if file is None:
             path = next((p for p in list_snapshots(self._directory) if p.stem.startswith(f"{index}-")), None)
@@ -33,7 +34,8 @@ class Outgoing:
             while len(self._open) >= _MAX_OPEN:
                 self._open.pop(next(iter(self._open))).close()
             file = self._open[index] = path.open("rb")
-        file.seek(self._start(file) + offset)
+        start, end = self._start(file), file.seek(0, SEEK_END)
+        file.seek(min(start + offset, end))  # the receiver names the offset, whatever it is
         data = file.read(max_bytes)
         last = not file.read(1)
         if last:

@@ -20,6 +20,7 @@ from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.storage import Genesis, Snapshot, snapshots, write_snapshot
 from garlicfarm.storage.incoming import Incoming
 from garlicfarm.storage.outgoing import Outgoing
+from garlicfarm.storage.plain import PlainOutgoing
 from garlicfarm.storage.snapshots import read_snapshot
 from garlicfarm.wire import ClusterServer, Configuration
 from garlicfarm.wire.messages import SnapshotSyncRequest
@@ -297,6 +298,15 @@ def test_snapshot_is_served_in_pieces_the_last_of_which_says_so(
     assert outgoing.piece(3, 0, 10) is None
     assert read_all(lambda offset: outgoing.piece(30, offset, size)) == DATA
     assert outgoing.piece(30, len(DATA), size) == (b"", True)
+
+
+@pytest.mark.parametrize("offset", [1 << 40, 2**63 - 1, 2**64 - 1])
+def test_piece_behind_the_end_which_a_receiver_may_name_is_empty_and_the_last(
+    outgoing: Outgoing, tmp_path: Path, offset: int
+) -> None:
+    write_snapshot(tmp_path, SENT)
+    assert outgoing.piece(30, offset, 100) == (b"", True)
+    assert PlainOutgoing(tmp_path).piece(30, offset, 100) == (b"", True)
 
 
 def test_snapshot_that_was_begun_is_served_to_its_end_though_it_was_deleted(
