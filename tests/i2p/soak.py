@@ -23,7 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import pairwise
@@ -38,7 +38,17 @@ import msgspec  # noqa: E402
 import soak_client  # noqa: E402
 import trio  # noqa: E402
 from crash_checks import Violation  # noqa: E402
-from farm_over_i2p import NETWORK_FAILED, PORTS, Story, Unreached, name_proxy, plan_of  # noqa: E402
+from echo import Side  # noqa: E402
+from farm_over_i2p import (  # noqa: E402
+    NETWORK_FAILED,
+    PORTS,
+    Story,
+    Unreached,
+    check_routers,
+    name_proxy,
+    plan_of,
+    sides_of,
+)
 from watched_farm import RETENTION, WatchedFarm  # noqa: E402
 
 from garlicfarm.config.model import PRESETS  # noqa: E402
@@ -140,6 +150,20 @@ class Soak(WatchedFarm):
         """Wait until every node reaches every other one, so that any two can elect; how long, in s."""
         return await self.until_all(NODES, reaches_all, within_s, "not every node reached every other one")
 
+    async def begin(self, sides: Mapping[int, Side]) -> None:
+        """Wait for a leader, and until every node reaches every other one; once more so much later than
+        their routers do. Raises `Unreached`."""
+        for is_last in (False, True):
+            try:
+                status = await self.lead()
+                self.tell("election", leader=status["leader"], term=status["term"])
+                await self.connected(CONNECTED_S)
+                return
+            except Violation:
+                await check_routers(sides)
+                if is_last:
+                    raise
+
     def kill_router(self, victim: int) -> float:
         """Once each; when it was, by the clock of the journal."""
         self._dead[victim] = self._routers.pop(victim)
@@ -239,12 +263,7 @@ async def soaked_farm(act: Act, directory: Path, wires: Network) -> AsyncIterato
                 name_proxy(node.directory, routers[node.id - 1])
             soak = Soak(act, farm, directory, routers, restarted)
             async with soak.client(soak_client.__file__, POSTERS, PAUSE_S):
-                try:
-                    status = await soak.lead()
-                    soak.tell("election", leader=status["leader"], term=status["term"])
-                    await soak.connected(CONNECTED_S)
-                except Violation as error:
-                    raise Unreached(*error.args) from error
+                await soak.begin(sides_of(routers[: len(NODES)]))
                 soak.tell("connected")
                 await soak.until_all(NODES, lambda status: status["publisher"], PUBLISHER_S, "no publisher")
                 yield soak
