@@ -58,8 +58,8 @@ class Incoming:
             if whole.exists():
                 fsync_path(self._directory)
                 return self._held_whole(whole)
-        except StorageError:
-            pass  # damaged since: it is replaced
+        except (FileNotFoundError, StorageError):
+            pass  # deleted or damaged since: it is replaced
         held = 0
         try:
             held = self._append(part, request)

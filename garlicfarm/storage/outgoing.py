@@ -31,9 +31,13 @@ class Outgoing:
             path = next((p for p in list_snapshots(self._directory) if p.stem.startswith(f"{index}-")), None)
             if path is None:
                 return None
+            try:
+                file = path.open("rb")
+            except FileNotFoundError:  # the thread that deletes older ones was quicker
+                return None
             while len(self._open) >= _MAX_OPEN:
                 self._open.pop(next(iter(self._open))).close()
-            file = self._open[index] = path.open("rb")
+            self._open[index] = file
         start, end = self._start(file), file.seek(0, SEEK_END)
         file.seek(min(start + offset, end))  # the receiver names the offset, whatever it is
         data = file.read(max_bytes)

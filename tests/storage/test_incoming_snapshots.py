@@ -21,7 +21,7 @@ from garlicfarm.storage import Genesis, Snapshot, snapshots, write_snapshot
 from garlicfarm.storage.incoming import Incoming
 from garlicfarm.storage.outgoing import Outgoing
 from garlicfarm.storage.plain import PlainOutgoing
-from garlicfarm.storage.snapshots import read_snapshot
+from garlicfarm.storage.snapshots import list_snapshots, read_snapshot
 from garlicfarm.wire import ClusterServer, Configuration
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
@@ -323,3 +323,23 @@ def test_snapshot_that_was_begun_is_served_to_its_end_though_it_was_deleted(
         msgspec.structs.replace(SENT, index=36)
     )
     assert outgoing.piece(36, 0, 1) is None
+
+
+def test_snapshot_that_is_deleted_while_it_is_looked_for_is_gone(
+    outgoing: Outgoing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The retention deletes in a thread of its own."""
+    write_snapshot(tmp_path, SENT)
+    found = list_snapshots(tmp_path)
+    monkeypatch.setattr("garlicfarm.storage.outgoing.list_snapshots", lambda directory: found)
+    found[0].unlink()
+    assert outgoing.piece(30, 0, 100) is None
+
+
+def test_snapshot_that_is_deleted_while_it_is_received_again_is_received_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver, exists = Incoming(tmp_path, GENESIS), Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: path.name == "30-2.snap" or exists(path))
+    assert receiver.take(piece(0, 100)) == (100, None)
+    assert receiver.problem == ""
