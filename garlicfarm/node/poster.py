@@ -71,7 +71,8 @@ class Poster:
         due = trio.current_time()
         while True:
             begun_ms = boot_ms()
-            self._lease.begin(begun_ms, self._application.interval_ms, self._application.R)
+            named_ms = self._application.interval_ms
+            self._lease.begin(begun_ms, named_ms, self._application.R)
             try:
                 entry = encode_status(await self._status())
                 await self._post(entry)
@@ -81,17 +82,18 @@ class Poster:
                     self._lease.committed(begun_ms)
             except EntryRefused as error:
                 self._farm.log.error("status-refused", cause=str(error))
-            due = await self._next_turn(due)
+            due = await self._next_turn(due, named_ms)
 
-    async def _next_turn(self, last_due: float) -> float:
-        """Wait an interval, never less; a change of the interval takes force at once. Returns when it
-        was due."""
+    async def _next_turn(self, last_due: float, named_ms: int) -> float:
+        """Wait an interval, never less; a shorter one takes force at once. A longer one begins with the next
+        status: the lease rests on ``named_ms``, which the last one named, and would end long before. Returns
+        when it was due."""
         begun = trio.current_time()
         while True:
-            interval_s = self._application.interval_ms / 1000
-            due = max(last_due + interval_s, begun)
+            interval_ms = self._application.interval_ms
+            due = max(last_due + min(interval_ms, named_ms) / 1000, begun)
             with trio.move_on_at(due):
-                while self._application.interval_ms / 1000 == interval_s:
+                while self._application.interval_ms == interval_ms:
                     await self._farm.wait_applied(self._farm.applied_index)
                 continue
             return due

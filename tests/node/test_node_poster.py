@@ -112,6 +112,32 @@ async def test_statuses_come_an_interval_apart_and_never_closer_after_trouble(au
     assert good[2] - good[1] == pytest.approx(INTERVAL_S, abs=0.2)
 
 
+async def test_interval_that_is_made_longer_or_shorter_leaves_no_gap_between_leases(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poster_module, "boot_ms", lambda: int(trio.current_time() * 1000))
+    farm, lease, poster = made()
+
+    def set_interval(ms: int) -> None:
+        farm.applied_index += 1
+        order = encode_admin("farm", T0, 2, None, "interval", "alice", {"ms": ms})
+        farm.application.apply(farm.applied_index, 1, order)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_for, 20_000, poster)
+        await trio.sleep(INTERVAL_S + 10)
+        set_interval(3_600_000)  # the last status named 30 s: its lease is 45 s long
+        await trio.sleep(40)
+        assert farm.times == pytest.approx([0, INTERVAL_S, 2 * INTERVAL_S])
+        assert lease.expires_ms == pytest.approx(2000 * INTERVAL_S + 5_400_000, abs=1000)
+        await trio.sleep(3600)
+        assert farm.times[3:] == pytest.approx([2 * INTERVAL_S + 3600])
+        set_interval(1_000)
+        await trio.sleep(10)
+        assert len(farm.times) in (14, 15)
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize(("answers_after_s", "first_at_s"), [(7, 7), (10_000, 45)])
 async def test_first_status_waits_until_the_router_publishes_nothing_of_an_earlier_process(
     answers_after_s: float, first_at_s: float, autojump_clock: Clock
