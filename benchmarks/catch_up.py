@@ -87,12 +87,12 @@ class Kept:
 def run_node(config_file: Path) -> None:
     """A node of the benchmark: `garlicfarm node start` with an application of its own."""
     config = load(config_file, os.environ)
-    logs.configure("info", "text", sys.stderr)
 
     async def main() -> None:
         await serve(config, applications={"log": lambda farm: Kept(config.base_dir / "notes")})
 
-    trio.run(main)
+    with logs.configured("info", "text", sys.stderr):
+        trio.run(main)
 
 
 def noted(node: NodeProcess, mark: str) -> float | None:

@@ -60,8 +60,8 @@ def node(path: Path) -> None:
     heard = (path.parent / "heard").open("a", buffering=1)
     room.Farm = Watched
     config = load(path, {})
-    logs.configure("warning", "text", sys.stderr)
-    trio.run(serve, config)
+    with logs.configured("warning", "text", sys.stderr):
+        trio.run(serve, config)
 
 
 def add_quiet_farm(farm: ProcessFarm) -> None:

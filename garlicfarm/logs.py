@@ -1,4 +1,5 @@
-"""The program's own log: one line per event on stderr, as text or as JSON.
+"""The program's own log: one line per event on stderr, as text or as JSON. A thread writes it: a pipe that
+nobody reads, or a terminal that was stopped, holds up nothing else.
 
 ``2026-11-21T02:19:01.123Z INFO  raft farm=farm node=1 term=3 event=became-leader``
 
@@ -11,15 +12,21 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import select
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
-__all__ = ["EventLogger", "JsonFormatter", "TextFormatter", "configure"]
+__all__ = ["EventLogger", "JsonFormatter", "TextFormatter", "configured"]
 
 MAX_CAUSES = 1024
+MAX_WAITING = 1 << 20  # characters
+FLUSH_S = 1.0
 _BARE = re.compile(r"[A-Za-z0-9._:/@+?&=%\[\],~-]+")
 _WORD = re.compile(r"[a-z][a-z0-9-]*")
 
@@ -120,16 +127,98 @@ class JsonFormatter(logging.Formatter):
         return json.dumps({**head, **_fields(record)}, default=str)
 
 
-def configure(
+@contextmanager
+def configured(
     level: Literal["debug", "info", "warning", "error"], format: Literal["text", "json"], stream: TextIO
-) -> None:
-    """Send the log of this process to ``stream``: ours from ``level`` on, that of libraries from
-    warning on, of each of their messages one a second. Replaces what was set up before."""
-    handler = logging.StreamHandler(stream)
+) -> Iterator[None]:
+    """Send the log of this process to the file of ``stream`` while the block lasts: ours from ``level`` on,
+    that of libraries from warning on, of each of their messages one a second. Replaces what was set up
+    before.
+
+    Nobody who logs waits. At most 1 MiB waits to be written; what comes then is dropped, and counted where it
+    would stand, as ``event=lines-dropped lines=n``. The end of the block waits up to a second for what is
+    still to be written.
+    """
+    handler = _Output(stream.fileno())
     handler.addFilter(_once_a_second())
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("garlicfarm").setLevel(level.upper())
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+
+
+class _Output(logging.Handler):
+    """Hands lines to a thread, which ends with `close`; one that hangs then goes down with the process."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._changed = threading.Condition()
+        self._lines: list[str] = []
+        self._size = 0
+        self._dropped = 0  # since the last of them
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = f"{self.format(record)}\n"
+        except Exception:  # noqa: BLE001 - a library's message that does not fit its arguments
+            self.handleError(record)
+            return
+        with self._changed:
+            if self._size + len(line) > MAX_WAITING:
+                self._dropped += 1
+                return
+            self._lines.append(line)
+            self._size += len(line)
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(FLUSH_S)
+        super().close()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._lines or self._closing)
+                lines, dropped = self._lines, self._dropped
+                self._lines, self._size, self._dropped = [], 0, 0
+            if not lines:
+                return
+            for line in lines:  # one by one: nobody who shares the pipe then writes amidst a short one
+                dropped += not self._write(line)
+            if dropped and not self._write(f"{self.format(_lines_dropped(dropped))}\n"):
+                with self._changed:
+                    self._dropped += dropped
+
+    def _write(self, line: str) -> bool:
+        """False: nobody takes it any more, or its disk is full, for now."""
+        data = line.encode(errors="backslashreplace")
+        while data:
+            try:
+                data = data[os.write(self._descriptor, data) :]
+            except BlockingIOError:  # whoever shares the pipe has set it so
+                writable = select.poll()
+                writable.register(self._descriptor, select.POLLOUT)
+                writable.poll()
+            except OSError:
+                return False
+        return True
+
+
+def _lines_dropped(number: int) -> logging.LogRecord:
+    level, fields = logging.WARNING, {"event": "lines-dropped", "lines": number}
+    attributes = {"name": "garlicfarm.log", "levelno": level, "levelname": logging.getLevelName(level)}
+    return logging.makeLogRecord({**attributes, "garlicfarm_fields": fields})
 
 
 def _once_a_second() -> Callable[[logging.LogRecord], bool]:

@@ -96,10 +96,10 @@ def join(
     config = load(file, os.environ)
     if resumed:
         _check_same(config, token, endpoint)
-    logs.configure(level("warning", options.verbosity), config.log.format, sys.stderr)
+    log = logs.configured(level("warning", options.verbosity), config.log.format, sys.stderr)
     try:
         timeout_s = math.inf if options.timeout_s is None else options.timeout_s
-        with _progress() as show:
+        with log, _progress() as show:
             trio.run(_join, config, token, timeout_s, show)
     except* GarlicFarmError:
         if not resumed and _is_untouched(config, token):

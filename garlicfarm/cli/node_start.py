@@ -35,12 +35,11 @@ def start(options: Options) -> None:
 
     path = find_config(options.config, os.environ, Path.cwd())
     config = load(path, os.environ)
-    logs.configure(level(config.log.level, options.verbosity), config.log.format, sys.stderr)
-
     # A thousand, the usual soft limit, is fewer than strangers may open beside the members' connections.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    trio.run(_main, config)
+    with logs.configured(level(config.log.level, options.verbosity), config.log.format, sys.stderr):
+        trio.run(_main, config)
 
 
 def level(configured: Level, verbosity: int) -> Level:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import logging
+import os
 import re
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import trio
 
 from garlicfarm import logs
-from garlicfarm.logs import EventLogger, JsonFormatter, TextFormatter, configure
+from garlicfarm.logs import EventLogger, JsonFormatter, TextFormatter, configured
 
 
 class Clock:
@@ -148,22 +153,111 @@ def test_bind_adds_context_and_counts_by_itself(output: io.StringIO) -> None:
     assert lines(output)[1] == "INFO  raft farm=farm node=1 peer_id=2 event=refused"
 
 
-def test_configure_sets_level_form_and_stream() -> None:
+class Reader:
+    """A pipe that is read when told to."""
+
+    def __init__(self) -> None:
+        self.end, self.write_end = os.pipe()
+        self.stream = open(self.write_end, "w", encoding="utf-8")  # noqa: SIM115 - closed by `close`
+
+    def fill(self) -> int:
+        """Leave no room in the pipe; returns how many bytes that took."""
+        size = fcntl.fcntl(self.end, fcntl.F_SETPIPE_SZ, 4096)
+        return os.write(self.write_end, b"-" * size)
+
+    def rest(self) -> list[str]:
+        """What there is until the pipe is closed, which this does."""
+        self.stream.close()
+        with open(self.end, encoding="utf-8") as file:
+            return file.read().splitlines()
+
+
+@pytest.fixture
+def piped() -> Iterator[Reader]:
     root, ours = logging.getLogger(), logging.getLogger("garlicfarm")
-    before = (root.handlers[:], root.level, ours.level)
-    stream = io.StringIO()
-    try:
-        configure("info", "json", stream)
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()  # or `configured` would close them
+    yield Reader()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    ours.setLevel(logging.NOTSET)
+
+
+def test_configured_sets_level_form_and_stream_and_has_written_all_at_the_end(piped: Reader) -> None:
+    with configured("info", "json", piped.stream):
         EventLogger(logging.getLogger("garlicfarm.node")).info("started")
         EventLogger(logging.getLogger("garlicfarm.node")).debug("hidden")
         logging.getLogger("library").info("hidden")
         logging.getLogger("library").warning("shown")
-    finally:
-        root.handlers[:], root.level, ours.level = before
-        root.setLevel(before[1])
-        ours.setLevel(before[2])
-    bodies = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert not logging.getLogger().handlers
+    bodies = [json.loads(line) for line in piped.rest()]
     assert [(body["room"], body.get("event"), body.get("message")) for body in bodies] == [
         ("node", "started", None),
         ("library", None, "shown"),
     ]
+
+
+async def test_pipe_that_nobody_reads_holds_up_nobody_and_what_was_dropped_is_counted_there(
+    piped: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "MAX_WAITING", 10_000)
+    filling = piped.fill()
+    logger = logging.getLogger("garlicfarm.node")
+
+    def log(number: int) -> None:
+        logger.info("e", extra={"garlicfarm_fields": {"number": number}})
+
+    async def read(size: int) -> bytes:
+        return await trio.to_thread.run_sync(os.read, piped.end, size)
+
+    with configured("info", "text", piped.stream):
+        with trio.fail_after(5):
+            for number in range(1000):
+                log(number)
+                await trio.lowlevel.checkpoint()
+            assert await read(filling) == b"-" * filling
+            told = b""
+            while accounted(told) < 1000:  # also of what was dropped last, though nothing is logged after it
+                told += await read(4096)
+        log(1000)
+    assert b"lines-dropped" in told
+    assert accounted(told + "".join(f"{line}\n" for line in piped.rest()).encode()) == 1001
+
+
+def accounted(told: bytes) -> int:
+    """How many lines ``told`` has, in order, or says that they were dropped there."""
+    count = 0
+    for line in told.decode().splitlines(keepends=True):
+        word, value = re.findall(r"(number|lines)=(\d+)", line)[-1] if line.endswith("\n") else ("", 0)
+        if word == "number":
+            assert int(value) == count
+        count += {"number": 1, "lines": int(value)}.get(word, 0)
+    return count
+
+
+def test_end_waits_for_a_pipe_that_nobody_reads_but_a_second(piped: Reader) -> None:
+    piped.fill()
+    with configured("info", "text", piped.stream):
+        logging.getLogger("library").warning("lost")
+        begun = time.monotonic()
+    assert 0.9 < time.monotonic() - begun < 3
+    assert len(piped.rest()) == 1  # lets the writer go
+
+
+def test_pipe_set_not_to_block_by_whoever_shares_it_loses_no_line(piped: Reader) -> None:
+    os.set_blocking(piped.write_end, False)
+    fcntl.fcntl(piped.end, fcntl.F_SETPIPE_SZ, 4096)
+    with ThreadPoolExecutor(1) as pool, open(piped.end, encoding="utf-8") as file:
+        lines = pool.submit(file.readlines)
+        with configured("info", "text", piped.stream):
+            for number in range(1000):
+                logging.getLogger("library").warning(f"{'x' * 20} {number}")
+        piped.stream.close()
+        assert len(lines.result()) == 1000
+
+
+def test_reader_that_has_left_costs_the_lines_and_nothing_else(piped: Reader) -> None:
+    os.close(piped.end)
+    with configured("info", "text", piped.stream):
+        logging.getLogger("library").warning("lost")
+    piped.stream.close()

@@ -81,7 +81,7 @@ async def test_node_takes_all_file_descriptors_that_it_may_have(tmp_path: Path) 
 def output(tmp_path: Path) -> Iterator[TextIO]:
     root, ours = logging.getLogger(), logging.getLogger("garlicfarm")
     handlers, level = root.handlers[:], root.level
-    root.handlers.clear()  # or `configure` would close them
+    root.handlers.clear()  # or `configured` would close them
     with (tmp_path / "log").open("w+") as file:
         yield file
     root.handlers[:] = handlers
@@ -93,18 +93,18 @@ def test_foreign_message_is_written_once_a_second_and_the_rest_counted(
     output: TextIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    logs.configure("info", "text", output)
-    monkeypatch.setattr(logs.time, "monotonic", lambda: now)
-    foreign = logging.getLogger("library")
-    for _ in range(5):
-        foreign.warning("no room for %s", "x")
-    foreign.warning("another")
-    for _ in range(3):
-        logging.getLogger("garlicfarm.node").info("e", extra={"garlicfarm_fields": {"event": "e"}})
-    now += 1
-    foreign.warning("no room for %s", "y")
-    now += 1
-    foreign.warning("no room for %s", "z")
+    with logs.configured("info", "text", output):
+        monkeypatch.setattr(logs.time, "monotonic", lambda: now)
+        foreign = logging.getLogger("library")
+        for _ in range(5):
+            foreign.warning("no room for %s", "x")
+        foreign.warning("another")
+        for _ in range(3):
+            logging.getLogger("garlicfarm.node").info("e", extra={"garlicfarm_fields": {"event": "e"}})
+        now += 1
+        foreign.warning("no room for %s", "y")
+        now += 1
+        foreign.warning("no room for %s", "z")
     output.seek(0)
     lines = [line.partition(" ")[2].strip() for line in output]
     assert lines == [

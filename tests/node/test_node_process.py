@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
+import select
 import signal
 import subprocess
 import sys
@@ -188,14 +191,14 @@ def logging_restored() -> Iterator[None]:
 @pytest.mark.parametrize("case", REFUSALS)
 @pytest.mark.usefixtures("logging_restored")
 def test_node_that_must_not_start_says_why_in_one_sentence_and_changes_nothing(
-    case: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    case: str, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     change, code, words = REFUSALS[case]
     node = copytree(whole, tmp_path / "node")
     change(node)
     before = everything_in(node)
     assert run(["node", "start", "--config", str(node / "garlicfarm.toml")]) == code
-    said = capsys.readouterr()
+    said = capfd.readouterr()
     assert said.out == ""
     (line,) = said.err.splitlines()
     assert line.startswith("error: ")
@@ -244,3 +247,20 @@ async def test_damaged_store_ends_the_process_with_7_and_a_taken_port_with_1(
     assert code == Exit.ERROR
     (line,) = lines
     assert line.startswith(f"error: cannot listen on ssl://127.0.0.1:{port}")
+
+
+async def test_log_that_nobody_reads_holds_up_neither_the_node_nor_its_end(tmp_path: Path) -> None:
+    """From its first line on: the pipe is full before the node starts."""
+    fifo = tmp_path / "log"
+    os.mkfifo(fifo)
+    unread, log = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK), os.open(fifo, os.O_WRONLY)
+    os.write(log, b"-" * fcntl.fcntl(log, fcntl.F_GETPIPE_SZ))
+    command = ("/bin/sh", "-c", f'exec "$0" -m garlicfarm node start "$@" 2>"{fifo}"', sys.executable)
+    async with process_farm(tmp_path / "farm", 1, PLAN, command=command) as farm:
+        async with farm.nodes[1].client() as client:
+            with trio.fail_after(10):
+                await client.post("farm", CONTENTS)
+        assert await farm.stop(1) == 0
+    assert select.select([], [log], [], 0)[1] == []  # as full as before
+    os.close(unread)
+    os.close(log)
