@@ -16,7 +16,7 @@ from garlicfarm.raft.appended import checked_entries
 from garlicfarm.raft.candidacy import ORDERED, Candidacy
 from garlicfarm.raft.follower import Follower
 from garlicfarm.raft.leadership import Leadership
-from garlicfarm.raft.member import MAX_TERM, Member
+from garlicfarm.raft.member import MAX_INDEX, MAX_TERM, Member
 from garlicfarm.raft.types import (
     ConfChange,
     RaftConfig,
@@ -366,6 +366,9 @@ class RawNode:
 
     def _step_snapshot(self, request: Request, token: int) -> None:
         piece = decode_snapshot_sync_request(_only_value(request))
+        possible = 0 < piece.last_log_term <= request.term and piece.last_log_index <= MAX_INDEX
+        if not possible or not piece.configuration.servers:
+            raise RemoteProtocolError("a snapshot that no leader of this term has", request.type.name)
         if self._follows(request, token, MessageType.INSTALL_SNAPSHOT_RESPONSE):
             self._follower.install(request.source, piece, token)
 

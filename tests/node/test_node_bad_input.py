@@ -4,9 +4,10 @@ the node alive. Each case as a plain peer (``jraft``) and as a member that logge
 from __future__ import annotations
 
 import gzip
+import sqlite3
 import struct
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -68,11 +69,15 @@ class Place:
 
     @property
     def picture(self) -> tuple[object, ...]:
-        """All that a message could change."""
-        status = self.nodes.farm().raw.status()
+        """All that a message could change: the core, the application, what is in the store."""
+        farm = self.nodes.farm()
+        status, path = farm.raw.status(), farm.store.path
         votes = (status.role, status.term, status.vote, status.leader)
         log = (status.commit, status.applied, status.first_index, status.last_index)
-        return (*votes, *log, status.configuration, self.nodes.farm().application.snapshot())
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+            stored = tuple(db.iterdump())
+        snapshots = sorted(file.name for file in path.parent.glob("snapshots/*.snap"))
+        return (*votes, *log, status.configuration, farm.application.snapshot(), stored, snapshots)
 
 
 @asynccontextmanager
@@ -133,6 +138,16 @@ def synced(pack: bytes) -> bytes:
     return encode_request(request(T.SYNC_LOG_REQUEST, 3, entry(ValueType.LOG_PACK, pack)))
 
 
+def piece_of(index: int, term: int, configuration: Configuration, **claimed: int) -> bytes:
+    """An InstallSnapshotRequest that is the whole snapshot; sizes are what they are, or ``claimed``."""
+    value, data = encode_configuration(configuration), bytes(64)
+    config_length, data_length = claimed.get("config", len(value)), claimed.get("data", len(data))
+    head = struct.pack(">QQI", index, term, config_length)
+    return with_entry(
+        T.INSTALL_SNAPSHOT_REQUEST, 5, head + value + struct.pack(">QI", 0, data_length) + data + b"\1"
+    )
+
+
 def raw_pack(offsets: list[int], log: bytes) -> bytes:
     index = struct.pack(f">{len(offsets)}Q", *offsets)
     return gzip.compress(struct.pack(">II", len(index), len(log)) + index + log)
@@ -191,8 +206,28 @@ BAD = [
     Bad("pack-whose-offsets-run-backwards", "protocol", synced(raw_pack([10, 0], PACKED))),
     Bad("pack-whose-offsets-run-past-the-end", "protocol", synced(raw_pack([0, 99], PACKED))),
     Bad("pack-whose-index-is-0xffffffff-bytes", "protocol", synced(gzip.compress(b"\xff" * 8 + PACKED))),
+    Bad(
+        "pack-whose-log-is-0xffffffff-bytes",
+        "protocol",
+        synced(gzip.compress(struct.pack(">II", 0, 2**32 - 1) + PACKED)),
+    ),
     Bad("pack-for-a-member", "protocol", synced(encode_log_pack(0, (ONE,)))),
     Bad("snapshot-piece-that-is-none", "protocol", with_entry(T.INSTALL_SNAPSHOT_REQUEST, 5, bytes(40))),
+    Bad(
+        "snapshot-whose-configuration-is-0xffffffff-bytes",
+        "protocol",
+        piece_of(9, 3, MEMBERS, config=2**32 - 1),
+    ),
+    Bad("snapshot-whose-piece-is-0xffffffff-bytes", "protocol", piece_of(9, 3, MEMBERS, data=2**32 - 1)),
+    Bad("snapshot-of-an-index-that-no-store-holds", "protocol", piece_of(2**64 - 1, 3, MEMBERS)),
+    Bad("snapshot-that-leaves-no-room-for-entries", "protocol", piece_of(2**63 - 1, 3, MEMBERS)),
+    Bad("snapshot-of-a-later-term", "protocol", piece_of(9, 4, MEMBERS)),
+    Bad("snapshot-of-a-term-that-no-store-holds", "protocol", piece_of(9, 2**64 - 1, MEMBERS)),
+    Bad("snapshot-of-nobody", "protocol", piece_of(9, 3, Configuration(1, 0))),
+    Bad(
+        "server-whose-endpoint-is-0xffffffff-bytes", "malformed", with_entry(6, 3, b"\0\0\0\2" + b"\xff" * 4)
+    ),
+    Bad("server-to-remove-that-is-more-than-an-id", "malformed", with_entry(8, 3, bytes(8))),
     Bad("source-of-another", "source", header(T.REQUEST_VOTE_REQUEST, source=3)),
     Bad("source-of-the-node-itself", "source", header(T.REQUEST_VOTE_REQUEST, source=1)),
     Bad("destination-of-another", "destination", header(T.REQUEST_VOTE_REQUEST, destination=3)),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from typing import Any
 
+import msgspec
 import pytest
 
 from garlicfarm.errors import RemoteProtocolError
@@ -152,6 +154,28 @@ def test_request_without_exactly_one_piece_is_refused_and_changes_nothing(entrie
     before = player.picture
     with pytest.raises(RemoteProtocolError, match="exactly one entry"):
         player.take(Request(SNAPSHOT, 2, 1, 4, entries=(application(4),) * entries))
+    assert player.picture == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"last_log_index": 2**64 - 1},
+        {"last_log_index": 2**62 + 1},
+        {"last_log_term": 5},
+        {"last_log_term": 0},
+        {"last_log_term": 2**64 - 1},
+        {"configuration": configuration(members=())},
+    ],
+    ids=str,
+)
+def test_piece_of_a_snapshot_that_no_leader_has_is_refused_and_changes_nothing(
+    change: dict[str, Any],
+) -> None:
+    player = Player(1, [1, 1], term=3)
+    before = player.picture
+    with pytest.raises(RemoteProtocolError, match="no leader of this term"):
+        player.piece(msgspec.structs.replace(_pieces()[-1], **change), 4)
     assert player.picture == before
 
 
