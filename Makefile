@@ -20,6 +20,9 @@ LAB ?=
 COST ?=
 
 PIP = .venv/bin/python -m pip --disable-pip-version-check
+# Once more where a download broke off: pip keeps those that came whole.
+INSTALL = $(PIP) install --quiet --editable '$(WHAT)'
+INSTALLED = $(INSTALL) || $(INSTALL)
 
 # Without a terminal nobody would press Ctrl-C; on one, the farm is shown while Spark is being installed.
 # Without Spark: .venv/bin/garlicfarm lab.
@@ -106,15 +109,18 @@ help: ## this list
 		echo "$(PYTHON) cannot make a virtual environment; install what it lacks (Debian: apt install python3-venv)." >&2; exit 1; }
 	"$(PYTHON)" -m venv .venv
 
+.venv/base: WHAT = .
 .venv/base: pyproject.toml | .venv/bin/python
-	$(PIP) install --quiet --editable .
+	$(INSTALLED)
 	@touch $@
 
+.venv/test: WHAT = .[test]
 .venv/test: .venv/base
-	$(PIP) install --quiet --editable '.[test]'
+	$(INSTALLED)
 	@touch $@
 
+.venv/spark: WHAT = .[spark,java]
 .venv/spark: pyproject.toml | .venv/bin/python
 	@echo "Spark and a Java are about 560 MiB to download; this takes minutes." >&2
-	$(PIP) install --quiet --editable '.[spark,java]'
+	$(INSTALLED)
 	@touch $@

@@ -115,6 +115,27 @@ def test_make_lab_says_the_size_of_the_download_before_it_starts(project: Path) 
     assert asked.endswith("--editable .[spark,java]")
 
 
+@pytest.mark.parametrize(("broken", "code"), [(1, 0), (2, 2)], ids=["once", "twice"])
+@pytest.mark.parametrize(("target", "what"), [("base", "."), ("test", ".[test]"), ("spark", ".[spark,java]")])
+def test_make_installs_once_more_where_a_download_broke_off(
+    project: Path, target: str, what: str, broken: int, code: int
+) -> None:
+    ready(project)
+    made = project / ".venv" / target
+    made.unlink(missing_ok=True)
+    install(project / "bin/touch", ': >"$1"')
+    install(
+        project / ".venv/bin/python",
+        f"""echo "$*" >>asked
+        while read -r _; do tries=x$tries; done <asked
+        case "$*" in *" {what}") [ ${{#tries}} -gt {broken} ];; esac""",
+    )
+    assert make(project, f".venv/{target}").returncode == code
+    assert made.exists() == (code == 0)
+    asked = (project / "asked").read_text().splitlines()
+    assert [line.endswith(f"--editable {what}") for line in asked] == [True, True]
+
+
 def test_help_lists_every_target() -> None:
     result = subprocess.run(
         ["make", "help"], cwd=ROOT, env=OUTSIDE, capture_output=True, text=True, check=True
