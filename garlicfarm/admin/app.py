@@ -138,22 +138,22 @@ class _Api:
         return json_answer({"schema": "garlicfarm.farms/1", "farms": rows})
 
     async def status(self, request: Request, user: str) -> Response:
-        farm = self._farm(request)
+        farm = await self._read(request)
         return json_answer(farm.status(), farm)
 
     async def ranking(self, request: Request, user: str) -> Response:
-        farm = self._farm(request)
+        farm = await self._read(request)
         return json_answer(farm.ranking(statuses=_flag(request, "statuses")), farm)
 
     async def state(self, request: Request, user: str) -> Response:
-        farm = self._farm(request)
+        farm = await self._read(request)
         index, snapshot = farm.state()
         return Pieces(
             snapshot, headers=farm_headers(farm, next_after=index), media_type="application/octet-stream"
         )
 
     async def log(self, request: Request, user: str) -> Response:
-        farm = self._farm(request)
+        farm = await self._read(request)
         media_type, encode = _form(request)
         after = int(_number(request, "after", 0, 2**63 - 1))
         limit = int(_number(request, "limit", DEFAULT_LIMIT, MAX_LIMIT, least=1))
@@ -195,11 +195,11 @@ class _Api:
         return await _committed(farm, farm.administer(wanted.action, wanted.args, user))
 
     async def policy(self, request: Request, user: str) -> Response:
-        farm = self._farm(request)
+        farm = await self._read(request)
         return json_answer(farm.policy(), farm)
 
     async def members(self, request: Request, user: str) -> Response:
-        farm = self._farm(request)
+        farm = await self._read(request)
         return json_answer(farm.members(), farm)
 
     async def add_member(self, request: Request, user: str) -> Response:
@@ -264,6 +264,13 @@ class _Api:
                 404, "no-such-farm", "this node has no farm of that name", f"Its farms are: {names}."
             )
         request.scope[_FARM] = farm
+        return farm
+
+    async def _read(self, request: Request) -> FarmView:
+        """The farm to read of; where that is asked for, once the read is linearizable."""
+        farm = self._farm(request)
+        if _flag(request, "linearizable"):
+            await farm.read_index()
         return farm
 
     async def _news(self, request: Request, farm: FarmView, beyond: int, deadline: float) -> bool:

@@ -44,6 +44,13 @@ class FarmView(EntrySource, Protocol):
     async def administer(self, action: str, args: dict[str, Any], user: str) -> tuple[int, int]:
         """Append an administrative entry (D16) on behalf of ``user``, who is an admin; like `post`."""
 
+    async def read_index(self) -> int:
+        """Return an index that is applied here, once a majority has confirmed that this node led after it was
+        asked: what is read now holds all that was acknowledged before.
+
+        `NotLeader`, `NoQuorum` (no majority in time), `ProposalDropped` (too many wait). Ends by itself.
+        """
+
     def state(self) -> tuple[int, bytes]:
         """The application's snapshot, and the index up to which entries are in it."""
 

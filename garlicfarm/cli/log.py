@@ -54,14 +54,20 @@ def post(options: Options, file: BinaryIO) -> None:
     metavar="N",
     help="Only entries with a larger index. Default: all that the node still holds.",
 )
+@click.option(
+    "--linearizable",
+    is_flag=True,
+    help="From the leader, which makes sure that nothing acknowledged before is missing.",
+)
 @shared_options("config", "node", "farm", "user", "tls", "timeout")
-def tail(options: Options, follow: bool, after: int | None) -> None:
+def tail(options: Options, follow: bool, after: int | None, linearizable: bool) -> None:
     """Print committed entries as JSON lines: index, term, type, value (or value_base64)."""
     from garlicfarm.errors import Compacted
     from garlicfarm.feed.lines import encode_lines
 
     async def read(client: AdminClient, farm: str, start: int) -> None:
-        async for entry in client.log(farm, start, wait_s=FOLLOW_WAIT_S if follow else 0):
+        wait_s = FOLLOW_WAIT_S if follow else 0
+        async for entry in client.log(farm, start, wait_s=wait_s, linearizable=linearizable):
             click.echo(encode_lines([entry]), nl=False)
 
     async def read_all(client: AdminClient, farm: str) -> None:

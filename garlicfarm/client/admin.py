@@ -119,9 +119,13 @@ class AdminClient:
         params = {"statuses": "true"} if statuses else None
         return _object(await self._ask("GET", _path(farm, "ranking"), params=params))
 
-    async def state(self, farm: str) -> tuple[int, bytes]:
-        """(index, snapshot) of the application: where to start after `Compacted`."""
-        response = await self._ask("GET", _path(farm, "state"))
+    async def state(self, farm: str, *, linearizable: bool = False) -> tuple[int, bytes]:
+        """(index, snapshot) of the application: where to start after `Compacted`.
+
+        ``linearizable``: as for `page`.
+        """
+        params = {"linearizable": "true"} if linearizable else None
+        response = await self._ask("GET", _path(farm, "state"), params=params)
         return _header(response, _NEXT_AFTER), response.content
 
     async def metrics(self) -> str:
@@ -188,20 +192,33 @@ class AdminClient:
         return int(body["leader"])
 
     async def page(
-        self, farm: str, after: int, *, limit: int = MAX_LIMIT, wait_s: float = 0, all_types: bool = False
+        self,
+        farm: str,
+        after: int,
+        *,
+        limit: int = MAX_LIMIT,
+        wait_s: float = 0,
+        all_types: bool = False,
+        linearizable: bool = False,
     ) -> tuple[Page, int]:
         """Entries with index > ``after``, and the commit index when they were read.
 
         :param limit: 1 … 20,000: how many indexes further it goes at most. A page also ends after some
             8 MiB, and where the answer broke off.
         :param wait_s: how long the node waits for an entry where there is none, 0 … 30.
+        :param linearizable: the commit index is not below any that was acknowledged before the call. Only
+            the leader answers, once a majority has confirmed that it leads; a node sends the question on to
+            it where it knows its admin URL, so give the URLs of all.
         :raises Compacted: they are gone; `state` is where to start.
+        :raises NotLeader: or `NoQuorum`, of a linearizable read: none of them leads now; try again.
+        :raises ProposalDropped: too many linearizable reads wait at the leader; try again.
         """
         params = {
             "after": str(after),
             "limit": str(limit),
             "wait_s": str(wait_s),
             "types": "all" if all_types else "application",
+            "linearizable": "true" if linearizable else "false",
         }
         headers = {"Accept": MEDIA_TYPE}
         response = await self._ask("GET", _path(farm, "log"), params=params, headers=headers, stream=True)
@@ -235,6 +252,7 @@ class AdminClient:
         limit: int = MAX_LIMIT,
         wait_s: float = 0,
         all_types: bool = False,
+        linearizable: bool = False,
     ) -> AsyncIterator[Entry]:
         """Committed entries with index > ``after``, in order, a `page` at a time.
 
@@ -242,7 +260,9 @@ class AdminClient:
         ends. Raises what `page` raises.
         """
         while True:
-            page, commit_index = await self.page(farm, after, limit=limit, wait_s=wait_s, all_types=all_types)
+            page, commit_index = await self.page(
+                farm, after, limit=limit, wait_s=wait_s, all_types=all_types, linearizable=linearizable
+            )
             for entry in page.entries:
                 yield entry
             if not wait_s and (page.next_after >= commit_index or page.next_after <= after):

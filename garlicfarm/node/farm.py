@@ -29,6 +29,7 @@ from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.members import Members
 from garlicfarm.node.peers import Peers
 from garlicfarm.node.posting import Posts
+from garlicfarm.node.reading import Reads
 from garlicfarm.node.session import Slot
 from garlicfarm.raft import (
     Entry,
@@ -126,6 +127,7 @@ class Farm:
         self.dial = dial
         self.backoff = Backoff(random.random, longest_s=raft.heartbeat_s)
         self.posts = Posts(self)
+        self.reads = Reads(self)
         self.answer_timeout_s = raft.election_timeout_max_s + raft.rpc_timeout_s
         self.raw = RawNode(
             RaftConfig(
@@ -176,7 +178,7 @@ class Farm:
         self._publisher: int | None = None
         self._skipped: dict[str, int] = {}
         self._moved = trio.Event()  # the leader changed
-        self._advanced = trio.Event()  # something was applied
+        self._advanced = trio.Event()  # something was applied, or the leader changed
         start = store.snapshot()
         self.applied_index, self.applied_term = start.index, start.term
         self.applied_configuration = start.configuration
@@ -228,8 +230,8 @@ class Farm:
                 spare_at = now + BUSY_SHARE * (now - begun)
 
     def put(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Into the core's inbox. What feeds it is bounded: sessions and links by their windows, posts by
-        `Posts`' limit, the writer by what it was given."""
+        """Into the core's inbox. What feeds it is bounded: sessions and links by their windows, posts and
+        reads by the limits of `Posts` and `Reads`, the writer by what it was given."""
         self._inbox.append((function, arguments))
         self._wake.set()
 
@@ -256,6 +258,8 @@ class Farm:
             self._slots.pop(token).resolve(response)
         for token, outcome in ready.outcomes:
             self.posts.settle(token, outcome)
+        for token, index in ready.reads:
+            self.reads.settle(token, index)
         if ready.committed:
             self._apply(ready.committed)
         if self.raw.leader != self._leader or self.raw.role is not self._role:
@@ -280,6 +284,9 @@ class Farm:
             self._note_fold(self.application)
         self.applied_index, self.applied_term = index, term
         self.raw.applied(index)
+        self._progressed()
+
+    def _progressed(self) -> None:
         advanced, self._advanced = self._advanced, trio.Event()
         advanced.set()
 
@@ -308,6 +315,7 @@ class Farm:
         self._role, self._leader = status.role, status.leader
         moved, self._moved = self._moved, trio.Event()
         moved.set()
+        self._progressed()
 
     def _wrote(self, entries: int, seconds: float) -> None:
         self.metrics.storage_fsync_seconds.observe(seconds)
@@ -409,7 +417,11 @@ class Farm:
     async def wait_applied(self, beyond: int) -> None:
         """Return once something with an index > ``beyond`` was applied."""
         while self.applied_index <= beyond:
-            await self._advanced.wait()
+            await self.wait_progress()
+
+    async def wait_progress(self) -> None:
+        """Return when something is applied, or the leader or role changes."""
+        await self._advanced.wait()
 
     async def wait_leader_change(self) -> None:
         """Return at the next change of leader or role."""

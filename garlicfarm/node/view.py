@@ -74,6 +74,9 @@ class View:
         self._farm.log.info("administered", action=action, user=user, index=index)
         return await self._here((index, term))
 
+    async def read_index(self) -> int:
+        return await self._farm.reads.index()
+
     async def _here(self, done: tuple[int, int]) -> tuple[int, int]:
         """What was committed is applied here too before it is answered: who asks this node next finds it.
         A node that is cut off just then answers without: committed it is."""

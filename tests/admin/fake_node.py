@@ -48,6 +48,8 @@ class FakeFarm:
         self.post_error: Exception | None = None
         self.post_blocks = False
         self.read_error: Exception | None = None
+        self.confirmed = 0
+        self.confirm_error: Exception | None = None
         self.url_of_leader: str | None = None
         self.joining: dict[str, Any] | None = None
         self.changes: list[tuple[str, int, str, bool, str]] = []
@@ -134,6 +136,13 @@ class FakeFarm:
 
     async def administer(self, action: str, args: dict[str, Any], user: str) -> tuple[int, int]:
         return await self.post(repr((action, args, user)).encode(), user)
+
+    async def read_index(self) -> int:
+        await trio.lowlevel.checkpoint()
+        if self.confirm_error is not None:
+            raise self.confirm_error
+        self.confirmed += 1
+        return self.commit(b"confirmed %d" % self.confirmed)  # it was not applied here before
 
     def state(self) -> tuple[int, bytes]:
         return self.commit_index, self.snapshot

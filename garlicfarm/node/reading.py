@@ -1,0 +1,69 @@
+"""Linearizable reads: confirmed by a majority, then applied here (Raft §8, thesis 6.4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from garlicfarm.errors import NoQuorum, ProposalDropped
+
+if TYPE_CHECKING:
+    from garlicfarm.node.farm import Farm
+
+__all__ = ["Reads"]
+
+MAX_PENDING_READS = 4096
+
+
+class _Read:
+    """``done`` is set once the core confirmed ``index``, or leads no more (None)."""
+
+    __slots__ = ("done", "index")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.index: int | None = None
+
+
+class Reads:
+    """Those that wait for the core of a member that leads."""
+
+    def __init__(self, farm: Farm) -> None:
+        self._farm = farm
+        self._asked: dict[int, _Read] = {}  # also those whose callers have gone: the core holds them
+
+    async def index(self) -> int:
+        """An index that is applied here, not below any that was acknowledged before the call.
+
+        Raises `NotLeader`: this member does not lead, or ceased to while it waited; `NoQuorum`: no majority
+        has confirmed it in time; `ProposalDropped`: too many wait already. Cancelled: it had no effect.
+        """
+        farm = self._farm
+        farm.members.must_lead()
+        if len(self._asked) >= MAX_PENDING_READS:
+            raise ProposalDropped("too-many-reads")
+        token, read = farm.next_token(), _Read()
+        self._asked[token] = read
+        farm.put(self._ask, token)
+        with trio.move_on_after(farm.answer_timeout_s):
+            await read.done.wait()
+            if read.index is not None:
+                while farm.applied_index < read.index:
+                    farm.members.must_lead()
+                    await farm.wait_progress()
+                return read.index
+        farm.members.must_lead()
+        raise NoQuorum("no majority confirmed in time that this member still leads")
+
+    def _ask(self, token: int) -> None:
+        try:
+            self._farm.raw.read_index(token)
+        except ProposalDropped:  # it leads no more
+            self.settle(token, None)
+
+    def settle(self, token: int, index: int | None) -> None:
+        """The core tells what became of a read."""
+        read = self._asked.pop(token)
+        read.index = index
+        read.done.set()

@@ -1,0 +1,151 @@
+"""``linearizable=true``: what it makes of each question, and how a client finds the node that may answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+from starlette.routing import Route
+
+from garlicfarm.admin.app import create_app
+from garlicfarm.client import AdminClient
+from garlicfarm.client.trust import client_tls
+from garlicfarm.errors import GarlicFarmError, NoQuorum, NotLeader, ProposalDropped
+from tests.admin.fake_node import PASSWORDS, FakeNode
+
+FARM = "/v1/farms/{farm}/"
+READS = ["status", "log", "state", "ranking", "policy", "members"]
+
+
+@pytest.fixture
+async def http(node: FakeNode, url: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(
+        base_url=url,
+        verify=client_tls(pin=node.pin, ca=None),
+        auth=httpx.DigestAuth("anna", PASSWORDS["anna"][1]),
+        trust_env=False,
+    ) as client:
+        yield client
+
+
+def test_every_question_about_a_farm_is_tried_here(node: FakeNode) -> None:
+    app = create_app(node, shutdown=trio.Event())  # type: ignore[arg-type]
+    routes = [route for route in app.routes if isinstance(route, Route) and "GET" in (route.methods or ())]
+    found = {route.path for route in routes if route.path.startswith(FARM)}
+    assert found == {FARM + what for what in READS}
+
+
+@pytest.mark.parametrize("what", READS)
+async def test_answer_is_of_the_moment_after_the_leader_was_confirmed(
+    node: FakeNode, http: httpx.AsyncClient, what: str
+) -> None:
+    path = FARM.format(farm="farm") + what
+    for query in ("", "?linearizable=false"):
+        response = await http.get(path + query)
+        assert (response.status_code, response.headers["garlic-farm-commit-index"]) == (200, "0")
+    assert node.farm.confirmed == 0
+    response = await http.get(f"{path}?linearizable=true")
+    assert response.headers["garlic-farm-commit-index"] == "1"
+    assert node.farm.confirmed == 1
+    index = {
+        "log": lambda: response.json()["index"],
+        "state": lambda: int(response.headers["garlic-farm-next-after"]),
+        "status": lambda: response.json()["applied"],
+        "policy": lambda: response.json()["index"],
+    }
+    if what in index:
+        assert index[what]() == 1, "what is told is of that moment, not only the header"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (NotLeader(2, "ssl://b.example:1"), 421, "not-leader"),
+        (NotLeader(), 503, "no-quorum"),
+        (NoQuorum("no majority"), 503, "no-quorum"),
+        (ProposalDropped("too-many-reads"), 503, "proposal-dropped"),
+    ],
+)
+@pytest.mark.parametrize("what", READS)
+async def test_node_that_is_not_confirmed_shows_nothing_and_answers_plain_questions(
+    node: FakeNode, http: httpx.AsyncClient, what: str, error: GarlicFarmError, status: int, kind: str
+) -> None:
+    node.farm.confirm_error = error
+    path = FARM.format(farm="farm") + what
+    response = await http.get(f"{path}?linearizable=true")
+    assert (response.status_code, response.json()["type"]) == (status, f"garlicfarm:{kind}")
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.headers.get("garlic-farm-leader") == ("2 ssl://b.example:1" if status == 421 else None)
+    assert (await http.get(path)).status_code == 200
+
+
+async def test_neither_true_nor_false_is_a_bad_query(node: FakeNode, http: httpx.AsyncClient) -> None:
+    response = await http.get("/v1/farms/farm/log?linearizable=1")
+    assert (response.status_code, response.json()["type"]) == (400, "garlicfarm:bad-query")
+    assert node.farm.confirmed == 0
+
+
+async def test_client_asks_for_it_with_every_page(node: FakeNode, url: str) -> None:
+    for number in range(5):
+        node.farm.commit(b"%d" % number)
+    async with node.client(url, "rita") as client:
+        assert len([entry async for entry in client.log("farm")]) == 5
+        assert await client.state("farm") == (5, b"snapshot")
+        assert node.farm.confirmed == 0
+        values = [entry.value async for entry in client.log("farm", limit=4, linearizable=True)]
+        assert values == [b"0", b"1", b"2", b"3", b"4", b"confirmed 1", b"confirmed 2"]
+        assert await client.state("farm", linearizable=True) == (8, b"snapshot")
+        _, commit_index = await client.page("farm", 0, linearizable=True)
+        assert commit_index == 9
+
+
+ASKED: list[Callable[[AdminClient], Awaitable[object]]] = [
+    lambda client: client.page("farm", 0, linearizable=True),
+    lambda client: client.state("farm", linearizable=True),
+]
+
+
+@pytest.mark.parametrize("ask", ASKED)
+@pytest.mark.parametrize("error", [NotLeader(2, None), NoQuorum("cut off")])
+async def test_client_goes_on_until_a_node_is_confirmed(
+    node: FakeNode,
+    url: str,
+    tmp_path: Path,
+    ask: Callable[[AdminClient], Awaitable[object]],
+    error: GarlicFarmError,
+) -> None:
+    node.farm.confirm_error = error
+    async with node.client(url, "rita") as client:
+        with pytest.raises(type(error)):
+            await ask(client)
+    other = FakeNode(tmp_path / "other")
+    urls = [f"{url}?pin={node.pin}"]
+    async with other.running() as other_url:
+        urls.append(f"{other_url}?pin={other.pin}")
+        async with AdminClient(urls, user="rita", password=PASSWORDS["rita"][1]) as client:
+            await ask(client)
+    assert (node.farm.confirmed, other.farm.confirmed) == (0, 1)
+
+
+@pytest.mark.parametrize("ask", ASKED)
+async def test_follower_that_knows_the_leaders_url_leads_the_client_there(
+    node: FakeNode, url: str, tmp_path: Path, ask: Callable[[AdminClient], Awaitable[object]]
+) -> None:
+    leader = FakeNode(tmp_path / "leader")
+    async with leader.running() as its_url, node.client(url, "rita") as client:
+        node.farm.confirm_error = NotLeader(2, f"ssl://b.example:1?pin={leader.pin}")
+        node.farm.url_of_leader = its_url
+        await ask(client)
+        await ask(client)
+    assert leader.farm.confirmed == 2
+
+
+async def test_leader_with_too_many_reads_is_asked_no_further(node: FakeNode, url: str) -> None:
+    node.farm.confirm_error = ProposalDropped("too-many-reads")
+    async with node.client(url, "rita") as client:
+        with pytest.raises(ProposalDropped) as refused:
+            await client.page("farm", 0, linearizable=True)
+    assert refused.value.reason == "too-many-reads"
