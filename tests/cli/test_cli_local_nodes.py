@@ -385,14 +385,14 @@ def test_configuration_in_somebody_elses_directory_cannot_be_read(
 
 
 def test_node_that_cannot_say_where_it_is_ends_with_7(
-    here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    here: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(["node", "init", "--host", "127.0.0.1", "--admin-url", "https://127.0.0.1:0"]) == 0
     monkeypatch.setenv("GARLICFARM_LISTENER__0__URL", "ssl://127.0.0.1:0")
     (here / "data/admin.url.part").mkdir()
-    capsys.readouterr()
+    capfd.readouterr()
     assert run(["node", "start"]) == 7
-    assert capsys.readouterr().err.endswith(f"cannot write {here / 'data/admin.url.part'}: Is a directory\n")
+    assert capfd.readouterr().err.endswith(f"cannot write {here / 'data/admin.url.part'}: Is a directory\n")
 
 
 def test_config_check_reports_plugins_and_files_at_once(here: Path, capsys: Capture) -> None:

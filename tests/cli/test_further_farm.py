@@ -159,7 +159,7 @@ def test_token_for_another_node_names_the_id_that_it_needs(node: Config) -> None
         add_joining_farm(node, "", replace(TOKEN, id=7))
 
 
-def test_node_that_is_refused_by_the_further_farm_is_as_it_was(tmp_path: Path, capsys: Capture) -> None:
+def test_node_that_is_refused_by_the_further_farm_is_as_it_was(tmp_path: Path, capfd: Capture) -> None:
     """Nobody answers at the token's endpoint, and the node's own farm runs all the while."""
     (port,) = free_ports(1)
     node = make(tmp_path / "node", port)
@@ -171,7 +171,7 @@ def test_node_that_is_refused_by_the_further_farm_is_as_it_was(tmp_path: Path, c
     assert run([*arguments, "--listen", "ssl://127.0.0.1:1"]) == 2
     assert contents(node.base_dir) == before
     assert run(arguments) == 3
-    assert "is removed again" in capsys.readouterr().err
+    assert "is removed again" in capfd.readouterr().err
     left = contents(node.base_dir)
     assert [name for name in left if "barn" in name] == []
     assert left["garlicfarm.toml"] == before["garlicfarm.toml"]

@@ -55,7 +55,14 @@ def test_log_words_on_the_metrics_page_are_those_of_the_code() -> None:
                 path.read_text(encoding="utf-8"),
             )
         )
-    computed = {"became-follower", "became-candidate", "became-leader", "farm-failed", "removed"}
+    computed = {
+        "became-follower",
+        "became-candidate",
+        "became-leader",
+        "farm-failed",
+        "lines-dropped",
+        "removed",
+    }
     assert said == logged | computed
 
 
