@@ -10,7 +10,8 @@
 
 * Listed are the usable leaves of recent members, at most 16: those of lowest cost, then lowest hash.
 * ``cost``, 0 … 15, is that of the member, by the score of its newest status: a step of 1/16 of the range
-  each, 0 the best. It stays until the score is more than half a step outside of its own step. A leaf
+  each, 0 the best. It stays until the score is more than half a step outside of its own step, as seen
+  after each status of that member and each administrative entry. A leaf
   that several members report gets the lowest of their costs, and the latest of their ends.
 * ``end_date`` is farm time + the lifetime in force (one hour, unless administrators set another), or the
   end of the leaf's LeaseSet if its status reports one and that is earlier. What ended by farm time is not

@@ -68,7 +68,7 @@ class FarmState(msgspec.Struct, kw_only=True):
     records: dict[int, Member] = {}
     """the current members, and removed ones that still hold"""
     notes: dict[str, int] = {}
-    """user -> last sequence; of more than 1,024 the one with the lowest goes"""
+    """user -> last sequence; of more than 1,024 the one with the lowest (then first by name) goes"""
     skipped: dict[str, int] = {}
 
 

@@ -6,18 +6,22 @@ which is also the snapshot. Same log, same bytes, on every server. Nobody's cloc
 members' clocks are compared. Interval (30 s), R (3), margin (50,000), weights, lifetime and excluded
 leaves are those of `policy`: what committed administrative entries say, else these constants.
 
-**What one entry does.** An entry that is not valid, or comes from no current member ("not a member"),
-or whose ``sequence`` is not above the last applied one of its poster ("repeated", D17; the poster is
-the member ``id``, or the user ``by`` of a note) is counted by that reason and changes nothing else. So
-is one dated more than ten years past farm time, if that is past 2020 ("years ahead"): a note, or a
-status while at least three members are recent. After every other entry and every Configuration the
-points below are evaluated once, in this order.
+**What one entry does.** An entry is counted by the first of these that is true of it, and changes nothing
+else: it is not valid (`status`); it is an order that cannot be obeyed (`Policy.check`), or a note, or a
+status while at least three members are recent, dated more than ten years past farm time, if that is
+past 2020 ("years ahead"); it comes from no current member ("not a member"); its ``sequence`` is not
+above the last applied one of its poster ("repeated", D17; the poster is the member ``id``, or the user
+``by`` of a note). After every other entry but notes, and every Configuration, the points below are
+evaluated once, in this order. A member that a Configuration removes is forgotten with all that is kept
+of it, at once or when it no longer holds (point 6); its statuses count against nobody from then on, also
+if it should return.
 
 1. *Recent.* A member's newest status is its last one in the log; interval and R of the member are those
-   which that status names (else the farm's at that index). For each interval in use by some member's
-   newest status, a status is *counted* for its poster if its date differs by at least 0.9 of that
-   interval from the poster's previously counted one for that interval (the first is counted; what was
-   counted for an interval that is in use no more is forgotten). A member is recent unless it has no
+   which that status names (else the farm's at that index). For each interval in use by the newest status
+   of some member, or removed one that still holds, a status is *counted* for its poster if its date
+   differs by at least 0.9 of that interval from the poster's previously counted one for that interval
+   (the first is counted, and so is the first after a status of that poster at which that interval was
+   not in use). A member is recent unless it has no
    status, or more than half of the other current members have each posted R statuses after its newest
    one that are counted for its interval and name a ``config.node.applied`` ≥ the index of its newest.
 2. *Farm time*: the lower median of the recent members' newest dates; unchanged while nobody is recent.
@@ -28,12 +32,12 @@ points below are evaluated once, in this order.
 5. *Publisher.* Eligible members fall into groups: the sanctioned behind the others, within that mode
    ``on`` before ``auto``; only the foremost group that has members counts. If the incumbent is not in
    it, the member with the highest score is named, the lowest id among equals. If it is, it stays, unless
-   the poster of this status, in the same group, now has led by the margin or more at three consecutive
-   statuses of its own that are counted for its own interval: then the poster is named. A change of
-   publisher sets all leads, and the count of failures below, to 0.
-   *Sanction*: a publisher that posts ``publishing=false`` R times in a row, in statuses begun when it
-   was due to start (``applied`` ≥ that index; without the figure, a higher log index), is sanctioned
-   until its 10 R-th status after that.
+   the poster of this status, another one of the same group, now has led by the margin or more at three
+   consecutive statuses of its own that are counted for its own interval (others change nothing): then
+   the poster is named. A change of publisher sets all leads, and the count of failures below, to 0.
+   *Sanction*: a publisher that posts ``publishing=false`` R times in a row, R as in the last of them, is
+   sanctioned until its 10 R-th status after that. Statuses that lack the key, or were not begun when it
+   was due to start (``applied`` below that index), neither count nor break the row.
 6. *Holders*: members named and not yet released. One that is no longer named is released by a status of
    its own without ``publishing=true`` and with ``applied`` ≥ the index that took the role from it, or
    by not being recent. A member removed by a Configuration is kept and judged until it is released. The

@@ -331,7 +331,7 @@ class NaiveFold:
         began = said.index - 1 if said.applied is None else said.applied
         due = poster == self.publisher and self.due_since is not None and began >= self.due_since
         said.judged = due and said.publishing is not None
-        if self.failures(poster) >= said.R:
+        if said.judged and self.failures(poster) >= said.R:
             self.sanctions[poster] = said
         self._decide(said.index, said)
         if said.published_ms is not None and said.published_ms <= self.farm_time_ms + 600_000:
