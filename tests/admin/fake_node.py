@@ -27,8 +27,8 @@ LOCAL_PASSWORD = "local's"
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that must come about; fail where it does not."""
-    with trio.fail_after(5):
+    """Wait for something that must come about, on a busy machine too; fail where it does not."""
+    with trio.fail_after(20):
         while not condition():  # noqa: ASYNC110  (what is waited for has no event)
             await trio.sleep(0.01)
 

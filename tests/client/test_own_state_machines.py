@@ -40,6 +40,9 @@ async def farm_of_three(
             for node_id in farm.nodes:
                 nursery.start_soon(farm.start, node_id)
         with trio.fail_after(DEADLINE_S):
+            async with farm.nodes[1].client() as client:
+                while not (await client.status(farm.name))["leader"]:  # noqa: ASYNC110 - other processes elect it
+                    await trio.sleep(0.05)
             yield farm
 
 
@@ -101,8 +104,10 @@ async def test_nodes_with_an_application_of_their_own_judge_fold_and_restore(tmp
         expected = {str(number % 7): str(number) for number in range(23, 30)}
         assert await states(farm, index) == [expected] * 3
         for node_id in farm.nodes:
+            snapshots = farm.nodes[node_id].directory / "data" / "farms" / "farm" / "snapshots"
+            while not list_snapshots(snapshots):  # noqa: ASYNC110 - it is taken beside the answers
+                await trio.sleep(0.05)
             await farm.kill(node_id)
-            assert list_snapshots(farm.nodes[node_id].directory / "data" / "farms" / "farm" / "snapshots")
         async with trio.open_nursery() as nursery:
             for node_id in farm.nodes:
                 nursery.start_soon(farm.start, node_id)
