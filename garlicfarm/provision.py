@@ -2,7 +2,8 @@
 A node that joins a farm gets the farm's secret and a genesis without a Configuration: it is to be told that.
 
 All or nothing: everything is made in a hidden directory beside its place and moved there at the end;
-what exists is never touched. Only this makes stores (D12): a running node never does. ::
+what exists is never touched, but for what a command that was killed left in that hidden directory. Only
+this makes stores (D12): a running node never does. ::
 
     DIRECTORY/garlicfarm.toml
     DIRECTORY/data/                node.json  users  local.password  tls/  secrets/  farms/<farm>/
@@ -10,14 +11,14 @@ what exists is never touched. Only this makes stores (D12): a running node never
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
 import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ import msgspec
 from garlicfarm.certificates import make_certificate
 from garlicfarm.config import load
 from garlicfarm.config.forms import is_dial_url
-from garlicfarm.errors import ConfigError, StorageError, StorageMissing
+from garlicfarm.errors import ConfigError, StorageError, StorageInUse, StorageMissing
 from garlicfarm.identity import write_secret_file
 from garlicfarm.storage import DataDirectory, Genesis, create_store, schema
 from garlicfarm.storage.directory import fsync_path
@@ -67,6 +68,7 @@ ALGORITHM_VERSION = 1
 ADMIN_PORT = 27151
 CONFIG_NAME = "garlicfarm.toml"
 LOCAL_USER = "local"
+STAGING = ".garlicfarm-new"
 
 
 class FarmPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,9 +180,10 @@ def _check_free(directory: Path) -> None:
 
 def create_farm(out: Path, members: Mapping[int, MemberPlan], farm: FarmPlan | None = None) -> MadeFarm:
     """Make all nodes of a farm at once, each in its own directory ``out/node-<id>``; ``out`` must not
-    exist. The genesis of each names all of them. Raises as `create_node` does.
+    exist, unless a command that was killed left it. The genesis of each names all of them. Raises as
+    `create_node` does.
     """
-    if out.exists():
+    if out.exists() and not (out / STAGING).exists():
         raise ConfigError([f"{out} is there already; nothing was overwritten"])
     if not members:
         raise ConfigError(["a farm needs at least one member"])
@@ -334,15 +337,20 @@ def _write(path: Path, data: bytes, mode: int = 0o600) -> None:
 @contextmanager
 def _staging(target: Path) -> Iterator[Path]:
     """A directory whose contents are moved into ``target`` when the block ends well; else nothing is
-    left of it. What is in ``target`` already is not overwritten."""
-    new = not target.exists()
+    left of it. What is in ``target`` already is not overwritten. What a process that was killed left of
+    its own is cleared away: whoever still works there holds the flock of ``target``."""
+    new, staging = not target.exists(), target / STAGING
     try:
         target.mkdir(mode=0o700, parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=".garlicfarm-", dir=target))
+        turn = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise StorageError(f"cannot make {target}: {error.strerror}") from error
     moved: list[Path] = []
     try:
+        fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if staging.exists():
+            shutil.rmtree(staging)
+        staging.mkdir(mode=0o700)
         yield staging
         # "data" goes before "garlicfarm.toml": a configuration is never seen without its store.
         for child in sorted(staging.iterdir()):
@@ -352,9 +360,16 @@ def _staging(target: Path) -> Iterator[Path]:
         staging.rmdir()
         fsync_path(target)
         fsync_path(target.absolute().parent)
+    except BlockingIOError as error:
+        raise StorageInUse(f"another process makes nodes in {target}") from error
     except BaseException as error:
-        for path in (staging, target) if new else (staging, *moved):
+        for path in (staging, *moved):
             shutil.rmtree(path, ignore_errors=True)
+        if new:
+            with suppress(OSError):  # somebody else put something into it
+                target.rmdir()
         if isinstance(error, OSError):
             raise StorageError(f"cannot make {target}: {error}") from error
         raise
+    finally:
+        os.close(turn)

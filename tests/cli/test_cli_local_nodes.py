@@ -6,15 +6,20 @@ import errno
 import io
 import json
 import re
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import garlicfarm.provision
 from garlicfarm.certificates import pin_of_file
 from garlicfarm.cli import run
 from garlicfarm.config import load
-from garlicfarm.errors import ConfigError, StorageError
+from garlicfarm.errors import ConfigError, StorageError, StorageInUse
 from garlicfarm.farm.base64 import encode
 from garlicfarm.identity import read_secret_file
 from garlicfarm.provision import FarmPlan, MemberPlan, create_farm, create_node
@@ -168,6 +173,61 @@ def test_create_node_losing_a_race_overwrites_nothing(
     with pytest.raises(ConfigError, match=r"garlicfarm\.toml is there already"):
         create_node(tmp_path, 1, MemberPlan(endpoint="ssl://a.example:1"))
     assert everything_in(tmp_path) == {"garlicfarm.toml": b"theirs"}
+
+
+KILLED = """
+import os, signal, sys
+import garlicfarm.cli, garlicfarm.provision
+garlicfarm.provision.create_store = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+garlicfarm.cli.run(sys.argv[1:])
+"""
+CREATE = [
+    "farm",
+    "create",
+    "--out",
+    "out",
+    "--member",
+    "1=ssl://a.example:1",
+    "--member",
+    "2=ssl://b.example:1",
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "made"),
+    [
+        (["node", "init", "--host", "a.example"], {"garlicfarm.toml", "data"}),
+        (CREATE, {"node-1", "node-2"}),
+    ],
+    ids=["node init", "farm create"],
+)
+def test_command_that_was_killed_leaves_nothing_once_it_is_repeated(
+    here: Path, arguments: list[str], made: set[str]
+) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    there = here / "out" if arguments is CREATE else here
+    assert list(there.rglob("*.secret"))
+    assert run(arguments) == 0
+    assert {path.name for path in there.iterdir()} == made
+
+
+def test_command_leaves_alone_what_another_process_makes_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = MemberPlan(endpoint="ssl://a.example:1")
+    make = garlicfarm.provision.create_store
+
+    def meanwhile(*arguments: Any) -> None:
+        before = everything_in(tmp_path)
+        with pytest.raises(StorageInUse, match="another process"):
+            create_node(tmp_path / "new", 2, plan)
+        assert everything_in(tmp_path) == before
+        make(*arguments)
+
+    monkeypatch.setattr("garlicfarm.provision.create_store", meanwhile)
+    create_node(tmp_path / "new", 1, plan)
+    assert load(tmp_path / "new/garlicfarm.toml", {}).node.id == 1
 
 
 def test_farm_create_stores_share_genesis_and_secret(here: Path, capsys: Capture) -> None:
