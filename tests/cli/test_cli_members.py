@@ -129,7 +129,10 @@ def test_refusal_that_passes_is_waited_for(
     assert len(farm.changes) == 3
 
 
-def test_node_that_does_not_lead_names_the_leader_and_where_to_ask(farm: FakeFarm, capsys: Capture) -> None:
+def test_node_that_does_not_lead_names_the_leader_and_where_to_ask(
+    farm: FakeFarm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("garlicfarm.cli.member.PATIENCE_S", 1.5)
     farm.post_error = NotLeader(2, "ssl://b.example:1?pin=sha256-abc")
     for arguments in (["remove", "3"], ["remove", "1", "--force"]):
         assert run(["member", *arguments]) == Exit.NO_QUORUM
