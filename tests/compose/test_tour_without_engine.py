@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -74,5 +75,25 @@ def test_tour_fails_where_the_images_cannot_be_built_though_packages_can_be_had(
     calls = engine(programs, '"garlicfarm-tour build"')
     ended = take(programs)
     assert ended.returncode == 1
-    assert calls.read_text().count("probe.yaml build") == 2
+    assert calls.read_text().count("probe.yaml build") == 3
     assert calls.read_text().count("garlicfarm-tour build") == 2
+
+
+@pytest.mark.parametrize("late", [1, 2], ids=["first", "second"])
+def test_tour_whose_packages_do_not_come_in_time_is_no_failure(
+    programs: Path, monkeypatch: pytest.MonkeyPatch, late: int
+) -> None:
+    calls = engine(programs)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    tour = runpy.run_path(str(TOUR))
+    monkeypatch.setitem(tour["build"].__globals__, "BUILD_TIMEOUT_S", 1.0)
+    install(
+        programs,
+        "docker",
+        f"""echo "$*" >>{calls}
+        case "$*" in *"garlicfarm-tour build"*) [ $(grep -c "garlicfarm-tour build" {calls}) -lt {late} ] ||
+            exec sleep 20; exit 1;; esac""",
+    )
+    with pytest.raises(tour["Unavailable"], match="the packages have not come in 1 s"):
+        tour["build"](["node1"])
+    assert calls.read_text().count("garlicfarm-tour build") == late
