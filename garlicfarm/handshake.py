@@ -146,13 +146,15 @@ class Guard:
     :param deadline_s: for a whole handshake, with the TLS handshake where that is still to come.
     :param per_address: unauthenticated sockets at one time from one address (IPv6: one /64).
     :param total: unauthenticated sockets at one time; one more, and the oldest is closed.
+    :param longest_delay_s: of the answer to a wrong password. Whoever gave it by mistake should hear so
+        before it gives up.
     :param on_rejected: told once of every connection that is not let in, before it is answered, with
         a fixed word: those of `Rejected`, or busy, timeout, broken. It must not raise. ``challenge`` is
         the ordinary first half of a login, and ``stale`` costs an honest peer one more stream.
 
-    Wrong passwords delay their answer, twice as long each time from the same address, up to half the
-    deadline. A peer whose address is not its own (``address_is_peer`` False) is bounded by ``total``
-    and the first delay alone.
+    Wrong passwords delay their answer, twice as long each time from the same address: with all its sockets
+    in use, it guesses ``per_address`` times in the longest delay. A peer whose address is not its own
+    (``address_is_peer`` False) is bounded by ``total`` and the first delay alone.
     """
 
     def __init__(
@@ -161,12 +163,14 @@ class Guard:
         deadline_s: float = 10.0,
         per_address: int = 16,
         total: int = 256,
+        longest_delay_s: float = 5.0,
         on_rejected: Callable[[Peer, str], None] = lambda peer, reason: None,
     ) -> None:
         self.deadline_s = deadline_s
         self.on_rejected = on_rejected
         self._per_address = per_address
         self._total = total
+        self._longest_delay_s = longest_delay_s
         self._sockets: Counter[str] = Counter()
         self._admitted: dict[trio.CancelScope, None] = {}  # the oldest first
         self._failures: dict[str, tuple[int, float]] = {}
@@ -208,7 +212,7 @@ class Guard:
         self._failures[bucket] = (count, now_s)
         if len(self._failures) > _REMEMBERED_ADDRESSES:
             del self._failures[next(iter(self._failures))]
-        return min(_FIRST_DELAY_S * 2.0 ** min(count - 1, 30), self.deadline_s / 2)
+        return min(_FIRST_DELAY_S * 2.0 ** min(count - 1, 30), self._longest_delay_s)
 
 
 def _bucket(peer: Peer) -> str:

@@ -369,10 +369,12 @@ class Node:
         url = Endpoint.parse(listener.url)
         names = listener.farms or tuple(self._members)
         gates = {name: self._members[name].gate for name in names}
-        # As long as a member that dials us would wait, where that is longer (D3).
-        patience_s = max(self._members[name].farm.section.raft.rpc_timeout_s for name in names)
+        # How long members that dial us wait to be let in (D3).
+        patience_s = [self._members[name].farm.section.raft.rpc_timeout_s for name in names]
         guard = Guard(
-            deadline_s=max(HANDSHAKE_TIMEOUT_S, patience_s), on_rejected=partial(self._rejected, url.scheme)
+            deadline_s=max(HANDSHAKE_TIMEOUT_S, *patience_s),
+            longest_delay_s=min(patience_s) / 2,
+            on_rejected=partial(self._rejected, url.scheme),
         )
         handler = partial(self._serve_stream, url.scheme, gates, guard)
         await self._transport(url.scheme).serve(url, handler, task_status=task_status)

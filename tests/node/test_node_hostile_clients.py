@@ -25,7 +25,7 @@ from garlicfarm.node import node as node_module
 from garlicfarm.node import session as session_module
 from garlicfarm.wire import encode_request, encode_response
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
-from tests.node.cluster import Cluster, Wire, client_request, cluster
+from tests.node.cluster import ALONE, Cluster, Wire, client_request, cluster
 
 EVIL = "127.0.0.66"
 CONTENTS = b"ENTRY-CONTENTS"
@@ -399,6 +399,17 @@ async def test_hostile_client_costs_its_own_connection_and_one_log_line(
     assert all(fields["address"] == EVIL for fields in told)
     everything = "\n".join(line for _, _, line in log.lines)
     assert not [secret for secret in SECRETS if secret in everything]
+
+
+async def test_member_with_a_wrong_secret_hears_so_each_time_before_it_gives_up(tmp_path: Path) -> None:
+    """Later each time, but for ever within the second that it waits to be let in."""
+    raft = {**ALONE, "rpc_timeout_s": 1.0}
+    async with cluster(tmp_path, raft=raft) as farm:
+        for _ in range(6):  # twice as late each time, the last would take 5 s and more
+            begun = trio.current_time()
+            with trio.fail_after(3), pytest.raises(AuthError, match="password is wrong"):
+                await farm.login("2", "of another secret", source=EVIL)
+        assert trio.current_time() - begun >= 0.5
 
 
 def resident_bytes() -> int:
