@@ -11,10 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from garlicfarm.testing.processes import free_ports
 
-ECHO: dict[str, Any] = runpy.run_path(str(Path(__file__).with_name("echo.py")))
+HERE = Path(__file__).parent
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(HERE)
+    ECHO: dict[str, Any] = runpy.run_path(str(HERE / "echo.py"))
+    FARM: dict[str, Any] = runpy.run_path(str(HERE / "farm_over_i2p.py"))
 TUNNELS = {1: "one.b32.i2p:27150", 2: "two.b32.i2p:27150"}
 
 
@@ -80,3 +87,36 @@ def test_echo_blames_no_router_where_a_listener_is_silent_itself(
 ) -> None:
     with pytest.raises(AssertionError, match="behind router 2 does not answer at its own place"):
         ask({1, 2}, {1})
+
+
+@pytest.fixture
+def pairs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What the echo tells the farm's test: none is silent, unless the list is added to."""
+    told: list[tuple[int, int]] = []
+    monkeypatch.setitem(FARM["check_routers"].__globals__, "silent", lambda sides: told)
+    return told
+
+
+@pytest.mark.parametrize("takes_s", [1.0, 130.0, 230.0])
+async def test_farm_that_comes_about_no_later_than_so_long_after_an_echo_is_well(
+    pairs: list[tuple[int, int]], autojump_clock: trio.testing.MockClock, takes_s: float
+) -> None:
+    begun = trio.current_time()
+
+    async def come_about() -> str:
+        await trio.sleep_until(begun + takes_s)
+        return "there"
+
+    assert await FARM["in_time"]("it", {}, come_about) == "there"
+
+
+@pytest.mark.parametrize(("silent", "error"), [([], AssertionError), ([(1, 3)], FARM["Unreached"])])
+async def test_farm_that_does_not_come_about_is_its_routers_fault_only_where_they_are_silent(
+    pairs: list[tuple[int, int]],
+    autojump_clock: trio.testing.MockClock,
+    silent: list[tuple[int, int]],
+    error: type[Exception],
+) -> None:
+    pairs += silent
+    with pytest.raises(error):
+        await FARM["in_time"]("it", {}, trio.sleep_forever)

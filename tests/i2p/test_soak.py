@@ -86,6 +86,34 @@ def test_soak_without_i2pd_says_so(must_run: str, code: int, tmp_path: Path) -> 
     assert "apt-get install i2pd" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("silent", "failures", "error"),
+    [([], 0, None), ([], 1, None), ([], 2, "Violation"), ([(1, 3)], 1, "Unreached")],
+    ids=["at-once", "after-an-echo", "never", "silent"],
+)
+async def test_soak_that_does_not_begin_is_its_routers_fault_only_where_they_are_silent(
+    monkeypatch: pytest.MonkeyPatch, silent: list[tuple[int, int]], failures: int, error: str | None
+) -> None:
+    world = SOAK["Soak"].begin.__globals__
+    monkeypatch.setitem(world["check_routers"].__globals__, "silent", lambda sides: silent)
+    left = [Violation("not every node reached every other one")] * failures
+
+    async def lead() -> dict[str, Any]:
+        return status(leader=1)
+
+    async def connected(within_s: float) -> None:
+        if left:
+            raise left.pop()
+
+    soak = SimpleNamespace(lead=lead, connected=connected, tell=lambda *_, **__: None)
+    if error is None:
+        await world["Soak"].begin(soak, {})
+    else:
+        with pytest.raises(world[error]):
+            await world["Soak"].begin(soak, {})
+    assert not left
+
+
 class Answers:
     """An admin client that answers posts by what there is; then never."""
 
