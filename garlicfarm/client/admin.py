@@ -6,6 +6,8 @@ nothing: it could not be reached, or it said so. Anything else is `OutcomeUnknow
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -329,9 +331,24 @@ def _path(farm: str, what: str) -> str:
 
 def _object(response: httpx.Response) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(response.content, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        body = json.loads(response.content.decode(), parse_int=_integer, parse_float=_fraction)
+    except ValueError as error:
         raise RemoteProtocolError("not a JSON object", f"answer of {response.url.path}") from error
+    if not isinstance(body, dict):
+        raise RemoteProtocolError("not a JSON object", f"answer of {response.url.path}")
+    return body
+
+
+# What a status has under keys that nobody knows may be too large for any type: such a number stays text.
+
+
+def _integer(text: str) -> int | str:
+    return int(text) if len(text) < 20 else text
+
+
+def _fraction(text: str) -> float | str:
+    number = float(text)
+    return number if math.isfinite(number) else text
 
 
 def _place(response: httpx.Response) -> tuple[int, int]:

@@ -308,6 +308,20 @@ async def test_ranking_holds_the_newest_statuses_where_they_are_asked_for(
     problem(await http.get("/v1/farms/farm/ranking?statuses=1"), 400, "bad-query")
 
 
+async def test_status_with_numbers_that_no_type_holds_keeps_nobody_from_the_others(
+    node: FakeNode, url: str
+) -> None:
+    """Keys unknown to us may have any value: an entry with these is valid, and kept byte for byte."""
+    numbers = {"router.x": "1e400", "y": "-" + "9" * 5000, "z": "0.5", "u": str(2**63 - 1)}
+    status = msgspec.Raw(b"{" + ",".join(f'"{key}":{text}' for key, text in numbers.items()).encode() + b"}")
+    rows = [{"id": 1, "status": status, "age_s": 1.5}, {"id": 2, "status": None}]
+    node.farm.ranking = lambda **_: {"members": rows}  # type: ignore[method-assign]
+    async with node.client(url, "rita") as client:
+        first, second = (await client.ranking("farm", statuses=True))["members"]
+    assert first["status"] == numbers | {"z": 0.5, "u": 2**63 - 1}
+    assert (first["age_s"], second) == (1.5, {"id": 2, "status": None})
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_post_of_more_than_a_mebibyte_is_refused(
     node: FakeNode, http: httpx.AsyncClient, chunked: bool
