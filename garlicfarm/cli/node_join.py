@@ -112,7 +112,7 @@ def join(
                         directory.rmdir()
             click.echo(f"what was made in {directory} is removed again", err=True)
         raise
-    except* trio.TooSlowError:
+    except* (trio.TooSlowError, KeyboardInterrupt):
         click.echo("not a member yet; repeat the command, and it goes on where it ended", err=True)
         raise
     click.echo(
@@ -299,11 +299,13 @@ class _Enrolment:
 
     def _look(self) -> bool:
         """Show how far it is; whether that is farther than it was."""
-        index, held = self._farm.status()["last_index"], self._snapshot_bytes()
+        status, held = self._farm.status(), self._snapshot_bytes()
+        index: int = status["last_index"]
+        known = max(self._last_index, status["leader_commit"] or 0)  # 0: no leader has told yet
         if held:
             self._show("receiving a snapshot, bytes", held, None)
         elif index:
-            self._show("catching up, entries", index, max(index, self._last_index))
+            self._show("catching up, entries", index, max(index, known) if known else None)
         far, self._far = self._far, (index, held)
         return far != self._far
 

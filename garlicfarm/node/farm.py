@@ -60,6 +60,14 @@ BUSY_SHARE = 6  # for each turn that sends to members far behind, so much time i
 BATCH_BYTES = 1 << 20
 MESSAGE_HEADER_BYTES = 45
 
+_LEADERS = {
+    MessageType.APPEND_ENTRIES_REQUEST,
+    MessageType.SYNC_LOG_REQUEST,
+    MessageType.JOIN_CLUSTER_REQUEST,
+    MessageType.INSTALL_SNAPSHOT_REQUEST,
+}
+"""Requests in which a leader says how far it has committed."""
+
 
 class Store(Storage, Protocol):
     """What a farm reads: `garlicfarm.storage.LogStore`, or one in memory."""
@@ -172,7 +180,7 @@ class Farm:
         self._next_token = 0
         self._slots: dict[int, Slot] = {}
         self._leader = 0
-        self._leader_commit = (0, 0)  # who last appended here, and up to where it had committed
+        self._leader_commit = (0, 0)  # who last led here, and up to where it had committed
         self._role = Role.FOLLOWER
         self._servers: tuple[ClusterServer, ...] = ()
         self._publisher: int | None = None
@@ -356,7 +364,7 @@ class Farm:
     def heard_from(self, member: int, request: Request) -> None:
         """A request came in from ``member`` (0: a client)."""
         self.metrics.count_message(request.type.name, "in")
-        if request.type is MessageType.APPEND_ENTRIES_REQUEST:
+        if request.type in _LEADERS:
             self._leader_commit = (member, request.commit_index)
         if member:
             self.peers.heard_from(member)

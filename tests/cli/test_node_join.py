@@ -3,6 +3,7 @@ is left of a join that was cut off."""
 
 from __future__ import annotations
 
+import re
 import signal
 import stat
 import subprocess
@@ -93,6 +94,7 @@ class Joiner:
         self.file = directory / "token"
         self.write(self.token)
         self.port = free_ports(1)[0]
+        self.said = ""  # by the last one that was cut off
 
     def write(self, token: JoinToken) -> None:
         self.file.unlink(missing_ok=True)
@@ -110,7 +112,7 @@ class Joiner:
     async def join_until(self, word: str, then: Callable[[trio.Process], object]) -> int:
         """Start to join, and do ``then`` when the command has said ``word``; its exit code."""
         command = [*COMMAND, *map(str, self.command())]
-        said = b""
+        said = bytearray()
         async with trio.open_nursery() as nursery:
             process = await nursery.start(
                 partial(trio.run_process, command, stderr=subprocess.PIPE, check=False)
@@ -124,6 +126,7 @@ class Joiner:
                 then(process)
                 async for data in process.stderr:
                     said += data
+                self.said = said.decode()
                 return int(await process.wait())
         raise AssertionError("unreachable: the block returns")
 
@@ -264,9 +267,14 @@ async def test_join_cut_off_goes_on_with_the_same_files(tmp_path: Path) -> None:
         code = await joiner.join_until("invited", lambda process: process.kill())
         assert code == -signal.SIGKILL
         before = joiner.files()
+        code = await joiner.join_until("catching up", lambda process: process.send_signal(signal.SIGINT))
+        assert (code, "it goes on where it ended" in joiner.said) == (Exit.INTERRUPTED, True), joiner.said
         done = await joiner.join()
         assert done.code == 0, done.err
         assert joiner.files() == before
+        shown = re.findall(r"catching up, entries \d+ of (\d+)", done.err)
+        assert shown, done.err
+        assert min(map(int, shown)) >= last, "how much there is, though the leader was asked before"
         assert await members(farm) == [1, 2, 3, 4]
         node = await take_in(farm, joiner)
         async with node.client() as client:
