@@ -50,6 +50,12 @@ def add(options: Options, name: str, role: Any, password_file: Path | None) -> N
 @shared_options("config")
 def remove(options: Options, name: str) -> None:
     """Remove NAME."""
+    from garlicfarm.cli.remote import LOCAL_USER
+
+    if name == LOCAL_USER:
+        raise click.UsageError(
+            f"as {name} the commands on this machine log in; without it none of them could"
+        )
     _store(options).remove(name)
 
 

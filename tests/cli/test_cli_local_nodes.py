@@ -369,6 +369,13 @@ def test_user_add_list_remove(here: Path, capsys: Capture, monkeypatch: pytest.M
     assert "there is no user 'ann'" in capsys.readouterr().err
 
 
+def test_user_remove_keeps_the_one_that_the_commands_here_are(here: Path, capsys: Capture) -> None:
+    assert run(["node", "init"]) == 0
+    assert run(["user", "remove", "local"]) == 2
+    assert "as local the commands on this machine log in" in capsys.readouterr().err
+    assert UserStore(here / "data/users").list() == [("local", "admin")]
+
+
 def test_user_add_refuses_readable_password_file_and_digits(
     here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
