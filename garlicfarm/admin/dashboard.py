@@ -100,7 +100,10 @@ class Dashboard:
     async def page(self, request: Request, user: str) -> Response:
         """The page about the farm that ``?farm=`` names, else the first one."""
         query = request.query_params
-        farm = self._farm(query.get("farm") or next(iter(self._node.farms), ""))
+        try:
+            farm = self._farm(query.get("farm") or next(iter(self._node.farms), ""))
+        except Problem as problem:
+            return self._html("refused.html", problem.status, problem=problem, leader_url=None)
         lines = await self._histories.setdefault(farm.farm, History()).lines(farm)
         status = farm.status()
         return self._html(

@@ -304,4 +304,7 @@ async def test_farms_have_a_page_each(node: FakeNode, url: str) -> None:
         assert "any bytes" in page.text
         assert "Who publishes" not in page.text
         assert [link["href"] for link in page.named("a")] == ["/?farm=farm", "/?farm=other"]
-        assert (await client.get("/?farm=none")).status_code == 404
+        none = await client.get("/?farm=none")
+        assert (none.status_code, none.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+        assert "no farm of that name" in Texts(none.text).text
+        assert {link["href"] for link in Texts(none.text).named("a")} == {"/"}
