@@ -394,11 +394,12 @@ MISBEHAVIOURS = {
 async def test_server_that_misbehaves_raises_router_error_in_time(
     control_server, make, raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_client, "TIMEOUT_S", 0.3)
     control_server.raw = raw
     async with make(url=control_server.url) as router:
-        with trio.fail_after(3), pytest.raises(RouterError, match=r"127\.0\.0\.1") as caught:
-            await router.get_local_router_status()
+        with monkeypatch.context() as patch:
+            patch.setattr(_client, "TIMEOUT_S", 0.3)
+            with trio.fail_after(3), pytest.raises(RouterError, match=r"127\.0\.0\.1") as caught:
+                await router.get_local_router_status()
         assert not isinstance(caught.value, NotSupported)
         control_server.raw = None
         assert await router.get_local_router_status() == CAPTURED_STATUS
