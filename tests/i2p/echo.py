@@ -8,8 +8,8 @@ What an answer tells: streams pass there and back between the very destinations 
 port of the same tunnel, over the same sessions of the routers. Then nodes that do not reach each other have
 a defect. What silence tells: nobody gets an answer there now, nodes included. It does not tell why: were it
 something in the way nodes use streams that sets routers at odds, it would look the same. And a pair that was
-silent for long may just have come back: give the nodes some time after an answer. Before nodes start it is not
-asked: that they find one another where first streams lead nowhere is part of what they promise.
+silent for long may just have come back: give the nodes some time after an answer. Before nodes start it is
+not asked: that they find one another where first streams lead nowhere is part of what they promise.
 
 Of the standard library alone, and nothing of the transport's, whose defects it must not share. As a program,
 where the loopback of one router is: ``echo.py LONGEST_S LISTENER_PORT PROXY_PORT NAME:PORT…``; prints which
