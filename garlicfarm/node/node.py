@@ -65,6 +65,14 @@ from garlicfarm.users import UserStore
 __all__ = ["APPLICATIONS", "Node", "serve"]
 
 HANDSHAKE_TIMEOUT_S = 10.0
+HARMLESS = {
+    "stale",  # after a restart of ours every right password comes over an old nonce first, and at once again
+    "timeout",  # whoever looks which ports are open says nothing
+    "closed",  # nor that; and of a member's streams, all but the first that is let in are closed
+    "broken",
+    "gone",
+}
+"""Why a connection is not let in, where nobody has said anything wrong."""
 SESSIONS_PER_USER = 16
 PLAIN_SESSIONS = 256  # where there are no users, of all together
 
@@ -385,8 +393,7 @@ class Node:
         self.metrics.listener_rejected.labels(scheme, reason).inc()
         if reason == "password":
             self.metrics.auth_failures.labels("").inc()
-        # After a restart of ours every right password comes over an old nonce first, and at once again.
-        level = logging.INFO if reason == "stale" else logging.WARNING
+        level = logging.INFO if reason in HARMLESS else logging.WARNING
         # One cause for all addresses: whoever floods us may have many.
         self._log.log(level, "rejected", address=peer.address, reason=reason, transport=scheme)
 
