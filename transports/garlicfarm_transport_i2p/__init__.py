@@ -226,7 +226,8 @@ class I2PTransport(Transport):
         *,
         task_status: trio.TaskStatus[Endpoint],
     ) -> NoReturn:
-        """See `Transport.serve`. Whoever comes, comes from the tunnel: addresses tell nothing."""
+        """See `Transport.serve`. Whoever comes, comes from the tunnel: an address is 127.0.0.1, or
+        as cheap as a new destination (README.md)."""
         self.check_url(url)
         await serve_tcp(self, url, handler, address_is_peer=False, task_status=task_status)
 
