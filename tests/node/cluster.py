@@ -144,12 +144,13 @@ class Cluster:
         return Endpoint.parse(self.endpoints[node_id])
 
     def favour(self, leader: int) -> None:
-        """Let a node that does not run yet stand for election before all others."""
+        """Let a node that does not run yet stand for election before all others, and once more if nobody
+        was let in yet the first time."""
         for node_id, directory in self.directories.items():
             if node_id != leader:
                 file = directory / "garlicfarm.toml"
-                text = file.read_text().replace("timeout_min_s = 0.6", "timeout_min_s = 1.5")
-                file.write_text(text.replace("timeout_max_s = 1.2", "timeout_max_s = 2.0"))
+                text = file.read_text().replace("timeout_min_s = 0.6", "timeout_min_s = 3.0")
+                file.write_text(text.replace("timeout_max_s = 1.2", "timeout_max_s = 4.0"))
 
     async def start(self, *ids: int) -> None:
         async with trio.open_nursery() as nursery:
