@@ -184,6 +184,16 @@ class Link:
             for spare in let_in:
                 await trio.aclose_forcefully(spare.stream)
 
+    async def try_handshake(self) -> None:
+        """Connect once more, beside the connection that may be up, only to see whether that comes about now:
+        `handshake` tells."""
+        try:
+            established = await self._connected()
+        except* CONNECTION_ERRORS:
+            pass
+        else:
+            await close(established.stream)
+
     async def _race(self, let_in: list[Established]) -> None:
         """Until one attempt is let in; the first one that fails ends all."""
         async with trio.open_nursery() as nursery:

@@ -61,11 +61,17 @@ class Members:
         self._serving = False
         self._left = trio.Event()  # the leader says that this member is removed
         self._out = trio.Event()  # the applied Configuration says so
+        self._change: Proposal | None = None  # the last one that this member proposed
 
     @property
     def removed(self) -> dict[int, str]:
         """Id and last endpoint of everybody whose removal is applied here."""
         return {member: at for member, at in self.ever.items() if member not in self._current}
+
+    @property
+    def changing(self) -> bool:
+        """Whether this member, as the leader, is changing the Configuration."""
+        return self._change is not None and not self._change.done.is_set()
 
     def restored(self, configuration: Configuration, ever: Sequence[ClusterServer]) -> None:
         """The application goes on from a snapshot with this Configuration, in which ``ever`` were members."""
@@ -161,7 +167,7 @@ class Members:
         with trio.move_on_after(farm.answer_timeout_s):
             while True:
                 applied, start = farm.applied_index, partial(farm.raw.propose_conf_change, change)
-                proposal = farm.posts.propose(start)
+                self._change = proposal = farm.posts.propose(start)
                 await proposal.begun.wait()
                 if proposal.dropped is None or proposal.dropped.reason != "nothing-committed-yet":
                     break

@@ -51,6 +51,7 @@ from garlicfarm.logs import EventLogger
 from garlicfarm.master_key import read_master_key
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.node.farm import Farm
+from garlicfarm.node.handover import HandOver
 from garlicfarm.node.poster import Poster
 from garlicfarm.node.publisher import Publisher
 from garlicfarm.node.retention import Retention
@@ -359,6 +360,7 @@ class Node:
         loopback = Endpoint.parse(self.admin_url).host in ("127.0.0.1", "::1", "localhost")
         admin_url = None if loopback else self.admin_url
         nursery.start_soon(Poster(farm, application, member.router, publisher, lease, admin_url).run)
+        nursery.start_soon(HandOver(farm, application).run)
 
     # ------------------------------------------------------------------ listening
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
 import trio
@@ -224,6 +224,13 @@ class Peers:
         about; None before the first one has ended."""
         peer = self._peers.get(member)
         return peer.link.handshake if peer else None
+
+    async def try_handshakes(self, members: Iterable[int]) -> None:
+        """Have `handshake` tell of now: a connection that is up may be idle, and lead nowhere."""
+        async with trio.open_nursery() as nursery:
+            for member in members:
+                if peer := self._peers.get(member):
+                    nursery.start_soon(peer.link.try_handshake)
 
     def error(self, member: int) -> str | None:
         """Why the connection is down, None if it is up or was never tried."""

@@ -57,9 +57,32 @@ class Poster:
         self._admin_url = admin_url
         self._section: FarmSection = farm.section
         self._sequence = 0
+        self._posted = trio.Event()
+        self._sensed: frozenset[int] = frozenset()  # silent members that were tried since they are
 
     async def run(self) -> NoReturn:
         """Post until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._sense)
+            await self._post_all()
+        raise AssertionError("unreachable: it posts for ever")
+
+    async def _sense(self) -> NoReturn:
+        """After each status: of members that have fallen silent, see anew which this node reaches, and where
+        that is one, whether it reaches all others as well. Their connections may be up only because nothing
+        was sent on them, and who reaches more than the leader is made leader (`garlicfarm.node.handover`)."""
+        peers, application = self._farm.peers, self._application
+        while True:
+            await self._posted.wait()
+            self._posted = trio.Event()
+            others = frozenset(application.members) - {self._farm.node_id}
+            silent = frozenset(member for member in others if not application.recent(member))
+            await peers.try_handshakes(silent)
+            if any((test := peers.handshake(member)) and test[1] for member in silent):
+                await peers.try_handshakes(others - silent)
+            self._sensed = silent
+
+    async def _post_all(self) -> NoReturn:
         while self._farm.applied_index == 0:  # nothing is known of the farm before it has a leader
             await self._farm.wait_applied(0)
         if self._publisher is not None:
@@ -82,6 +105,7 @@ class Poster:
                     self._lease.committed(begun_ms)
             except EntryRefused as error:
                 self._farm.log.error("status-refused", cause=str(error))
+            self._posted.set()
             due = await self._next_turn(due, named_ms)
 
     async def _next_turn(self, last_due: float, named_ms: int) -> float:
@@ -144,8 +168,11 @@ class Poster:
         )
 
     def _remote_router(self, member: int) -> RemoteRouter:
-        """What this node's own handshakes say of the other member's router (D9)."""
+        """What this node's own handshakes say of the other member's router (D9); of one that is silent, those
+        that were made since it is."""
         handshake, newest = self._farm.peers.handshake(member), self._application.newest(member)
+        if member not in self._sensed and not self._application.recent(member):
+            handshake = None
         router = newest[1].router if newest else None
         info = router.last_published_ri if router else None
         return RemoteRouter(

@@ -311,6 +311,26 @@ async def test_two_streams_let_in_at_once_leave_one(autojump_clock: Clock) -> No
         nursery.cancel_scope.cancel()
 
 
+async def test_handshake_that_is_tried_leaves_the_connection_that_is_up_alone(autojump_clock: Clock) -> None:
+    told = Told()
+    connect, far = opens_after(0.1, 0.2, math.inf, math.inf, math.inf)
+    async with trio.open_nursery() as nursery:
+        under_test = link(connect, told)
+        nursery.start_soon(under_test.run)
+        await trio.sleep(0.2)
+        await under_test.try_handshake()
+        assert under_test.handshake == (pytest.approx(0.2), True)
+        assert await far[1].receive_some() == b""
+        await under_test.try_handshake()
+        assert under_test.handshake == (pytest.approx(TIMEOUT_S), False)
+        assert under_test.connected
+        assert told.changes == ["up"]
+        with trio.move_on_after(0.01) as waited:
+            await far[0].receive_some()
+        assert waited.cancelled_caught
+        nursery.cancel_scope.cancel()
+
+
 async def test_failure_of_a_later_stream_is_told_at_once(autojump_clock: Clock) -> None:
     told, begun = Told(), list[float]()
 

@@ -154,3 +154,18 @@ async def test_sign_of_life_ends_the_wait_before_the_next_attempt(autojump_clock
         assert trio.current_time() == begun
         assert network.peers.contact_age_s(2) == 0
         nursery.cancel_scope.cancel()
+
+
+async def test_handshakes_are_tried_with_who_is_named_and_tell_of_now(autojump_clock: Clock) -> None:
+    network = Network("a", "b", "c")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(network.peers.run)
+        await network.follow("1@x", "2@a", "3@b", "4@c")
+        network.up = {"b"}
+        network.dialled.clear()
+        await network.peers.try_handshakes([2, 3, 5])
+        assert sorted(network.dialled) == [(2, "a"), (3, "b")]
+        tests = [network.peers.handshake(member) for member in (2, 3, 4)]
+        assert [test is not None and test[1] for test in tests] == [False, True, True]
+        assert [network.peers.connected(member) for member in (2, 3, 4)] == [True, True, True]
+        nursery.cancel_scope.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -45,7 +46,9 @@ class FakeFarm:
         )
         self.log = SimpleNamespace(warning=self._note, error=self._note)
         self.handshakes: dict[int, tuple[float, bool]] = {}
-        self.peers = SimpleNamespace(handshake=self.handshakes.get)
+        self.now: dict[int, tuple[float, bool]] = {}  # how it is where it is tried anew
+        self.tried: list[set[int]] = []
+        self.peers = SimpleNamespace(handshake=self.handshakes.get, try_handshakes=self._try)
         self.applied_index = 1
         self.posted: list[bytes] = []
         self.times: list[float] = []
@@ -55,6 +58,11 @@ class FakeFarm:
 
     def _note(self, event: str, **fields: object) -> None:
         self.notes.append(event)
+
+    async def _try(self, members: Collection[int]) -> None:
+        self.tried.append(set(members))
+        await trio.sleep(1)
+        self.handshakes |= {member: self.now[member] for member in members if member in self.now}
 
     async def post_entry(self, entry: bytes, author: int) -> tuple[int, int]:
         self.posted.append(entry)
@@ -163,6 +171,7 @@ async def test_status_says_how_the_handshakes_with_the_other_members_went(autoju
     info = destination(3)  # a router info begins with an identity of this shape
     router = RouterStatus(last_published_ri=base64.encode(base64.decode_destination(info) + b"addresses"))
     farm.application.apply(1, 1, encode_status(status(3, T0, router=router)))
+    farm.application.apply(2, 1, encode_status(status(2, T0)))
     farm.handshakes[2] = (0.0125, True)
     await run_for(1, poster)
     farm.handshakes |= {2: (5.0, False), 3: (0.02, True)}
@@ -175,6 +184,26 @@ async def test_status_says_how_the_handshakes_with_the_other_members_went(autoju
             {"hash": hash_, "member": 3, "connectTest": {"ms": 20, "ok": True}},
         ],
     ]
+
+
+@pytest.mark.parametrize("reached", [True, False])
+async def test_status_says_of_a_silent_member_only_how_handshakes_since_then_went(
+    reached: bool, autojump_clock: Clock
+) -> None:
+    """And where it is reached, handshakes with all others are made anew as well."""
+    farm, _, poster = made()
+    farm.application.apply(1, 1, encode_status(status(2, T0)))
+    farm.handshakes |= {2: (0.01, True), 3: (0.02, True)}  # member 3 never posted; its connection is idle
+    farm.now = {2: (0.03, False), 3: (0.04, reached)}
+    with trio.move_on_after(INTERVAL_S + 1):
+        await poster.run()
+    told = [
+        {one["member"]: one.get("connectTest") for one in json.loads(entry)["remoteRouters"]}
+        for entry in farm.posted
+    ]
+    old, silent = {"ms": 10, "ok": True}, {"ms": 40, "ok": reached}
+    assert told == [{2: old, 3: None}, {2: {"ms": 30, "ok": False} if reached else old, 3: silent}]
+    assert farm.tried[:2] == ([{3}, {2}] if reached else [{3}, {3}])
 
 
 class HangingRouter:

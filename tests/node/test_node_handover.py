@@ -1,0 +1,320 @@
+"""A leader that cannot reach a member lets one lead that can; nobody else makes it do so."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from functools import partial
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm.config import RaftSection
+from garlicfarm.config.model import PRESETS
+from garlicfarm.errors import NoQuorum
+from garlicfarm.farm.documents import ConnectTest, RemoteRouter
+from garlicfarm.farm.lease import Lease
+from garlicfarm.farm.state import FarmApplication
+from garlicfarm.farm.status import encode_status
+from garlicfarm.node import handover
+from garlicfarm.node import poster as poster_module
+from garlicfarm.node.handover import HandOver, better_placed
+from garlicfarm.node.members import Members
+from garlicfarm.node.poster import Poster
+from garlicfarm.raft import Change, ConfChange
+from garlicfarm.testing.cluster import Cluster, cluster
+from tests.farm.scripted_log import T0, configuration, status
+
+Clock = trio.testing.MockClock
+RAFT = msgspec.convert(PRESETS["i2p"], RaftSection)
+INTERVAL_S = 30.0
+IN_TIME_S = 8 * INTERVAL_S
+"""Silent for R = 3 intervals; tried within one, said within one; said R times in a row; and an election."""
+PAUSE_S = 1200.0
+"""Not an hour: that much less time is simulated."""
+
+
+class Posting:
+    """A `Cluster` whose nodes post statuses and hand over, all by the simulated clock."""
+
+    def __init__(self, nodes: Cluster, nursery: trio.Nursery) -> None:
+        self.nodes = nodes
+        self.scopes = {node: trio.CancelScope() for node in nodes.running}
+        for node in nodes.running:
+            nursery.start_soon(self._post, node)
+
+    async def _post(self, node: int) -> None:
+        farm, application = self.nodes.farm(node), self.fold(node)
+        with self.scopes[node]:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(Poster(farm, application, None, None, Lease(), None).run)
+                nursery.start_soon(HandOver(farm, application).run)
+
+    def fold(self, node: int) -> FarmApplication:
+        application = self.nodes.application(node)
+        assert isinstance(application, FarmApplication)
+        return application
+
+    async def settled(self) -> tuple[int, list[int]]:
+        """The leader and the others, once all have posted."""
+        leader = await self.nodes.leader()
+        fold = self.fold(leader)
+        with trio.fail_after(3 * INTERVAL_S):
+            while not all(fold.recent(member) for member in fold.members):
+                await self.nodes.farm(leader).wait_applied(self.nodes.farm(leader).applied_index)
+        return leader, sorted(self.nodes.running - {leader})
+
+    def part(self, *pairs: tuple[int, int]) -> None:
+        for one, other in pairs:
+            self.nodes.partition({one}, {other})
+
+    def terms(self) -> list[int]:
+        return [self.nodes.farm(node).raw.term for node in sorted(self.nodes.running)]
+
+    async def back(self, member: int, among: Collection[int], within_s: float) -> None:
+        """A new status of a member, applied by these."""
+        before = self.fold(min(among)).last_sequence(member)
+        with trio.fail_after(within_s):
+            for node in among:
+                farm, fold = self.nodes.farm(node), self.fold(node)
+                while fold.last_sequence(member) <= before or not fold.recent(member):
+                    await farm.wait_applied(farm.applied_index)
+
+
+@pytest.fixture(autouse=True)
+def simulated_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statuses are dated by the simulated clock too."""
+    clock = SimpleNamespace(time_ns=lambda: (1_800_000_000 + round(trio.current_time())) * 10**9)
+    monkeypatch.setattr(poster_module, "time", clock)
+    monkeypatch.setattr(handover, "PAUSE_S", PAUSE_S)
+
+
+@asynccontextmanager
+async def posting(size: int) -> AsyncIterator[Posting]:
+    async with (
+        cluster(size, application=partial(FarmApplication, "farm"), raft=RAFT) as nodes,
+        trio.open_nursery() as nursery,
+    ):
+        yield Posting(nodes, nursery)
+        nursery.cancel_scope.cancel()
+
+
+def handed_over(caplog: pytest.LogCaptureFixture) -> list[tuple[int, int, str]]:
+    """From, to, and the members that were missed, of each hand-over."""
+    fields = [getattr(record, "garlicfarm_fields", {}) for record in caplog.records]
+    return [(f["node"], f["peer"], f["unreachable"]) for f in fields if f.get("event") == "handing-over"]
+
+
+@pytest.mark.parametrize("size", [3, 5])
+async def test_leader_that_cannot_reach_a_member_hands_over_and_the_member_is_back(
+    size: int, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with posting(size) as farm:
+        leader, (lost, *others) = await farm.settled()
+        terms = farm.terms()
+        farm.part((leader, lost))
+        await farm.back(lost, farm.nodes.running, IN_TIME_S)
+        assert handed_over(caplog) == [(leader, others[0], str(lost))]
+        assert set(farm.terms()) == {max(terms) + 1}
+        await trio.sleep(1.5 * PAUSE_S)  # the pair is parted still, and nobody hands back
+        assert set(farm.terms()) == {max(terms) + 1}
+        assert farm.nodes.farm(lost).leader_id == others[0]
+
+
+@pytest.mark.parametrize("out", [True, False], ids=["to-the-member", "from-the-member"])
+async def test_one_way_that_leads_nowhere_is_enough(
+    out: bool, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with posting(3) as farm:
+        leader, (lost, other) = await farm.settled()
+        way = (f"node{leader}", f"node{lost}")
+        farm.nodes.network.blocked.add(way if out else way[::-1])
+        await farm.back(lost, farm.nodes.running, IN_TIME_S)
+        assert handed_over(caplog) == [(leader, other, str(lost))]
+
+
+@pytest.mark.parametrize("dead", ["killed", "hanging"])
+async def test_dead_member_costs_no_leader_though_idle_connections_to_it_are_up(
+    dead: str, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with posting(3) as farm:
+        leader, (lost, other) = await farm.settled()
+        terms = farm.terms()
+        if dead == "killed":
+            farm.scopes[lost].cancel()
+            await farm.nodes.kill(lost)
+        else:
+            farm.part((leader, lost), (other, lost))
+            assert farm.nodes.farm(other).peers.connected(lost)
+        await trio.sleep(PAUSE_S)
+        assert handed_over(caplog) == []
+        assert set(farm.terms()) == set(terms)
+        assert not farm.fold(leader).recent(lost)
+
+
+async def test_member_that_the_leader_reaches_again_soon_enough_costs_no_leader(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with posting(3) as farm:
+        leader, (lost, _) = await farm.settled()
+        fold, silent_since = farm.fold(leader), farm.nodes.farm(leader).applied_index + 1
+        farm.part((leader, lost))
+        with trio.fail_after(IN_TIME_S):
+            while not better_placed(fold, leader, {lost: silent_since}):
+                await farm.nodes.farm(leader).wait_applied(farm.nodes.farm(leader).applied_index)
+                if fold.recent(lost):
+                    silent_since = farm.nodes.farm(leader).applied_index + 1
+        await trio.sleep(
+            1
+        )  # it was said once: of a router that was restarted each other one learns when it can
+        farm.nodes.heal()
+        await farm.back(lost, farm.nodes.running, 2 * INTERVAL_S)
+        await trio.sleep(IN_TIME_S)
+        assert handed_over(caplog) == []
+        assert farm.nodes.farm(leader).is_leader
+
+
+async def test_leader_stays_where_everybody_misses_somebody(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with posting(4) as farm:
+        leader, (lost, one, other) = await farm.settled()
+        terms = farm.terms()
+        farm.part((leader, lost), (one, other))
+        assert farm.nodes.farm(one).peers.connected(other)  # by an idle connection, which proves nothing
+        await trio.sleep(3 * PAUSE_S)
+        assert handed_over(caplog) == []
+        assert farm.nodes.farm(leader).is_leader
+        assert set(farm.terms()) == set(terms)
+
+
+async def test_links_that_come_and_go_cost_each_member_the_lead_once_in_the_pause_at_most(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever leads cannot reach the same third member for six minutes of each seven."""
+    pauses = 4
+    async with posting(3) as farm:
+        _, (lost, _) = await farm.settled()
+        terms = farm.terms()
+        begun = trio.current_time()
+        while trio.current_time() < begun + pauses * PAUSE_S:
+            farm.part((await farm.nodes.leader(farm.nodes.running - {lost}), lost))
+            await trio.sleep(360)
+            farm.nodes.heal()
+            await trio.sleep(60)
+        told = handed_over(caplog)
+        assert pauses <= len(told) <= 2 * pauses
+        assert max(farm.terms()) == max(terms) + len(told)
+
+
+async def test_nothing_is_handed_over_while_the_members_change(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with posting(3) as farm:
+        leader, (lost, *_) = await farm.settled()
+        with monkeypatch.context() as changing:
+            changing.setattr(Members, "changing", property(lambda members: True))
+            farm.part((leader, lost))
+            await trio.sleep(2 * IN_TIME_S)
+            assert handed_over(caplog) == []
+        await farm.back(lost, farm.nodes.running, IN_TIME_S)
+
+
+async def test_members_change_until_the_change_is_committed(autojump_clock: Clock) -> None:
+    async with posting(3) as farm:
+        members = farm.nodes.farm((await farm.settled())[0]).members
+        newcomer = await farm.nodes.enlist()
+        async with trio.open_nursery() as nursery:
+            assert not members.changing
+            nursery.start_soon(members.change, ConfChange(Change.ADD, newcomer))
+            with trio.fail_after(INTERVAL_S):
+                while not members.changing:  # noqa: ASYNC110
+                    await trio.sleep(0.0001)
+        assert not members.changing
+
+
+async def test_hand_over_that_fails_is_told_and_tried_again_after_the_pause(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody(members: Members, to: int) -> int:
+        raise NoQuorum("nobody")
+
+    async with posting(3) as farm:
+        leader, (lost, *_) = await farm.settled()
+        with monkeypatch.context() as failing:
+            failing.setattr(Members, "step_down", nobody)
+            farm.part((leader, lost))
+            await trio.sleep(IN_TIME_S + PAUSE_S / 2)
+        events = [getattr(record, "garlicfarm_fields", {}).get("event") for record in caplog.records]
+        assert (events.count("handing-over"), events.count("not-handed-over")) == (1, 1)
+        assert farm.nodes.farm(leader).is_leader
+        await farm.back(lost, farm.nodes.running, PAUSE_S / 2 + INTERVAL_S)
+        assert len(handed_over(caplog)) == 2
+
+
+# ------------------------------------------------------------------ whom, by what is in the log
+
+
+class Log:
+    """Five members, of whom 2 … 5 say whom they reach; each round is an interval."""
+
+    def __init__(self) -> None:
+        self.fold = FarmApplication("farm")
+        self.fold.configure(1, configuration(1, 2, 3, 4, 5, index=1))
+        self.index, self.date = 1, T0
+
+    def say(self, member: int, reached: str, *, applied: int | None = None) -> int:
+        """``reached``: "1+ 5-" for member 1 and not member 5."""
+        tests = tuple(
+            RemoteRouter(member=int(word[:-1]), connect_test=ConnectTest(ms=1, ok=word.endswith("+")))
+            for word in reached.split()
+        )
+        begun = self.index if applied is None else applied
+        said = {"sequence": self.index, "applied": begun, "remote_routers": tests}
+        entry = encode_status(status(member, self.date + member, **said))
+        self.index += 1
+        self.fold.apply(self.index, 1, entry)
+        return self.index
+
+    def rounds(self, count: int, *members: int) -> None:
+        for _ in range(count):
+            self.date += 1000
+            for member in members:
+                self.say(member, "")
+
+
+def test_better_placed_is_who_reaches_all_the_others_and_one_that_is_missed() -> None:
+    log = Log()
+    log.rounds(1, 1, 2, 3, 4, 5)
+    log.rounds(4, 1, 2, 3, 4)
+    assert not log.fold.recent(5)
+    missing = {5: log.index}
+    assert better_placed(log.fold, 1, missing) == {}
+    log.say(2, "1+ 3+ 4- 5+")  # not 4, whom the leader reaches
+    log.say(3, "1+ 2+ 4+")  # of 5 it says nothing
+    at = log.say(4, "1+ 2+ 3+ 5+")
+    assert better_placed(log.fold, 1, missing) == {4: at}
+    assert better_placed(log.fold, 1, {5: at}) == {}  # begun before it was known that 5 is missed
+    assert better_placed(log.fold, 1, {}) == {}
+    log.say(4, "1+ 2+ 3+ 5-")
+    assert better_placed(log.fold, 1, missing) == {}
+
+
+def test_better_placed_first_is_who_reaches_most_then_the_lowest_id_and_nobody_who_is_silent() -> None:
+    log = Log()
+    log.rounds(5, 1, 2, 3, 4)
+    missing = {4: log.index, 5: log.index}
+    indexes = {
+        2: log.say(2, "1+ 3+ 4+ 5-"),
+        3: log.say(3, "1+ 2+ 4+ 5+"),
+    }
+    assert list(better_placed(log.fold, 1, missing).items()) == [(3, indexes[3]), (2, indexes[2])]
+    indexes[2] = log.say(2, "1+ 3+ 4+ 5+")
+    assert list(better_placed(log.fold, 1, missing)) == [2, 3]
+    log.rounds(4, 1, 3, 4, 5)
+    assert not log.fold.recent(2)
+    at = log.say(3, "1+ 2+ 4+ 5+")
+    assert better_placed(log.fold, 1, missing) == {3: at}
