@@ -23,7 +23,7 @@ from garlicfarm.errors import (
 )
 from garlicfarm.raft import Refusal
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
-from tests.node.cluster import cluster, password_of
+from tests.node.cluster import STEADY, cluster, password_of
 
 Clock = trio.testing.MockClock
 TIMEOUT_S = 3.0
@@ -140,7 +140,7 @@ async def hanging_server() -> AsyncIterator[int]:
 
 
 async def test_many_tasks_share_one_connection_and_follow_a_new_leader(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3) as nodes, nodes.client() as client:
+    async with cluster(tmp_path, 3, raft=STEADY) as nodes, nodes.client() as client:
         await nodes.leader()
         indexes: list[int] = []
 
