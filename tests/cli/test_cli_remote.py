@@ -18,6 +18,7 @@ import pytest
 import trio
 
 from garlicfarm.cli import run
+from garlicfarm.errors import NotLeader
 from garlicfarm.provision import FarmPlan, MemberPlan, create_farm
 from tests.admin.fake_node import FakeNode
 
@@ -204,6 +205,19 @@ def test_log_tail_prints_what_is_held_as_json_lines(
     assert [json.loads(line)["index"] for line in capfdbinary.readouterr().out.splitlines()] == [4, 5]
     assert run(["log", "tail", "--after", "1"]) == 1
     assert b"the log starts at index 4" in capfdbinary.readouterr().err
+
+
+def test_log_tail_that_is_linearizable_prints_what_the_leader_confirms_or_nothing(
+    served: Served, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    served.commit(b"entry")
+    assert run(["log", "tail", "--linearizable"]) == 0
+    lines = [json.loads(line)["value"] for line in capfdbinary.readouterr().out.splitlines()]
+    assert lines == ["entry", "confirmed 1"]
+    served.node.farm.confirm_error = NotLeader(2, "ssl://b.example:1")
+    assert run(["log", "tail", "--linearizable"]) == 5
+    told = capfdbinary.readouterr()
+    assert (told.out, b"the leader is member 2" in told.err) == (b"", True)
 
 
 def test_log_tail_followed_shows_each_entry_and_ends_with_ctrl_c(
