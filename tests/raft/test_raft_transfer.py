@@ -42,8 +42,9 @@ def test_transfer_to_a_member_that_lags_first_brings_it_up_to_date() -> None:
     player = _leader()
     player.propose(b"x")
     player.transfer(3)
-    ((_, seq, request),) = player.sent(3)
-    assert request.type is APPEND
+    sent = player.sent(3)
+    assert [request.type for _, _, request in sent] == [APPEND]
+    _, seq, request = sent[0]
     player.answer(seq, request, 3)
     assert TIMEOUT in _kinds(player, 3)
 
