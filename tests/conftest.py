@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import runpy
 import shutil
 import signal
@@ -74,6 +75,18 @@ NEEDS: dict[str, Callable[[], str | None]] = {
 }
 """Marker → why its tests cannot run here, None if they can. No other test asks what a machine has; only
 those with the marker ``spark`` skip by themselves, since without Spark they cannot even be imported."""
+
+
+@pytest.fixture
+def logging_restored() -> Iterator[None]:
+    """`node start` sets up the log of its process, which here is ours."""
+    root, ours = logging.getLogger(), logging.getLogger("garlicfarm")
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()  # or they would be closed
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    ours.setLevel(logging.NOTSET)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -451,6 +451,7 @@ def test_configuration_in_somebody_elses_directory_cannot_be_read(
         assert capsys.readouterr().err == f"error: {expected}\n"
 
 
+@pytest.mark.usefixtures("logging_restored")
 def test_node_that_cannot_say_where_it_is_ends_with_7(
     here: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -178,18 +177,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory, port: int) -> Path:
     """A node that would start."""
     member = MemberPlan(endpoint=f"ssl://127.0.0.1:{port}", admin_url="https://127.0.0.1:0")
     return create_farm(tmp_path_factory.mktemp("whole") / "farm", {1: member}, PLAN).directories[1]
-
-
-@pytest.fixture
-def logging_restored() -> Iterator[None]:
-    """`node start` sets up the log of its process, which here is ours."""
-    root, ours = logging.getLogger(), logging.getLogger("garlicfarm")
-    handlers, level = root.handlers[:], root.level
-    root.handlers.clear()  # or they would be closed
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    ours.setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize("case", REFUSALS)

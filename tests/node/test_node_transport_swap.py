@@ -66,16 +66,17 @@ async def test_node_moves_from_ssl_to_i2p_to_wss_and_back_by_one_line(tmp_path: 
         ("nothing", ["no plugin 'nothing'", "installed: i2p, jraft, ssl, wss"]),
     ],
 )
+@pytest.mark.usefixtures("logging_restored")
 def test_listener_of_an_unknown_scheme_is_a_configuration_error(
-    scheme: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    scheme: str, words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["node", "init", str(tmp_path), "--host", "a.example"]) == 0
     file = tmp_path / "garlicfarm.toml"
     file.write_text(file.read_text().replace('url = "ssl://0.0.0.0', f'url = "{scheme}://127.0.0.1'))
-    capsys.readouterr()
+    capfd.readouterr()
     for command in (["config", "check"], ["node", "start"]):
         assert run([*command, "--config", str(file)]) == 2
-        told = capsys.readouterr().err
+        told = capfd.readouterr().err
         assert all(word in told for word in words), told
 
 
@@ -93,19 +94,20 @@ NO_HANDSHAKE = "has no handshake; it may listen on loopback only"
         (CERTIFICATE, "", "cannot listen on ssl://0.0.0.0:27150 without a certificate; set it in"),
     ],
 )
+@pytest.mark.usefixtures("logging_restored")
 def test_listener_that_cannot_start_is_refused_by_the_check_in_the_same_words(
-    lines: str, become: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    lines: str, become: str, problem: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["node", "init", str(tmp_path), "--host", "a.example"]) == 0
     file = tmp_path / "garlicfarm.toml"
     text = file.read_text()
     assert lines in text
     file.write_text(text.replace(lines, become, 1))
-    capsys.readouterr()
+    capfd.readouterr()
     told = []
     for command in (["config", "check"], ["node", "start"]):
         assert run([*command, "--config", str(file)]) == 2
-        told.append(capsys.readouterr().err)
+        told.append(capfd.readouterr().err)
         assert problem in told[-1]
     assert told[0] == told[1]
 
