@@ -31,7 +31,7 @@ lab: .venv/base ## a farm of three nodes on this machine, ranked by Spark (LAB="
 	else $(MAKE) --silent --no-print-directory .venv/spark && .venv/bin/garlicfarm lab --until ranked $(LAB); fi
 
 test: check ## ruff, mypy and the tests
-	.venv/bin/python -m pytest -m "not spark and not i2p" --must-run "$(MUST_RUN)"
+	.venv/bin/python -m pytest -m "not spark and not i2p" --must-run "$(MUST_RUN)" $(if $(SEED),--hypothesis-seed $(SEED))
 
 test-spark: .venv/test .venv/spark ## the tests that need Spark (installs it: about 560 MiB)
 	.venv/bin/python -m pytest -m spark --must-run spark tests/spark
