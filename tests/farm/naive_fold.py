@@ -141,7 +141,7 @@ class NaiveFold:
             elif key == "staleness":
                 policy["R"] = args["R"]
             elif key == "weights":
-                policy["weights"] = args
+                policy["weights"] = {name: args[name] for name in DEFAULTS["weights"]}
             elif key == "publisher":
                 policy.update({name: value for name, value in args.items() if value is not None})
             elif key == "override":

@@ -51,6 +51,7 @@ class Script:
         self.naive = NaiveFold("farm")
         self.farm = FarmApplication("farm")
         self.index = 0
+        self.began = chance.choice([T0] * 9 + [86_400_000])  # all clocks show 1970
         self.clocks = {member: chance.choice([0, 0, 0, 300, -10_000_000]) for member in range(1, 7)}
         self.sequences = dict.fromkeys(range(7), 0)
         self.posters: list[int] = []
@@ -115,13 +116,14 @@ class Script:
         return json.dumps({"cluster": "farm"} | entry, separators=(",", ":")).encode()
 
     def date(self, member: int) -> int:
-        now = T0 + self.index * 300 + self.clocks.get(member, 0) + self.chance.choice([0, 0, 100, -200])
+        now = self.began + self.index * 300 + self.clocks.get(member, 0)
+        now = max(now + self.chance.choice([0, 0, 100, -200]), 0)
         return self.chance.choice([now] * 60 + [0, T0, T0 + 400_000_000_000, 2**32 * 1000 - 1])
 
     def admin(self) -> dict[str, Any]:
         chance = self.chance
         parts = chance.sample(WEIGHTS, 2)
-        weights = dict.fromkeys([*WEIGHTS, "remote_sensing"], 0) | {parts[0]: 70, parts[1]: 30}
+        weights = dict.fromkeys([*WEIGHTS, "remote_sensing", "luck"], 0) | {parts[0]: 70, parts[1]: 30}
         action, args = chance.choice(
             [
                 ("interval", {"ms": chance.choice([1000, 3000])}),

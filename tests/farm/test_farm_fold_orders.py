@@ -149,7 +149,9 @@ def test_notes_are_deduplicated_per_user_and_remembered_for_a_bounded_number() -
     assert (log.farm.skipped, log.farm.last_sequence("alice")) == ({"repeated": 1}, 7)
     for number in range(1100):
         log.append(note(f"user{number}", 100 + number))
-    assert (log.farm.last_sequence("alice"), log.farm.last_sequence("user1099")) == (-1, 1199)
+    forgotten = [log.farm.last_sequence(name) for name in ("alice", "bob", "user0", "user75")]
+    assert forgotten == [-1] * 4  # those of the lowest sequences
+    assert (log.farm.last_sequence("user76"), log.farm.last_sequence("user1099")) == (176, 1199)
     assert len(json.loads(log.farm.snapshot())["notes"]) == 1024
 
 
