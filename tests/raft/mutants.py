@@ -416,7 +416,7 @@ MUTANTS = (
         "begins at 0 whatever the receiver holds",
         "leadership",
         [("way.offset = held", "way.offset = expected")],
-        "snapshots::follower_that_kept_pieces_gets_only_the_others_from_a_new_leader",
+        "snapshots_sent::follower_that_kept_pieces_gets_only_the_others_from_a_new_leader",
     ),
     Mutant(
         "snapshot",
