@@ -211,7 +211,7 @@ async def test_pipe_that_nobody_reads_holds_up_nobody_and_what_was_dropped_is_co
         return await trio.to_thread.run_sync(os.read, piped.end, size)
 
     with configured("info", "text", piped.stream):
-        with trio.fail_after(5):
+        with trio.fail_after(20):
             for number in range(1000):
                 log(number)
                 await trio.lowlevel.checkpoint()
@@ -240,7 +240,7 @@ def test_end_waits_for_a_pipe_that_nobody_reads_but_a_second(piped: Reader) -> N
     with configured("info", "text", piped.stream):
         logging.getLogger("library").warning("lost")
         begun = time.monotonic()
-    assert 0.9 < time.monotonic() - begun < 3
+    assert 0.9 < time.monotonic() - begun < 10
     assert len(piped.rest()) == 1  # lets the writer go
 
 
