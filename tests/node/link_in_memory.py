@@ -1,0 +1,94 @@
+"""A link, what it connects to, and what it tells: on streams in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+import trio.testing
+
+from garlicfarm.handshake import Established
+from garlicfarm.link import Backoff, Link
+from garlicfarm.wire import Limits, RequestDecoder, encode_response
+from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
+
+Clock = trio.testing.MockClock
+
+TIMEOUT_S = 2.0
+BACKOFF = Backoff(lambda: 0.5, first_s=0.1, longest_s=0.8)  # 0.1, 0.2, 0.4, 0.8, 0.8 …
+VOTE = Request(MessageType.REQUEST_VOTE_REQUEST, 1, 2, 1)
+POST = Request(MessageType.CLIENT_REQUEST, 1, 2, entries=(LogEntry(0, ValueType.APPLICATION, b"x"),))
+
+
+def answer(number: int = 0, *, to: Request = VOTE, source: int = 2) -> bytes:
+    kind = MessageType.APPEND_ENTRIES_RESPONSE if to.type is POST.type else MessageType(to.type + 1)
+    return encode_response(Response(kind, source, 1, 1, number, True))
+
+
+class Server:
+    """What a link connects to; ``behave(stream, number)`` is each connection's, closed at its end."""
+
+    def __init__(
+        self, behave: Callable[[trio.abc.Stream, int], Awaitable[None]], leftover: bytes = b""
+    ) -> None:
+        self.behave = behave
+        self.leftover = leftover
+        self.attempts: list[float] = []
+        self.nursery: trio.Nursery
+        self.pair: Callable[[], tuple[trio.abc.Stream, trio.abc.Stream]] = trio.testing.memory_stream_pair
+
+    async def connect(self) -> Established:
+        self.attempts.append(trio.current_time())
+        ours, theirs = self.pair()
+        self.nursery.start_soon(self._serve, theirs, len(self.attempts))
+        await trio.lowlevel.checkpoint()
+        return Established(ours, "farm", "1", frozenset(), None, None, self.leftover)
+
+    async def _serve(self, stream: trio.abc.Stream, number: int) -> None:
+        async with stream:
+            await self.behave(stream, number)
+
+
+class Told:
+    """What a link reports."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, int]] = []
+        self.failures: list[tuple[int, bool]] = []
+        self.changes: list[str] = []
+
+    def change(self, error: Exception | None) -> None:
+        self.changes.append("up" if error is None else f"{type(error).__name__}: {error}")
+
+
+def link(connect: Callable[[], Awaitable[Established]], told: Told, **more: object) -> Link:
+    options: dict[str, object] = {"server_id": 2, "timeout_s": TIMEOUT_S, "backoff": BACKOFF}
+    return Link(
+        connect,
+        on_answer=lambda tag, response: told.answers.append((tag, response.next_index)),
+        on_failure=lambda tag, sent: told.failures.append((tag, sent)),
+        on_change=told.change,
+        **(options | more),  # type: ignore[arg-type]
+    )
+
+
+async def silent(stream: trio.abc.Stream, number: int) -> None:
+    while await stream.receive_some():
+        pass
+
+
+async def closing(stream: trio.abc.Stream, number: int) -> None:
+    pass
+
+
+async def echoing(stream: trio.abc.Stream, number: int) -> None:
+    """Answers each request with its term as next_index."""
+    decoder = RequestDecoder(Limits())
+    while data := await stream.receive_some():
+        decoder.receive_data(data)
+        while (request := decoder.next_message()) is not None:
+            await stream.send_all(answer(request.term, to=request))
+
+
+def vote(term: int) -> Request:
+    return Request(MessageType.REQUEST_VOTE_REQUEST, 1, 2, term)
