@@ -206,9 +206,12 @@ class Node:
             store.restored = msgspec.structs.replace(store.restored, state=b"")  # it may be large
         writer: Writer
 
+        def check_state(state: bytes) -> None:
+            applications[section.application](section.name).restore(state)
+
         def make_writer(*report: Any) -> Writer:
             nonlocal writer
-            writer = Writer(store, *report)
+            writer = Writer(store, *report, check_state=check_state)
             return writer
 
         farm = Farm(

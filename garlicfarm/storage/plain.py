@@ -2,11 +2,13 @@
 
 There is no header, so that the farm that it is of cannot be told, and no checksum: the last piece is the
 one that says so, and two servers' snapshots of one index may differ, so that none is gone on with after
-another began. On the disk they are what all snapshots are (`garlicfarm.storage.snapshots`).
+another began. So the application itself says whether it can take one, before the old state goes. On the
+disk they are what all snapshots are (`garlicfarm.storage.snapshots`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,6 +16,7 @@ from garlicfarm.errors import StorageDamaged
 from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.storage.incoming import Incoming
 from garlicfarm.storage.outgoing import Outgoing
+from garlicfarm.storage.schema import Genesis
 from garlicfarm.storage.snapshots import (
     MAX_SNAPSHOT_BYTES,
     Snapshot,
@@ -27,7 +30,11 @@ __all__ = ["PlainIncoming", "PlainOutgoing"]
 
 
 class PlainIncoming(Incoming):
-    """Takes states. Arguments as for `Incoming`."""
+    """Takes states on which ``check(state)`` raises nothing. Other arguments as for `Incoming`."""
+
+    def __init__(self, directory: Path, genesis: Genesis, check: Callable[[bytes], None]) -> None:
+        super().__init__(directory, genesis)
+        self._check_state = check
 
     def _held_whole(self, whole: Path) -> tuple[int, SnapshotMeta]:
         snapshot = read_snapshot(whole)
@@ -45,6 +52,10 @@ class PlainIncoming(Incoming):
         born = (self._genesis.farm_id, self._genesis.application, self._genesis.algorithm)
         what = (request.last_log_index, request.last_log_term, request.configuration)
         snapshot = Snapshot(*born, *what, request.configuration.servers, part.read_bytes())
+        try:
+            self._check_state(snapshot.state)
+        except Exception as error:  # of whoever wrote the application
+            raise StorageDamaged(f"the application cannot take it: {error}") from error
         write_snapshot(self._directory, snapshot)
         part.unlink()
         return snapshot.meta

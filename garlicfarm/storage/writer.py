@@ -42,6 +42,8 @@ class Writer:
     disk, and ``store`` shows them already. ``on_batch(entries, seconds)`` likewise, for metrics;
     ``on_chunk(token, held, meta)`` once per piece of a snapshot (`Incoming.take`), and before it, where
     a piece was not taken for another reason than the last one, ``on_problem(sentence)``. None may raise.
+    ``check_state(state)`` raises, in the writer's thread, what the application has against a state that
+    came without anything else that tells whether it is sound.
     """
 
     def __init__(
@@ -51,14 +53,16 @@ class Writer:
         on_batch: Callable[[int, float], None] | None = None,
         on_chunk: Callable[[int, int, SnapshotMeta | None], None] | None = None,
         on_problem: Callable[[str], None] | None = None,
+        *,
+        check_state: Callable[[bytes], None] = lambda state: None,
     ) -> None:
         self._store = store
         self._on_durable = on_durable
         self._on_batch = on_batch
         self._on_chunk = on_chunk
         self._on_problem = on_problem
-        incoming = PlainIncoming if store.plain else Incoming
-        self._incoming = incoming(store.path.parent / SNAPSHOTS, store.genesis)
+        place = (store.path.parent / SNAPSHOTS, store.genesis)
+        self._incoming = PlainIncoming(*place, check_state) if store.plain else Incoming(*place)
         self._problem = ""
         # An int: delete all entries up to it. None: no more will come.
         self._queue: SimpleQueue[Persist | _Chunk | int | None] = SimpleQueue()

@@ -311,9 +311,9 @@ async def test_snapshot_pieces_out_of_order_or_with_holes_are_asked_for_again(
             answer = await piece(offset, data, done=done)
             assert (answer.accepted, answer.next_index) == (True, held), (offset, done)
             assert under_test.picture == before
-        if place is secured:  # a plain peer's snapshots are the application's bytes, whatever they are
-            assert (await piece(64, b"no snapshot at all", done=True)).next_index == 0
-            assert under_test.picture == before
+        # Of a plain peer it is the application's state, which the application has to take.
+        assert (await piece(64, b"no snapshot at all", done=True)).next_index == 0
+        assert under_test.picture == before
 
 
 @pytest.mark.parametrize("others", [(2, 3), (2,)])

@@ -23,8 +23,12 @@ def piece(
     return SnapshotSyncRequest(index, term, MEMBERS, offset, data, done)
 
 
+def any_state(state: bytes) -> None:
+    pass
+
+
 def test_pieces_become_a_snapshot_of_ours(tmp_path: Path) -> None:
-    incoming = PlainIncoming(tmp_path / "snapshots", GENESIS)
+    incoming = PlainIncoming(tmp_path / "snapshots", GENESIS, any_state)
     assert incoming.take(piece(0, b"one\n")) == (4, None)
     held, meta = incoming.take(piece(4, b"two\n", done=True))
     snapshot = read_snapshot(tmp_path / "snapshots" / "40-3.snap")
@@ -41,7 +45,7 @@ def test_pieces_become_a_snapshot_of_ours(tmp_path: Path) -> None:
 
 
 def test_piece_after_a_hole_and_one_that_is_not_the_last_make_nothing_whole(tmp_path: Path) -> None:
-    incoming = PlainIncoming(tmp_path, GENESIS)
+    incoming = PlainIncoming(tmp_path, GENESIS, any_state)
     assert incoming.take(piece(4, b"late", done=True)) == (0, None)
     assert incoming.take(piece(0, b"0123")) == (4, None)
     assert incoming.take(piece(6, b"hole", done=True)) == (4, None)
@@ -52,11 +56,24 @@ def test_piece_after_a_hole_and_one_that_is_not_the_last_make_nothing_whole(tmp_
 
 def test_state_larger_than_any_snapshot_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_module, "MAX_SNAPSHOT_BYTES", 10)
-    incoming = PlainIncoming(tmp_path, GENESIS)
+    incoming = PlainIncoming(tmp_path, GENESIS, any_state)
     assert incoming.take(piece(0, b"12345678")) == (8, None)
     assert incoming.take(piece(8, b"12345678")) == (0, None)
     assert "more than 10 bytes" in incoming.problem
     assert list(tmp_path.iterdir()) == []
+
+
+def test_state_that_the_application_cannot_take_is_refused_and_may_come_again(tmp_path: Path) -> None:
+    def numbers(state: bytes) -> None:
+        int(state)
+
+    incoming = PlainIncoming(tmp_path, GENESIS, numbers)
+    assert incoming.take(piece(0, b"12")) == (2, None)
+    assert incoming.take(piece(2, b"x", done=True)) == (0, None)
+    assert "the application cannot take it: invalid literal" in incoming.problem
+    assert list(tmp_path.iterdir()) == []
+    assert incoming.take(piece(0, b"123", done=True))[1] is not None
+    assert not incoming.problem
 
 
 def test_what_is_sent_is_the_state_alone(tmp_path: Path) -> None:
