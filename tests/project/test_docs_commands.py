@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = ("docs/tutorial.md", "docs/howto/users.md", "docs/howto/use-the-log.md", "README.md")
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n]*)\n(?P<body>.*?)^ *```$", re.MULTILINE | re.DOTALL)
-TIMEOUT_S = 90
+TIMEOUT_S = 240  # for some forty processes, one after another, on a machine that may have much else to do
 
 
 def blocks(page: str, info: str) -> list[str]:
