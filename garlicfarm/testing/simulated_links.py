@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from garlicfarm.http.digest import NONCE_LIFETIME_S
-from garlicfarm.link import Backoff
+from garlicfarm.link import ATTEMPTS, Backoff
 from garlicfarm.testing.simulated_network import Connection, Network, World
 from garlicfarm.wire.messages import Request
 
@@ -118,6 +118,7 @@ class SimulatedLink:
         self._connection: Connection | None = None
         self._queue: list[tuple[int, Request]] = []
         self._waiting = False
+        self._dialling = False
         self._stale_ms = 0  # until then a challenge is cached, which saves a round trip
         self._attempts = 0
         self._failures = 0
@@ -132,15 +133,27 @@ class SimulatedLink:
             self._network.send(self._connection, seq, request)
 
     def dial(self) -> None:
-        """Begin a connection; within the deadline it is there, or has failed."""
-        self._waiting = False
+        """Begin a connection, and again beside it each third of the deadline: within that one of them is
+        there, or all have failed."""
+        self._waiting, self._dialling = False, True
         self._attempts += 1
-        deadline = self._world.now + self._timeout_ms
-        at = self._network.opened(1 if self._world.now < self._stale_ms else 2)
-        if at is not None and at <= deadline and not self._is_cut():
-            self._world.at(at, self._open, deadline)
-        else:
-            self._world.at(deadline, self.lost, [])
+        for attempt in range(ATTEMPTS):
+            begin_ms = self._world.now + attempt * self._timeout_ms // ATTEMPTS
+            self._world.at(begin_ms, self._begin, self._attempts)
+        self._world.at(self._world.now + self._timeout_ms, self._give_up, self._attempts)
+
+    def _begin(self, attempts: int) -> None:
+        if self._is_dialling(attempts) and not self._is_cut():
+            at = self._network.opened(1 if self._world.now < self._stale_ms else 2)
+            if at is not None:
+                self._world.at(at, self._open, attempts)
+
+    def _give_up(self, attempts: int) -> None:
+        if self._is_dialling(attempts):
+            self.lost([])
+
+    def _is_dialling(self, attempts: int) -> bool:
+        return self._dialling and attempts == self._attempts
 
     def poke(self) -> None:
         """The other end showed a sign of life."""
@@ -153,7 +166,7 @@ class SimulatedLink:
 
     def lost(self, seqs: list[Any]) -> None:
         """The connection is gone, or did not come about; these got no answer."""
-        self._connection, self._waiting = None, True
+        self._connection, self._waiting, self._dialling = None, True, False
         self._failures += 1
         wait_ms = round(1000 * self._backoff.wait_s(self._failures))
         self._world.at(self._world.now + wait_ms, self._again, self._attempts)
@@ -161,10 +174,10 @@ class SimulatedLink:
         for seq in failed:
             self._fail(seq)
 
-    def _open(self, deadline: int) -> None:
-        if self._is_cut():
-            self._world.at(deadline, self.lost, [])
+    def _open(self, attempts: int) -> None:
+        if not self._is_dialling(attempts) or self._is_cut():
             return
+        self._dialling = False
         if self._world.now >= self._stale_ms:
             self._stale_ms = self._world.now + NONCE_LIFETIME_MS
         connection = self._connection = self._network.connect(*self._ends, self._timeout_ms)

@@ -12,7 +12,7 @@ from garlicfarm.raft import Role
 from garlicfarm.testing import simulate, simulate_slow
 from garlicfarm.testing.invariants import Violation
 from garlicfarm.testing.simulate_slow import PATH, SlowSimulation, Told
-from garlicfarm.testing.simulated_links import Path, SimulatedLink
+from garlicfarm.testing.simulated_links import Path, SimulatedLink, SlowNetwork
 from garlicfarm.testing.simulated_slow import PARTITIONS
 
 ROUND_TRIP_MS = 3_400
@@ -97,6 +97,21 @@ def test_main_slow_violation_prints_the_command_that_repeats_it(
     command = replay.removeprefix("replay: python -m garlicfarm.testing.simulate ")
     assert simulate.main(command.split()) == 1
     assert verdict in capsys.readouterr().out.splitlines()
+
+
+def test_dials_that_lead_nowhere_cost_a_third_of_their_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = SlowNetwork.opened
+
+    def lost_at_first(network: SlowNetwork, round_trips: int) -> int | None:
+        return opened(network, round_trips) if network._world.now else None
+
+    monkeypatch.setattr(SlowNetwork, "opened", lost_at_first)
+    simulation = SlowSimulation(1, path=STEADY)
+    up: list[int] = []
+    for link in simulation._links.values():
+        monkeypatch.setattr(link, "_on_up", lambda *ends: up.append(simulation.world.now))
+    _pass(simulation, 12_000)
+    assert up == [4_000 + 2 * ROUND_TRIP_MS] * len(simulation._links)
 
 
 # ---------------------------------------------------------------------- on links that are only slow
