@@ -17,11 +17,11 @@ from typing import Any
 
 import trio
 
-from garlicfarm.certificates import make_certificate, pin_of_file
+from garlicfarm.certificates import pin_of_file
 from garlicfarm.i2p_tunnel import Tunnel, b32_address
 from garlicfarm.master_key import mint_master_key
 from garlicfarm.provision import FarmPlan, MemberPlan, create_farm
-from garlicfarm.testing.i2pd import leaf_of, make_i2pd
+from garlicfarm.testing.i2pd import CERTIFICATE, leaf_of, make_i2pd
 from garlicfarm.testing.processes import FAST
 from garlicfarm.testing.simulated_router import simulated_destination
 from garlicfarm.users import UserStore
@@ -60,7 +60,7 @@ def make_over_i2p(scratch: Path, network: str) -> None:
 
 def member_beside(router: Path) -> MemberPlan:
     """What the node has of its own that shares the loopback of the router with this data directory."""
-    pin = make_certificate(router / "i2pcontrol.crt.pem", router / "i2pcontrol.key.pem", "127.0.0.1")
+    pin = pin_of_file(router / CERTIFICATE)
     return MemberPlan(
         endpoint=f"i2p://{b32_address(router / TUNNEL.keys)}:{TUNNEL.inport}",
         router={"plugin": "i2pcontrol", "password_file": f"data/secrets/{CONTROL_PASSWORD}", "pin": pin},

@@ -29,12 +29,13 @@ from typing import NoReturn
 
 import trio
 
-from garlicfarm.certificates import pin_of_file
+from garlicfarm.certificates import make_certificate, pin_of_file
 from garlicfarm.errors import ConfigError, RouterError
 from garlicfarm.i2p_tunnel import Tunnel, b32_address
 from garlicfarm.testing import tun_network
 
 __all__ = [
+    "CERTIFICATE",
     "I2pdRouter",
     "check_programs",
     "i2pd_network",
@@ -48,6 +49,7 @@ __all__ = [
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 CONTROL_PORT = 7650
+CERTIFICATE = "i2pcontrol.crt.pem"
 PACKAGES = {"i2pd": "i2pd", "ip": "iproute2", "unshare": "util-linux", "setpriv": "util-linux"}
 
 # reservedrange works in the file only; no reseed URLs, no address book, no UPnP, no NTP: silence.
@@ -212,14 +214,13 @@ async def i2pd_network(
     addresses = [tun_network.address(i + 1) if wires else _address(i) for i in range(count)]
     data_dirs = await make_i2pd(base_dir, addresses, tunnels, places, ssu2=ssu2)
     async with _running(data_dirs, places) as processes:
-        # It listens at once, and then makes an RSA key of 4096 bits before it answers.
-        await _wait_for(processes, lambda i: _has_certificate(data_dirs[i]))
+        await _wait_for(processes, lambda i: _listens(addresses[i]))
         yield [
             I2pdRouter(
                 address=addresses[i],
                 url=f"https://{addresses[i]}:{CONTROL_PORT}",
                 password_file=data_dir / "i2pcontrol.password",
-                pin=pin_of_file(data_dir / "i2pcontrol.crt.pem"),
+                pin=pin_of_file(data_dir / CERTIFICATE),
                 pid=processes[i].pid,
                 data_dir=data_dir,
                 bandwidth_kb=_bandwidth_kb(i),
@@ -242,7 +243,8 @@ async def make_i2pd(
 ) -> list[Path]:
     """Make the data directories of routers that know each other, as `i2pd_network` runs them.
 
-    Nobody needs to have the addresses yet. Raises `RouterError` if a router makes no keys within 60 s.
+    The certificate of each one's I2PControl is in `CERTIFICATE`. Nobody needs to have the addresses yet.
+    Raises `RouterError` if a router makes no keys within 60 s.
     """
     hops = int(len(tunnels) < len(addresses))
     data_dirs = [
@@ -257,6 +259,8 @@ async def make_i2pd(
             processes, lambda i: _has_keys(data_dirs[i], [each.keys for each in tunnels[i : i + 1]])
         )
     for data_dir in data_dirs:
+        # Where there is none, i2pd makes an RSA key of 4096 bits, which on a busy machine takes a minute.
+        make_certificate(data_dir / CERTIFICATE, data_dir / "i2pcontrol.key.pem", "127.0.0.1")
         for other in data_dirs:
             if other is not data_dir:
                 _introduce(data_dir, (other / "router.info").read_bytes())
@@ -400,9 +404,12 @@ def _has_keys(data_dir: Path, more: Sequence[str]) -> bool:
     return all((data_dir / name).exists() for name in ("router.info", "leaf.dat", *more))
 
 
-def _has_certificate(data_dir: Path) -> bool:
-    files = (data_dir / "i2pcontrol.crt.pem", data_dir / "i2pcontrol.key.pem")
-    return all(file.exists() and "-----END" in file.read_text() for file in files)
+def _listens(address: str) -> bool:
+    try:
+        socket.create_connection((address, CONTROL_PORT), 1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def _ip(*arguments: str) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import trio
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from garlicfarm.errors import RouterError
 from garlicfarm.router import Bandwidth, Router, RouterStatus
@@ -39,6 +41,12 @@ class TestRealI2pd(RouterSuite):
 
 def test_network_is_private() -> None:
     assert in_private_network()
+
+
+@pytest.mark.parametrize("router", ROUTERS, ids=lambda router: router["address"])
+def test_router_had_to_make_no_rsa_key(router: dict[str, str]) -> None:
+    key = load_pem_private_key(Path(router["data_dir"], "i2pcontrol.key.pem").read_bytes(), None)
+    assert isinstance(key, EllipticCurvePrivateKey)
 
 
 @pytest.mark.parametrize("router", ROUTERS, ids=lambda router: router["address"])
