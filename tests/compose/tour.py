@@ -47,7 +47,7 @@ ask(Options(), watch)
 NETWORK = f"{PROJECT}_garlic"
 NODES = ("node1", "node2", "node3")
 AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
-STEP_TIMEOUT_S = 300.0  # Spark alone takes minutes to start on a busy machine
+STEP_TIMEOUT_S = 600.0  # Spark alone takes minutes to start on a busy machine
 ENGINE_TIMEOUT_S = 900.0
 BUILD_TIMEOUT_S = 900.0
 POLL_S = 0.5
