@@ -131,7 +131,7 @@ async def _main(nodes: dict[str, Any], job: dict[str, Any], options: Options, ti
         with trio.fail_after(timeout_s):
             farm = options.farm
             if farm is None:
-                names = await trio.to_thread.run_sync(_farms, feed, nodes)
+                names = await trio.to_thread.run_sync(_farms, feed, nodes, abandon_on_cancel=True)
                 if len(names) != 1:
                     raise click.UsageError(f"--farm is needed: this node has {', '.join(names) or 'no farm'}")
                 farm = names[0]

@@ -9,7 +9,7 @@ from typing import Any
 
 from garlicfarm.errors import ConfigError
 
-__all__ = ["check_checkpoint", "check_writable"]
+__all__ = ["check_checkpoint", "check_sink", "check_writable"]
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
@@ -20,11 +20,10 @@ def check_checkpoint(directory: Path, farm: str, farm_id: str, settings: dict[st
     Raises `ConfigError`: it is of another farm, or of another number of shuffle partitions. Spark would
     keep the old number without a word, and its state is laid out by it.
     """
-    offsets = directory / "offsets"
-    batches = [int(path.name) for path in offsets.glob("*") if path.name.isdecimal()]
-    if not batches:
+    batch = _newest(directory / "offsets")
+    if batch is None:
         return
-    newest = offsets / str(max(batches))
+    newest = directory / "offsets" / str(batch)
     try:
         # A version, what the batch was planned with, and one offset per source.
         _, planned, *found = newest.read_text(encoding="utf-8").splitlines()
@@ -49,6 +48,27 @@ def check_checkpoint(directory: Path, farm: str, farm_id: str, settings: dict[st
                 f" {settings[_PARTITIONS]}: set {_PARTITIONS} to that again, or name a new checkpoint"
             ]
         )
+
+
+def check_sink(directory: Path, checkpoint: Path) -> None:
+    """Whether Spark adds to the files in ``directory`` what a query ranks from ``checkpoint`` on.
+
+    Raises `ConfigError`: another query wrote there. Spark would drop, without a word, each batch whose
+    number it finds there.
+    """
+    written, planned = _newest(directory / "_spark_metadata"), _newest(checkpoint / "offsets")
+    if written is not None and (planned is None or planned < written):
+        raise ConfigError(
+            [
+                f"{directory} was written from another checkpoint, and Spark would drop rankings of this one:"
+                " name that --checkpoint, or another directory"
+            ]
+        )
+
+
+def _newest(log: Path) -> int | None:
+    """The newest batch in one of Spark's logs; every tenth file has a suffix."""
+    return max((int(path.stem) for path in log.glob("*") if path.stem.isdecimal()), default=None)
 
 
 def check_writable(directory: Path, option: str) -> None:

@@ -20,10 +20,10 @@ import trio
 
 from garlicfarm import errors
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
-from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_writable
+from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_sink, check_writable
 from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Nodes
 from garlicfarm_plugin_spark.ranking import rankings
-from garlicfarm_plugin_spark.session import DEFAULTS, Session
+from garlicfarm_plugin_spark.session import DEFAULTS, Session, cause
 
 __all__ = ["Job", "Viewer", "run"]
 
@@ -33,7 +33,6 @@ LONGEST_PAUSE_S = 30.0
 MOST_FAILURES = 6  # in a row, without a batch or a steady run between them
 STEADY_S = 60.0
 _Ranking = tuple[str, Mapping[str, int]]
-_CAUSES = re.compile(r"^(?:Caused by)?: (?:[a-z]\w*\.)+([\w$]+: .+)", re.MULTILINE)
 _OURS = re.compile(r"garlicfarm\.errors\.(\w+): ([^\n]+)")
 _LASTING = (
     errors.AuthError,
@@ -80,11 +79,11 @@ async def run(job: Job, viewer: Viewer) -> None:
     Raises `ConfigError` (the farm, the checkpoint, Java or Spark are not as they must be),
     `UnreachableError` and `AuthError` (the nodes), `FellBehind` (what is to be read next is gone),
     `GarlicFarmError` (Spark fails again and again). Nothing runs on when it returns or raises; cancelled
-    while Java starts, that ends with this process.
+    while Java starts or a node is silent, that wait ends with this process.
     """
     feed = FarmFeed(job.nodes)
     try:
-        head = await trio.to_thread.run_sync(feed.head)
+        head = await trio.to_thread.run_sync(feed.head, abandon_on_cancel=True)
         if head.application != "farm":
             raise ConfigError(
                 [f"{job.nodes.farm} runs the application {head.application}, not farm: no ranking"]
@@ -95,6 +94,7 @@ async def run(job: Job, viewer: Viewer) -> None:
         kind, _, where = job.sink.partition(":")
         if kind == "parquet" and job.master.startswith("local") and ":" not in where:  # else not ours to see
             check_writable(Path(where), "--sink")
+            check_sink(Path(where), job.checkpoint)
         viewer.progress(None, head.commit_index)
         viewer.note("starting Spark; this takes half a minute")
         session = await trio.to_thread.run_sync(
@@ -120,7 +120,7 @@ async def _watch(feed: FarmFeed, head: FarmHead, runner: _Runner) -> None:
         runner.committed(head.commit_index)
         await trio.sleep(HEAD_INTERVAL_S)
         try:
-            head = await trio.to_thread.run_sync(feed.head, head.farm_id)
+            head = await trio.to_thread.run_sync(feed.head, head.farm_id, abandon_on_cancel=True)
         except UnreachableError:
             runner.committed(None)
 
@@ -221,18 +221,11 @@ def _meaning(error: Exception) -> GarlicFarmError:
     """What the source or the fold raised in a process of Spark's, out of the traceback that came."""
     found = _OURS.findall(str(error))
     if not found:
-        return GarlicFarmError(_cause(error))
+        return GarlicFarmError(cause(error))
     name, text = found[-1]
     kind = getattr(errors, name, GarlicFarmError)
     made: GarlicFarmError = kind([text]) if kind is ConfigError else kind(text)
     return made
-
-
-def _cause(error: Exception) -> str:
-    """The line that counts in what Java says: the cause below all others, else the first."""
-    text = str(error)
-    causes = _CAUSES.findall(f"{text}\n{getattr(error, '_stackTrace', '')}")
-    return str(causes[-1]) if causes else text.partition("\n")[0]
 
 
 def _stop(query: Any) -> None:

@@ -7,6 +7,7 @@ interrupt signal for itself.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typing import Any
 from garlicfarm.errors import ConfigError, GarlicFarmError
 from garlicfarm_plugin_spark.java import find_java_home
 
-__all__ = ["Session"]
+__all__ = ["Session", "cause"]
 
 STOP_TIMEOUT_S = 10.0
 DEFAULTS: Mapping[str, str] = {
@@ -45,6 +46,14 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
 _LEVELS = ("off", "warn", "info")
+_CAUSES = re.compile(r"^(?:Caused by)?: (?:[a-z]\w*\.)+([\w$]+: .+)", re.MULTILINE)
+
+
+def cause(error: Exception) -> str:
+    """The line that counts in what Java says: the cause below all others, else the first."""
+    text = str(error)
+    causes = _CAUSES.findall(f"{text}\n{getattr(error, '_stackTrace', '')}")
+    return str(causes[-1]) if causes else text.partition("\n")[0]
 
 
 class Session:
@@ -78,8 +87,9 @@ class Session:
         self._start(quiet=not verbosity)
 
     def _start(self, *, quiet: bool) -> None:
+        from py4j.protocol import Py4JError
         from pyspark import SparkConf, SparkContext
-        from pyspark.errors import PySparkRuntimeError
+        from pyspark.errors import PySparkException
         from pyspark.java_gateway import launch_gateway
         from pyspark.sql import SparkSession
 
@@ -96,9 +106,9 @@ class Session:
             self._process = gateway.proc
             self.spark = SparkSession(SparkContext(gateway=gateway, conf=conf))
             self.spark.dataSource.register(GarlicFarm)
-        except (PySparkRuntimeError, OSError) as error:
+        except (Py4JError, PySparkException, OSError) as error:
+            text = cause(error)  # Java is asked for it
             self.close()
-            text = str(error).partition("\n")[0]
             raise GarlicFarmError(f"Spark does not start, -v shows what it says: {text}") from error
 
     @property

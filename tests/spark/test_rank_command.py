@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
 from garlicfarm.errors import AuthError, ConfigError
-from garlicfarm_plugin_spark.checkpoint import check_checkpoint
+from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_sink
 from garlicfarm_plugin_spark.java import find_java_home
 from garlicfarm_plugin_spark.runner import _meaning
 from tests.spark.feed_server import FeedServer, feed_server
@@ -196,6 +197,29 @@ def test_rank_interrupted_while_spark_starts_ends_at_once(server: FeedServer) ->
         assert_all_end(below)
 
 
+@pytest.mark.parametrize("farm", [["--farm", "farm"], []])
+def test_rank_interrupted_while_nodes_are_silent_ends_at_once(server: FeedServer, farm: list[str]) -> None:
+    """Each of them may take seconds to answer; nobody waits for that."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}?pin=sha256-{'A' * 43}"
+        server.url = url
+        with running(server, *farm, *["--node", url] * 8) as rank:
+            silent.settimeout(60)
+            with silent.accept()[0]:
+                rank.process.send_signal(signal.SIGINT)
+                assert rank.wait(20) == 130
+            assert rank.errors() == "interrupted\n"
+
+
+def test_rank_that_spark_does_not_start_for_says_why(server: FeedServer) -> None:
+    """Java runs, and no session comes about in it."""
+    with running(server, "--conf", "spark.driver.bindAddress=203.0.113.1") as rank:
+        assert rank.wait() == 1
+        note, error = rank.errors().splitlines()
+    assert note == "starting Spark; this takes half a minute"
+    assert error.startswith("error: Spark does not start, -v shows what it says: BindException: ")
+
+
 def test_rank_whose_python_processes_die_starts_the_query_again(server: FeedServer, tmp_path: Path) -> None:
     with running(server, "--checkpoint", str(tmp_path / "checkpoint")) as rank:
         rank.wait_for(10)
@@ -228,6 +252,13 @@ def test_rank_to_parquet_writes_each_ranking_once(server: FeedServer, tmp_path: 
     assert sorted(table["log_index"]) == [4, 8, 10]
     found = dict(zip(table["log_index"], table["ranking"], strict=True))
     assert found == {index: EXPECTED[index].ranking for index in (4, 8, 10)}
+    # Spark drops a batch whose number it finds there, and a new checkpoint counts from 0.
+    with running(server, "--once", "--sink", f"parquet:{tmp_path / 'ranked'}") as rank:
+        assert rank.wait(30) == 2
+        assert rank.errors() == (
+            f"error: {tmp_path / 'ranked'} was written from another checkpoint, and Spark would drop rankings"
+            " of this one: name that --checkpoint, or another directory\n"
+        )
 
 
 @pytest.mark.parametrize(
@@ -321,6 +352,19 @@ def test_checkpoint_of_another_farm_or_layout_is_refused(tmp_path: Path) -> None
     (made / "offsets" / "11").write_text("rubbish")
     with pytest.raises(ConfigError, match="is no offset of this query"):
         check_checkpoint(made, "farm", "ab", settings)
+
+
+def test_directory_of_rankings_from_another_checkpoint_is_refused(tmp_path: Path) -> None:
+    checkpoint, log = write_checkpoint(tmp_path / "made", "ab", "1"), tmp_path / "ranked" / "_spark_metadata"
+    check_sink(log.parent, tmp_path / "new")
+    log.mkdir(parents=True)
+    for name in ("8", "9.compact", "10", ".11.crc"):
+        (log / name).touch()
+    check_sink(log.parent, checkpoint)  # batch 10 is planned in it
+    for other in (write_checkpoint(tmp_path / "shorter", "ab", "1"), tmp_path / "new"):
+        (other / "offsets" / "10").unlink(missing_ok=True)
+        with pytest.raises(ConfigError, match="was written from another checkpoint"):
+            check_sink(log.parent, other)
 
 
 def test_rank_refuses_a_checkpoint_of_another_farm(server: FeedServer, tmp_path: Path) -> None:
