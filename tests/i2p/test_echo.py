@@ -67,7 +67,7 @@ def ask() -> Iterator[Callable[..., list[tuple[int, int]]]]:
                     stack.enter_context(ECHO["stand_in"](port))
                 way = stack.enter_context(proxy(number in deaf))
                 sides[number] = ECHO["Side"](TUNNELS[number], port, way)
-            found: list[tuple[int, int]] = ECHO["silent"](sides, 1.0)
+            found: list[tuple[int, int]] = ECHO["silent"](sides, 5.0)
             return found
 
         yield ask
