@@ -27,6 +27,19 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         yield served
 
 
+def waited_in_vain(capsys: Capture, wanted: str, *more: str) -> str:
+    """What was seen last within the deadline, which is longer where a busy machine took it all to ask."""
+    for timeout_s in ("0.5", "2", "8"):
+        assert run(["wait", "--for", wanted, "--timeout", timeout_s, *more]) == 124
+        told = capsys.readouterr()
+        assert told.out == ""
+        head, _, seen = told.err.partition(" s: ")
+        assert head == f"error: not {wanted} within {timeout_s}"
+        if "no node has answered" not in seen:
+            break
+    return seen
+
+
 @pytest.mark.parametrize(
     ("wanted", "there", "lacking"),
     [
@@ -43,10 +56,7 @@ def test_wait_returns_once_it_is_so_and_not_before(
 ) -> None:
     body = {**served.node.farm.status(), **lacking}
     served.node.farm.status = lambda: body  # type: ignore[method-assign]
-    assert run(["wait", "--for", wanted, "--timeout", "1"]) == 124  # which a login has to fit into
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith(f"error: not {wanted} within 1 s: farm farm: leader ")
+    assert "farm farm: leader " in waited_in_vain(capsys, wanted)
     later = threading.Timer(
         0.5, lambda: body.update(served.node.farm.__class__.status(served.node.farm) | there)
     )
@@ -63,9 +73,7 @@ def test_wait_for_a_node_that_is_not_there_yet_is_no_error_before_the_deadline(
 ) -> None:
     member = MemberPlan(endpoint="ssl://127.0.0.1:27150", admin_url=f"https://127.0.0.1:{port}")
     create_node(tmp_path, 1, member)
-    config = str(tmp_path / "garlicfarm.toml")
-    assert run(["wait", "--for", "leader", "--timeout", "1", "--config", config]) == 124
-    assert f"not leader within 1 s: {seen}" in capsys.readouterr().err
+    assert seen in waited_in_vain(capsys, "leader", "--config", str(tmp_path / "garlicfarm.toml"))
 
 
 def test_wait_does_not_go_on_with_a_wrong_password(served: Served, capsys: Capture, tmp_path: Path) -> None:
