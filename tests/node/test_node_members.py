@@ -54,8 +54,11 @@ async def test_removed_member_is_told_and_ends(autojump_clock: MockClock) -> Non
     async with cluster(4) as nodes:
         leader = await nodes.leader()
         other = next(n for n in (1, 2, 3, 4) if n != leader)
+        raft = nodes.farm(leader).section.raft
         await change(nodes, Change.REMOVE, ClusterServer(other))
-        await ended(nodes, other, 30)
+        told_s = 4 * raft.heartbeat_s
+        assert told_s < 2 * raft.election_timeout_max_s, "after which it would end by one word alone"
+        await ended(nodes, other, told_s)
         await nodes.post(b"goes on")
         with pytest.raises(ProposalDropped, match="id-used-before"):
             await change(nodes, Change.ADD, ClusterServer(other, f"memory://node{other}:1"))
@@ -104,9 +107,11 @@ async def test_leader_steps_down_for_the_member_that_is_named(autojump_clock: Mo
     async with cluster(3) as nodes:
         leader = await nodes.leader()
         target = next(n for n in (1, 2, 3) if n != leader)
-        began = trio.current_time()
+        began, raft = trio.current_time(), nodes.farm(leader).section.raft
         assert await nodes.farm(leader).members.step_down(target) == target
-        assert trio.current_time() - began < 1  # no election timeout is waited for
+        # No election timeout is waited for; a heartbeat is, where the other one had yet to apply the
+        # Configuration that the leader began with.
+        assert trio.current_time() - began < raft.election_timeout_min_s
         with pytest.raises(ProposalDropped, match="no-such-member"):
             await nodes.farm(target).members.step_down(9)
         await nodes.post(b"goes on")
