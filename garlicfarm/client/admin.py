@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -289,7 +289,12 @@ class AdminClient:
             url, node = todo.pop(0)
             try:
                 request = node.build_request(
-                    method, url + path, params=params, headers=headers, content=content
+                    method,
+                    url + path,
+                    params=params,
+                    headers=headers,
+                    content=content,
+                    extensions={"trace": _closing()},
                 )
                 response = await node.send(request, stream=stream)
                 if not response.is_success:
@@ -323,6 +328,22 @@ class AdminClient:
         if declined is not None:
             raise declined
         raise UnreachableError("; ".join(unreachable), "is the node running, and the URL right?")
+
+
+def _closing() -> Callable[[str, dict[str, Any]], Awaitable[None]]:
+    """For httpx's extension ``trace``: closes the socket of a TLS handshake that is cancelled, which httpx
+    leaves to the garbage collector."""
+    opened: Any = None
+
+    async def trace(event: str, info: dict[str, Any]) -> None:
+        nonlocal opened
+        if event == "connection.connect_tcp.complete":
+            opened = info["return_value"]
+        elif event == "connection.start_tls.failed":
+            with trio.CancelScope(shield=True):  # it waits for nothing
+                await opened.aclose()
+
+    return trace
 
 
 def _path(farm: str, what: str) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import hashlib
 import ssl
 from collections.abc import Sequence
@@ -261,6 +262,31 @@ async def test_post_whose_node_dies_has_an_unknown_outcome_and_is_sent_to_nobody
         assert taken[0].startswith(b"POST ")
         assert node.farm.commit_index == 0
         assert (await client.node())["id"] == 1, "a question may be asked elsewhere"
+    nursery.cancel_scope.cancel()
+
+
+async def test_question_that_is_cancelled_during_the_handshake_closes_its_connection(
+    node: FakeNode, nursery: trio.Nursery
+) -> None:
+    begun, ended = trio.Event(), trio.Event()
+
+    async def silent(stream: trio.SocketStream) -> None:
+        while await stream.receive_some():
+            begun.set()
+        ended.set()
+
+    listeners = await nursery.start(partial(trio.serve_tcp, silent, 0, host="127.0.0.1"))
+    port = listeners[0].socket.getsockname()[1]
+    gc.disable()  # or it might do so
+    try:
+        async with node.client(f"https://127.0.0.1:{port}") as client, trio.open_nursery() as asking:
+            asking.start_soon(client.node)
+            await begun.wait()
+            asking.cancel_scope.cancel()
+        with trio.fail_after(5):
+            await ended.wait()
+    finally:
+        gc.enable()
     nursery.cancel_scope.cancel()
 
 
