@@ -8,7 +8,7 @@ import pytest
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Change, Role
 from garlicfarm.raft.changes import MAX_ROUNDS
-from garlicfarm.wire import encode_configuration
+from garlicfarm.wire import decode_log_pack, encode_configuration
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
 from tests.raft.playbook import ALL, JOIN, SNAPSHOT, Player, Stage, configuration
 
@@ -379,3 +379,16 @@ def test_server_that_refuses_a_pack_and_names_more_than_there_is_does_not_end_th
     assert player.node.role is Role.LEADER
     ((_, _, request),) = player.sent(4)
     assert request.last_log_index == player.commit
+
+
+def test_packs_carry_what_is_committed_and_nothing_else() -> None:
+    player = Player(1, [1] * 150)
+    player.lead()
+    player.accept()
+    player.accept()
+    player.propose(b"not committed")
+    player.add(4)
+    ((_, _, request),) = player.sent(4)
+    assert request.type is MessageType.SYNC_LOG_REQUEST
+    pack = decode_log_pack(request.entries[0].value, 1 << 20, 1 << 20)
+    assert request.last_log_index + len(pack.entries) == player.commit == len(player.terms) - 1
