@@ -93,8 +93,6 @@ class RaftLog:
         one at ``index`` itself (Raft §7): they may be acknowledged. Returns whether it does."""
         fits = self.first_index - 1 <= index <= self.last_index and self.term(index) == term
         if fits:
-            if self._memory and self._memory[0].index <= index:
-                del self._memory[: index + 1 - self._memory[0].index]
             if self._truncate_from is not None:
                 self._truncate_from = max(self._truncate_from, index + 1)
             self._issued = max(self._issued, index)
