@@ -435,7 +435,7 @@ async def test_flood_of_hostile_clients_makes_one_log_line_a_second_and_keeps_no
                     await sends(stream, b"hello\r\n" * 100)
             elif kind == "tls":
                 async with await farm.connect(source=source)() as stream:
-                    await sends(stream, CONTENTS * 10)
+                    await sends(stream, CONTENTS * 10 + b"\r\n\r\n")  # no deadline is waited for
             else:
                 wire = await farm.login(source=source)
                 await sends(wire.stream, b"\xff" * 1000)
