@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,9 +18,12 @@ from garlicfarm.testing import simulate
 from garlicfarm.testing.invariants import Violation
 from garlicfarm.testing.simulate import Simulation
 from garlicfarm.testing.simulate_farm import FarmSimulation
+from garlicfarm.testing.simulate_slow import SlowSimulation
 from garlicfarm.testing.simulated_cluster import Outcome
 from garlicfarm.testing.simulated_faults import Faults
 from tests.testing import broken_rules
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("first", [1, 13])
@@ -53,14 +57,20 @@ def test_same_seed_gives_the_same_run_and_another_seed_another(
 
 
 def test_same_seed_gives_the_same_run_in_a_process_with_another_hash_seed() -> None:
-    code = (
-        "from garlicfarm.testing.simulate import FarmSimulation, Simulation;"
-        "print(Simulation(11).run().digest, FarmSimulation(11).run().digest)"
-    )
+    code = "from tests.testing.test_simulator import digests; print(*digests(11))"
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
-    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
-    here = [Simulation(11).run().digest, FarmSimulation(11).run().digest]
-    assert process.stdout.decode().split() == here
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, check=True
+    )
+    assert process.stdout.decode().split() == digests(11)
+
+
+def digests(seed: int) -> list[str]:
+    """Of a run of each kind."""
+    slow = SlowSimulation(seed, 5)
+    slow.run(0.5)
+    outcomes = (Simulation(seed).run(), FarmSimulation(seed).run(), slow.outcome())
+    return [outcome.digest for outcome in outcomes]
 
 
 def _run_seeds(run: Callable[[int], Outcome], count: int) -> None:
