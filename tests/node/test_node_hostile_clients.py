@@ -397,8 +397,9 @@ async def test_hostile_client_costs_its_own_connection_and_one_log_line(
     told = log.of("rejected", "connection-lost", "connection-defect")
     assert len(told) == (attack.__name__ not in UNCOUNTED)
     assert all(fields["address"] == EVIL for fields in told)
-    silent = attack in (silence_instead_of_tls, silence_after_tls, byte_by_byte)  # nobody's fault, then
-    assert all((" WARNING " in line) != silent for _, fields, line in log.lines if fields in told)
+    # Who says nothing may look for open ports; with an old nonce members come after a restart of ours.
+    harmless = attack in (silence_instead_of_tls, silence_after_tls, byte_by_byte, replayed_login)
+    assert all((" WARNING " in line) != harmless for _, fields, line in log.lines if fields in told)
     everything = "\n".join(line for _, _, line in log.lines)
     assert not [secret for secret in SECRETS if secret in everything]
 
