@@ -10,7 +10,7 @@ import pytest
 import trio
 
 HERE = Path(__file__).parent
-DEADLINE_S = 100.0
+DEADLINE_S = 240.0  # ends what hangs; three nodes and a client on a busy machine take their time
 
 
 async def run(*arguments: str) -> tuple[int, str]:
