@@ -149,9 +149,16 @@ class _Runner:
             if not self._session.alive:
                 raise GarlicFarmError("Spark's Java process ended: start again, -v shows what it says")
             self._failures += 1
-            endless = isinstance(error, UnreachableError) and not self._job.once
-            if isinstance(error, _LASTING) or (self._failures >= MOST_FAILURES and not endless):
+            if isinstance(error, _LASTING):
                 raise error
+            if self._failures >= MOST_FAILURES:
+                if not isinstance(error, UnreachableError):
+                    raise GarlicFarmError(
+                        f"the query failed {self._failures} times in a row: {error}; where a disk is full,"
+                        f" make room; where the checkpoint {self._job.checkpoint} is damaged, name a new one"
+                    ) from error
+                if self._job.once:
+                    raise error
             pause_s = min(2.0 ** (self._failures - 1), LONGEST_PAUSE_S)
             self._viewer.note(f"the query failed and starts again in {pause_s:.0f} s: {error}")
             await trio.sleep(pause_s)

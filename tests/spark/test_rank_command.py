@@ -312,6 +312,25 @@ def test_rank_whose_next_entries_are_gone_says_so(server: FeedServer, tmp_path: 
         ]
 
 
+def test_rank_without_the_extra_says_what_to_install(server: FeedServer) -> None:
+    """As in an environment that has garlicfarm alone."""
+    program = "import sys; sys.modules.update(pyspark=None, py4j=None, pandas=None, pyarrow=None)\n"
+    program += "from garlicfarm.__main__ import main; main()"
+    access = ["--node", server.url, "--user", "local", "--password-file", str(server.password_file)]
+    done = subprocess.run(
+        [sys.executable, "-c", program, "rank", *access],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(
+        "error: Spark is not installed: pip install 'garlicfarm[spark]'"
+    )
+    assert "Traceback" not in done.stderr
+
+
 def test_what_java_says_is_told_by_its_deepest_cause() -> None:
     class Raised(Exception):
         _stackTrace = (
