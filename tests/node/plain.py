@@ -44,12 +44,12 @@ class Heard:
 
     def __init__(self, to: int, stream: trio.SocketStream) -> None:
         self.to = to
-        self._stream = stream
+        self.stream = stream
         self._decoder = RequestDecoder(Limits())
 
     async def receive(self) -> Request | None:
         """The next request; None: the node closed the connection."""
-        request: Request | None = await next_message(self._stream, self._decoder)
+        request: Request | None = await next_message(self.stream, self._decoder)
         return request
 
     async def answer(
@@ -63,7 +63,7 @@ class Heard:
             "next_index": next_index,
             "accepted": accepted,
         }
-        await self._stream.send_all(encode_response(Response(**(fields | other))))
+        await self.stream.send_all(encode_response(Response(**(fields | other))))
 
 
 class Play:
@@ -71,7 +71,7 @@ class Play:
 
     def __init__(self, nodes: Cluster, arrivals: trio.MemoryReceiveChannel[Heard]) -> None:
         self.nodes = nodes
-        self._arrivals = arrivals
+        self.arrivals = arrivals
 
     async def dial(self) -> Wire:
         endpoint = self.nodes.endpoint()
@@ -82,7 +82,7 @@ class Play:
     async def accept(self) -> Heard:
         """The next connection that the node opens to one of us."""
         with trio.fail_after(10):
-            return await self._arrivals.receive()
+            return await self.arrivals.receive()
 
     def refused(self, reason: str) -> float:
         registry = self.nodes.node().metrics.registry

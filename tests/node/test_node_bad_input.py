@@ -338,7 +338,7 @@ async def leading(directory: Path, others: tuple[int, ...]) -> AsyncIterator[Pla
 
         async def follow_all() -> None:
             while True:
-                nursery.start_soon(follow, await plays._arrivals.receive())
+                nursery.start_soon(follow, await plays.arrivals.receive())
 
         async def follow(heard: object) -> None:
             while (asked := await heard.receive()) is not None:  # type: ignore[attr-defined]
@@ -367,7 +367,7 @@ async def test_votes_of_one_server_through_two_endpoints_count_once(tmp_path: Pa
 
         async def follow_all() -> None:
             while True:
-                nursery.start_soon(follow, await plays._arrivals.receive())
+                nursery.start_soon(follow, await plays.arrivals.receive())
 
         nursery.start_soon(follow_all)
         with trio.fail_after(20):

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 import trio
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -34,10 +36,22 @@ from garlicfarm.wire.messages import (
     SnapshotSyncRequest,
     ValueType,
 )
-from tests.node.cluster import ALONE, Wire
-from tests.node.plain import Play, played, request
+from tests.node.cluster import ALONE, Wire, client_request
+from tests.node.plain import Heard, Play, played, request
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 T, V = MessageType, ValueType
+HEARD_S = 0.3
+"""For how long members answer: dozens of heartbeats."""
+
+QUICK = {
+    "election_timeout_min_s": 0.1,
+    "election_timeout_max_s": 0.2,
+    "heartbeat_s": 0.01,
+    "rpc_timeout_s": 0.2,
+}
+
 PATIENCE_S = 0.1
 """How long a connection is waited for that the node does not close: it lacks bytes of a message."""
 
@@ -135,9 +149,9 @@ CONNECTIONS = st.lists(
     st.tuples(streams(), st.sampled_from((True, True, True, False))), min_size=8, max_size=16
 )
 SETTINGS = settings(
-    max_examples=20,
+    max_examples=12,
     deadline=None,
-    phases=(Phase.explicit, Phase.generate),
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
 
@@ -201,3 +215,51 @@ async def test_leader_survives_whatever_a_plain_peer_sends(connections: list[tup
         async with played(Path(directory), (), raft={**ALONE, "rpc_timeout_s": 0.2}) as play:
             assert await play.nodes.leader() == 1
             await endure(play, connections)
+
+
+HONEST, LIES = (
+    ("honest",) * 6,
+    ("number", "number", "refusal", "type", "source", "term", "twice", "garbage", "cut"),
+)
+ANSWERS = st.lists(
+    st.tuples(st.sampled_from((*HONEST, *LIES)), NUMBERS, st.binary(min_size=1, max_size=40)),
+    min_size=8,
+    max_size=40,
+)
+
+
+def told(asked: Request, lie: str, number: int, garbage: bytes) -> bytes:
+    """What a member that follows answers, but for one lie."""
+    kind, last = MessageType(asked.type + 1), asked.last_log_index + len(asked.entries) + 1
+    fields = {
+        "next_index": number if lie in ("number", "refusal") else last,
+        "accepted": lie != "refusal",
+        "term": number if lie == "term" else asked.term,
+        "source": 7 if lie == "source" else asked.destination,
+        "type": T.LEAVE_CLUSTER_RESPONSE if lie == "type" else kind,
+    }
+    data = encode_response(Response(destination=asked.source, **fields))
+    return {"twice": data * 2, "garbage": garbage, "cut": data[:-1]}.get(lie, data)
+
+
+@SETTINGS
+@given(ANSWERS)
+async def test_node_survives_whatever_its_members_answer(answers: list[tuple[str, int, bytes]]) -> None:
+    with TemporaryDirectory() as directory:
+        async with played(Path(directory), (2, 3), raft=QUICK) as play, trio.open_nursery() as nursery:
+            lies = cycle(answers)
+
+            async def answer(heard: Heard) -> None:
+                with suppress(trio.BrokenResourceError):
+                    while (asked := await heard.receive()) is not None:
+                        await heard.stream.send_all(told(asked, *next(lies)))
+                    await heard.stream.aclose()
+
+            async def answer_all() -> None:
+                while True:
+                    nursery.start_soon(answer, await play.arrivals.receive())
+
+            nursery.start_soon(answer_all)
+            await trio.sleep(HEARD_S)
+            await endure(play, [(encode_request(client_request(b"posted")), True)])
+            nursery.cancel_scope.cancel()
