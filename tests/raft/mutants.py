@@ -190,6 +190,13 @@ MUTANTS = (
     ),
     Mutant(
         "vote",
+        "counts votes of an earlier term",
+        "candidacy",
+        [("granted = response.accepted and response.term == member.term", "granted = response.accepted")],
+        "paper_elections::5_2_vote_that_names_an_earlier_term_is_none",
+    ),
+    Mutant(
+        "vote",
         "leaves a vote behind where a probe was in term 0",
         "core",
         [("0 < request.term == member.term", "request.term == member.term")],

@@ -127,6 +127,13 @@ def test_5_2_server_votes_for_at_most_one_candidate_in_a_term_first_come_first_s
     assert [vote.accepted for vote in votes if vote] == [False, True]
 
 
+def test_5_2_vote_that_names_an_earlier_term_is_none() -> None:
+    player = Player(term=1)
+    for _, seq, request in player.campaign():
+        player.answer(seq, request, term=1)
+    assert (player.node.role, player.node.term) == (Role.CANDIDATE, 2)
+
+
 @pytest.mark.parametrize("term", [1, 2])
 def test_5_2_candidate_that_hears_a_legitimate_leader_returns_to_follower(term: int) -> None:
     player = _in_role(Role.CANDIDATE)
