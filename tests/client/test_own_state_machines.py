@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -50,6 +51,12 @@ def client_of(*nodes: NodeProcess) -> AdminClient:
     pins = [pin_of_file(node.directory / "data" / "tls" / "node.crt") for node in nodes]
     urls = [f"{node.url}?pin={pin}" for node, pin in zip(nodes, pins, strict=True)]
     return AdminClient(urls, user=USER, password=PASSWORD)
+
+
+def test_key_value_store_takes_15_lines_of_code_at_most() -> None:
+    text = (EXAMPLES / "key_value.py").read_text()
+    code = re.sub(r'""".*?"""', "", text, flags=re.DOTALL)
+    assert 10 < sum(bool(line.strip()) for line in code.splitlines()) <= 15
 
 
 async def test_key_value_stores_agree_and_survive_their_leader(tmp_path: Path) -> None:
