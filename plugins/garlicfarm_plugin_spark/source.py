@@ -152,7 +152,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if after < head.first_index - 1:
             match self._when_gone(begun=begun):
                 case "fail":
-                    raise self._gone(after, head.first_index)
+                    raise self._gone(after, head.first_index, begun=begun)
                 case "state":
                     most = None  # all of it comes as one row
                 case "skip":
@@ -187,8 +187,10 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return "state"
         return "fail" if self._strict else "skip"
 
-    def _gone(self, after: int, first_index: int) -> FellBehind:
-        if self._strict:
+    def _gone(self, after: int, first_index: int, *, begun: bool = True) -> FellBehind:
+        if not begun:  # there is no checkpoint to blame
+            remedy = f"startingIndex is {self._start}, and earliest begins there"
+        elif self._strict:
             remedy = "begin with a new checkpoint; a query of your own may set failOnDataLoss to false"
         else:
             remedy = "what was between is lost to this query"

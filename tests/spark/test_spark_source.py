@@ -134,6 +134,17 @@ def test_reader_whose_entries_are_gone_names_the_first_that_is_left(server: Feed
     assert str(read.value) == sentence
 
 
+def test_reader_starting_at_an_index_that_is_gone_says_where_it_could(server: FeedServer) -> None:
+    server.compact(50)
+    found = reader(server, startingIndex="21")
+    with pytest.raises(FellBehind) as planned:
+        found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())
+    assert str(planned.value) == (
+        "the entries after index 20 are gone, the log of farm now starts at 50: startingIndex is 21, and"
+        " earliest begins there"
+    )
+
+
 def test_reader_told_to_go_on_logs_the_loss(server: FeedServer, caplog: pytest.LogCaptureFixture) -> None:
     server.compact(50)
     found = reader(server, failOnDataLoss="false", maxEntriesPerTrigger="10")
