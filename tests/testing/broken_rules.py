@@ -21,7 +21,7 @@ from garlicfarm.raft.reads import Reads
 BrokenRule = Callable[[pytest.MonkeyPatch], None]
 
 
-def _change(patch: pytest.MonkeyPatch, method: Callable[..., Any], *changes: tuple[str, str]) -> None:
+def change(patch: pytest.MonkeyPatch, method: Callable[..., Any], *changes: tuple[str, str]) -> None:
     """Replace texts, each of which occurs once in the source of ``method``, in its class."""
     source = textwrap.dedent(inspect.getsource(method))
     for old, new in changes:
@@ -35,11 +35,11 @@ def _change(patch: pytest.MonkeyPatch, method: Callable[..., Any], *changes: tup
 
 
 def acknowledges_before_fsync(patch: pytest.MonkeyPatch) -> None:
-    _change(patch, Member.respond, ("if barrier <= self._persisted", "if True"))
+    change(patch, Member.respond, ("if barrier <= self._persisted", "if True"))
 
 
 def asks_for_votes_before_fsync(patch: pytest.MonkeyPatch) -> None:
-    _change(
+    change(
         patch,
         Member.ask_for_vote,
         (
@@ -50,7 +50,7 @@ def asks_for_votes_before_fsync(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_its_own_unsynced_log(patch: pytest.MonkeyPatch) -> None:
-    _change(patch, Leadership.maybe_commit, ("member.log.stable if", "member.log.last_index if"))
+    change(patch, Leadership.maybe_commit, ("member.log.stable if", "member.log.last_index if"))
 
 
 def votes_for_a_log_behind_its_own(patch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def votes_for_a_log_behind_its_own(patch: pytest.MonkeyPatch) -> None:
 
 
 def reads_without_asking_the_others(patch: pytest.MonkeyPatch) -> None:
-    _change(
+    change(
         patch,
         Reads.begin,
         ("self._waiting.append(", "self._member.reads.append((token, index)); ("),
@@ -66,15 +66,15 @@ def reads_without_asking_the_others(patch: pytest.MonkeyPatch) -> None:
 
 
 def changes_members_twice_at_once(patch: pytest.MonkeyPatch) -> None:
-    _change(patch, Changes.begin, ("or membership.changing", ""), ("self._change is not None", "False"))
+    change(patch, Changes.begin, ("or membership.changing", ""), ("self._change is not None", "False"))
 
 
 def leads_on_though_removed(patch: pytest.MonkeyPatch) -> None:
-    _change(patch, Leadership.maybe_commit, ("self.over = True", "pass"))
+    change(patch, Leadership.maybe_commit, ("self.over = True", "pass"))
 
 
 def counts_the_members_of_a_configuration_to_come(patch: pytest.MonkeyPatch) -> None:
-    _change(
+    change(
         patch,
         Leadership.maybe_commit,
         (
@@ -113,11 +113,11 @@ FOCUS: dict[BrokenRule, dict[str, Any]] = {
 
 
 def publishes_beyond_its_lease(patch: pytest.MonkeyPatch) -> None:
-    _change(patch, FarmApplication.may_publish, (" and now_ms < expires_ms", ""))
+    change(patch, FarmApplication.may_publish, (" and now_ms < expires_ms", ""))
 
 
 def publishes_beside_another_holder(patch: pytest.MonkeyPatch) -> None:
-    _change(patch, FarmApplication.may_publish, (" and self.due_since is not None", ""))
+    change(patch, FarmApplication.may_publish, (" and self.due_since is not None", ""))
 
 
 FARM: list[BrokenRule] = [publishes_beyond_its_lease, publishes_beside_another_holder]
