@@ -376,8 +376,7 @@ class RawNode:
         """Who is a member is not invited; nor is a term lowered (JRaft's is). What is not committed is not
         named as held: it may be of a leader whose entries were given up."""
         member, kind = self._member, MessageType.JOIN_CLUSTER_RESPONSE
-        free = request.term >= member.term and self.id not in member.membership
-        if not free:
+        if self.id in member.membership:
             member.respond(token, kind, request.source, member.log.last_index + 1, False)
         elif self._follows(request, token, kind):
             member.respond(token, kind, request.source, member.commit + 1, True)

@@ -141,3 +141,10 @@ def test_leader_that_stepped_down_follows_the_next_one() -> None:
     assert response is not None
     assert response.accepted
     assert player.node.leader == 3
+
+
+def test_leader_wants_to_be_woken_when_it_has_to_step_down_though_no_heartbeat_is_due() -> None:
+    player = Player(heartbeat_ms=150).lead()
+    led_since = player.now
+    player.wait(150)
+    assert player.node.deadline_ms == led_since + 201

@@ -390,3 +390,12 @@ def test_one_that_rests_votes_and_follows_like_any_other() -> None:
     player.sent()
     player.doubt()
     assert player.node.role is Role.CANDIDATE  # it rests no more than once
+
+
+def test_member_that_is_ordered_to_stand_begins_a_timeout_of_its_own() -> None:
+    player = Player(extensions=ALL)
+    player.append(1)
+    player.wait(90)
+    player.order(1)
+    assert player.node.role is Role.CANDIDATE
+    assert player.node.deadline_ms == 190
