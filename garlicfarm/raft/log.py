@@ -75,7 +75,7 @@ class RaftLog:
         else:
             self._memory.clear()
         if index <= self._issued:
-            self._truncate_from = min(index, self._truncate_from or index)
+            self._truncate_from = index  # lower than one that waits, which has lowered `_issued`
             self._issued = index - 1
         self.stable = min(self.stable, index - 1)
         for write in self._writes:
