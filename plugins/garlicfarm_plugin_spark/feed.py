@@ -108,8 +108,7 @@ class FarmFeed:
 
     def farms(self) -> list[str]:
         """The names of all farms of the first node that answers."""
-        rows = self._in_turn(lambda node: self._get(node, "/v1/farms")).json()["farms"]
-        return [str(row["name"]) for row in rows]
+        return list(self._in_turn(self._heads))
 
     def head(self, farm_id: str | None = None) -> FarmHead:
         """The farm as the first node sees it that answers.
@@ -182,21 +181,34 @@ class FarmFeed:
             decoder.receive_eof()
 
     def _head(self, node: _Node, farm_id: str | None) -> FarmHead:
-        body = self._get(node, "/v1/farms").json()
-        for row in body["farms"]:
-            if row["name"] == self._farm:
-                _check_id(node.url, self._farm, str(row["farm_id"]), farm_id)
-                return FarmHead(
+        heads = self._heads(node)
+        if self._farm not in heads:
+            names = ", ".join(heads) or "none"
+            raise ConfigError([f"{node.url} has no farm {self._farm!r}, only: {names}"])
+        head = heads[self._farm]
+        _check_id(node.url, self._farm, head.farm_id, farm_id)
+        return head
+
+    def _heads(self, node: _Node) -> dict[str, FarmHead]:
+        response = self._get(node, "/v1/farms")
+        try:
+            return {
+                str(row["name"]): FarmHead(
                     str(row["farm_id"]),
                     str(row["application"]),
                     int(row["first_index"]),
                     int(row["commit_index"]),
                 )
-        names = ", ".join(str(row["name"]) for row in body["farms"]) or "none"
-        raise ConfigError([f"{node.url} has no farm {self._farm!r}, only: {names}"])
+                for row in response.json()["farms"]
+            }
+        except (LookupError, TypeError, ValueError) as error:
+            raise _no_admin_api(node.url) from error
 
     def _check_farm(self, node: _Node, response: httpx.Response, farm_id: str) -> None:
-        _check_id(node.url, self._farm, response.headers["Garlic-Farm-Id"], farm_id)
+        found = response.headers.get("Garlic-Farm-Id")
+        if found is None:
+            raise _no_admin_api(node.url)
+        _check_id(node.url, self._farm, found, farm_id)
 
     def _path(self, what: str) -> str:
         return f"/v1/farms/{quote(self._farm, safe='')}/{what}"
@@ -263,6 +275,10 @@ def _check(url: str, response: httpx.Response) -> None:
         raise failed
     if failed is not None:
         raise UnreachableError(str(failed)) from failed
+
+
+def _no_admin_api(url: str) -> UnreachableError:
+    return UnreachableError(f"{url} does not answer as an admin API: give the node's admin.url")
 
 
 def _check_id(url: str, farm: str, found: str, wanted: str | None) -> None:

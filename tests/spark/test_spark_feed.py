@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
 
 from garlicfarm.errors import AuthError, Compacted, ConfigError, UnreachableError
@@ -54,6 +55,24 @@ def test_feed_passes_over_a_node_that_is_away(server: FeedServer) -> None:
         assert opened.head().farm_id == server.farm_id
         entries = [each for page in opened.entries(0, len(LOG), server.farm_id) for each in page]
     assert entries == LOG
+
+
+@pytest.mark.parametrize("body", [b"<html>log in</html>", b"[]", b'{"farms":[{"name":"farm"}]}'])
+def test_feed_of_a_server_that_is_no_node_says_so_and_passes_over_it(
+    server: FeedServer, monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    """Somebody else's, who answers everything with 200."""
+    other = httpx.MockTransport(lambda request: httpx.Response(200, content=body))
+    with closing(feed(server, "https://127.0.0.1:1", server.url)) as opened:
+        monkeypatch.setattr(opened._nodes[0], "client", httpx.Client(transport=other))
+        entries = [each for page in opened.entries(0, len(LOG), server.farm_id) for each in page]
+        assert entries == LOG
+        opened._turn()
+        assert opened.head().farm_id == server.farm_id
+    with closing(feed(server, "https://127.0.0.1:1")) as opened:
+        monkeypatch.setattr(opened._nodes[0], "client", httpx.Client(transport=other))
+        with pytest.raises(UnreachableError, match=r"127.0.0.1:1 does not answer as an admin API: give the"):
+            opened.head()
 
 
 def test_feed_of_an_unusable_url_is_refused(server: FeedServer) -> None:
