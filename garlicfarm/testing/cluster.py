@@ -264,7 +264,8 @@ class Cluster:
                 extensions=EXTENSIONS,
             )
 
-        log = EventLogger(logging.getLogger("garlicfarm.testing.cluster"), farm=FARM, node=node)
+        logger = logging.getLogger("garlicfarm.testing.cluster")
+        log = EventLogger(logger, clock=trio.current_time, farm=FARM, node=node)  # the simulated one too
         metrics = NodeMetrics().farm(FARM)
         farm = Farm(section, node, disk, partial(_Writer, disk), self._application(), dial, metrics, log)
         lookup = member_lookup([self._secret], self._farm_id, lambda user: {})
