@@ -135,9 +135,9 @@ def configured(
     that of libraries from warning on, of each of their messages one a second. Replaces what was set up
     before.
 
-    Nobody who logs waits. At most 1 MiB waits to be written; what comes then is dropped, and counted where it
-    would stand, as ``event=lines-dropped lines=n``. The end of the block waits up to a second for what is
-    still to be written.
+    Nobody who logs waits. At most 1 MiB waits behind what is being written; what comes then is dropped, and
+    counted where it would stand, as ``event=lines-dropped lines=n``. The end of the block waits up to a
+    second for what is still to be written.
     """
     handler = _Output(stream.fileno())
     handler.addFilter(_once_a_second())
@@ -169,8 +169,7 @@ class _Output(logging.Handler):
         try:
             line = f"{self.format(record)}\n"
         except Exception:  # noqa: BLE001 - a library's message that does not fit its arguments
-            self.handleError(record)
-            return
+            line = f"{self.format(_own_record('message-does-not-fit', logger=record.name))}\n"
         with self._changed:
             if self._size + len(line) > MAX_WAITING:
                 self._dropped += 1
@@ -181,6 +180,8 @@ class _Output(logging.Handler):
 
     def close(self) -> None:
         with self._changed:
+            if self._closing:  # the interpreter closes all handlers at its end once more
+                return
             self._closing = True
             self._changed.notify()
         self._thread.join(FLUSH_S)
@@ -196,7 +197,7 @@ class _Output(logging.Handler):
                 return
             for line in lines:  # one by one: nobody who shares the pipe then writes amidst a short one
                 dropped += not self._write(line)
-            if dropped and not self._write(f"{self.format(_lines_dropped(dropped))}\n"):
+            if dropped and not self._write(f"{self.format(_own_record('lines-dropped', lines=dropped))}\n"):
                 with self._changed:
                     self._dropped += dropped
 
@@ -215,10 +216,10 @@ class _Output(logging.Handler):
         return True
 
 
-def _lines_dropped(number: int) -> logging.LogRecord:
-    level, fields = logging.WARNING, {"event": "lines-dropped", "lines": number}
+def _own_record(event: str, **fields: object) -> logging.LogRecord:
+    level = logging.WARNING
     attributes = {"name": "garlicfarm.log", "levelno": level, "levelname": logging.getLevelName(level)}
-    return logging.makeLogRecord({**attributes, "garlicfarm_fields": fields})
+    return logging.makeLogRecord({**attributes, "garlicfarm_fields": {"event": event, **fields}})
 
 
 def _once_a_second() -> Callable[[logging.LogRecord], bool]:

@@ -37,7 +37,7 @@ DEFAULT_LIMIT = 1000
 MAX_WAIT_S = 30.0
 MAX_ENTRY_BYTES = 1 << 20
 BODY_DEADLINE_S = 30.0
-COMMIT_DEADLINE_S = 60.0  # longer than nodes wait, which know better what became of an entry
+COMMIT_DEADLINE_S = 70.0  # longer than nodes wait, which know better what became of an entry
 
 T = TypeVar("T")
 _Encode = Callable[[Iterable[Entry]], bytes]

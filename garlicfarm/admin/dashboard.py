@@ -33,7 +33,7 @@ from garlicfarm.errors import GarlicFarmError, NotLeader, OutcomeUnknown
 __all__ = ["Dashboard"]
 
 SHOWN = 25
-COMMIT_DEADLINE_S = 60.0  # as in `app`
+COMMIT_DEADLINE_S = 70.0  # as in `app`
 
 HEADERS = {
     "Cache-Control": "no-store",

@@ -41,7 +41,7 @@ PER_ADDRESS = 96  # whoever holds these keeps out nobody else
 MAX_HEADER_BYTES = 16 << 10
 HANDSHAKE_S = 10.0
 HEADER_S = 10.0
-IDLE_S = 75.0
+IDLE_S = 90.0
 SEND_S = 30.0
 GRACE_S = 3.0
 

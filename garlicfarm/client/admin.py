@@ -37,7 +37,7 @@ from garlicfarm.raft.types import Entry
 __all__ = ["AdminClient", "Page"]
 
 CONNECT_TIMEOUT_S = 5.0
-ANSWER_TIMEOUT_S = 75.0  # longer than a long poll, and than a node waits for a commit
+ANSWER_TIMEOUT_S = 90.0  # longer than a linearizable long poll, and than a node waits for a commit
 MAX_LIMIT = 20_000
 MAX_PAGE_BYTES = 8 << 20
 MAX_FOLLOWED = 16
@@ -167,7 +167,7 @@ class AdminClient:
         the request on where it knows its admin URL; `NotLeader` where none of the given ones leads.
 
         :raises ProposalDropped: the leader refuses; the text says why and what to do.
-        :raises OutcomeUnknown: it has not caught up within 60 s, `members` shows how it goes on; or the
+        :raises OutcomeUnknown: it has not caught up within 70 s, `members` shows how it goes on; or the
             leader is gone.
         """
         wanted = msgspec.json.encode({"id": member, "endpoint": endpoint})

@@ -76,6 +76,8 @@ def better_placed(application: FarmApplication, leader: int, missing: Mapping[in
 
     ``missing``: id → the index that has to be applied where a status is begun that counts.
     """
+    if not missing:
+        return {}
     kept = set(application.members) - missing.keys()
     able: list[tuple[int, int, int]] = []
     for member in sorted(kept - {leader}):

@@ -77,7 +77,13 @@ class Poster:
             self._posted = trio.Event()
             others = frozenset(application.members) - {self._farm.node_id}
             silent = frozenset(member for member in others if not application.recent(member))
-            await peers.try_handshakes(silent)
+            # An idle connection outlives a trial that failed; nobody else would find that it failed but once.
+            doubted = frozenset(
+                member
+                for member in others
+                if peers.connected(member) and (test := peers.handshake(member)) and not test[1]
+            )
+            await peers.try_handshakes(silent | doubted)
             if any((test := peers.handshake(member)) and test[1] for member in silent):
                 await peers.try_handshakes(others - silent)
             self._sensed = silent

@@ -241,7 +241,17 @@ def test_end_waits_for_a_pipe_that_nobody_reads_but_a_second(piped: Reader) -> N
         logging.getLogger("library").warning("lost")
         begun = time.monotonic()
     assert 0.9 < time.monotonic() - begun < 10
+    begun = time.monotonic()
+    logging.shutdown()
+    assert time.monotonic() - begun < 0.9, "a second in all"
     assert len(piped.rest()) == 1  # lets the writer go
+
+
+def test_message_that_does_not_fit_is_told_and_holds_up_nobody(piped: Reader) -> None:
+    with configured("info", "text", piped.stream):
+        logging.getLogger("library").warning("%d", "no number")
+    (line,) = piped.rest()
+    assert "event=message-does-not-fit logger=library" in line
 
 
 def test_pipe_set_not_to_block_by_whoever_shares_it_loses_no_line(piped: Reader) -> None:

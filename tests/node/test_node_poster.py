@@ -48,7 +48,9 @@ class FakeFarm:
         self.handshakes: dict[int, tuple[float, bool]] = {}
         self.now: dict[int, tuple[float, bool]] = {}  # how it is where it is tried anew
         self.tried: list[set[int]] = []
-        self.peers = SimpleNamespace(handshake=self.handshakes.get, try_handshakes=self._try)
+        self.peers = SimpleNamespace(
+            handshake=self.handshakes.get, try_handshakes=self._try, connected=lambda member: True
+        )
         self.applied_index = 1
         self.posted: list[bytes] = []
         self.times: list[float] = []
@@ -204,6 +206,19 @@ async def test_status_says_of_a_silent_member_only_how_handshakes_since_then_wen
     old, silent = {"ms": 10, "ok": True}, {"ms": 40, "ok": reached}
     assert told == [{2: old, 3: None}, {2: {"ms": 30, "ok": False} if reached else old, 3: silent}]
     assert farm.tried[:2] == ([{3}, {2}] if reached else [{3}, {3}])
+
+
+async def test_trial_that_failed_is_repeated_while_the_connection_is_up(autojump_clock: Clock) -> None:
+    farm, _, poster = made()
+    for member in (2, 3):
+        farm.application.apply(member - 1, 1, encode_status(status(member, T0)))
+    farm.handshakes |= {2: (0.01, True), 3: (5.0, False)}
+    farm.now = {3: (0.02, True)}
+    with trio.move_on_after(INTERVAL_S + 1):
+        await poster.run()
+    told = [json.loads(entry)["remoteRouters"][1]["connectTest"]["ok"] for entry in farm.posted]
+    assert told == [False, True]
+    assert farm.tried == [{3}, set()]
 
 
 class HangingRouter:
