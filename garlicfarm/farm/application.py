@@ -38,5 +38,6 @@ class Application(Protocol):
         """Replace the state by that of a snapshot.
 
         Raises `StorageVersion` or `StorageDamaged` if ``data`` is no snapshot that this application
-        can take up; the state is unchanged then.
+        can take up; the state is unchanged then. Between plain peers it is tried first on another object
+        of the same factory, in another thread: two objects share nothing that this changes.
         """

@@ -94,6 +94,9 @@ async def serve(
 ) -> None:
     """Run a node until ``shutdown`` is set, then end it in order; reports the node once it listens.
 
+    :param applications: name in the configuration → factory, given the farm's name. It gives a new object
+        each time it is called: between plain peers `restore` is tried on another one first, in another
+        thread.
     :raises ConfigError: the configuration, or a file that it names, is not usable.
     :raises StorageError: the store is missing, in use, damaged or of another version; or the last
         farm's store failed.
