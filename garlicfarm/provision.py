@@ -180,10 +180,10 @@ def _check_free(directory: Path) -> None:
 
 def create_farm(out: Path, members: Mapping[int, MemberPlan], farm: FarmPlan | None = None) -> MadeFarm:
     """Make all nodes of a farm at once, each in its own directory ``out/node-<id>``; ``out`` must not
-    exist, unless a command that was killed left it. The genesis of each names all of them. Raises as
-    `create_node` does.
+    exist, unless it holds nothing but what a command that was killed had not finished: a node that is in
+    its place already may be in use. The genesis of each names all of them. Raises as `create_node` does.
     """
-    if out.exists() and not (out / STAGING).exists():
+    if out.exists() and not (out.is_dir() and os.listdir(out) == [STAGING]):
         raise ConfigError([f"{out} is there already; nothing was overwritten"])
     if not members:
         raise ConfigError(["a farm needs at least one member"])

@@ -212,6 +212,18 @@ def test_command_that_was_killed_leaves_nothing_once_it_is_repeated(
     assert {path.name for path in there.iterdir()} == made
 
 
+def test_farm_of_which_a_killed_command_put_some_nodes_in_place_is_left_as_it_is(tmp_path: Path) -> None:
+    members = {i: MemberPlan(endpoint=f"ssl://{i}.example:1") for i in (1, 2)}
+    out, staging = tmp_path / "out", tmp_path / "out" / garlicfarm.provision.STAGING
+    create_farm(out, members)
+    staging.mkdir()
+    (out / "node-2").rename(staging / "node-2")  # killed between the two
+    before = everything_in(tmp_path)
+    with pytest.raises(ConfigError, match="out is there already"):
+        create_farm(out, members)
+    assert everything_in(tmp_path) == before
+
+
 def test_command_leaves_alone_what_another_process_makes_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
