@@ -23,7 +23,7 @@ from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_sink, check_writable
 from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Nodes
 from garlicfarm_plugin_spark.ranking import rankings
-from garlicfarm_plugin_spark.session import DEFAULTS, Session, cause
+from garlicfarm_plugin_spark.session import DEFAULTS, Session, cause, text_of
 
 __all__ = ["Job", "Viewer", "run"]
 
@@ -226,7 +226,7 @@ class _Runner:
 
 def _meaning(error: Exception) -> GarlicFarmError:
     """What the source or the fold raised in a process of Spark's, out of the traceback that came."""
-    found = _OURS.findall(str(error))
+    found = _OURS.findall(text_of(error))
     if not found:
         return GarlicFarmError(cause(error))
     name, text = found[-1]

@@ -20,7 +20,7 @@ from typing import Any
 from garlicfarm.errors import ConfigError, GarlicFarmError
 from garlicfarm_plugin_spark.java import find_java_home
 
-__all__ = ["Session", "cause"]
+__all__ = ["Session", "cause", "text_of"]
 
 STOP_TIMEOUT_S = 10.0
 DEFAULTS: Mapping[str, str] = {
@@ -49,9 +49,19 @@ _LEVELS = ("off", "warn", "info")
 _CAUSES = re.compile(r"^(?:Caused by)?: (?:[a-z]\w*\.)+([\w$]+: .+)", re.MULTILINE)
 
 
+def text_of(error: Exception) -> str:
+    """What an error says, or its class where Java, which is asked for it, is gone."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return str(error)
+    except (Py4JError, OSError):
+        return type(error).__name__
+
+
 def cause(error: Exception) -> str:
     """The line that counts in what Java says: the cause below all others, else the first."""
-    text = str(error)
+    text = text_of(error)
     causes = _CAUSES.findall(f"{text}\n{getattr(error, '_stackTrace', '')}")
     return str(causes[-1]) if causes else text.partition("\n")[0]
 

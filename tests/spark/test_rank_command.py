@@ -20,10 +20,13 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
-from garlicfarm.errors import AuthError, ConfigError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+
+from garlicfarm.errors import AuthError, ConfigError, GarlicFarmError
 from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_sink
 from garlicfarm_plugin_spark.java import find_java_home
 from garlicfarm_plugin_spark.runner import _meaning
+from garlicfarm_plugin_spark.session import Session
 from tests.spark.feed_server import FeedServer, feed_server
 from tests.spark.script import expectations, scripted_log
 
@@ -347,6 +350,41 @@ def test_what_java_says_is_told_by_its_deepest_cause() -> None:
     assert str(_meaning(Exception(java))) == "FileNotFoundException: /x (Is a file)"
     ours = "  File x\ngarlicfarm.errors.AuthError: the password is wrong\n"
     assert isinstance(_meaning(Exception(ours)), AuthError)
+
+
+class Unspeakable(Py4JJavaError):
+    """An error of a Java that died before it was asked what it says."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __str__(self) -> str:
+        raise Py4JNetworkError
+
+
+def test_error_of_a_java_that_died_is_told_by_its_class() -> None:
+    assert str(_meaning(Unspeakable())) == "Unspeakable"
+
+
+def test_java_that_dies_at_the_start_is_an_error_of_ours_and_its_process_is_reaped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Gateway:
+        proc = subprocess.Popen(["true"], stdin=subprocess.PIPE)
+
+    class Context:
+        _active_spark_context = None
+
+        def __init__(self, **options: object) -> None:
+            raise Unspeakable
+
+    monkeypatch.setattr("pyspark.java_gateway.launch_gateway", lambda conf, options: Gateway)
+    monkeypatch.setattr("pyspark.SparkContext", Context)
+    session = Session.__new__(Session)
+    session.settings = {}
+    with pytest.raises(GarlicFarmError, match=r"Spark does not start, .*: Unspeakable"):
+        session._start(quiet=True)
+    assert Gateway.proc.returncode == 0
 
 
 def write_checkpoint(directory: Path, farm_id: str, partitions: str) -> Path:
