@@ -192,11 +192,11 @@ async def i2pd_network(
     ``wires``: the first router runs on their host 1, and so on; what talks to its proxy has to be there.
     ``ssu2`` False: they talk over TCP alone. (Over UDP, i2pd learns of a longer round trip from packets that
     it has not resent yet, so not of one that grew to the double; and it has 5 s for the 2½ of connecting.)
-    Yields them once every I2PControl answers; tunnels come about in the seconds after.
+    Yields them once every I2PControl listens; tunnels come about in the seconds after.
     On the way out, and when cancelled, every router is ended; they also end if this process is killed.
 
     Raises `ConfigError` outside a private network or where programs are missing; `RouterError` if a
-    router ends or does not answer within 60 s.
+    router ends or does not listen within 60 s.
     """
     check_programs()
     places = [await wires.place(i + 1) for i in range(count)] if wires else []
@@ -318,7 +318,7 @@ async def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 async def _wait_for(processes: Sequence[subprocess.Popen[bytes]], ready: Callable[[int], bool]) -> None:
     with trio.move_on_after(START_TIMEOUT_S):
         for i, process in enumerate(processes):
-            while not ready(i):
+            while not await trio.to_thread.run_sync(ready, i, abandon_on_cancel=True):  # it connects
                 if process.poll() is not None:
                     raise RouterError(
                         f"i2pd {i + 1} ended with status {process.returncode}; "

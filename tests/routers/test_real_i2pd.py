@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+import trio
 
 from garlicfarm.errors import ConfigError
 from garlicfarm.testing import i2pd
@@ -89,6 +91,21 @@ async def test_network_outside_a_private_one_is_refused(
         async with i2pd.i2pd_network(tmp_path, 1):
             pytest.fail("it started")
     assert started == []
+
+
+async def test_wait_for_a_router_that_takes_its_time_holds_up_no_other_task() -> None:
+    others = threading.Event()
+
+    async def other() -> None:
+        others.set()
+
+    def ready(i: int) -> bool:
+        assert others.wait(5), "held up"
+        return True
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        await i2pd._wait_for([object()], ready)  # no process: ready when first asked
 
 
 def test_missing_programs_are_named_with_their_packages(
