@@ -37,7 +37,8 @@ class Valve:
 
     def allow(self, size: float) -> None:
         self._left = size
-        self._more.set()
+        self._more.set()  # all who wait
+        self._more = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[object]) -> None:
         serve = partial(trio.serve_tcp, self._serve, self._port, host="127.0.0.1")
@@ -56,7 +57,6 @@ class Valve:
         with suppress(trio.BrokenResourceError):
             while data := await source.receive_some(65536):
                 while valved and self._left <= 0:
-                    self._more = trio.Event()
                     await self._more.wait()
                 self._left -= len(data) * valved
                 await sink.send_all(data)
