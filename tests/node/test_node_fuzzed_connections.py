@@ -39,7 +39,7 @@ from garlicfarm.wire.messages import (
 from tests.node.cluster import ALONE, Wire, client_request
 from tests.node.plain import Heard, Play, played, request
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 T, V = MessageType, ValueType
 HEARD_S = 0.3
