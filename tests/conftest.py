@@ -79,7 +79,7 @@ those with the marker ``spark`` skip by themselves, since without Spark they can
 
 @pytest.fixture
 def logging_restored() -> Iterator[None]:
-    """`node start` sets up the log of its process, which here is ours."""
+    """`configured`, as `node start` uses it, sets up the log of its process, which here is ours."""
     root, ours = logging.getLogger(), logging.getLogger("garlicfarm")
     handlers, level = root.handlers[:], root.level
     root.handlers.clear()  # or they would be closed

@@ -173,14 +173,8 @@ class Reader:
 
 
 @pytest.fixture
-def piped() -> Iterator[Reader]:
-    root, ours = logging.getLogger(), logging.getLogger("garlicfarm")
-    handlers, level = root.handlers[:], root.level
-    root.handlers.clear()  # or `configured` would close them
-    yield Reader()
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    ours.setLevel(logging.NOTSET)
+def piped(logging_restored: None) -> Reader:
+    return Reader()
 
 
 def test_configured_sets_level_form_and_stream_and_has_written_all_at_the_end(piped: Reader) -> None:

@@ -82,15 +82,9 @@ async def test_node_takes_all_file_descriptors_that_it_may_have(tmp_path: Path) 
 
 
 @pytest.fixture
-def output(tmp_path: Path) -> Iterator[TextIO]:
-    root, ours = logging.getLogger(), logging.getLogger("garlicfarm")
-    handlers, level = root.handlers[:], root.level
-    root.handlers.clear()  # or `configured` would close them
+def output(tmp_path: Path, logging_restored: None) -> Iterator[TextIO]:
     with (tmp_path / "log").open("w+") as file:
         yield file
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    ours.setLevel(logging.NOTSET)
 
 
 def test_foreign_message_is_written_once_a_second_and_the_rest_counted(

@@ -19,7 +19,7 @@ from garlicfarm_plugin_spark.session import Session
 from tests.spark.feed_server import FeedServer, feed_server
 from tests.spark.script import Expected, expectations, scripted_log
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 LOG = scripted_log()
 END = len(LOG)
