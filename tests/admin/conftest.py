@@ -3,10 +3,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 import trio
 
-from tests.admin.fake_node import FakeNode
+from garlicfarm.client.trust import client_tls
+from tests.admin.fake_node import PASSWORDS, FakeNode
 
 
 @pytest.fixture
@@ -24,3 +26,21 @@ async def url(node: FakeNode, shutdown: trio.Event, nursery: trio.Nursery) -> As
     """The admin URL of ``node``, served over real TLS."""
     yield await nursery.start(node.serve, shutdown)
     shutdown.set()
+
+
+@pytest.fixture
+def user() -> str:
+    """As whom `http` logs in: an admin."""
+    return "anna"
+
+
+@pytest.fixture
+async def http(node: FakeNode, url: str, user: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client that is no more than HTTP: what answers look like to others."""
+    async with httpx.AsyncClient(
+        base_url=url,
+        verify=client_tls(pin=node.pin, ca=None),
+        auth=httpx.DigestAuth(user, PASSWORDS[user][1]),
+        trust_env=False,
+    ) as client:
+        yield client

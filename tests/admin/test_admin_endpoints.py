@@ -8,7 +8,6 @@ import httpx
 import msgspec
 import pytest
 
-from garlicfarm.client.trust import client_tls
 from garlicfarm.errors import (
     EntryRefused,
     GarlicFarmError,
@@ -24,15 +23,8 @@ from tests.admin.fake_node import PASSWORDS, FakeNode, until
 
 
 @pytest.fixture
-async def http(node: FakeNode, url: str) -> AsyncIterator[httpx.AsyncClient]:
-    """A client that is no more than HTTP: what answers look like to others."""
-    async with httpx.AsyncClient(
-        base_url=url,
-        verify=client_tls(pin=node.pin, ca=None),
-        auth=httpx.DigestAuth("paul", PASSWORDS["paul"][1]),
-        trust_env=False,
-    ) as client:
-        yield client
+def user() -> str:
+    return "paul"
 
 
 def problem(response: httpx.Response, status: int, kind: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import httpx
@@ -12,23 +12,11 @@ from starlette.routing import Route
 
 from garlicfarm.admin.app import create_app
 from garlicfarm.client import AdminClient
-from garlicfarm.client.trust import client_tls
 from garlicfarm.errors import GarlicFarmError, NoQuorum, NotLeader, ProposalDropped
 from tests.admin.fake_node import PASSWORDS, FakeNode
 
 FARM = "/v1/farms/{farm}/"
 READS = ["status", "log", "state", "ranking", "policy", "members"]
-
-
-@pytest.fixture
-async def http(node: FakeNode, url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(
-        base_url=url,
-        verify=client_tls(pin=node.pin, ca=None),
-        auth=httpx.DigestAuth("anna", PASSWORDS["anna"][1]),
-        trust_env=False,
-    ) as client:
-        yield client
 
 
 def test_every_question_about_a_farm_is_tried_here(node: FakeNode) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import httpx
@@ -11,7 +11,6 @@ import trio
 
 from garlicfarm.admin.problems import problem_of
 from garlicfarm.client import AdminClient
-from garlicfarm.client.trust import client_tls
 from garlicfarm.errors import (
     AuthError,
     GarlicFarmError,
@@ -20,20 +19,9 @@ from garlicfarm.errors import (
     OutcomeUnknown,
     ProposalDropped,
 )
-from tests.admin.fake_node import PASSWORDS, FakeNode
+from tests.admin.fake_node import FakeNode
 
 NEW = "ssl://d.example:27150?pin=sha256-abc"
-
-
-@pytest.fixture
-async def http(node: FakeNode, url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(
-        base_url=url,
-        verify=client_tls(pin=node.pin, ca=None),
-        auth=httpx.DigestAuth("anna", PASSWORDS["anna"][1]),
-        trust_env=False,
-    ) as client:
-        yield client
 
 
 async def test_client_asks_for_each_change_in_the_users_name(node: FakeNode, url: str) -> None:
