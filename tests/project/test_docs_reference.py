@@ -61,6 +61,7 @@ def test_log_words_on_the_metrics_page_are_those_of_the_code() -> None:
         "became-leader",
         "farm-failed",
         "lines-dropped",
+        "message-does-not-fit",
         "removed",
     }
     assert said == logged | computed
