@@ -378,8 +378,7 @@ class Leadership:
             way.seq = 0
         elif seq is not None and progress.take(seq) is None:
             return
-        progress.probe(progress.match_index + 1)
-        progress.unreachable = True
+        progress.lost()
 
     def connected(self, peer: int) -> None:
         """``peer`` can be reached again: what it lacks need not wait for the next heartbeat."""

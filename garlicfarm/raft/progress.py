@@ -100,6 +100,12 @@ class Progress:
         self.next_index = max(self.next_index, last + 1)
         self.state = ProgressState.REPLICATE
 
+    def lost(self) -> None:
+        """A request got no answer, or one that gets nothing on: go on with the next heartbeat. Of the log it
+        says nothing: only a refusal leads further back than to what matches."""
+        self.probe(self.match_index + 1 if self.state is ProgressState.REPLICATE else self.next_index)
+        self.unreachable = True
+
     def probe(self, next_index: int) -> None:
         """Look again for where the logs meet; answers to what was sent before no longer count."""
         self.state = ProgressState.PROBE

@@ -251,6 +251,30 @@ MUTANTS = (
         "jraft_defects::s1_heartbeat_commits_only_what_it_verified",
     ),
     Mutant(
+        "log match",
+        "begins at the first entry again where a probe is lost",
+        "progress",
+        [
+            (
+                "self.match_index + 1 if self.state is ProgressState.REPLICATE else self.next_index",
+                "self.match_index + 1",
+            )
+        ],
+        "flow_control::follower_that_was_down_at_the_election_is_sent_what_it_lacks_and_no_more",
+    ),
+    Mutant(
+        "log match",
+        "takes what is lost in the window for sent",
+        "progress",
+        [
+            (
+                "self.match_index + 1 if self.state is ProgressState.REPLICATE else self.next_index",
+                "self.next_index",
+            )
+        ],
+        "flow_control::lost_request_in_the_window_is_sent_again_from_behind_what_matches",
+    ),
+    Mutant(
         "commit",
         "begins a term without an entry (JRaft)",
         "leadership",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from garlicfarm.wire import encode_request
 from garlicfarm.wire.messages import MessageType, Response
-from tests.raft.playbook import Player
+from tests.raft.playbook import ALL, Player, Stage
 
 
 def _leader(entries: int = 0, **config: int) -> Player:
@@ -144,6 +145,54 @@ def test_peer_that_cannot_be_reached_is_tried_once_a_heartbeat() -> None:
         player.turn()
         assert not player.sent(2)
         player.accept(peer=3)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["request", "peer"])
+def test_probe_that_is_lost_begins_again_where_it_was(known: bool) -> None:
+    """A follower that is down says nothing of its log: only a refusal does."""
+    player = Player(1, [1] * 20).lead()
+    for _ in range(3):
+        ((_, seq, request),) = player.sent(2)
+        assert request.last_log_index == 20
+        player.node.report_unreachable(2, seq if known else None)
+        player.accept(peer=3)
+        player.wait(50)
+    ((_, seq, request),) = player.sent(2)
+    assert (request.last_log_index, len(request.entries)) == (20, 1)
+    player.answer(seq, request, 20, accepted=False)
+    player.lose(2)  # the connection breaks again
+    player.wait(50)
+    ((_, seq, request),) = player.sent(2)
+    assert (request.last_log_index, len(request.entries)) == (19, 2)
+    player.answer(seq, request, 22)
+    assert player.node.status().peers[2].match_index == 21
+
+
+def test_follower_that_was_down_at_the_election_is_sent_what_it_lacks_and_no_more() -> None:
+    stage = Stage([1] * 1000, [1] * 1000, [1] * 999, extensions=ALL)
+    stage.elect(1, 2)
+    for _ in range(10):
+        stage[1].wait(60)
+        stage.deliver(1, 2)
+    assert stage[1].commit == 1001
+    stage[1].wait(60)
+    sizes = []
+    while requests := stage[1].sent(3):
+        for _, seq, request in requests:
+            sizes.append(len(encode_request(request)))
+            response = stage[3].take(request)
+            assert response is not None
+            stage[1].hear(seq, response)
+    assert stage[3].commit == 1001
+    assert sum(sizes) < 1000
+
+
+def test_lost_request_in_the_window_is_sent_again_from_behind_what_matches() -> None:
+    player = _leader(4)
+    _, _, (_, seq, _), *_ = player.sent(2)
+    player.node.report_unreachable(2, seq)
+    peer = player.node.status().peers[2]
+    assert (peer.state, peer.match_index, peer.next_index) == ("probe", 1, 2)
 
 
 def test_peer_that_is_connected_again_is_tried_before_the_next_heartbeat() -> None:

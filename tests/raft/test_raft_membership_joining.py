@@ -392,3 +392,24 @@ def test_packs_carry_what_is_committed_and_nothing_else() -> None:
     assert request.type is MessageType.SYNC_LOG_REQUEST
     pack = decode_log_pack(request.entries[0].value, 1 << 20, 1 << 20)
     assert request.last_log_index + len(pack.entries) == player.commit == len(player.terms) - 1
+
+
+@pytest.mark.parametrize("entries", [20, 300])
+def test_server_that_is_invited_again_goes_on_where_it_was_though_the_first_request_is_lost(
+    entries: int,
+) -> None:
+    player = Player(1, [1] * 400)
+    player.lead()
+    player.accept()
+    player.accept()
+    player.node.extensions(4, ALL)
+    player.change(Change.ADD, 4)
+    ((_, seq, request),) = player.sent(4)
+    player.answer(seq, request, 401 - entries)
+    for _ in range(3):
+        ((_, _, request),) = player.requests
+        assert request.last_log_index == 400 - entries
+        player.lose(4)
+        player.wait(50)
+        player.accept(peer=2)
+        player.accept(peer=3)

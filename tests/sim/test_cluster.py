@@ -14,6 +14,8 @@ from garlicfarm.config.model import PRESETS
 from garlicfarm.errors import EntryRefused, NoQuorum, OutcomeUnknown
 from garlicfarm.farm.log import LogApplication
 from garlicfarm.testing.cluster import Cluster, cluster
+from garlicfarm.testing.memory_network import MemoryNetwork
+from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import Configuration
 
 
@@ -21,6 +23,24 @@ from garlicfarm.wire.messages import Configuration
 async def farm() -> AsyncIterator[Cluster]:
     async with cluster(3) as running:
         yield running
+
+
+class _Counted(trio.abc.SendStream):
+    """Notes the size of all that is sent."""
+
+    def __init__(self, stream: trio.abc.SendStream, sent: list[int]) -> None:
+        self._stream = stream
+        self._sent = sent
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        self._sent.append(len(data))
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 def _states(farm: Cluster) -> set[bytes]:
@@ -130,6 +150,36 @@ async def test_node_that_was_away_catches_up_in_messages_of_the_smallest_size(
         await farm.restart(away)
         await farm.applied(index, [away])
         assert len(_states(farm)) == 1
+
+
+async def test_node_that_was_away_while_another_was_elected_is_sent_what_it_lacks_alone(
+    farm: Cluster, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = 0
+    for _ in range(200):
+        index, _ = await farm.post(bytes(500))
+    old = await farm.leader()
+    away = min(farm.running - {old})
+    await farm.applied(index)
+    await farm.kill(away)
+    index, _ = await farm.post(b"the one that is missing")
+    await farm.farm(old).hand_over()
+    new = await farm.leader()
+    assert new != old
+    await trio.sleep(10)  # in which the new leader tries to reach it
+    sent, connect = list[int](), MemoryNetwork.connect
+
+    async def counted(network: MemoryNetwork, host: str, endpoint: Endpoint) -> trio.abc.Stream:
+        stream = await connect(network, host, endpoint)
+        if endpoint.host != f"node{away}":
+            return stream
+        return trio.StapledStream(_Counted(stream, sent), stream)
+
+    monkeypatch.setattr(MemoryNetwork, "connect", counted)
+    await farm.restart(away)
+    await farm.applied(index)
+    assert await farm.leader() == new
+    assert 0 < sum(sent) < 10_000  # the whole log is more than ten times that
 
 
 async def test_many_posts_at_once_all_commit_at_indexes_of_their_own(
