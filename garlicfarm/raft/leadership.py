@@ -405,8 +405,16 @@ class Leadership:
         if not response.accepted or response.term != self._member.term:
             # The logs do not meet at `previous`; the hint may jump back any distance.
             progress.probe(min(previous, max(response.next_index, 1)))
+            progress.unreachable = previous <= progress.match_index  # it forgot what it acknowledged
         elif last > progress.match_index or progress.state is ProgressState.PROBE:
-            progress.accepted(last)
+            held = min(last, response.next_index - 1)  # it may take fewer than it was sent: JRaft counts so
+            if held == last:
+                progress.accepted(last)
+            elif held > progress.match_index:
+                progress.accepted(held)
+                progress.probe(held + 1)
+            else:
+                progress.lost()
             self._advanced(peer, progress)
 
     def _piece_answered(self, peer: int, progress: Progress, way: Transmission, response: Response) -> None:

@@ -275,6 +275,32 @@ MUTANTS = (
         "flow_control::lost_request_in_the_window_is_sent_again_from_behind_what_matches",
     ),
     Mutant(
+        "log match",
+        "takes all that was sent for held where fewer entries were taken",
+        "leadership",
+        [("held = min(last, response.next_index - 1)", "held = last")],
+        "flow_control::accepted_append_counts_up_to_the_next_index_of_its_answer_and_the_rest_is_sent_again",
+    ),
+    Mutant(
+        "log match",
+        "sends again at once where nothing was taken",
+        "leadership",
+        [
+            (
+                "            else:\n                progress.lost()",
+                "            else:\n                progress.probe(last)",
+            )
+        ],
+        "flow_control::accepted_append_that_counts_for_nothing_is_repeated_with_the_next_heartbeat",
+    ),
+    Mutant(
+        "log match",
+        "asks again at once where what was acknowledged is refused",
+        "leadership",
+        [("progress.unreachable = previous <= progress.match_index", "pass")],
+        "flow_control::refusal_of_what_was_acknowledged_is_asked_again_with_the_next_heartbeat",
+    ),
+    Mutant(
         "commit",
         "begins a term without an entry (JRaft)",
         "leadership",

@@ -96,8 +96,8 @@ def test_pipelined_requests_carry_on_where_the_one_before_ended() -> None:
 def test_refusal_in_the_window_begins_a_probe_and_later_answers_do_not_count() -> None:
     player = _leader(4)
     requests = player.sent(2)
-    for position, (_, seq, request) in enumerate(requests):
-        player.answer(seq, request, 2, accepted=position == 3)
+    for position, (_, seq, request) in enumerate(requests[1:]):
+        player.answer(seq, request, 2, accepted=position == 2)
     peer = player.node.status().peers[2]
     assert (peer.state, peer.match_index, peer.inflight) == ("probe", 1, 1)
     assert _sizes(player) == [4]
@@ -110,6 +110,104 @@ def test_refusal_never_moves_below_what_is_known_to_match_nor_forward(hint: int)
     player.answer(seq, request, hint, accepted=False)
     ((_, _, request),) = player.sent(2)
     assert 1 <= request.last_log_index <= 3
+
+
+def test_accepted_append_counts_up_to_the_next_index_of_its_answer_and_the_rest_is_sent_again() -> None:
+    """As JRaft's leader counts it; a plain follower may take fewer entries than it was sent."""
+    player = _leader()
+    player.propose(*[b"x"] * 8)
+    player.propose(b"y")
+    (_, seq, request), _ = player.sent(2)
+    assert (request.last_log_index, len(request.entries)) == (1, 8)
+    player.answer(seq, request, 6)
+    assert player.commit == 5
+    peer = player.node.status().peers[2]
+    assert (peer.state, peer.match_index, peer.inflight) == ("probe", 5, 1)
+    ((_, seq, request),) = player.sent(2)
+    assert (request.last_log_index, len(request.entries)) == (5, 5)
+    player.answer(seq, request, 11)
+    peer = player.node.status().peers[2]
+    assert (peer.state, peer.match_index) == ("replicate", 10)
+    assert player.commit == 10
+
+
+@pytest.mark.parametrize("next_index", [15, 21])
+def test_accepted_probe_counts_up_to_the_next_index_of_its_answer(next_index: int) -> None:
+    player = Player(1, [1] * 20).lead()
+    ((_, seq, request),) = player.sent(2)
+    assert (request.last_log_index, len(request.entries)) == (20, 1)
+    player.answer(seq, request, next_index)
+    peer = player.node.status().peers[2]
+    assert (peer.state, peer.match_index) == ("probe", next_index - 1)
+    ((_, seq, request),) = player.sent(2)
+    assert (request.last_log_index, len(request.entries)) == (next_index - 1, 22 - next_index)
+    player.answer(seq, request, next_index)
+    assert not player.sent(2)
+
+
+@pytest.mark.parametrize("next_index", [0, 1])
+def test_accepted_probe_that_counts_for_nothing_is_repeated_with_the_next_heartbeat(next_index: int) -> None:
+    player = Player(1, [1] * 20).lead()
+    for _ in range(4):
+        ((_, seq, request),) = player.sent(2)
+        assert (request.last_log_index, len(request.entries)) == (20, 1)
+        player.answer(seq, request, next_index)
+        assert not player.sent(2)
+        peer = player.node.status().peers[2]
+        assert (peer.state, peer.match_index) == ("probe", 0)
+        player.accept(peer=3)
+        player.wait(50)
+
+
+@pytest.mark.parametrize("next_index", [0, 1, 2])
+def test_accepted_append_that_counts_for_nothing_is_repeated_with_the_next_heartbeat(next_index: int) -> None:
+    player = _leader(1)
+    for _ in range(4):
+        ((_, seq, request),) = player.sent(2)
+        assert (request.last_log_index, len(request.entries)) == (1, 1)
+        player.answer(seq, request, next_index)
+        assert not player.sent(2)
+        peer = player.node.status().peers[2]
+        assert (peer.state, peer.match_index) == ("probe", 1)
+        player.accept(peer=3)
+        player.accept(peer=3)
+        player.wait(50)
+
+
+def test_accepted_append_counts_no_further_than_it_was_sent() -> None:
+    player = _leader(4)
+    (_, seq, request), *_ = player.sent(2)
+    player.answer(seq, request, 2**64 - 1)
+    peer = player.node.status().peers[2]
+    assert (peer.state, peer.match_index, peer.inflight) == ("replicate", 2, 3)
+
+
+@pytest.mark.parametrize("next_index", [0, 1, 3])
+def test_short_answer_to_a_heartbeat_lowers_no_match_index(next_index: int) -> None:
+    player = _leader(4)
+    player.accept()
+    player.accept()
+    player.wait(50)
+    ((_, seq, request),) = player.sent(2)
+    assert not request.entries
+    player.answer(seq, request, next_index)
+    peer = player.node.status().peers[2]
+    assert (peer.state, peer.match_index) == ("replicate", 5)
+    assert not player.sent(2)
+
+
+@pytest.mark.parametrize("hint", [0, 3, 99])
+def test_refusal_of_what_was_acknowledged_is_asked_again_with_the_next_heartbeat(hint: int) -> None:
+    """It forgot its log, as one that syncs nothing may."""
+    player = _leader(1)
+    for _ in range(4):
+        (_, seq, request), *_ = player.sent(2)
+        assert request.last_log_index == 1
+        player.answer(seq, request, hint, accepted=False)
+        assert not player.sent(2)
+        assert player.node.status().peers[2].match_index == 1
+        player.accept(peer=3)
+        player.wait(50)
 
 
 def test_old_answer_takes_nothing_back() -> None:

@@ -111,7 +111,8 @@ def _sending_snapshot() -> Player:
     player = _leader()
     player.accept(peer=2)
     player.take_snapshot()
-    player.refuse(3)
+    player.lose(3)
+    player.wait(50)
     assert any(request.type is SNAPSHOT for _, _, request in player.requests)
     return player
 
@@ -246,3 +247,18 @@ def test_input_of_any_kind_in_any_state_is_refused_as_documented_or_taken(
     while player.disk.pending:
         player.sync()
     player.wait(400)
+
+
+@pytest.mark.parametrize("state", [_new_leader, _leader, _inviting, _packing, _sending_snapshot])
+@pytest.mark.parametrize("accepted", [True, False])
+@pytest.mark.parametrize("next_index", [0, 1, 2, 40, 150, 151, 152, 500, 2**63, 2**64 - 1])
+def test_answers_that_get_nothing_on_come_to_an_end_before_the_next_heartbeat(
+    state: Callable[[], Player], accepted: bool, next_index: int
+) -> None:
+    player = state()
+    rounds = 0
+    while waiting := player.sent():
+        rounds += 1
+        assert rounds <= len(LOG) + 5  # a refusal leads back by an entry at least
+        for _, seq, request in waiting:
+            player.answer(seq, request, next_index, accepted)

@@ -243,6 +243,7 @@ def test_transfer_to_nobody_in_particular_passes_over_one_that_was_not_heard_of_
         player.wait(50)
         player.refuse(2)
     player.transfer()
+    player.wait(50)
     player.accept(peer=2)
     assert TIMEOUT in _kinds(player, 2)
 
