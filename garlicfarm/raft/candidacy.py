@@ -16,7 +16,7 @@ and log alone, though the leader is heard."""
 
 
 class Candidacy:
-    """One attempt to become leader, over when the next timeout begins another.
+    """One attempt to become leader, over when a majority is out of reach or the next timeout begins another.
 
     A poll asks whether a vote would be granted, so that a member which cannot win does not raise its
     term, which would depose a leader that the others hear (pre-vote, thesis 9.6). Of a peer without the
@@ -28,6 +28,7 @@ class Candidacy:
         self._member = member
         self.polling = not ordered
         self._granted: set[int] = set()
+        self._denied: set[int] = set()
         self._asked: dict[int, int] = {}  # seq -> peer
         if ordered:
             self._stand(ordered)
@@ -38,6 +39,12 @@ class Candidacy:
     def won(self) -> bool:
         """Whether a majority of the Configuration in force grants it."""
         return self._member.membership.is_quorum(self._granted)
+
+    @property
+    def lost(self) -> bool:
+        """Whether so many deny it that the others are no majority."""
+        membership = self._member.membership
+        return not membership.is_quorum({s.id for s in membership.in_force.servers} - self._denied)
 
     def answered(self, seq: int, response: Response) -> None:
         """Take an answer that names no later term."""
@@ -51,6 +58,8 @@ class Candidacy:
             granted = response.accepted and response.term == member.term
         if granted:
             self._granted.add(peer)
+        elif not response.accepted:
+            self._denied.add(peer)
 
     def forget(self, seq: int) -> None:
         """There is no answer."""
@@ -65,6 +74,7 @@ class Candidacy:
         """The poll is won: now the vote."""
         self.polling = False
         self._granted.clear()
+        self._denied.clear()
         self._asked.clear()
         self._stand(ordered=False)
 

@@ -290,6 +290,8 @@ class RawNode:
             self._candidacy = None
             self._leadership = Leadership(self._member)
             self._again = False
+        if self._candidacy is not None and self._candidacy.lost:
+            self._candidacy = None  # the next attempt begins when it would have begun
         if self._leadership is not None and self._leadership.over:
             resting = self._leadership.resting
             self._become_follower(self._member.term, 0)

@@ -203,6 +203,32 @@ MUTANTS = (
         "pre_vote::vote_is_never_given_in_term_0_which_nobody_leads",
     ),
     Mutant(
+        "vote",
+        "stays a candidate though it cannot win any more",
+        "core",
+        [("if self._candidacy is not None and self._candidacy.lost:", "if False:")],
+        "paper_elections::5_2_candidate_that_cannot_win_any_more_is_a_follower_and_keeps_its_timeout",
+    ),
+    Mutant(
+        "vote",
+        "stands again as soon as it is denied",
+        "core",
+        [
+            (
+                "self._candidacy = None  # the next",
+                "self._election_deadline = self._candidacy = None  # the next",
+            )
+        ],
+        "paper_elections::5_2_candidate_that_cannot_win_any_more_is_a_follower_and_keeps_its_timeout",
+    ),
+    Mutant(
+        "vote",
+        "counts a denial of the poll in the election",
+        "candidacy",
+        [("        self._denied.clear()\n", "")],
+        "paper_elections::5_2_denials_of_the_poll_do_not_count_in_the_election",
+    ),
+    Mutant(
         "log match",
         "accepts entries without a look at the one before",
         "follower",

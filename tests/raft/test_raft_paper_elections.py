@@ -8,7 +8,7 @@ import pytest
 
 from garlicfarm.raft import HardState, Role
 from garlicfarm.wire.messages import MessageType, Response
-from tests.raft.playbook import APPEND, VOTE, Player, Stage
+from tests.raft.playbook import ALL, APPEND, VOTE, Player, Stage
 
 
 def _in_role(role: Role) -> Player:
@@ -132,6 +132,57 @@ def test_5_2_vote_that_names_an_earlier_term_is_none() -> None:
     for _, seq, request in player.campaign():
         player.answer(seq, request, term=1)
     assert (player.node.role, player.node.term) == (Role.CANDIDATE, 2)
+
+
+@pytest.mark.parametrize("poll", [True, False])
+@pytest.mark.parametrize(("size", "denials"), [(2, 1), (3, 2), (4, 2), (5, 3)])
+def test_5_2_candidate_that_cannot_win_any_more_is_a_follower_and_keeps_its_timeout(
+    size: int, denials: int, poll: bool
+) -> None:
+    player = Player(members=range(1, size + 1), extensions=ALL)
+    player.random = 170
+    if poll:
+        player.wait(100)
+        requests = player.sent()
+    else:
+        requests = player.campaign()
+    term, deadline, vote = player.node.term, player.node.deadline_ms, player.node.status().vote
+    assert deadline == player.now + 170
+    player.random = 180  # a new timeout would be another one
+    for _, seq, request in requests[:denials]:
+        assert player.node.role is Role.CANDIDATE
+        player.answer(seq, request, accepted=False)
+    assert (player.node.role, player.node.leader, player.node.term) == (Role.FOLLOWER, 0, term)
+    assert (player.node.deadline_ms, player.node.status().vote) == (deadline, vote)
+    for _, seq, request in requests[denials:]:
+        player.answer(seq, request)
+    assert player.node.role is Role.FOLLOWER
+    player.wait(169)
+    assert not player.requests
+    player.wait(1)
+    assert (player.node.role, player.node.term) == (Role.CANDIDATE, term)
+    assert player.node.deadline_ms == player.now + 180
+
+
+def test_5_2_candidate_that_is_not_answered_goes_on_until_its_timeout() -> None:
+    player = Player(extensions=ALL)
+    (_, seq, request), _ = player.campaign()
+    player.answer(seq, request, accepted=False)
+    player.answer(seq, request, accepted=False)
+    player.lose()
+    assert player.node.role is Role.CANDIDATE
+
+
+def test_5_2_denials_of_the_poll_do_not_count_in_the_election() -> None:
+    player = Player(members=(1, 2, 3, 4, 5), extensions=ALL)
+    player.wait(100)
+    for position, (_, seq, request) in enumerate(player.sent()):
+        player.answer(seq, request, accepted=position > 1)
+    requests = player.sent()
+    assert {request.type for _, _, request in requests} == {VOTE}
+    _, seq, request = requests[-1]
+    player.answer(seq, request, accepted=False)
+    assert player.node.role is Role.CANDIDATE
 
 
 @pytest.mark.parametrize("term", [1, 2])

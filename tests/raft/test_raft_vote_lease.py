@@ -191,4 +191,4 @@ def test_highest_priority_is_no_claim_a_log_behind_loses_all_the_same() -> None:
     stage[2].wait(100)
     stage.deliver(2, 1)
     stage.deliver(2, 1)
-    assert stage[2].node.role is Role.CANDIDATE
+    assert (stage[2].node.role, stage[2].node.term) == (Role.FOLLOWER, 2)
