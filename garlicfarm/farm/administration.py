@@ -21,7 +21,8 @@ member is its poster: status and administrative entries of one member share one 
 * ``remove``: ``{"member": id}``, who asked for its removal, which is RemoveServer's; nothing follows from
   the entry itself.
 
-Any other action is refused where it is posted, and skipped and counted if committed.
+Any other action is refused where it is posted, and skipped and counted if committed. Any other argument is
+refused where it is posted, and ignored if committed.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from garlicfarm.farm.documents import IntervalMs, MemberId, PublishConfig, Stale
 from garlicfarm.farm.ranking import WEIGHTS
 from garlicfarm.farm.schema import at, checker
 
-__all__ = ["ACTIONS", "MAX_BY_CHARS", "Admin", "check_by", "parse_admin"]
+__all__ = ["ACTIONS", "MAX_BY_CHARS", "Admin", "check_arguments", "check_by", "parse_admin"]
 
 MAX_BY_CHARS = 64
 
@@ -116,3 +117,10 @@ def parse_admin(value: object) -> Admin:
     ):
         raise EntryRefused("args", "nothing to set")
     return admin
+
+
+def check_arguments(admin: Admin) -> None:
+    """Refuse arguments that the action does not have, where an order is posted. Raises `EntryRefused`."""
+    unknown = admin.args.keys() - ACTIONS[admin.action].__struct_fields__
+    for name in sorted(unknown):
+        raise EntryRefused(f"config.admin.args.{name[:64]}", "unknown argument")

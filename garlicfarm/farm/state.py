@@ -54,10 +54,12 @@ import msgspec
 
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
 from garlicfarm.farm import explain, metals, ranking
+from garlicfarm.farm.administration import check_arguments
 from garlicfarm.farm.documents import PublishConfig, StatusDocument
 from garlicfarm.farm.policy import Policy
 from garlicfarm.farm.records import SCHEMA, Because, FarmState, Header, Member, View, encode_state
 from garlicfarm.farm.status import Administrative, Entry, Note, Status, check_author, parse_entry
+from garlicfarm.farm.strict_json import check_values
 from garlicfarm.wire.messages import Configuration
 
 __all__ = ["FarmApplication"]
@@ -215,8 +217,28 @@ class FarmApplication:
     # Application
 
     def check(self, entry: bytes, author: int) -> None:
-        """Judge an entry before it is proposed, see `status` and `Policy.check`. Raises `EntryRefused`."""
-        check_author(self._parse(entry), author)
+        """Judge an entry before it is proposed. Refused is what would be skipped if committed (`status`,
+        `Policy.check`), and so are too many values and unknown arguments. Raises `EntryRefused`."""
+        self._check(entry, author)
+
+    def check_posted(self, entry: bytes, author: int, now_ms: int) -> None:
+        """The same at ``now_ms`` of the wall clock where it is posted: a ``sequence`` more than ten years
+        above both the poster's last one and this date (one before 2020 counts as 2020) is refused too. It
+        would keep its poster out for as long. Raises `EntryRefused`."""
+        posted = self._check(entry, author)
+        sequence = posted.document.sequence if isinstance(posted, Status) else posted.sequence
+        last = self.last_sequence(posted.by if isinstance(posted, Note) else author)
+        newest = max(last, now_ms, _YEAR_2020_MS)
+        if sequence is not None and sequence > newest + _TEN_YEARS_MS:
+            raise EntryRefused("sequence", "years ahead")
+
+    def _check(self, entry: bytes, author: int) -> Entry:
+        check_values(entry)
+        parsed = self._parse(entry)
+        check_author(parsed, author)
+        if isinstance(parsed, Administrative):
+            check_arguments(parsed.admin)
+        return parsed
 
     def apply(self, index: int, term: int, entry: bytes) -> None:
         """Fold in the committed entry at ``index``; never raises on content."""

@@ -18,8 +18,9 @@ It is then one of three (D16, D18):
 * else a *note* of the user ``config.by`` (1 … 64 characters); the fold only deduplicates notes.
 
 Whose it may be is judged where it is posted, since a committed entry no longer shows its connection:
-member ``author`` ≥ 1 posts ``id`` = author, or forwards ``id`` 0; everybody else posts ``id`` 0. All
-other rules are judged there and at apply, by `parse_entry`. Reasons are a fixed set of short phrases:
+member ``author`` ≥ 1 posts ``id`` = author, or forwards ``id`` 0; everybody else posts ``id`` 0. The rules
+above are judged there and at apply, by `parse_entry`; what else is refused where an entry is posted
+(`FarmApplication.check_posted`) makes no committed entry invalid. Reasons are a fixed set of short phrases:
 servers count skipped entries by them.
 """
 

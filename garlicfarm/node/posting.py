@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
 if TYPE_CHECKING:
     from garlicfarm.node.farm import Farm
 
-__all__ = ["Posts", "Proposal", "check_user"]
+__all__ = ["Posts", "Proposal", "check_entry", "check_user"]
 
 REDIRECT_PAUSE_S = 0.05
 MAX_PENDING_POSTS = 4096
@@ -114,7 +115,7 @@ class Posts:
         may not be appended.
         """
         farm, propose = self._farm, self._farm.raw.propose
-        farm.application.check(entry, author)
+        check_entry(farm, entry, author)
         if len(entry) > farm.limits.max_entry_bytes:
             raise EntryRefused("", f"larger than {farm.limits.max_entry_bytes} bytes")
         if len(self._proposals) >= MAX_PENDING_POSTS:
@@ -171,6 +172,14 @@ class Posts:
                 )
             raise ProposalDropped(_REASONS.get(response.next_index, "refused"))
         return None
+
+
+def check_entry(farm: Farm, entry: bytes, author: int) -> None:
+    """Judge an entry of ``author`` where it is posted. Raises `EntryRefused`."""
+    if isinstance(farm.application, FarmApplication):
+        farm.application.check_posted(entry, author, time.time_ns() // 1_000_000)
+    else:
+        farm.application.check(entry, author)
 
 
 class _Config(msgspec.Struct):

@@ -14,7 +14,7 @@ import trio
 
 from garlicfarm.errors import EntryRefused, OutcomeUnknown, RemoteProtocolError
 from garlicfarm.link import HINT, RECEIVE_BYTES
-from garlicfarm.node.posting import check_user
+from garlicfarm.node.posting import check_entry, check_user
 from garlicfarm.raft import Refusal
 from garlicfarm.wire import RequestDecoder, decode_cluster_server, encode_response
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Response
@@ -216,7 +216,7 @@ class Session:
             return Refusal.ROLE
         for entry in request.entries:
             try:
-                self._farm.application.check(entry.value, request.source)
+                check_entry(self._farm, entry.value, request.source)
                 if self._caller.user:
                     check_user(self._farm, entry.value, self._caller.user)
             except EntryRefused:

@@ -24,6 +24,7 @@ from garlicfarm.errors import (
     TransportError,
     UnreachableError,
 )
+from garlicfarm.farm.state import FarmApplication
 from garlicfarm.provision import MemberPlan
 from garlicfarm.raft import Refusal
 from garlicfarm.testing.cluster import cluster as memory_cluster
@@ -137,12 +138,12 @@ async def test_entry_that_the_application_refuses_is_refused_with_the_field(tmp_
         assert caught.value.field == "cluster"
 
 
-def note(by: str) -> bytes:
-    return b'{"cluster":"farm","date":1,"id":0,"sequence":%d,"config":{"by":"%b"}}' % (2**63 - 1, by.encode())
+def note(by: str, sequence: int = 1) -> bytes:
+    return b'{"cluster":"farm","date":1,"id":0,"sequence":%d,"config":{"by":"%b"}}' % (sequence, by.encode())
 
 
 async def test_user_posts_notes_in_his_own_name_only(tmp_path: Path) -> None:
-    """In another's, with the highest sequence, it would have all that one's own skipped."""
+    """In another's, with a high sequence, it would have all that one's own skipped."""
     async with cluster(tmp_path, application="farm") as nodes, nodes.client() as client:
         await nodes.leader()
         await client.post([note("alice")])
@@ -153,6 +154,21 @@ async def test_user_posts_notes_in_his_own_name_only(tmp_path: Path) -> None:
         assert caught.value.field == "config.by"
         with pytest.raises(EntryRefused):
             await nodes.node().farms["farm"].post(b'{"config":' + b'{"x":' * 10_000, "alice")
+
+
+async def test_sequence_that_would_keep_its_poster_out_is_refused_on_every_way_in(tmp_path: Path) -> None:
+    async with cluster(tmp_path, application="farm") as nodes, nodes.client() as client:
+        await nodes.leader()
+        farm = nodes.farm()
+        last = note("alice", 2**63 - 1)
+        with pytest.raises(EntryRefused):
+            await client.post([note("alice", 7), last])
+        with pytest.raises(EntryRefused, match="sequence: years ahead"):
+            await nodes.node().farms["farm"].post(last, "alice")
+        index, _ = await client.post([note("alice", 8)])
+        await nodes.applied(index)
+        assert isinstance(farm.application, FarmApplication)
+        assert farm.application.last_sequence("alice") == 8
 
 
 async def test_entry_over_the_limit_is_refused(tmp_path: Path) -> None:
