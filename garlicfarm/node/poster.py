@@ -146,7 +146,7 @@ class Poster:
     async def _status(self) -> StatusDocument:
         farm, application = self._farm, self._application
         now_ms = time.time_ns() // 1_000_000
-        self._sequence = max(self._sequence + 1, application.last_sequence(farm.node_id) + 1, now_ms)
+        self._sequence = max(application.last_sequence(farm.node_id) + 1, now_ms)
         status = farm.raw.status()
         node = NodeReport(
             version=__version__,

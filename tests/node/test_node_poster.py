@@ -253,6 +253,22 @@ async def test_refused_status_is_told_and_replaced_by_the_next_one(autojump_cloc
     assert lease.expires_ms is not None
 
 
+async def test_sequence_of_a_clock_that_was_wrong_goes_with_the_status_that_was_refused(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sequence decades ahead is refused where it is posted: it must not be gone on from."""
+    farm, _, poster = made()
+    ahead_ns = 20 * 366 * 86_400 * 10**9
+    clock = SimpleNamespace(time_ns=lambda: time.time_ns() + ahead_ns, time=time.time)
+    monkeypatch.setattr(poster_module, "time", clock)
+    farm.trouble = [EntryRefused("sequence", "years ahead")]
+    await run_for(1, poster)
+    monkeypatch.undo()
+    await run_for(1, poster)
+    wrong, right = farm.sequences()
+    assert wrong - right > 10 * 366 * 86_400_000
+
+
 async def test_status_that_the_fold_skips_begins_no_lease(autojump_clock: Clock) -> None:
     """The clock was set back, and the log goes further than this process has read so far."""
     farm, lease, poster = made()
