@@ -2,13 +2,18 @@
 
 Everybody else puts into the core's inbox; one wake-up takes all that came meanwhile, so that one turn
 makes one write, one message per peer and one answer per connection out of many inputs.
+
+What may take long is spread over turns: entries that are posted are judged, and committed ones applied, for
+`SLICE_S` each in one turn (one entry at least); the rest waits for the next. Between two turns everything
+else in this process has its turn, and the core is told the time: heartbeats do not wait for entries. Time
+decides only when a turn ends, never what becomes of an entry.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NoReturn, Protocol
 
 import trio
@@ -30,7 +35,7 @@ from garlicfarm.node.members import Members
 from garlicfarm.node.peers import Peers
 from garlicfarm.node.posting import Posts
 from garlicfarm.node.reading import Reads
-from garlicfarm.node.session import Slot
+from garlicfarm.node.session import Session, Slot
 from garlicfarm.raft import (
     Entry,
     Persist,
@@ -56,6 +61,7 @@ from garlicfarm.wire.messages import (
 __all__ = ["Farm", "Store", "StoreWriter"]
 
 STALL_S = 0.05
+SLICE_S = 0.005
 BUSY_SHARE = 6  # for each turn that sends to members far behind, so much time is for all others
 BATCH_BYTES = 1 << 20
 MESSAGE_HEADER_BYTES = 45
@@ -179,6 +185,9 @@ class Farm:
         self._wake = trio.Event()
         self._next_token = 0
         self._slots: dict[int, Slot] = {}
+        # Posts that are being judged, by connection: each in its order, one request of each in turn.
+        self._judging: dict[Session, deque[tuple[Request, int, Iterator[int]]]] = {}
+        self._committed: deque[Entry] = deque()  # what the core handed out and is not applied yet
         self._leader = 0
         self._leader_commit = (0, 0)  # who last led here, and up to where it had committed
         self._role = Role.FOLLOWER
@@ -212,7 +221,7 @@ class Farm:
     async def _raft_loop(self) -> NoReturn:
         raw, spare_at = self.raw, trio.current_time()
         while True:
-            if self._inbox or raw.more_committed:
+            if self._inbox or self._judging or self._committed or raw.more_committed:
                 await trio.lowlevel.checkpoint()
             else:
                 deadline = raw.deadline_ms
@@ -227,9 +236,10 @@ class Farm:
             while self._inbox:
                 function, arguments = self._inbox.popleft()
                 function(*arguments)
+            self._judge()
             raw.tick(round(trio.current_time() * 1000))
             spare = begun >= spare_at
-            ready = raw.ready(spare=spare)
+            ready = raw.ready(spare=spare, committed=not self._committed)
             if ready.restore is not None:
                 await self._restore(ready.restore)
             self._carry_out(ready)
@@ -249,6 +259,7 @@ class Farm:
         own = trio.CapacityLimiter(1)
         snapshot = await trio.to_thread.run_sync(self.store.read_state, meta, limiter=own)
         self.application.restore(snapshot.state)
+        self._committed.clear()  # it is all in the snapshot
         self.applied_configuration = snapshot.configuration
         self.members.restored(snapshot.configuration, snapshot.ever)
         self.log.info("snapshot-restored", index=meta.index, term=meta.term)
@@ -268,16 +279,19 @@ class Farm:
             self.posts.settle(token, outcome)
         for token, index in ready.reads:
             self.reads.settle(token, index)
-        if ready.committed:
-            self._apply(ready.committed)
+        self._committed.extend(ready.committed)
+        if self._committed:
+            self._apply()
         if self.raw.leader != self._leader or self.raw.role is not self._role:
             self._note_leader()
         if self.raw.servers is not self._servers:
             self._servers = self.raw.servers
             self.peers.follow(self._servers)
 
-    def _apply(self, entries: tuple[Entry, ...]) -> None:
-        for entry in entries:
+    def _apply(self) -> None:
+        until = trio.current_time() + SLICE_S
+        while True:
+            entry = self._committed.popleft()
             if entry.value_type is ValueType.CONFIGURATION:
                 configuration = decode_configuration(entry.value)
                 self.application.configure(entry.index, configuration)
@@ -285,7 +299,9 @@ class Farm:
                 self.members.applied(configuration)
             else:
                 self.application.apply(entry.index, entry.term, entry.value)
-        self._have_applied(entries[-1].index, entries[-1].term)
+            if not self._committed or trio.current_time() >= until:
+                break
+        self._have_applied(entry.index, entry.term)
 
     def _have_applied(self, index: int, term: int) -> None:
         if isinstance(self.application, FarmApplication):
@@ -385,12 +401,37 @@ class Farm:
         if refused is not None:
             self._slots.pop(token).resolve(refused)
             return
-        if request.type is MessageType.CLIENT_REQUEST and self.raw.role is Role.LEADER:
-            # Judged only now: when the request came in, this member may not have been leader yet.
-            refusal = self._slots[token].session.refusal(request) if request.entries else 0
+        if request.type is MessageType.CLIENT_REQUEST and request.entries:
+            session = self._slots[token].session
+            post = (request, token, session.refusals(request))
+            self._judging.setdefault(session, deque()).append(post)
+        else:
+            self._pass_on(request, token)
+
+    def _judge(self) -> None:
+        """Judge posted entries. Only now, and not when they come in: this member may not have led yet."""
+        until = trio.current_time() + SLICE_S
+        while self._judging:
+            session = next(iter(self._judging))
+            posts = self._judging.pop(session)
+            request, token, refusals = posts[0]
+            refusal = None  # it is the core that answers for a leader
+            if self.raw.role is Role.LEADER:
+                refusal = next(refusals, None)
+                while refusal == 0 and trio.current_time() < until:
+                    refusal = next(refusals, None)
+            if refusal != 0:  # it is judged to its end
+                posts.popleft()
             if refusal:
                 self._slots.pop(token).resolve(self.refuse(refusal))
+            elif refusal is None:
+                self._pass_on(request, token)
+            if posts:
+                self._judging[session] = posts  # behind the others
+            if trio.current_time() >= until:
                 return
+
+    def _pass_on(self, request: Request, token: int) -> None:
         try:
             self.raw.step(request, token)
         except RemoteProtocolError as fault:

@@ -7,6 +7,7 @@ disk or for a commit: that is what lets one fsync serve many messages.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
@@ -210,18 +211,18 @@ class Session:
             what = "a request that this server does not serve to this caller"
             raise self._refused("not-served", what, request)
 
-    def refusal(self, request: Request) -> int:
-        """Why the leader refuses the entries of a ClientRequest (D8), 0 if it does not."""
-        if not self._caller.may_post:
-            return Refusal.ROLE
+    def refusals(self, request: Request) -> Iterator[int]:
+        """Why the leader refuses each of the entries of a ClientRequest (D8), 0 where it does not."""
         for entry in request.entries:
+            if not self._caller.may_post:
+                yield Refusal.ROLE
             try:
                 check_entry(self._farm, entry.value, request.source)
                 if self._caller.user:
                     check_user(self._farm, entry.value, self._caller.user)
             except EntryRefused:
-                return Refusal.APPLICATION
-        return 0
+                yield Refusal.APPLICATION
+            yield 0
 
     # ------------------------------------------------------------------ out
 

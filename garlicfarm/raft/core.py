@@ -212,13 +212,14 @@ class RawNode:
 
     # ------------------------------------------------------------------ what to do
 
-    def ready(self, *, spare: bool = True) -> Ready:
+    def ready(self, *, spare: bool = True, committed: bool = True) -> Ready:
         """What to do now; see `Ready`. Each thing is handed out once. ``spare``: there is time to spare for
-        followers that are far behind; what is left for them is `more_to_send`."""
+        followers that are far behind; what is left for them is `more_to_send`. ``committed``: hand out
+        committed entries too; without, they stay `more_committed`."""
         if self._leadership is not None:
             self._leadership.flush(spare)
             self._settle()
-        return self._member.ready()
+        return self._member.ready(committed=committed)
 
     def advance(self, ready: Ready) -> None:
         """All of ``ready`` was done: for drivers that write and apply before they go on."""

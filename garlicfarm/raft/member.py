@@ -150,7 +150,7 @@ class Member:
         """Whether committed entries can be handed out."""
         return self._restore is None and self._handed_out < min(self.commit, self.log.stable)
 
-    def ready(self) -> Ready:
+    def ready(self, *, committed: bool) -> Ready:
         """All that is wanted, each thing once."""
         persist = None
         if self._hard_state_dirty or self.log.dirty:
@@ -164,18 +164,18 @@ class Member:
         restore = None
         if self._restore is not None and self._restore[0] <= self._persisted:
             restore, self._restore = self._restore[1], None
-        committed: tuple[Entry, ...] = ()
-        if self.more_committed:
+        page: tuple[Entry, ...] = ()
+        if committed and self.more_committed:
             up_to = min(self.commit, self.log.stable)
-            committed = tuple(self.log.entries(self._handed_out + 1, up_to + 1, COMMITTED_PAGE_BYTES))
-            self._handed_out = committed[-1].index
+            page = tuple(self.log.entries(self._handed_out + 1, up_to + 1, COMMITTED_PAGE_BYTES))
+            self._handed_out = page[-1].index
         ready = Ready(
             persist,
             tuple(self.requests),
             tuple(self.responses),
             tuple(self.chunks),
             restore,
-            committed,
+            page,
             tuple(self.outcomes),
             tuple(self.reads),
         )
