@@ -31,13 +31,15 @@ from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.link import HINT, Backoff, Caller
 from garlicfarm.raft import Refusal
 from garlicfarm.transport import Endpoint, Transport
-from garlicfarm.wire import Limits
+from garlicfarm.wire import Limits, encode_request
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 
 __all__ = ["FarmClient", "open_farm_client"]
 
 REDIRECT_PAUSE_S = 0.05
 MAX_SERVERS = 64
+MAX_MESSAGE_BYTES = 1 << 20
+"""what a server reads of a client at a time, unless its configuration says otherwise"""
 
 
 class FarmClient:
@@ -61,8 +63,9 @@ class FarmClient:
     async def post(self, entries: Sequence[bytes]) -> tuple[int, int]:
         """Append entries, all or nothing; (index, term) of the last one after their commit.
 
-        Raises, the entries being certainly not appended: `EntryRefused` (the application's verdict, or
-        an entry over 1 MiB, which would cost the connection, and others' posts on it), `AuthError`
+        Raises, the entries being certainly not appended: `EntryRefused` (the application's verdict; an
+        entry over 1 MiB, or several that are together larger than a message of 1 MiB, which would cost the
+        connection, and others' posts on it), `AuthError`
         (wrong credentials, or the user may not post), `ProposalDropped` (the leader has too much
         uncommitted), `NoQuorum` (no leader within the deadline). `OutcomeUnknown`: sent, not answered;
         a repetition may append them twice. Cancelled: as `OutcomeUnknown`.
@@ -72,6 +75,8 @@ class FarmClient:
             raise EntryRefused("", f"larger than {limit} bytes")
         values = tuple(LogEntry(0, ValueType.APPLICATION, entry) for entry in entries)
         request = Request(MessageType.CLIENT_REQUEST, 0, 0, entries=values)
+        if len(entries) > 1 and len(encode_request(request)) > MAX_MESSAGE_BYTES:
+            raise EntryRefused("", f"together larger than {MAX_MESSAGE_BYTES} bytes: post fewer at a time")
         target: int | None = None
         reason = "none is known"
         with trio.move_on_after(self._timeout_s):

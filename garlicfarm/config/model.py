@@ -124,6 +124,7 @@ class RaftSection(msgspec.Struct, frozen=True, kw_only=True):
     rpc_timeout_s: Seconds
     priority: Priority = 1
     max_message_bytes: MessageBytes = 67108864
+    max_client_message_bytes: MessageBytes = 1048576
     max_entry_bytes: EntryBytes = 1048576
     max_inflight_messages: Window = 64
     max_inflight_bytes: Bytes = 8388608

@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Protocol
 import trio
 
 from garlicfarm.config import FarmSection
+from garlicfarm.config.model import HEADERS_BYTES
 from garlicfarm.errors import (
     NoQuorum,
     NotLeader,
@@ -138,6 +139,8 @@ class Farm:
         self.metrics = metrics
         self.log = log
         self.limits = Limits(raft.max_message_bytes, raft.max_entry_bytes)
+        largest_post = max(raft.max_client_message_bytes, raft.max_entry_bytes + HEADERS_BYTES)
+        self.client_limits = Limits(min(raft.max_message_bytes, largest_post), raft.max_entry_bytes)
         self.dial = dial
         self.backoff = Backoff(random.random, longest_s=raft.heartbeat_s)
         self.posts = Posts(self)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 import trio
 
+from garlicfarm.config.model import HEADERS_BYTES
 from garlicfarm.errors import EntryRefused, OutcomeUnknown, RemoteProtocolError
 from garlicfarm.link import HINT, RECEIVE_BYTES
 from garlicfarm.node.posting import check_entry, check_user
@@ -28,7 +29,6 @@ __all__ = ["Caller", "Session", "Slot"]
 MAX_UNANSWERED = 4096
 MAX_UNANSWERED_BYTES = 8 << 20
 ENTRY_OVERHEAD_BYTES = 128  # what an entry costs in memory beside its value
-REQUEST_HEADERS_BYTES = 58  # of a request with one entry
 PARTIAL_MESSAGE_TIMEOUT_S = 30.0
 CLIENT_IDLE_S = 3600.0
 
@@ -106,9 +106,9 @@ class Session:
         self._farm = farm
         self._stream = stream
         self._caller = caller
-        limits = farm.limits
+        limits = farm.limits if caller.member_id or caller.trusted else farm.client_limits
         if not caller.may_post:  # it needs no room for more than one entry, to be told why that is refused
-            most = min(limits.max_message_bytes, limits.max_entry_bytes + REQUEST_HEADERS_BYTES)
+            most = min(limits.max_message_bytes, limits.max_entry_bytes + HEADERS_BYTES)
             limits = msgspec.structs.replace(limits, max_message_bytes=most)
         self._decoder = RequestDecoder(limits)
         self._decoder.receive_data(leftover)

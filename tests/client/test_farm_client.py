@@ -124,6 +124,18 @@ async def test_hanging_server_costs_one_post_and_the_next_asks_another(autojump_
     assert await under_test.post([b"x"]) == (1, 5)
 
 
+async def test_entries_over_a_message_are_refused_before_they_cost_the_connection(
+    autojump_clock: Clock,
+) -> None:
+    callers = {1: FakeCaller(said(1, 1, 2, accepted=True))}
+    under_test = client(callers)
+    await under_test.post([bytes((1 << 20) - 45 - 2 * 13 - 1), b"x"])
+    with pytest.raises(EntryRefused, match="together larger than 1048576 bytes: post fewer at a time"):
+        await under_test.post([bytes((1 << 20) - 45 - 2 * 13), b"x"])
+    await under_test.post([bytes(1 << 20)])  # one entry always fits
+    assert len(callers[1].asked) == 2
+
+
 async def test_oversized_entry_is_refused_before_it_costs_the_connection(autojump_clock: Clock) -> None:
     callers = {1: FakeCaller(said(1, 1, 2, accepted=True))}
     with pytest.raises(EntryRefused):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -14,7 +15,7 @@ from garlicfarm.node.session import MAX_UNANSWERED, MAX_UNANSWERED_BYTES, Caller
 from garlicfarm.raft import Refusal, Role
 from garlicfarm.wire import Limits, ResponseDecoder, encode_request
 from garlicfarm.wire.messages import MessageType, Request, Response
-from tests.node.cluster import client_request, cluster
+from tests.node.cluster import ALONE, client_request, cluster
 
 ALICE = Caller("user alice", 0, may_post=True)
 BOB = Caller("user bob", 0, may_post=False)
@@ -25,6 +26,8 @@ class FakeFarm:
     """Answers when told to."""
 
     limits = Limits()
+    client_limits = Limits((1 << 20) + 58)
+    metrics = SimpleNamespace(count_refused=lambda reason: None)
     node_id = 1
 
     def __init__(self) -> None:
@@ -152,6 +155,43 @@ async def test_unanswered_requests_are_bounded_and_go_on_after_answers(
         assert await next_indexes(ours, most) == list(range(most))
         await ours.aclose()
     assert not errors
+
+
+@pytest.mark.parametrize(
+    ("caller", "read"),
+    [
+        (ALICE, False),
+        (Caller("member 2", 2, may_post=True), True),
+        (Caller("a plain peer", 0, may_post=True, trusted=True), True),
+    ],
+    ids=["user", "member", "plain"],
+)
+async def test_request_that_only_a_member_may_send_ends_a_users_connection(
+    caller: Caller, read: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    farm, errors = FakeFarm(), list[BaseException]()
+    request = client_request(bytes(600_000), bytes(600_000), source=caller.member_id, destination=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(running, session(farm, theirs, caller), errors)
+        await ours.send_all(encode_request(request))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(farm.requests) == read
+        assert [isinstance(error, RemoteProtocolError) for error in errors] == [True] * (not read)
+        nursery.cancel_scope.cancel()
+
+
+async def test_largest_entry_fits_into_a_clients_message_whatever_that_is(tmp_path: Path) -> None:
+    raft = {**ALONE, "max_client_message_bytes": 65536}
+    async with cluster(tmp_path, raft=raft) as nodes:
+        await nodes.leader()
+        wire = await nodes.login()
+        largest = await wire.ask(client_request(bytes(1 << 20)))
+        assert largest is not None
+        assert largest.accepted
+        with suppress(trio.BrokenResourceError):
+            await wire.send(client_request(bytes(1 << 20), b"x"))
+        assert await wire.receive() is None
 
 
 @pytest.mark.parametrize(
