@@ -216,6 +216,8 @@ class Session:
         for entry in request.entries:
             if not self._caller.may_post:
                 yield Refusal.ROLE
+            if len(entry.value) > self._farm.limits.max_entry_bytes:
+                yield Refusal.TOO_LARGE
             try:
                 check_entry(self._farm, entry.value, request.source)
                 if self._caller.user:

@@ -77,7 +77,8 @@ def _name(number: int) -> str:
 
 class Limits(msgspec.Struct, frozen=True):
     """What a decoder accepts: ``max_message_bytes`` bounds a whole request, header included, and with
-    it every value; ``max_entry_bytes`` bounds the value of one Application entry."""
+    it every value; ``max_entry_bytes`` bounds the value of one Application entry that a leader sends.
+    A client's larger one is handed out, so that it can be answered with the reason (D8)."""
 
     max_message_bytes: int = 64 * 1024 * 1024
     max_entry_bytes: int = 1024 * 1024
@@ -295,6 +296,7 @@ class RequestDecoder(_Decoder):
         """Take all entries that are here; True: the message is complete."""
         assert self._rule is not None
         kinds, single = self._rule.kinds, self._rule.single
+        bounded = self._rule.type is not MessageType.CLIENT_REQUEST
         max_entry, application = self._limits.max_entry_bytes, ValueType.APPLICATION
         unpack, append = _ENTRY.unpack_from, self._entries.append
         while self._left:
@@ -313,7 +315,7 @@ class RequestDecoder(_Decoder):
                 if (
                     value_type is None
                     or (rest < _ENTRY_SIZE and rest)
-                    or (size > max_entry and value_type is application)
+                    or (size > max_entry and value_type is application and bounded)
                     or (single and rest)
                 ):
                     self._left = left
@@ -335,7 +337,8 @@ class RequestDecoder(_Decoder):
             return f"an entry of kind {kind} is not allowed here"
         if rest < 0:
             return f"entry_size {size} is {-rest} bytes more than log_entries_size leaves"
-        if kind == ValueType.APPLICATION and size > self._limits.max_entry_bytes:
+        bounded = self._rule.type is not MessageType.CLIENT_REQUEST
+        if kind == ValueType.APPLICATION and size > self._limits.max_entry_bytes and bounded:
             return f"entry_size {size} is over the limit of {self._limits.max_entry_bytes} bytes an entry"
         return f"{rest} bytes follow the {'only' if self._rule.single else 'last'} entry"
 

@@ -20,6 +20,7 @@ from tests.node.cluster import ALONE, client_request, cluster
 ALICE = Caller("user alice", 0, may_post=True)
 BOB = Caller("user bob", 0, may_post=False)
 TIMEOUT_S = 4.0
+MAX_ENTRY_BYTES = Limits().max_entry_bytes
 
 
 class FakeFarm:
@@ -229,6 +230,7 @@ def refuses(entry: bytes, author: int) -> None:
     [
         (BOB, [b"good"], Refusal.ROLE),
         (ALICE, [b"good", b"bad"], Refusal.APPLICATION),
+        (ALICE, [b"good", bytes(MAX_ENTRY_BYTES + 1)], Refusal.TOO_LARGE),
         (Caller("member 2", 2, may_post=True), [b"bad"], Refusal.APPLICATION),
     ],
 )
@@ -271,6 +273,26 @@ async def test_reader_may_ask_for_the_leader_and_not_post(tmp_path: Path) -> Non
         with suppress(trio.BrokenResourceError):
             await wire.send(client_request(bytes(1 << 20), b"x"))
         assert await wire.receive() is None  # closed: nobody holds that for a reader
+
+
+async def test_entry_over_the_limit_is_refused_with_its_reason_and_the_connection_goes_on(
+    tmp_path: Path,
+) -> None:
+    raft = {**ALONE, "max_entry_bytes": 1000, "max_message_bytes": 65536}
+    async with cluster(tmp_path, raft=raft) as nodes:
+        await nodes.leader()
+        last = nodes.farm().raw.status().last_index
+        for user, source in (("alice", 0), ("2", 2)):
+            wire = await nodes.login(user)
+            refused = await wire.ask(client_request(b"x", bytes(1001), source=source))
+            assert refused is not None
+            assert (refused.accepted, refused.destination) == (False, 1)
+            assert refused.next_index == Refusal.TOO_LARGE
+            assert nodes.farm().raw.status().last_index == last
+            answer = await wire.ask(client_request(bytes(1000), source=source))
+            assert answer is not None
+            assert answer.accepted
+            last += 1
 
 
 async def test_seventeenth_connection_of_a_user_closes_the_first_and_nobody_elses(tmp_path: Path) -> None:

@@ -341,12 +341,22 @@ def test_fault_in_the_third_entry_is_named_as_such() -> None:
 # Limits
 
 
-@pytest.mark.parametrize("number", [3, 5])
-def test_application_entry_is_bounded_by_max_entry_bytes(number: int) -> None:
+def test_application_entry_of_a_leader_is_bounded_by_max_entry_bytes() -> None:
     limits = Limits(max_entry_bytes=100)
-    wants_more(header(number, 113) + entry_header(APP, 100), limits)
-    error = refuse(header(number, 13 + 114) + entry(APP, b"") + entry_header(APP, 101), limits)
+    wants_more(header(3, 113) + entry_header(APP, 100), limits)
+    error = refuse(header(3, 13 + 114) + entry(APP, b"") + entry_header(APP, 101), limits)
     assert error.what == "entry_size 101 is over the limit of 100 bytes an entry"
+
+
+def test_entry_of_a_client_is_bounded_by_the_message_alone_so_that_it_can_be_refused() -> None:
+    limits = Limits(max_message_bytes=1000, max_entry_bytes=100)
+    body = entry(APP, bytes(1000 - 45 - 13))
+    (request,), error = outcome(RequestDecoder(limits), [header(5, len(body)) + body])
+    assert not error
+    assert [len(each.value) for each in request.entries] == [942]
+    assert refuse(header(5, len(body) + 1), limits).what == (
+        f"log_entries_size {len(body) + 1} is over the limit of 1000 bytes a message"
+    )
 
 
 @pytest.mark.parametrize(
