@@ -6,6 +6,7 @@ peer does ends in `Guard.on_rejected` and a closed stream, never in an exception
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import secrets
 from collections import Counter
@@ -88,11 +89,12 @@ async def initiate(
     cache: ChallengeCache,
     farm_id: bytes | None = None,
     extensions: Mapping[str, str] | None = None,
-    require_proof: bool = False,
+    proxied: bool = False,
 ) -> Established:
     """Log in to a farm: one stream with a cached challenge that still holds, else two.
 
-    Arguments are those of `Initiator`; the deadline is the caller's.
+    Arguments are those of `Initiator`; ``proxied``: send a WebSocket's key for the proxy before the server
+    (D4). The deadline is the caller's.
 
     :returns: the open stream; all others are closed, also when this raises.
     :raises AuthError: wrong password, or a server that cannot prove that it knows it.
@@ -111,13 +113,13 @@ async def initiate(
         cache=cache,
         farm_id=farm_id,
         extensions=extensions,
-        require_proof=require_proof,
     )
     while True:
         stream = await open_stream()
         accepted: Accepted | None = None
         try:
-            await stream.send_all(initiator.request(secrets.token_hex(16)))
+            key = base64.b64encode(secrets.token_bytes(16)).decode() if proxied else ""
+            await stream.send_all(initiator.request(secrets.token_hex(16), key))
             verdict = None
             while verdict is None:
                 data = await stream.receive_some(_CHUNK)

@@ -251,8 +251,9 @@ def _make_node(directory: Path, farm: FarmPlan, node_id: int, member: MemberPlan
 
 
 def pinned(endpoint: Endpoint, pin: str) -> Endpoint:
-    """The endpoint with the pin of the node's own certificate, where its transport is ``ssl`` (D11)."""
-    if endpoint.scheme != "ssl":
+    """The endpoint with the pin of the node's own certificate, where its transport is ``ssl`` (D11). A
+    proxy before it shows its own certificate, whose pin stays."""
+    if endpoint.scheme != "ssl" or (endpoint.proxied and "pin" in endpoint.params):
         return endpoint
     return Endpoint("ssl", endpoint.host, endpoint.port, {**endpoint.params, "pin": pin})
 

@@ -39,7 +39,7 @@ class Endpoint:
     """Where a member is dialled, or a listener bound: ``scheme://host:port?name=value&…``.
 
     ``host`` is a name or an address, IPv6 without its brackets; ``port`` is 0 … 65535, 0 only for a
-    listener that takes any free port. ``params`` belong to the transport (``pin``: D11).
+    listener that takes any free port. ``params`` belong to the transport (``pin``: D11), but for ``proxied``.
     ``Endpoint.parse(str(endpoint)) == endpoint``.
     """
 
@@ -76,6 +76,8 @@ class Endpoint:
             if not name or not equals or name in params:
                 raise _nonsense(text, f"parameter {part!r} is not name=value, or comes twice")
             params[name] = value
+        if params.get("proxied", "1") != "1":
+            raise _nonsense(text, "a proxy before the member is told by proxied=1, and no proxy by nothing")
         return cls(default_scheme if scheme == "tcp" else scheme, host, port, params)
 
     @property
@@ -86,12 +88,21 @@ class Endpoint:
         except ValueError:
             return False
 
+    @property
+    def proxied(self) -> bool:
+        """Whether a proxy stands before the member that passes a WebSocket's handshake alone (D4)."""
+        return "proxied" in self.params
+
+    @property
+    def authority(self) -> str:
+        """``host:port``, IPv6 in brackets (RFC 3986 §3.2)."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
         query = "&".join(
             f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in self.params.items()
         )
-        return f"{self.scheme}://{host}:{self.port}" + (f"?{query}" if query else "")
+        return f"{self.scheme}://{self.authority}" + (f"?{query}" if query else "")
 
 
 def _nonsense(text: str, why: str) -> ConfigError:

@@ -262,8 +262,9 @@ class _Enrolment:
         from garlicfarm.plugins import make_transport
         from garlicfarm.transport import Endpoint, Transport
 
-        token, config, challenges = self._token, self._config, ChallengeCache()
-        default = _section(config, token).default_transport
+        token, config = self._token, self._config
+        section = _section(config, token)
+        default, challenges = section.default_transport, ChallengeCache(section.algorithms)
 
         @cache
         def transport(scheme: str) -> Transport:
@@ -273,7 +274,8 @@ class _Enrolment:
             endpoint = Endpoint.parse(text, default)
             return await initiate(
                 partial(transport(endpoint.scheme).open_stream, endpoint),
-                host=f"{endpoint.host}:{endpoint.port}",
+                host=endpoint.authority,
+                proxied=endpoint.proxied,
                 farm=token.farm,
                 user=str(token.id),
                 password=member_password(token.farm_secret, token.farm_id, token.id),

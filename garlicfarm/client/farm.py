@@ -27,7 +27,7 @@ from garlicfarm.errors import (
     TransportError,
 )
 from garlicfarm.handshake import Established, dial_plain, initiate
-from garlicfarm.http.digest import ChallengeCache
+from garlicfarm.http.digest import ALGORITHMS, ChallengeCache
 from garlicfarm.link import HINT, Backoff, Caller
 from garlicfarm.raft import Refusal
 from garlicfarm.transport import Endpoint, Transport
@@ -132,6 +132,7 @@ async def open_farm_client(
     farm_id: bytes | None = None,
     timeout_s: float = 10.0,
     default_transport: str = "ssl",
+    algorithms: Sequence[str] = ALGORITHMS,
 ) -> AsyncIterator[FarmClient]:
     """A `FarmClient` for as long as the block lasts.
 
@@ -141,8 +142,9 @@ async def open_farm_client(
     :param farm_id: refuse servers of any other farm; None: take what the name gives.
     :param timeout_s: for each connection, and for each `FarmClient.post` as a whole.
     :param default_transport: what ``tcp://`` means (D1).
+    :param algorithms: of Digest, as in the configuration of the farm: a server that offers others is refused.
     """
-    cache = ChallengeCache()
+    cache = ChallengeCache(algorithms)
 
     async def connect(endpoint: Endpoint) -> Established:
         way = transport(endpoint.scheme)
@@ -150,7 +152,8 @@ async def open_farm_client(
             return await dial_plain(way, endpoint, farm)
         return await initiate(
             partial(way.open_stream, endpoint),
-            host=f"{endpoint.host}:{endpoint.port}",
+            host=endpoint.authority,
+            proxied=endpoint.proxied,
             farm=farm,
             user=user,
             password=password,

@@ -303,9 +303,12 @@ class ChallengeCache:
     """The challenges that servers gave us, by (host, farm, user), with their nonce counts.
 
     A challenge is kept until a newer one replaces it, so that a reconnect needs one connection only.
+
+    :param algorithms: those that are answered; a challenge of any other is none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, algorithms: Sequence[str] = ALGORITHMS) -> None:
+        self._algorithms = tuple(algorithms)
         self._entries: dict[tuple[str, str, str], tuple[Challenge, int]] = {}
 
     def learn(self, key: tuple[str, str, str], www_authenticate: Sequence[str]) -> Challenge:
@@ -314,6 +317,7 @@ class ChallengeCache:
         :raises RemoteProtocolError: none of them is a Digest that we can answer (the peer's fault).
         """
         best: Challenge | None = None
+        offered: list[str] = []
         for scheme, given in (item for value in www_authenticate for item in parse_header(value)):
             algorithm = given.get("algorithm", "MD5").upper()
             qops = {word.strip() for word in given.get("qop", "").split(",")}
@@ -321,15 +325,20 @@ class ChallengeCache:
             sendable = all(_QUOTABLE.fullmatch(given.get(name, "")) for name in ("realm", "nonce", "opaque"))
             if scheme != "digest" or algorithm not in ALGORITHMS or "auth" not in qops or not sendable:
                 continue
+            offered.append(algorithm)
+            if algorithm not in self._algorithms:
+                continue
             if best is None or ALGORITHMS.index(algorithm) > ALGORITHMS.index(best.algorithm):
                 stale = given.get("stale", "").lower() == "true"
                 best = Challenge(
                     given.get("realm", ""), given.get("nonce", ""), algorithm, given.get("opaque"), stale
                 )
         if best is None:
-            raise RemoteProtocolError(
-                "no usable Digest challenge (MD5 or SHA-256 with qop=auth)", "WWW-Authenticate"
-            )
+            taken = " or ".join(self._algorithms)
+            what = f"no usable Digest challenge ({taken} with qop=auth)"
+            if offered:
+                what += f": it offers {offered[0]}, and this side takes {taken} alone"
+            raise RemoteProtocolError(what, "WWW-Authenticate")
         self._entries.pop(key, None)
         self._entries[key] = (best, 0)
         if len(self._entries) > MAX_CACHED:

@@ -54,6 +54,7 @@ HEADER_LIMIT = 16384
 _FARM = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _FARM_ID = re.compile(r"[0-9a-fA-F]{32}")
 _LEADER = re.compile(r"([1-9][0-9]{0,9}) ([!-~]{1,1024})")
+_ZONE = re.compile(r"%[^\]]*(?=\])")
 _TLS = b"\x16\x03"
 """How every TLS connection begins."""
 _WEBSOCKET_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -208,8 +209,7 @@ class Responder:
         headers = [("Connection", "Upgrade"), ("Upgrade", "websocket")]
         key = _header(request, b"sec-websocket-key")
         if key:
-            accept = hashlib.sha1((key + _WEBSOCKET_GUID).encode(), usedforsecurity=False).digest()
-            headers.append(("Sec-WebSocket-Accept", base64.b64encode(accept).decode()))
+            headers.append(("Sec-WebSocket-Accept", _websocket_accept(key)))
         headers += [
             ("Authentication-Info", verdict.authentication_info),
             *identity,
@@ -252,26 +252,34 @@ class Responder:
         return reply if head else reply + self._http.send(h11.Data(data=body))
 
 
+def _websocket_accept(key: str) -> str:
+    """What answers a Sec-WebSocket-Key. Source: RFC 6455 §4.2.2."""
+    digest = hashlib.sha1((key + _WEBSOCKET_GUID).encode(), usedforsecurity=False).digest()
+    return base64.b64encode(digest).decode()
+
+
 def _encoded(headers: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode("latin-1")) for name, value in headers]
 
 
-def _in_ascii(host: str) -> str:
-    """A name that may be beyond ASCII, as a Host header can carry it. Source: RFC 3986 §3.2.2."""
+def _host_header(host: str) -> str:
+    """A name that may be beyond ASCII, or an address with a zone, as a Host header can carry it.
+    Source: RFC 3986 §3.2.2, RFC 6874 §4."""
+    host = _ZONE.sub("", host)
     return "".join(c if c.isascii() else "".join(f"%{byte:02X}" for byte in c.encode()) for c in host)
 
 
 class Initiator:
     """One login into a farm, over one or two outgoing connections.
 
-    :param host: ``host:port`` as dialled; goes into the Host header and keys the cached challenge.
+    :param host: ``host:port`` as dialled, IPv6 in brackets; goes into the Host header and keys the cached
+        challenge.
     :param farm: the CLUSTER of the path.
     :param user: who logs in: a member's decimal id, or a client's name.
     :param password: never leaves this object.
-    :param cache: challenges of earlier logins; shared by all of them.
+    :param cache: challenges of earlier logins, shared by all of them; which algorithms are answered.
     :param farm_id: 16 bytes, sent and compared with the peer's; None while we do not know it.
     :param extensions: what we offer, name -> version (D5).
-    :param require_proof: refuse a server that does not prove that it knows the password too (D2).
     :raises LocalProtocolError: ``farm`` cannot be a farm's name.
     """
 
@@ -285,7 +293,6 @@ class Initiator:
         cache: ChallengeCache,
         farm_id: bytes | None = None,
         extensions: Mapping[str, str] | None = None,
-        require_proof: bool = False,
     ) -> None:
         self._host = host
         self._farm = farm
@@ -296,29 +303,34 @@ class Initiator:
         self._key = (host, farm, user)
         self._farm_id = farm_id
         self._extensions = dict(extensions or {})
-        self._require_proof = require_proof
         self._streams = 0
         self._sent: Authorization | None = None
+        self._websocket_key = ""
         self._http = h11.Connection(h11.CLIENT)
 
-    def request(self, cnonce: str) -> bytes:
+    def request(self, cnonce: str, websocket_key: str = "") -> bytes:
         """The bytes to send on a new stream: request 2 if there is a challenge to answer, else request 1.
 
         :param cnonce: fresh random text, for instance 32 hex digits.
+        :param websocket_key: base64 of 16 fresh random bytes, where a proxy wants a whole WebSocket handshake
+            (D4); it travels in request 2, whose answer must accept it.
         :raises LocalProtocolError: the user name cannot be sent in a header.
 
         Source: proposal 150, HTTP request 1 and 2.
         """
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEADER_LIMIT)
         self._streams += 1
+        self._websocket_key = websocket_key
         self._sent = self._cache.authorization(
             self._key, method="GET", target=self._target, password=self._password, cnonce=cnonce
         )
-        headers = [("Host", _in_ascii(self._host)), ("Cache-Control", "no-cache")]
+        headers = [("Host", _host_header(self._host)), ("Cache-Control", "no-cache")]
         if self._sent is None:
             headers.append(("Connection", "close"))
         else:
             headers += [("Connection", "keep-alive, Upgrade"), ("Upgrade", "websocket")]
+            if websocket_key:
+                headers += [("Sec-WebSocket-Key", websocket_key), ("Sec-WebSocket-Version", "13")]
             headers.append(("Authorization", self._sent.header))
             headers += _extensions_header(self._extensions)
             if self._farm_id is not None:
@@ -378,10 +390,18 @@ class Initiator:
             raise RemoteProtocolError("101 for something else than websocket", self._where)
         info = parse_header(_header(event, b"authentication-info") or "")
         proof = info[0][1].get("rspauth") if info else None
-        if proof is None and self._require_proof:
-            raise AuthError(f"{self._host} did not prove that it knows the password (no rspauth)")
-        if proof is not None and not hmac.compare_digest(proof.encode(), self._sent.rspauth.encode()):
+        if proof is None:
+            raise AuthError(
+                f"{self._host} did not prove that it knows the password (no rspauth): "
+                "no member of this farm answers there"
+            )
+        if not hmac.compare_digest(proof.encode(), self._sent.rspauth.encode()):
             raise AuthError(f"{self._host} does not know the password (wrong rspauth): this is not our peer")
+        if self._websocket_key:
+            accept = _header(event, b"sec-websocket-accept") or ""
+            if not hmac.compare_digest(accept.encode(), _websocket_accept(self._websocket_key).encode()):
+                what = "it does not accept the key that was sent for the proxy before it"
+                raise RemoteProtocolError(f"Sec-WebSocket-Accept: {what}", self._where)
         agreed = _agreed(self._extensions, _header(event, b"garlic-farm-extensions"))
         return Accepted(
             reply=b"",

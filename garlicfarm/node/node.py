@@ -148,7 +148,6 @@ class Node:
         self.addresses: list[Endpoint] = []
         self._log = EventLogger(logging.getLogger("garlicfarm.node"), node=self.node_id)
         self._transports: dict[str, Transport] = {}
-        self._challenges = ChallengeCache()
         self._sessions: dict[tuple[str, str], deque[trio.CancelScope]] = {}
         self._limiter = reader_limiter()
         self._members: dict[str, _Member] = {}
@@ -223,7 +222,7 @@ class Node:
             store,
             make_writer,
             application,
-            partial(self._dial, section, genesis.farm_id, password),
+            partial(self._dial, section, genesis.farm_id, password, ChallengeCache(section.algorithms)),
             self.metrics.farm(section.name),
             log,
         )
@@ -249,7 +248,13 @@ class Node:
         return self._transports[scheme]
 
     async def _dial(
-        self, section: FarmSection, farm_id: bytes, password: str, member: int, text: str
+        self,
+        section: FarmSection,
+        farm_id: bytes,
+        password: str,
+        challenges: ChallengeCache,
+        member: int,
+        text: str,
     ) -> Established:
         """A member that this node cannot dial must not end it: the others may do without."""
         try:
@@ -259,11 +264,12 @@ class Node:
                 return await dial_plain(transport, endpoint, section.name)
             return await initiate(
                 partial(transport.open_stream, endpoint),
-                host=f"{endpoint.host}:{endpoint.port}",
+                host=endpoint.authority,
+                proxied=endpoint.proxied,
                 farm=section.name,
                 user=str(self.node_id),
                 password=password,
-                cache=self._challenges,
+                cache=challenges,
                 farm_id=farm_id,
                 extensions=EXTENSIONS,
             )

@@ -249,13 +249,13 @@ class Cluster:
             meta=MetaSection(),
         )
         password = member_password(self._secret, self._farm_id, node)
-        challenges = ChallengeCache()
+        challenges = ChallengeCache(section.algorithms)
 
         async def dial(member: int, text: str) -> Established:
             endpoint = Endpoint.parse(text)
             return await initiate(
                 partial(transport.open_stream, endpoint),
-                host=f"{endpoint.host}:{endpoint.port}",
+                host=endpoint.authority,
                 farm=FARM,
                 user=str(node),
                 password=password,

@@ -51,7 +51,7 @@ async def test_refusal_on_the_wire_is_followed_by_the_members_in_force(tmp_path:
         endpoint = nodes.endpoint(follower)
         established = await initiate(
             nodes.connect(follower),
-            host=f"{endpoint.host}:{endpoint.port}",
+            host=endpoint.authority,
             farm="farm",
             user="alice",
             password=password_of("alice"),

@@ -140,7 +140,6 @@ async def login(
         user=user,
         password=password,
         cache=cache,
-        require_proof=True,
     )
 
 

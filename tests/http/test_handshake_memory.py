@@ -71,7 +71,6 @@ class Server:
             password=password,
             cache=cache or ChallengeCache(),
             farm_id=farm_id,
-            require_proof=True,
         )
 
 

@@ -83,6 +83,11 @@ def test_host_beyond_ascii_is_sent_as_a_header_can_carry_it() -> None:
     assert b"\r\nHost: %E5%90%8D.example:27150\r\n" in initiator.request("cafe")
 
 
+def test_host_header_of_ipv6_has_brackets_and_no_zone() -> None:
+    initiator = make_initiator(host="[fe80::1%eth0]:27150")
+    assert b"\r\nHost: [fe80::1]:27150\r\n" in initiator.request("cafe")
+
+
 def test_first_login_speaks_the_proposals_bytes() -> None:
     gates = make_gates()
     initiator = make_initiator()
@@ -249,16 +254,31 @@ def test_wrong_rspauth_means_the_server_does_not_know_the_password() -> None:
         initiator.receive(re.sub(rb'rspauth="..', b'rspauth="zz', reply))
 
 
-def test_missing_rspauth_is_refused_only_if_proof_is_required() -> None:
+@pytest.mark.parametrize("visited", [False, True])
+def test_server_that_does_not_prove_that_it_knows_the_password_is_refused(visited: bool) -> None:
     gates = make_gates()
-    cache = cached(gates)
+    initiator = make_initiator(cached(gates) if visited else None)
+    if not visited:
+        assert initiator.receive(answer(gates, initiator.request("cafe")).reply) == NewStream()
+    reply = answer(gates, initiator.request("cafe")).reply
+    with pytest.raises(AuthError, match="did not prove that it knows the password"):
+        initiator.receive(re.sub(rb"Authentication-Info:.*\r\n", b"", reply))
+
+
+def test_challenge_of_an_algorithm_that_this_side_does_not_take_is_not_answered() -> None:
+    reply = answer(make_gates(), make_initiator().request("cafe")).reply
+    weak = re.sub(rb"WWW-Authenticate:.*SHA-256\r\n", b"", reply)
+    assert b"algorithm=MD5" in weak
+    cache = ChallengeCache(["SHA-256"])
     initiator = make_initiator(cache)
-    reply = re.sub(rb"Authentication-Info:.*\r\n", b"", answer(gates, initiator.request("cafe")).reply)
-    assert isinstance(initiator.receive(reply), Accepted)
-    strict = make_initiator(cache, require_proof=True)
-    reply = re.sub(rb"Authentication-Info:.*\r\n", b"", answer(gates, strict.request("cafe")).reply)
-    with pytest.raises(AuthError, match="did not prove"):
-        strict.receive(reply)
+    initiator.request("cafe")
+    with pytest.raises(RemoteProtocolError, match="it offers MD5, and this side takes SHA-256 alone"):
+        initiator.receive(weak)
+    assert b"Authorization" not in make_initiator(cache).request("cafe")
+    initiator = make_initiator(cache)
+    initiator.request("cafe")
+    assert initiator.receive(reply) == NewStream()
+    assert b"algorithm=SHA-256" in initiator.request("cafe")
 
 
 # --- farm id, extensions, websocket headers -------------------------------------------------------
@@ -338,6 +358,32 @@ def test_malformed_leader_hint_is_the_servers_fault() -> None:
     reply = answer(gates, initiator.request("cafe")).reply
     with pytest.raises(RemoteProtocolError, match="Garlic-Farm-Leader"):
         initiator.receive(reply.replace(b"Leader: 2", b"Leader: two"))
+
+
+KEY = "dGhlIHNhbXBsZSBub25jZQ=="  # RFC 6455 §1.3
+ACCEPT = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+
+
+def test_key_for_a_proxy_travels_in_request_2_alone_and_is_checked() -> None:
+    gates = make_gates()
+    initiator = make_initiator()
+    request_1 = initiator.request("cafe", KEY)
+    assert b"sec-websocket" not in request_1.lower()
+    assert initiator.receive(answer(gates, request_1).reply) == NewStream()
+    request_2 = initiator.request("cafe", KEY)
+    assert f"\r\nSec-WebSocket-Key: {KEY}\r\nSec-WebSocket-Version: 13\r\n".encode() in request_2
+    reply = answer(gates, request_2).reply
+    assert ACCEPT in reply
+    assert isinstance(initiator.receive(reply), Accepted)
+
+
+@pytest.mark.parametrize("instead", [b"", b"Sec-WebSocket-Accept: " + ACCEPT.swapcase() + b"\r\n"])
+def test_key_that_is_not_accepted_means_that_no_farm_answered(instead: bytes) -> None:
+    gates = make_gates()
+    initiator = make_initiator(cached(gates))
+    reply = answer(gates, initiator.request("cafe", KEY)).reply
+    with pytest.raises(RemoteProtocolError, match="Sec-WebSocket-Accept"):
+        initiator.receive(re.sub(rb"Sec-WebSocket-Accept:.*\r\n", instead, reply))
 
 
 def test_websocket_key_is_accepted_as_in_rfc_6455_and_the_stream_stays_raw() -> None:

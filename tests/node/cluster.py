@@ -257,7 +257,7 @@ class Cluster:
         endpoint = self.endpoint(node_id)
         established = await initiate(
             self.connect(node_id, source, wrap),
-            host=f"{endpoint.host}:{endpoint.port}",
+            host=endpoint.authority,
             farm=farm or self.plan.name,
             user=user,
             password=password,

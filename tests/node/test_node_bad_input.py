@@ -99,7 +99,7 @@ async def secured(directory: Path) -> AsyncIterator[Place]:
             endpoint = nodes.endpoint()
             established = await initiate(
                 nodes.connect(),
-                host=f"{endpoint.host}:{endpoint.port}",
+                host=endpoint.authority,
                 farm="farm",
                 user="2",
                 password=nodes.password(2),

@@ -49,7 +49,7 @@ async def test_signal_ends_a_node_in_time_with_0_and_a_sound_store(
         login = partial(
             initiate,
             partial(TRANSPORT.open_stream, endpoint),
-            host=f"{endpoint.host}:{endpoint.port}",
+            host=endpoint.authority,
             farm="farm",
             user="alice",
             password="secret",

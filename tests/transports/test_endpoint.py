@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garlicfarm.errors import ConfigError
+from garlicfarm.provision import pinned
 from garlicfarm.transport import Endpoint
 
 PRINTABLE = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -41,6 +42,18 @@ def test_endpoint_of_ipv6_loses_its_brackets_and_gets_them_back() -> None:
     endpoint = Endpoint.parse("ssl://[::1]:9001")
     assert (endpoint.host, endpoint.port) == ("::1", 9001)
     assert str(endpoint) == "ssl://[::1]:9001"
+    assert endpoint.authority == "[::1]:9001"
+
+
+@pytest.mark.parametrize(("text", "proxied"), [("ssl://a:1", False), ("ssl://a:1?proxied=1", True)])
+def test_endpoint_says_whether_a_proxy_stands_before_it(text: str, proxied: bool) -> None:
+    assert Endpoint.parse(text).proxied is proxied
+
+
+@pytest.mark.parametrize("value", ["", "0", "true"])
+def test_endpoint_that_says_it_in_another_way_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match="proxied=1"):
+        Endpoint.parse(f"ssl://a:1?proxied={value}")
 
 
 @pytest.mark.parametrize(("default", "scheme"), [("ssl", "ssl"), ("jraft", "jraft")])
@@ -101,3 +114,19 @@ def test_endpoint_any_text_parses_or_is_a_config_error(text: str) -> None:
     except ConfigError:
         return
     assert Endpoint.parse(str(endpoint)) == endpoint
+
+
+@pytest.mark.parametrize(
+    ("text", "becomes"),
+    [
+        ("ssl://a:1", "ssl://a:1?pin=own"),
+        ("ssl://a:1?pin=other", "ssl://a:1?pin=own"),
+        ("ssl://a:1?proxied=1", "ssl://a:1?proxied=1&pin=own"),
+        ("ssl://a:1?proxied=1&pin=of-the-proxy", "ssl://a:1?proxied=1&pin=of-the-proxy"),
+        ("i2p://a:1", "i2p://a:1"),
+    ],
+)
+def test_pin_of_the_nodes_own_certificate_replaces_every_pin_but_that_of_a_proxy(
+    text: str, becomes: str
+) -> None:
+    assert str(pinned(Endpoint.parse(text), "own")) == becomes

@@ -111,7 +111,7 @@ class I2PTransport(Transport):
 
     @property
     def _where(self) -> str:
-        return f"{self._proxy.host}:{self._proxy.port}"
+        return self._proxy.authority
 
     def _closed(self) -> UnreachableError:
         return UnreachableError(
@@ -146,7 +146,7 @@ class I2PTransport(Transport):
 
     async def _connect(self, tcp: trio.SocketStream, endpoint: Endpoint) -> tuple[h11.Response, bytes]:
         """The proxy's answer, and what came with it: a page, or the first bytes of the stream."""
-        host = f"{endpoint.host}:{endpoint.port}"
+        host = endpoint.authority
         headers = [("Host", host), *self._authorization(host)]
         http = h11.Connection(h11.CLIENT, max_incomplete_event_size=ANSWER_BYTES)
         request = http.send(h11.Request(method="CONNECT", target=host, headers=headers))

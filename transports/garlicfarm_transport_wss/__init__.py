@@ -134,10 +134,7 @@ async def _next_event(stream: trio.abc.Stream, web: WSConnection) -> Event:
 
 async def _open(stream: trio.SSLStream[trio.SocketStream], endpoint: Endpoint) -> WebSocketStream:
     web = WSConnection(ConnectionType.CLIENT)
-    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    await stream.send_all(
-        web.send(Request(host=f"{host}:{endpoint.port}", target=endpoint.params.get("path", "/")))
-    )
+    await stream.send_all(web.send(Request(host=endpoint.authority, target=endpoint.params.get("path", "/"))))
     try:
         event = await _next_event(stream, web)
     except ProtocolError as exc:
