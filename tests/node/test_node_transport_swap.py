@@ -46,7 +46,7 @@ async def move(farm: Cluster, listen: str, endpoint: str) -> None:
 @pytest.mark.slow
 async def test_node_moves_from_ssl_to_i2p_to_wss_and_back_by_one_line(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    with nginx(tmp_path / "nginx", {"/farm": port}) as (front, pin):
+    with nginx(tmp_path / "nginx", {"/farm": f"http://127.0.0.1:{port}"}) as (front, pin):
         async with connect_proxy() as proxy, cluster(tmp_path, 3, start=False) as farm:
             farm.environ["GARLICFARM_TRANSPORT__I2P__PROXY"] = proxy.url
             proxy.names[B32[MOVED]] = port

@@ -37,5 +37,5 @@ def test_tunnel_of_the_guide_is_the_one_that_setup_writes() -> None:
 
 def test_reverse_proxy_of_the_page_is_the_one_of_the_tests() -> None:
     page = (ROOT / "transports/garlicfarm_transport_wss/README.md").read_text(encoding="utf-8")
-    tried = textwrap.dedent(LOCATION.format(path="/farm", upstream=27150)).strip()
+    tried = textwrap.dedent(LOCATION.format(path="/farm", upstream="http://127.0.0.1:27150")).strip()
     assert f"```nginx\n{tried}\n```\n" in page

@@ -30,6 +30,8 @@ http {{
         listen 127.0.0.1:{port} ssl;
         ssl_certificate {directory}/nginx.crt;
         ssl_certificate_key {directory}/nginx.key;
+        ssl_protocols TLSv1.2 TLSv1.3;
+        proxy_ssl_protocols TLSv1.3;
         {locations}
     }}
 }}
@@ -37,7 +39,7 @@ http {{
 # What the README of the transport says.
 LOCATION = """
         location = {path} {{
-            proxy_pass http://127.0.0.1:{upstream};
+            proxy_pass {upstream};
             proxy_http_version 1.1;
             proxy_set_header Upgrade $http_upgrade;
             proxy_set_header Connection upgrade;
@@ -47,8 +49,8 @@ LOCATION = """
 
 
 @contextmanager
-def nginx(directory: Path, upstreams: Mapping[str, int]) -> Iterator[tuple[int, str]]:
-    """Serve ``upstreams`` (path → port of loopback) over TLS; yields nginx's port and its pin."""
+def nginx(directory: Path, upstreams: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """Serve ``upstreams`` (path → URL) over TLS; yields nginx's port and its pin."""
     directory.mkdir()
     pin = make_certificate(directory / "nginx.crt", directory / "nginx.key", "127.0.0.1")
     (port,) = free_ports(1)

@@ -27,7 +27,7 @@ PROXY: dict[str, str] = {}
 def listen_url(tmp_path: Path) -> Iterator[Endpoint]:
     """Where nginx finds the node."""
     (port,) = free_ports(1)
-    with nginx(tmp_path / "nginx", {PATH: port}) as (front, pin):
+    with nginx(tmp_path / "nginx", {PATH: f"http://127.0.0.1:{port}"}) as (front, pin):
         PROXY.update(port=str(front), pin=pin)
         yield Endpoint("wss", "127.0.0.1", port)
 
