@@ -25,10 +25,11 @@ from garlicfarm.errors import (
     ProposalDropped,
     RemoteProtocolError,
     TransportError,
+    UnreachableError,
 )
 from garlicfarm.handshake import Established, dial_plain, initiate
 from garlicfarm.http.digest import ALGORITHMS, ChallengeCache
-from garlicfarm.link import HINT, Backoff, Caller
+from garlicfarm.link import HINT, Backoff, Caller, close
 from garlicfarm.raft import Refusal
 from garlicfarm.transport import Endpoint, Transport
 from garlicfarm.wire import Limits, encode_request
@@ -59,6 +60,7 @@ class FarmClient:
         self._follow = follow
         self._timeout_s = timeout_s
         self._target = next(iter(callers))
+        self._sent_on = False  # a 101 was believed since the last entry was taken
 
     async def post(self, entries: Sequence[bytes]) -> tuple[int, int]:
         """Append entries, all or nothing; (index, term) of the last one after their commit.
@@ -89,6 +91,7 @@ class FarmClient:
                     self._turn(target)
                 else:
                     if response.accepted:
+                        self._sent_on = False
                         return response.next_index - 1, response.term
                     self._redirected(target, response)
                 target = None
@@ -114,6 +117,19 @@ class FarmClient:
         else:
             self._turn(asked)
 
+    def sent_on(self, server: int, leader: int, endpoint: str) -> bool:
+        """Whether to leave ``server``, whose 101 names another ``leader``, before it is asked. Once between
+        two posts that succeed: the hint may be stale, and two servers may name each other."""
+        if leader == server or self._sent_on:
+            return False
+        self._follow(leader, endpoint)
+        if leader not in self._callers:
+            return False
+        self._sent_on = True
+        if self._target == server:
+            self._target = leader
+        return True
+
     def _turn(self, failed: int) -> None:
         """Ask the next server, unless another task already did so."""
         if self._target == failed:
@@ -137,7 +153,7 @@ async def open_farm_client(
     """A `FarmClient` for as long as the block lasts.
 
     :param endpoints: id → endpoint of the servers to begin with, as in the Configuration; others are
-        found where these name one as the leader (D5).
+        found where these name one as the leader (D5), in their 101 or in an answer.
     :param transport: scheme → transport, as `garlicfarm.plugins.make_transport` makes them.
     :param farm_id: refuse servers of any other farm; None: take what the name gives.
     :param timeout_s: for each connection, and for each `FarmClient.post` as a whole.
@@ -146,11 +162,11 @@ async def open_farm_client(
     """
     cache = ChallengeCache(algorithms)
 
-    async def connect(endpoint: Endpoint) -> Established:
+    async def connect(server: int, endpoint: Endpoint) -> Established:
         way = transport(endpoint.scheme)
         if not way.handshake:
             return await dial_plain(way, endpoint, farm)
-        return await initiate(
+        established = await initiate(
             partial(way.open_stream, endpoint),
             host=endpoint.authority,
             proxied=endpoint.proxied,
@@ -161,6 +177,10 @@ async def open_farm_client(
             farm_id=farm_id,
             extensions={HINT: "1"},
         )
+        if established.leader is not None and client.sent_on(server, *established.leader):
+            await close(established.stream)
+            raise UnreachableError(f"{endpoint.authority} does not lead, and names {established.leader[1]}")
+        return established
 
     callers: dict[int, Caller] = {}
     places: dict[int, Endpoint] = {}
@@ -168,7 +188,7 @@ async def open_farm_client(
 
         def add(server: int, endpoint: Endpoint) -> None:
             callers[server] = Caller(
-                partial(connect, endpoint),
+                partial(connect, server, endpoint),
                 server_id=server,
                 timeout_s=timeout_s,
                 backoff=Backoff(random.random, longest_s=1.0),
@@ -188,5 +208,6 @@ async def open_farm_client(
 
         for server, text in endpoints.items():
             add(server, Endpoint.parse(text, default_transport))
-        yield FarmClient(callers, timeout_s, follow)
+        client = FarmClient(callers, timeout_s, follow)
+        yield client
         nursery.cancel_scope.cancel()

@@ -1,0 +1,123 @@
+"""The 101 says who leads (D5): a client goes there at once, and is led astray once at most."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm.client.farm import FarmClient, open_farm_client
+from garlicfarm.errors import NoQuorum
+from garlicfarm.handshake import Gate, Guard, respond
+from garlicfarm.http.digest import ALGORITHMS, REALM, DigestVerifier, ha1
+from garlicfarm.link import HINT
+from garlicfarm.testing.memory_network import MemoryNetwork
+from garlicfarm.transport import Endpoint, Peer
+from garlicfarm.wire import RequestDecoder, encode_response
+from garlicfarm.wire.codec import Limits
+from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Response
+
+Clock = trio.testing.MockClock
+TIMEOUT_S = 3.0
+
+
+def place(server: int) -> str:
+    return f"memory://host{server}:1?pin=of-{server}"
+
+
+MEMBERS = Configuration(1, 0, tuple(ClusterServer(server, place(server)) for server in (1, 2, 3)))
+
+
+class Server:
+    """One server: ``header`` is the leader that its 101 names, ``leader`` the one that its answers name."""
+
+    def __init__(self, server: int, header: int, leader: int) -> None:
+        self.id = server
+        self.leader = leader
+        self.logins = 0
+        self.requests = 0
+        lookup = {a: [ha1(a, "alice", REALM, "p")] for a in ALGORITHMS}
+        verifier = DigestVerifier(REALM, ALGORITHMS, bytes(32), lambda user: lookup)
+        self._gate = Gate("farm", bytes(16), verifier, {HINT: "1"}, lambda: (header, place(header)))
+
+    async def handle(self, stream: trio.abc.Stream, peer: Peer) -> None:
+        established = await respond(stream, {"farm": self._gate}, Guard(), peer)
+        if established is None:
+            return
+        self.logins += 1
+        decoder = RequestDecoder(Limits())
+        decoder.receive_data(established.leftover)
+        try:
+            while data := await stream.receive_some():
+                decoder.receive_data(data)
+                while decoder.next_message() is not None:
+                    self.requests += 1
+                    await stream.send_all(encode_response(self.answer()))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+    def answer(self) -> Response:
+        kind, leads = MessageType.APPEND_ENTRIES_RESPONSE, self.leader == self.id
+        return Response(kind, self.id, self.leader, 1, 8 if leads else 0, leads, None if leads else MEMBERS)
+
+
+@asynccontextmanager
+async def farm(*servers: Server, known: int = 1) -> AsyncIterator[FarmClient]:
+    """A client that is told of the first ``known`` servers."""
+    network = MemoryNetwork()
+    async with trio.open_nursery() as nursery:
+        for server in servers:
+            where = Endpoint("memory", f"host{server.id}", 1)
+            await nursery.start(network.transport(where.host).serve, where, server.handle)
+        async with open_farm_client(
+            {server.id: place(server.id) for server in servers[:known]},
+            farm="farm",
+            user="alice",
+            password="p",
+            transport=lambda scheme: network.transport("client"),
+            timeout_s=TIMEOUT_S,
+        ) as client:
+            yield client
+        nursery.cancel_scope.cancel()
+
+
+async def test_client_goes_to_the_leader_that_the_101_names_without_asking(autojump_clock: Clock) -> None:
+    follower, leader = Server(1, 2, 2), Server(2, 2, 2)
+    async with farm(follower, leader) as client:
+        assert await client.post([b"x"]) == (7, 1)
+        assert await client.post([b"y"]) == (7, 1)
+    assert (follower.requests, leader.requests) == (0, 2)
+    assert (follower.logins, leader.logins) == (1, 1)
+
+
+async def test_stale_hint_costs_one_attempt(autojump_clock: Clock) -> None:
+    """The server that is asked leads by now, and its 101 names one that is gone."""
+    leader = Server(1, 2, 1)
+    async with farm(leader) as client:
+        assert await client.post([b"x"]) == (7, 1)
+        assert trio.current_time() < TIMEOUT_S / 2
+    assert (leader.logins, leader.requests) == (2, 1)
+
+
+async def test_servers_that_name_each_other_are_asked_and_not_visited_in_turn(autojump_clock: Clock) -> None:
+    one, other = Server(1, 2, 3), Server(2, 1, 3)
+    async with farm(one, other, known=2) as client:
+        with pytest.raises(NoQuorum):
+            await client.post([b"x"])
+        assert trio.current_time() == pytest.approx(TIMEOUT_S, abs=0.1)
+    assert (one.logins, other.logins) == (2, 1)
+    assert one.requests > 1
+    assert other.requests == 1
+
+
+@pytest.mark.parametrize("posts", [2, 20])
+async def test_posts_of_many_tasks_take_the_same_way(posts: int, autojump_clock: Clock) -> None:
+    follower, leader = Server(1, 2, 2), Server(2, 2, 2)
+    async with farm(follower, leader) as client, trio.open_nursery() as nursery:
+        for _ in range(posts):
+            nursery.start_soon(client.post, [b"x"])
+    assert (follower.requests, leader.requests) == (0, posts)
+    assert (follower.logins, leader.logins) == (1, 1)
