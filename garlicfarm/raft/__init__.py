@@ -35,7 +35,8 @@ The messages, by number
 
 * JoinCluster (12): the leader invites a server that it was told to add; who is a member refuses.
 * SyncLog (10): committed entries in a pack, for a server that was invited and lacks many.
-* LeaveCluster (14): the leader says that the server was removed.
+* LeaveCluster (14): the leader says that the server is removed, or is about to be (JRaft). The server stands
+  for no election any more, until a leader of a later term sends it an append or it restarts.
 
 AddServer (6) and RemoveServer (8) are not the core's: who takes them calls `propose_conf_change`.
 
@@ -48,6 +49,11 @@ Where it differs from the paper (Raft, extended version, and the thesis)
 * A server that is added catches up before its Configuration is appended (thesis 4.2.1), in at most 10 rounds.
 * A follower refuses votes while it hears a leader (thesis 4.2.3), also of members that it does not know.
 * Check-quorum: a leader that no majority answers for the upper election timeout steps down.
+* A member that was told to leave votes and acknowledges, but does not stand: its leader may have removed it
+  without its hearing of the commit, and a later term would depose that leader. The price: where the leader
+  dies between its word and the commit, and the only members with all that is committed were told to leave,
+  nobody can be elected until the leader is back, or one of these is started again. A leader of this
+  implementation says it after the commit only.
 
 Where it differs from JRaft, on the same bytes
 ----------------------------------------------

@@ -57,6 +57,7 @@ class RawNode:
         self._election_deadline: int | None = None  # None: the next tick draws a new one
         self._lease_until: int | None = None  # until when the leader counts as alive
         self._again = False  # a timeout has passed in vain since a leader was there
+        self._left_in = 0  # the term whose leader told it to leave, 0: none did
 
     # ------------------------------------------------------------------ time
 
@@ -96,10 +97,10 @@ class RawNode:
     @property
     def _may_stand(self) -> bool:
         """Whether it may stand for election: a member that leads by a Configuration which it has not
-        applied could lose another one (D7)."""
+        applied could lose another one (D7); one that is leaving would depose a leader that has removed it."""
         member = self._member
         applied = member.membership.in_force.log_index <= member.applied
-        return applied and self.id in member.membership and member.term < MAX_TERM
+        return applied and self.id in member.membership and not self.leaving and member.term < MAX_TERM
 
     def _draw_timeout(self) -> None:
         low, high = self._config.election_timeout_min_ms, self._config.election_timeout_max_ms
@@ -264,6 +265,12 @@ class RawNode:
         return Role.FOLLOWER if self._candidacy is None else Role.CANDIDATE
 
     @property
+    def leaving(self) -> bool:
+        """Whether its leader told it to leave (LeaveCluster), since the start, and none of a later term has
+        sent it an append: so long it does not stand for election."""
+        return self._left_in > 0
+
+    @property
     def term(self) -> int:
         """The current term."""
         return self._member.term
@@ -365,6 +372,8 @@ class RawNode:
     def _step_append(self, request: Request, token: int) -> None:
         checked = checked_entries(request)
         if self._follows(request, token, MessageType.APPEND_ENTRIES_RESPONSE):
+            if request.term > self._left_in:
+                self._left_in = 0
             self._follower.append(request, *checked, token)
 
     def _step_snapshot(self, request: Request, token: int) -> None:
@@ -398,6 +407,7 @@ class RawNode:
     def _step_leave(self, request: Request, token: int) -> None:
         kind = MessageType.LEAVE_CLUSTER_RESPONSE
         if self._follows(request, token, kind):
+            self._left_in = request.term
             self._member.respond(token, kind, request.source, self._member.log.last_index + 1, True)
 
     def _follows(self, request: Request, token: int, kind: MessageType) -> bool:

@@ -409,6 +409,27 @@ MUTANTS = (
     ),
     Mutant(
         "membership",
+        "stands though it was told to leave",
+        "core",
+        [(" and not self.leaving", "")],
+        "leaving::member_that_is_told_to_leave_does_not_stand",
+    ),
+    Mutant(
+        "membership",
+        "never stands again though its removal came to nothing",
+        "core",
+        [("if request.term > self._left_in:", "if False:")],
+        "leaving::removal_that_never_was_committed_is_forgotten_with_its_leader",
+    ),
+    Mutant(
+        "membership",
+        "takes an append of the leader that told it to leave for leave to stay",
+        "core",
+        [("if request.term > self._left_in:", "if True:")],
+        "leaving::neither_an_append_of_the_same_leader_nor_a_later_term_alone_has_it_stand_again",
+    ),
+    Mutant(
+        "membership",
         "leads on after its removal is committed",
         "leadership",
         [("self._farewell()\n                self.over = True", "self._farewell()")],

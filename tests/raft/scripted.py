@@ -13,6 +13,7 @@ A script is lines that begin with ``> ``, each followed by what it led to, and c
 ``add 1 4`` ``remove 1 4``            1 is asked to change the Configuration by server 4
 ``set 1 3 tcp://there:1``             … to change the endpoint of 3
 ``transfer 1 [3]``                    1 is asked to hand over
+``leave 1 3``                         1, as its leader, tells 3 to leave
 ``snapshot 1`` ``crash 1``            1 replaces its log by a snapshot; 1 restarts
 ``state``                             all members, a line each
 ====================================  ===============================================================
@@ -114,7 +115,7 @@ class _Cluster:
         verb, *rest = words
         if verb == "farm":
             self._farm(rest)
-        elif verb in ("wait", "deliver", "lose", "settle", "join", "crash", "snapshot", "state"):
+        elif verb in ("wait", "deliver", "lose", "settle", "join", "leave", "crash", "snapshot", "state"):
             getattr(self, f"_{verb}")(*[int(word) for word in rest])
         else:
             self.tokens += 1
@@ -194,6 +195,15 @@ class _Cluster:
             for member in busy:
                 self._deliver(member, *among)
         raise AssertionError("they never come to an end")
+
+    def _leave(self, source: int, member: int) -> None:
+        status = self.players[source].node.status()
+        last = (0, status.last_index, status.commit)
+        request = Request(MessageType.LEAVE_CLUSTER_REQUEST, source, member, status.term, *last)
+        self.told.append(_request(request))
+        response = self.players[member].take(request)
+        assert response is not None
+        self.told.append(_response(response, member, source))
 
     def _crash(self, member: int) -> None:
         self.players[member].crash()
