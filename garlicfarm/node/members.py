@@ -104,12 +104,28 @@ class Members:
     async def _watch(self) -> NoReturn:
         """A member that is told to leave waits for the Configuration that says so, as JRaft's do, and one
         that learns it from there for the leader's word, but neither for ever. Until then it gives its vote
-        to members that have not heard of the commit."""
+        to members that have not heard of the commit. Appends of a later leader make the word void."""
         wait_s = 2 * self._farm.section.raft.election_timeout_max_s
         async with trio.open_nursery() as nursery:
-            for event, other in ((self._out, self._left), (self._left, self._out)):
-                nursery.start_soon(_both, event, other, wait_s, nursery.cancel_scope)
+            nursery.start_soon(self._outside, wait_s, nursery.cancel_scope)
+            nursery.start_soon(self._told_to_go, wait_s, nursery.cancel_scope)
         raise Removed(self._farm.name)
+
+    async def _outside(self, wait_s: float, scope: trio.CancelScope) -> None:
+        await self._out.wait()
+        with trio.move_on_after(wait_s):
+            await self._left.wait()
+        scope.cancel()
+
+    async def _told_to_go(self, wait_s: float, scope: trio.CancelScope) -> None:
+        while True:
+            await self._left.wait()
+            with trio.move_on_after(wait_s):
+                await self._out.wait()
+            if self._out.is_set() or self._farm.raw.leaving:
+                scope.cancel()
+                return
+            self._left = trio.Event()
 
     def _tell(self, member: int) -> None:
         farm, endpoint = self._farm, self.ever.get(member, "")
@@ -276,10 +292,3 @@ class Members:
         farm, kind = self._farm, MessageType(request.type + 1)
         next_index = reason or farm.raw.status().last_index + 1
         return Response(kind, farm.node_id, destination, farm.raw.term, next_index, reason == 0)
-
-
-async def _both(event: trio.Event, other: trio.Event, wait_s: float, scope: trio.CancelScope) -> None:
-    await event.wait()
-    with trio.move_on_after(wait_s):
-        await other.wait()
-    scope.cancel()

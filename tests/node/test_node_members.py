@@ -115,3 +115,20 @@ async def test_leader_steps_down_for_the_member_that_is_named(autojump_clock: Mo
         with pytest.raises(ProposalDropped, match="no-such-member"):
             await nodes.farm(target).members.step_down(9)
         await nodes.post(b"goes on")
+
+
+async def test_member_told_to_leave_goes_on_where_a_later_leader_keeps_it(autojump_clock: MockClock) -> None:
+    """A JRaft leader tells it before the Configuration without it is appended, which may never come."""
+    async with cluster(3) as nodes:
+        leader = await nodes.leader()
+        other, third = (n for n in (1, 2, 3) if n != leader)
+        members, raft = nodes.farm(leader).members, nodes.farm(leader).section.raft
+        for _ in range(2):
+            await members._farewell(other, members.ever[other])
+            assert nodes.farm(other).raw.leaving
+            await nodes.farm(await nodes.leader()).members.step_down(third)
+            await trio.sleep(4 * raft.election_timeout_max_s)
+            assert other in nodes.running
+            await nodes.farm(third).members.step_down(leader)
+        await members._farewell(other, members.ever[other])
+        await ended(nodes, other, 3 * raft.election_timeout_max_s)
