@@ -85,12 +85,17 @@ def _line(farm: FarmView, entry: Entry, weights: Mapping[str, int]) -> Line:
     if isinstance(parsed, Note):
         return Line(*head, "note", parsed.by, text, parsed.date)
     if isinstance(parsed, Administrative):
-        args = msgspec.json.encode(parsed.admin.args).decode()
+        args = msgspec.json.encode(parsed.admin.args, enc_hook=_as_written).decode()
         return Line(*head, parsed.admin.action, parsed.admin.by, args[:MAX_TEXT], parsed.date)
     document = parsed.document
     score = ranking.score(ranking.parts(document), weights)
     by = f"member {document.id}"
     return Line(*head, "status", by, f"score {score:,}", document.date, document.id, score)
+
+
+def _as_written(number: object) -> msgspec.Raw:
+    """JSON of a `NumberText`, the one kind of value in an entry that msgspec does not know."""
+    return msgspec.Raw(str(number).encode())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import trio
 
-from garlicfarm.errors import EntryRefused
+from garlicfarm.errors import ConfigError, EntryRefused
 from garlicfarm.farm.documents import NodeReport
 from garlicfarm.farm.state import FarmApplication
 from garlicfarm.farm.status import encode_admin
@@ -221,7 +221,7 @@ class View:
         return {
             "id": member,
             "endpoint": endpoint,
-            "transport": Endpoint.parse(endpoint, farm.section.default_transport).scheme,
+            "transport": _scheme(endpoint, farm.section.default_transport),
             "role": role,
             "term": core.term if us else report.term,
             "commit": commit,
@@ -277,3 +277,11 @@ class View:
             metrics.farm_publisher_id.set(farm.application.publisher or 0)
             for member, score in farm.application.scores().items():
                 metrics.set_score(member, score)
+
+
+def _scheme(endpoint: str, default: str) -> str | None:
+    """The transport of a member; None: the Configuration holds any text, and this is no endpoint."""
+    try:
+        return Endpoint.parse(endpoint, default).scheme
+    except ConfigError:
+        return None
