@@ -417,6 +417,10 @@ class Farm:
         while self._judging:
             session = next(iter(self._judging))
             posts = self._judging.pop(session)
+            if session.over:  # the outcome is unknown there, and may as well be this
+                for _, token, _ in posts:
+                    del self._slots[token]
+                continue
             request, token, refusals = posts[0]
             refusal = None  # it is the core that answers for a leader
             if self.raw.role is Role.LEADER:

@@ -119,13 +119,17 @@ class Session:
         self._room = trio.Event()
         self._wait_scope = trio.CancelScope()
         self._fault: RemoteProtocolError | None = None
+        self.over = False  # nobody waits for its answers any more
 
     async def run(self) -> None:
         """Read and answer until the peer closes. Raises what ended the connection otherwise."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._write)
-            await self._read()
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                await self._read()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.over = True
 
     def wake(self) -> None:
         """An answer is there."""

@@ -73,6 +73,7 @@ class Client:
     def __init__(self, farm: Farm, nursery: trio.Nursery) -> None:
         self._stream, theirs = trio.testing.memory_stream_pair()
         self._decoder = ResponseDecoder()
+        self.leave = self._stream.aclose
         nursery.start_soon(Session(farm, theirs, ALICE, b"", 3600.0).run)
 
     async def send(self, *values: bytes) -> None:
@@ -194,6 +195,23 @@ async def test_request_that_is_being_judged_when_leadership_ends_is_not_appended
         assert farm.raw.status().last_index == last
         assert application(farm).counts["judged"] < 1000
         nodes.heal()
+        nursery.cancel_scope.cancel()
+
+
+async def test_posts_of_a_connection_that_is_over_are_not_kept(autojump_clock: Clock) -> None:
+    """Or a user who connects anew again and again has the node hold any number of them."""
+    async with three(autojump_clock) as nodes, trio.open_nursery() as nursery:
+        farm = nodes.farm(await nodes.leader())
+        for _ in range(20):
+            gone = Client(farm, nursery)
+            await gone.send(*[b"%d" % number for number in range(1000)])
+            await gone.leave()
+        client = Client(farm, nursery)
+        await client.send(b"later")
+        assert (await client.receive()).accepted
+        assert not farm._judging
+        assert not farm._slots
+        assert application(farm).counts["judged"] < 1000
         nursery.cancel_scope.cancel()
 
 
