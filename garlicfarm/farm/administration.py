@@ -37,7 +37,17 @@ from garlicfarm.farm.documents import IntervalMs, MemberId, PublishConfig, Stale
 from garlicfarm.farm.ranking import WEIGHTS
 from garlicfarm.farm.schema import at, checker
 
-__all__ = ["ACTIONS", "MAX_BY_CHARS", "Admin", "check_arguments", "check_by", "parse_admin"]
+__all__ = [
+    "ACTIONS",
+    "MAX_BY_CHARS",
+    "Admin",
+    "LifetimeMs",
+    "Margin",
+    "Percent",
+    "check_arguments",
+    "check_by",
+    "parse_admin",
+]
 
 MAX_BY_CHARS = 64
 
@@ -71,13 +81,15 @@ class _Leaf(msgspec.Struct):
     hash: str
 
 
-_Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
-_Weights = msgspec.defstruct("_Weights", [(part, _Percent) for part in WEIGHTS])
+Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
+Margin = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+LifetimeMs = Annotated[int, msgspec.Meta(ge=600_000, le=64_800_000)]
+_Weights = msgspec.defstruct("_Weights", [(part, Percent) for part in WEIGHTS])
 
 
 class _Publisher(msgspec.Struct):
-    margin: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
-    lifetime_ms: Annotated[int, msgspec.Meta(ge=600_000, le=64_800_000)] | None = None
+    margin: Margin | None = None
+    lifetime_ms: LifetimeMs | None = None
 
 
 ACTIONS: dict[str, type[msgspec.Struct]] = {

@@ -12,8 +12,9 @@ from collections.abc import Collection
 import msgspec
 
 from garlicfarm.errors import EntryRefused
+from garlicfarm.farm.administration import LifetimeMs, Margin, Percent
 from garlicfarm.farm.base64 import encode
-from garlicfarm.farm.documents import PublishConfig
+from garlicfarm.farm.documents import U63, IntervalMs, PublishConfig, Staleness
 from garlicfarm.farm.ranking import WEIGHTS
 from garlicfarm.farm.status import Administrative, Leaf
 
@@ -30,19 +31,19 @@ class Order(msgspec.Struct, frozen=True):
     """Who set a value, at which date (ms, of the accepting member) and index."""
 
     by: str
-    date: int
-    index: int
+    date: U63
+    index: U63
 
 
 class Policy(msgspec.Struct, kw_only=True):
     """The values in force. Part of the snapshot."""
 
-    interval_ms: int = DEFAULT_INTERVAL_MS
-    R: int = DEFAULT_R
-    margin: int = MARGIN
-    lifetime_ms: int = LIFETIME_MS
+    interval_ms: IntervalMs = DEFAULT_INTERVAL_MS
+    R: Staleness = DEFAULT_R
+    margin: Margin = MARGIN
+    lifetime_ms: LifetimeMs = LIFETIME_MS
     """how far beyond farm time a leaf is listed"""
-    weights: dict[str, int] = msgspec.field(default_factory=WEIGHTS.copy)
+    weights: dict[str, Percent] = msgspec.field(default_factory=WEIGHTS.copy)
     overrides: dict[int, PublishConfig] = {}
     excluded: tuple[str, ...] = ()
     """hashes of leaves, I2P base64, ascending"""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from garlicfarm.farm.documents import StatusDocument
+from garlicfarm.farm.documents import U63, IntervalMs, Staleness, StatusDocument
+from garlicfarm.farm.metals import COSTS
 from garlicfarm.farm.policy import DEFAULT_INTERVAL_MS, DEFAULT_R, Policy
-from garlicfarm.farm.ranking import ALGORITHM
-from garlicfarm.farm.status import Leaf
+from garlicfarm.farm.ranking import ALGORITHM, WEIGHTS
+from garlicfarm.farm.status import DATE_END_MS, Leaf
 
 __all__ = [
     "SCHEMA",
@@ -19,11 +20,15 @@ __all__ = [
     "Member",
     "View",
     "encode_state",
+    "is_consistent",
 ]
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 SCHEMA = "garlicfarm.farm/1"
+
+_ServerId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+_Date = Annotated[int, msgspec.Meta(ge=0, lt=DATE_END_MS)]
 
 Because = Literal["", "vacant", "ineligible", "group", "margin"]
 
@@ -31,21 +36,21 @@ Because = Literal["", "vacant", "ineligible", "group", "margin"]
 class Member(msgspec.Struct, kw_only=True):
     """What the fold keeps of one member. ``index`` 0: it has no status yet."""
 
-    sequence: int = -1
-    index: int = 0
-    interval_ms: int = DEFAULT_INTERVAL_MS
-    R: int = DEFAULT_R
-    counted: dict[int, int] = {}
+    sequence: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] = -1
+    index: U63 = 0
+    interval_ms: IntervalMs = DEFAULT_INTERVAL_MS
+    R: Staleness = DEFAULT_R
+    counted: dict[IntervalMs, _Date] = {}
     """interval in use -> date of its previous status that was counted for that interval"""
-    silences: dict[int, int] = {}
+    silences: dict[_ServerId, U63] = {}
     """other member -> its statuses that count against this one, at most R"""
-    against: int = 0
+    against: U63 = 0
     """how many of the other current members have reached R there"""
-    cost: int | None = None
+    cost: Annotated[int, msgspec.Meta(ge=0, lt=COSTS)] | None = None
     """of its leaves, None before its first status"""
-    lead: int = 0
-    failures: int = 0
-    sanction: int = 0
+    lead: U63 = 0
+    failures: U63 = 0
+    sanction: U63 = 0
     status: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -55,21 +60,21 @@ class FarmState(msgspec.Struct, kw_only=True):
     schema: str = SCHEMA
     farm: str
     algorithm: int = ALGORITHM
-    members: tuple[int, ...] = ()
+    members: tuple[_ServerId, ...] = ()
     policy: Policy = msgspec.field(default_factory=Policy)
     publisher: int | None = None
-    since: int = 0
+    since: U63 = 0
     because: Because = ""
-    due_since: int | None = None
-    holders: dict[int, int] = {}
+    due_since: U63 | None = None
+    holders: dict[_ServerId, U63] = {}
     """holder -> index that took the role from it, 0 for the publisher"""
-    farm_time_ms: int = 0
-    last_published_ms: int = 0
-    records: dict[int, Member] = {}
+    farm_time_ms: _Date = 0
+    last_published_ms: U63 = 0
+    records: dict[_ServerId, Member] = {}
     """the current members, and removed ones that still hold"""
-    notes: dict[str, int] = {}
+    notes: dict[str, U63] = {}
     """user -> last sequence; of more than 1,024 the one with the lowest (then first by name) goes"""
-    skipped: dict[str, int] = {}
+    skipped: dict[str, U63] = {}
 
 
 class Header(msgspec.Struct):
@@ -89,6 +94,24 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[str, int | None]
     score: int
     publishing: bool | None
+
+
+def is_consistent(state: FarmState) -> bool:
+    """Whether the parts of a decoded state belong together, as the fold leaves them after each entry."""
+    members, holders, policy = {*state.members}, state.holders, state.policy
+    return (
+        state.members == tuple(sorted(members))
+        and state.records.keys() == members | holders.keys()
+        and [member for member, taken in holders.items() if not taken]
+        == ([] if state.publisher is None else [state.publisher])
+        and (
+            state.publisher is None
+            or (state.publisher in members and state.records[state.publisher].index > 0)
+        )
+        and policy.weights.keys() == WEIGHTS.keys()
+        and policy.overrides.keys() <= members
+        and {f"override {member}" for member in policy.overrides} <= policy.orders.keys()
+    )
 
 
 def encode_state(state: FarmState) -> bytes:

@@ -57,7 +57,16 @@ from garlicfarm.farm import explain, metals, ranking
 from garlicfarm.farm.administration import check_arguments
 from garlicfarm.farm.documents import PublishConfig, StatusDocument
 from garlicfarm.farm.policy import Policy
-from garlicfarm.farm.records import SCHEMA, Because, FarmState, Header, Member, View, encode_state
+from garlicfarm.farm.records import (
+    SCHEMA,
+    Because,
+    FarmState,
+    Header,
+    Member,
+    View,
+    encode_state,
+    is_consistent,
+)
 from garlicfarm.farm.status import Administrative, Entry, Note, Status, check_author, parse_entry
 from garlicfarm.farm.strict_json import check_values
 from garlicfarm.wire.messages import Configuration
@@ -84,10 +93,10 @@ def _view(status: Status, policy: Policy) -> View:
     )
 
 
-def _restored_view(entry: bytes, farm: str, policy: Policy) -> View:
+def _restored_view(entry: bytes, farm: str, policy: Policy, member: int) -> View:
     status = parse_entry(entry, farm)
-    if not isinstance(status, Status):
-        raise EntryRefused("", "not a status")
+    if not isinstance(status, Status) or status.document.id != member:
+        raise EntryRefused("", f"not a status of member {member}")
     return _view(status, policy)
 
 
@@ -275,15 +284,17 @@ class FarmApplication:
             if (header.schema, header.algorithm) != (SCHEMA, ranking.ALGORITHM):
                 raise StorageVersion(f"this is a snapshot of {header.schema}, algorithm {header.algorithm}")
             state = msgspec.json.decode(data, type=FarmState)
+            if state.farm != self.farm:
+                raise StorageDamaged(f"this is a snapshot of the farm {state.farm}, not of {self.farm}")
+            if not is_consistent(state):
+                raise StorageDamaged(f"this snapshot of the farm {self.farm} contradicts itself")
             views = {
-                id_: _restored_view(bytes(one.status), self.farm, state.policy)
+                id_: _restored_view(bytes(one.status), self.farm, state.policy, id_)
                 for id_, one in state.records.items()
                 if one.index
             }
-        except (msgspec.MsgspecError, EntryRefused) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, EntryRefused) as error:
             raise StorageDamaged(f"this is no snapshot of the farm {self.farm}: {error}") from error
-        if state.farm != self.farm:
-            raise StorageDamaged(f"this is a snapshot of the farm {state.farm}, not of {self.farm}")
         self._state, self._views = state, views
 
     # The fold
