@@ -58,7 +58,7 @@ def decode_token(text: str) -> JoinToken:
     try:
         data = base64.b64decode(line + "=" * (-len(line) % 4), altchars=b"-_", validate=True)
         return msgspec.json.decode(data, type=JoinToken)
-    except (binascii.Error, ValueError):
+    except (binascii.Error, ValueError, RecursionError):
         # msgspec's errors and those of UTF-8 are ValueErrors. Not chained: they may quote the secret.
         raise ConfigError([f"this is no join token, or not the whole of one; {_EXAMPLE}"]) from None
 

@@ -353,7 +353,7 @@ def _path(farm: str, what: str) -> str:
 def _object(response: httpx.Response) -> dict[str, Any]:
     try:
         body = json.loads(response.content.decode(), parse_int=_integer, parse_float=_fraction)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RemoteProtocolError("not a JSON object", f"answer of {response.url.path}") from error
     if not isinstance(body, dict):
         raise RemoteProtocolError("not a JSON object", f"answer of {response.url.path}")

@@ -62,7 +62,7 @@ def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
         return None
     try:
         problem = msgspec.json.decode(response.content, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         problem = {}
     parts = [str(problem[key]) for key in ("detail", "next") if key in problem]
     text = " ".join(part if part.endswith((".", "?")) else f"{part}." for part in parts).removesuffix(".")

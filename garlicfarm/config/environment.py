@@ -14,7 +14,6 @@ A variable is ``GARLICFARM_`` and the key path in capitals, its parts joined by 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -22,6 +21,7 @@ from typing import Any, get_args
 import msgspec
 
 from garlicfarm.config.convert import Sources, is_list, join, section_type, unknown_key
+from garlicfarm.config.forms import parse_toml
 from garlicfarm.config.model import Document, PluginTable, PluginTables
 
 __all__ = ["NoSuchKey", "assign", "override"]
@@ -105,6 +105,6 @@ def _takes_text(kind: Any) -> bool:
 
 def _toml(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+        return parse_toml(f"value = {text}")["value"]
+    except ValueError:
         return text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import msgspec
 
 from garlicfarm.config.convert import Converter, Sources
 from garlicfarm.config.environment import override
-from garlicfarm.config.forms import problems_between_tables
+from garlicfarm.config.forms import parse_toml, problems_between_tables
 from garlicfarm.config.model import PRESETS, Config, Document
 from garlicfarm.errors import ConfigError
 
@@ -80,12 +79,12 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
 def read(path: Path) -> dict[str, Any]:
     """What a configuration file says, unchecked. `ConfigError`: it cannot be read, or is not TOML."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError([f"cannot read {path}: {error.strerror}"]) from error
     except UnicodeDecodeError as error:
         raise ConfigError([f"{path}: not UTF-8 at byte {error.start}"]) from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ConfigError([f"{path}: not TOML: {error}"]) from error
 
 

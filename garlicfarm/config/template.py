@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from garlicfarm.config.convert import join
 from garlicfarm.config.environment import NoSuchKey, assign, override
 from garlicfarm.config.files import FILE_NAME, load, read
+from garlicfarm.config.forms import parse_toml
 from garlicfarm.errors import ConfigError
 
 __all__ = ["OWN", "export", "fill"]
@@ -53,8 +53,8 @@ def fill(template: str, settings: Sequence[tuple[str, str]]) -> str:
     Raises `ConfigError` with everything that is wrong with the template, a key or the result.
     """
     try:
-        raw = tomllib.loads(template)
-    except tomllib.TOMLDecodeError as error:
+        raw = parse_toml(template)
+    except ValueError as error:
         raise ConfigError([f"the template is not TOML: {error}"]) from error
     problems = []
     for key, text in settings:

@@ -123,7 +123,7 @@ def fsync_path(path: Path) -> None:
 def _decode_node(data: bytes, where: Path) -> _Node:
     try:
         node = msgspec.json.decode(data, type=_Node)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StorageDamaged(f"{where}: {error}; restore it from a backup") from error
     if node.crc32 != node.checksum():
         raise StorageDamaged(f"{where} fails its checksum; restore it from a backup")

@@ -199,7 +199,7 @@ def _read(path: Path, *, keep: bool) -> Snapshot:
             return _checked(path, file, keep)
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror or error}") from error
-    except (struct.error, msgspec.DecodeError, Corrupt) as error:
+    except (struct.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError, Corrupt) as error:
         raise StorageDamaged(f"{path} is damaged: {error}") from error
 
 

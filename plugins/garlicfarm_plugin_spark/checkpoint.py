@@ -30,7 +30,7 @@ def check_checkpoint(directory: Path, farm: str, farm_id: str, settings: dict[st
         conf: dict[str, str] = json.loads(planned)["conf"]
         offset: dict[str, Any] = json.loads(found[0])
         of = offset.get("farm_id")
-    except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigError(
             [f"{newest} is no offset of this query ({error}): name a new checkpoint"]
         ) from error

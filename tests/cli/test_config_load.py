@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garlicfarm.config import Config, find_config, load
+from garlicfarm.config.template import fill
 from garlicfarm.errors import ConfigError
 
 DESTINATION = "A" * 516
@@ -320,6 +321,38 @@ def test_load_empty_file_names_what_is_missing(tmp_path: Path) -> None:
         "listener",
         "farm",
     ]
+
+
+DEEP = 2_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = " + "[" * DEEP + "]" * DEEP,
+        "x = " + "{a=" * DEEP + "1" + "}" * DEEP,
+        "version" + ".a" * DEEP + " = 1",
+        "[transport.ssl" + ".a" * DEEP + "]",
+        "[transport.wss]\nx = " + "[" * 100 + "]" * 100,
+    ],
+    ids=lambda text: text[:16],
+)
+def test_document_that_is_nested_too_deep_is_no_toml_of_ours(tmp_path: Path, text: str) -> None:
+    (problem,) = problems(tmp_path, text)
+    assert problem.endswith("garlicfarm.toml: not TOML: nested more than 32 deep")
+    with pytest.raises(ConfigError, match="the template is not TOML: nested more than 32 deep"):
+        fill(text, [])
+
+
+def test_number_that_is_too_long_is_no_toml_of_ours(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, "version = " + "1" * 5000)
+    assert "garlicfarm.toml: not TOML: " in problem
+
+
+def test_nested_text_in_the_environment_is_a_text(tmp_path: Path) -> None:
+    for text in ("[" * DEEP + "]" * DEEP, "{x" + ".a" * DEEP + " = 1}"):
+        config = load_text(tmp_path, SMALLEST, GARLICFARM_TRANSPORT__WSS__CA=text)
+        assert config.transport["wss"]["ca"] == text
 
 
 def test_load_not_toml_names_file_and_line(tmp_path: Path) -> None:

@@ -106,6 +106,12 @@ def test_any_flipped_bit_of_node_json_is_damage_and_stays(data: Path) -> None:
         assert path.read_bytes() == flipped
 
 
+def test_node_json_that_is_nested_is_damage(data: Path) -> None:
+    (data / "node.json").write_text('{"new":' + "[" * 50_000)
+    with pytest.raises(StorageDamaged), DataDirectory.open(data):
+        pass
+
+
 def test_another_format_version_is_named(data: Path) -> None:
     node = {"id": 7, "made": "2031-01-01T00:00:00Z", "version": 2}
     node["crc32"] = crc32(json.dumps(node, separators=(",", ":")).encode())

@@ -5,11 +5,13 @@ from __future__ import annotations
 import resource
 import runpy
 import sqlite3
+import struct
 import subprocess
 import sys
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -92,6 +94,19 @@ def test_snapshot_with_any_bit_flipped_or_cut_anywhere_is_damaged(tmp_path: Path
         read_snapshot(path.with_name("13-3.snap"))
     with pytest.raises(StorageError):
         read_snapshot(tmp_path / "1-1.snap")
+
+
+@pytest.mark.parametrize(
+    "header", [b'{"new":' + b"[" * 50_000, b'{"application":"\xff"}', b"[]", b""], ids=len
+)
+def test_snapshot_with_a_header_that_is_none_is_damaged_although_its_checksum_is_valid(
+    tmp_path: Path, header: bytes
+) -> None:
+    data = struct.pack(">I", len(header)) + header
+    path = tmp_path / "12-3.snap"
+    path.write_bytes(struct.pack(">6sHQ32s", b"GFSNAP", 1, len(data), sha256(data).digest()) + data)
+    with pytest.raises(StorageDamaged):
+        read_snapshot(path)
 
 
 def test_snapshots_removed_are_the_oldest(tmp_path: Path) -> None:
