@@ -13,6 +13,7 @@ __all__ = [
     "AuthError",
     "Compacted",
     "ConfigError",
+    "DiskHangs",
     "EntryRefused",
     "FellBehind",
     "GarlicFarmError",
@@ -139,6 +140,14 @@ class ProposalDropped(GarlicFarmError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(f"proposal refused: {reason}")
+
+
+class DiskHangs(ProposalDropped):
+    """A node's disk completes no write any more: nothing is appended or confirmed there until it does."""
+
+    def __init__(self, text: str = "the disk does not answer") -> None:
+        super().__init__("disk-hangs")
+        self.args = (text,)
 
 
 class OutcomeUnknown(GarlicFarmError):

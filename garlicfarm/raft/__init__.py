@@ -11,6 +11,7 @@ How to drive it::
         node.propose([b"entry"], token)      # our own; likewise propose_conf_change, read_index
         node.persisted(token)                # what Ready.persist asked for is durable
         node.chunk_stored(token, held, meta) # what Ready.chunks asked for is done
+        node.disk_hangs(True)                # it takes too long; False: it is done after all
         node.tick(now_ms)                    # after those; again at node.deadline_ms at the latest
         ready = node.ready()                 # write, send, answer, restore, apply; then
         node.applied(index)
@@ -54,6 +55,8 @@ Where it differs from the paper (Raft, extended version, and the thesis)
   dies between its word and the commit, and the only members with all that is committed were told to leave,
   nobody can be elected until the leader is back, or one of these is started again. A leader of this
   implementation says it after the commit only.
+* A leader whose own disk hangs hands over, or steps down after the upper election timeout: its followers
+  would commit on, while it applied nothing. A member does not stand while its disk hangs.
 
 Where it differs from JRaft, on the same bytes
 ----------------------------------------------

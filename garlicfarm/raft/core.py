@@ -97,10 +97,12 @@ class RawNode:
     @property
     def _may_stand(self) -> bool:
         """Whether it may stand for election: a member that leads by a Configuration which it has not
-        applied could lose another one (D7); one that is leaving would depose a leader that has removed it."""
+        applied could lose another one (D7); one that is leaving would depose a leader that has removed it;
+        one whose disk hangs would raise its term again and again, and could never ask for a vote."""
         member = self._member
         applied = member.membership.in_force.log_index <= member.applied
-        return applied and self.id in member.membership and not self.leaving and member.term < MAX_TERM
+        able = member.term < MAX_TERM and not member.disk_hangs
+        return applied and self.id in member.membership and not self.leaving and able
 
     def _draw_timeout(self) -> None:
         low, high = self._config.election_timeout_min_ms, self._config.election_timeout_max_ms
@@ -206,6 +208,14 @@ class RawNode:
         elif self._candidacy is not None:
             self._candidacy.persisted()
         self._settle()
+
+    def disk_hangs(self, hangs: bool) -> None:
+        """Whether what `Ready.persist` asked for has not become durable for too long. Until it does, this
+        member does not stand for election, nor promise a vote, nor append anything of its own; one that
+        leads hands over, and after another upper election timeout leads no more in any case."""
+        self._member.disk_hangs = hangs
+        if hangs and self._candidacy is not None:
+            self._become_follower(self._member.term, 0)
 
     def applied(self, index: int) -> None:
         """The application has taken all committed entries up to ``index``."""
@@ -353,8 +363,10 @@ class RawNode:
         member.respond(token, kind, request.source, 0, granted)
 
     def _step_pre_vote(self, request: Request, token: int) -> None:
-        granted = request.term > self._member.term and not self._hears_leader and self._is_up_to_date(request)
-        self._member.respond(token, MessageType.PRE_VOTE_RESPONSE, request.source, 0, granted)
+        member = self._member
+        granted = request.term > member.term and not self._hears_leader and self._is_up_to_date(request)
+        granted = granted and not member.disk_hangs  # it could not give its vote
+        member.respond(token, MessageType.PRE_VOTE_RESPONSE, request.source, 0, granted)
 
     def _is_up_to_date(self, request: Request) -> bool:
         log = self._member.log
@@ -432,8 +444,7 @@ class RawNode:
         if self._leadership is not None:
             self._leadership.client_request(request, token)
         else:
-            kind, leader = MessageType.APPEND_ENTRIES_RESPONSE, self._member.leader or NO_LEADER
-            self._member.respond(token, kind, leader, 0, False)
+            self._member.refuse(token, self._member.leader or NO_LEADER, 0)
 
 
 def _only_value(request: Request) -> bytes:

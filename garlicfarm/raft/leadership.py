@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from garlicfarm.errors import Compacted, ProposalDropped
+from garlicfarm.errors import Compacted, DiskHangs, ProposalDropped
 from garlicfarm.raft.candidacy import TIMEOUT_NOW
 from garlicfarm.raft.changes import Changes
 from garlicfarm.raft.member import Member
@@ -38,7 +38,8 @@ that lacks much is to cost the others little."""
 
 class Leadership:
     """One term of leading. ``over`` is set when it has to end: no majority answers (check-quorum), the
-    Configuration in force names it no longer, or it hands over to a peer that cannot be told to stand."""
+    Configuration in force names it no longer, it hands over to a peer that cannot be told to stand, or its
+    disk hangs and nobody took over."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -51,6 +52,7 @@ class Leadership:
         self._reads = Reads(member)
         self._changes = Changes(member)
         self._target: tuple[int, int, int] | None = None  # hand over to: (id, deadline, seq, 0 or AGAIN)
+        self._ends_ms: int | None = None  # its disk hangs: until when it may go on
         member.leader = member.id
         self.follow()
         # Entries of earlier terms are committed with one of this term only: this one (D7).
@@ -67,6 +69,8 @@ class Leadership:
             times.append(self._heard_ms() + config.election_timeout_max_ms + 1)
         if self._target is not None:
             times.append(self._target[1])
+        if self._member.disk_hangs:
+            times.append(self._member.now if self._ends_ms is None else self._ends_ms)
         return min(times, default=None)
 
     def tick(self) -> None:
@@ -77,6 +81,9 @@ class Leadership:
             return
         if self._target is not None and member.now >= self._target[1]:
             self._target = None
+        if self._must_end():
+            self.over = True
+            return
         for peer, progress in self._progress.items():
             if member.now - progress.last_sent_ms >= config.heartbeat_ms:
                 progress.unreachable = False
@@ -94,6 +101,18 @@ class Leadership:
                 self._changes.give_up("the new server does not answer")
                 self.follow()
 
+    def _must_end(self) -> bool:
+        """Whether its disk has hung for as long as a leader may go on without one. Its followers could commit
+        for ever what it sends them, but neither its application nor who reads from it would get on."""
+        member = self._member
+        if not member.disk_hangs:
+            self._ends_ms = None
+        elif self._ends_ms is None:
+            self._ends_ms = member.now + member.config.election_timeout_max_ms
+            if self._target is None and member.membership.others(member.id):
+                self.transfer(0)
+        return self._ends_ms is not None and member.now >= self._ends_ms
+
     def _heard_ms(self) -> int:
         """Since when a majority has not been silent."""
         member, servers = self._member, self._member.membership.in_force.servers
@@ -107,13 +126,15 @@ class Leadership:
         member, kind = self._member, MessageType.APPEND_ENTRIES_RESPONSE
         if not request.entries:
             member.respond(token, kind, member.id, member.log.last_index + 1, True)
-        elif self._leaving:
-            member.respond(token, kind, member.id, Refusal.TRANSFER, False)
+        elif self._leaving or member.disk_hangs:
+            member.refuse(token, member.id, Refusal.TRANSFER)
         elif not self._append([entry.value for entry in request.entries], token, from_client=True):
-            member.respond(token, kind, member.id, Refusal.UNCOMMITTED, False)
+            member.refuse(token, member.id, Refusal.UNCOMMITTED)
 
     def propose(self, values: Sequence[bytes], token: int) -> None:
         """Append entries of our own. Raises `ProposalDropped`."""
+        if self._member.disk_hangs:
+            raise DiskHangs
         if self._leaving:
             raise ProposalDropped("leadership-in-transfer")
         if not self._append(values, token, from_client=False):
@@ -121,6 +142,8 @@ class Leadership:
 
     def propose_conf_change(self, change: ConfChange, token: int) -> None:
         """Begin to change the Configuration. Raises `ProposalDropped`."""
+        if self._member.disk_hangs:
+            raise DiskHangs
         if self._target is not None:
             raise ProposalDropped("leadership-in-transfer")
         if self._member.commit < self._start:

@@ -41,6 +41,7 @@ class Member:
         self.now = 0
         self.extensions: dict[int, frozenset[str]] = {}  # in force towards each peer (D5)
         self.seq = 0
+        self.disk_hangs = False  # nothing becomes durable for now
         self.durable_vote = 0  # the newest term in which our vote for ourselves is durable
         self._issued = 0  # token of the last Persist handed out
         self._persisted = 0
@@ -114,6 +115,15 @@ class Member:
             self.responses.append((token, response))
         else:
             self._held.append((barrier, (token, response)))
+
+    def refuse(self, token: int, leader: int, reason: int) -> None:
+        """Refuse a ClientRequest, or send it on to ``leader``. While the disk hangs that waits for nothing,
+        since it promises nothing; it then names no term: the current one may not be durable."""
+        kind = MessageType.APPEND_ENTRIES_RESPONSE
+        if self.disk_hangs:
+            self.responses.append((token, Response(kind, self.id, leader, 0, reason, False)))
+        else:
+            self.respond(token, kind, leader, reason, False)
 
     def request(
         self,

@@ -285,6 +285,12 @@ class Player:
         self.node.transfer_leadership(to)
         self.turn()
 
+    def hang(self, hangs: bool) -> None:
+        """Its disk answers no more, or again; what it wrote meanwhile is up to ``slow_disk``."""
+        self.node.disk_hangs(hangs)
+        self.node.tick(self.now)
+        self.turn()
+
     def lose(self, peer: int | None = None) -> None:
         """What waits to be delivered (to ``peer``) is lost, and known to be."""
         for to, seq, _ in self.sent(peer):

@@ -15,6 +15,7 @@ A script is lines that begin with ``> ``, each followed by what it led to, and c
 ``transfer 1 [3]``                    1 is asked to hand over
 ``leave 1 3``                         1, as its leader, tells 3 to leave
 ``snapshot 1`` ``crash 1``            1 replaces its log by a snapshot; 1 restarts
+``slow 1`` ``hang 1`` ``mend 1``      1's disk writes nothing; 1 is told that it hangs; it writes again
 ``state``                             all members, a line each
 ====================================  ===============================================================
 
@@ -47,6 +48,8 @@ _NAMES = {
     MessageType.SYNC_LOG_REQUEST: "SyncLog",
     MessageType.LEAVE_CLUSTER_REQUEST: "LeaveCluster",
 }
+
+_DISK = ("slow", "hang", "mend")
 
 
 def play(script: str) -> str:
@@ -115,7 +118,7 @@ class _Cluster:
         verb, *rest = words
         if verb == "farm":
             self._farm(rest)
-        elif verb in ("wait", "deliver", "lose", "settle", "join", "leave", "crash", "snapshot", "state"):
+        elif verb in ("wait", "deliver", "lose", "settle", "join", "leave", "crash", "snapshot", "state", *_DISK):
             getattr(self, f"_{verb}")(*[int(word) for word in rest])
         else:
             self.tokens += 1
@@ -182,9 +185,10 @@ class _Cluster:
         for peer, seq, request in arriving:
             self.told.append(_request(request))
             response = self.players[peer].take(request)
-            assert response is not None
-            self.told.append(_response(response, peer, source))
-            player.hear(seq, response)
+            assert response is not None or self.players[peer].slow_disk
+            if response is not None:
+                self.told.append(_response(response, peer, source))
+                player.hear(seq, response)
 
     def _settle(self, *members: int) -> None:
         among = members or tuple(self.players)
@@ -211,6 +215,17 @@ class _Cluster:
     def _snapshot(self, member: int) -> None:
         meta = self.players[member].take_snapshot()
         self.told.append(f"  {member} has a snapshot of {meta.index}/{meta.term} instead of its log")
+
+    def _slow(self, member: int) -> None:
+        self.players[member].slow_disk = True
+
+    def _hang(self, member: int) -> None:
+        self.players[member].hang(True)
+
+    def _mend(self, member: int) -> None:
+        player = self.players[member]
+        player.slow_disk = False
+        player.hang(False)
 
     def _state(self) -> None:
         for player in self.players.values():

@@ -20,6 +20,7 @@ RULES = {
     "check-quorum",
     "lease",
     "read-index",
+    "hanging disk",
 }
 
 
