@@ -79,6 +79,9 @@ class NodeMetrics:
             "storage_batch_entries", "Entries per transaction.", _BATCH
         )
         self.storage_bytes = self._gauge("storage_bytes", "Size of the store's files.", "farm")
+        self.storage_hangs_seconds = self._gauge(
+            "storage_hangs_seconds", "Since when the disk does not answer, 0 while it does.", "farm"
+        )
         self.storage_snapshots = self._counter(
             "storage_snapshots_total", "Snapshots of the state, ok and failed.", "farm", "outcome"
         )
@@ -132,6 +135,7 @@ class FarmMetrics:
         self.storage_fsync_seconds = node.storage_fsync_seconds.labels(farm)
         self.storage_batch_entries = node.storage_batch_entries.labels(farm)
         self.storage_bytes = node.storage_bytes.labels(farm)
+        self.storage_hangs_seconds = node.storage_hangs_seconds.labels(farm)
         self._snapshots = {name: node.storage_snapshots.labels(farm, name) for name in ("ok", "failed")}
         self.farm_publisher_id = node.farm_publisher_id.labels(farm)
         self.farm_publisher_changes = node.farm_publisher_changes.labels(farm)

@@ -132,6 +132,7 @@ class _Api:
                 "first_index": farm.first_index,
                 "commit_index": farm.commit_index,
                 "leader": None if (leader := farm.leader()) is None else leader[0],
+                "disk_hangs_s": farm.disk_hangs_s,
             }
             for farm in self._node.farms.values()
         ]
@@ -255,7 +256,8 @@ class _Api:
         self._gate.scraper(request)
         if self._node.ready():
             return PlainTextResponse("ready\n")
-        raise Problem(503, "not-ready", "not every farm knows a leader", "See `garlicfarm status`.")
+        detail = "a farm knows no leader, or its disk does not answer"
+        raise Problem(503, "not-ready", detail, "See `garlicfarm status`.")
 
     def _farm(self, request: Request) -> FarmView:
         name = request.path_params["farm"]

@@ -26,6 +26,9 @@ class FarmView(EntrySource, Protocol):
     def farm_id(self) -> bytes: ...
     @property
     def node_id(self) -> int: ...
+    @property
+    def disk_hangs_s(self) -> float | None:
+        """For how long this node's disk has not answered, where that is too long; else None."""
 
     def status(self) -> dict[str, Any]:
         """The body of ``GET …/status``, ``"schema": "garlicfarm.status/1"`` included."""
@@ -37,7 +40,7 @@ class FarmView(EntrySource, Protocol):
         """Append an entry on behalf of ``user``; (index, term) once it is committed, and applied here too
         unless this node is cut off from the leader meanwhile.
 
-        `EntryRefused`, `NotLeader`, `NoQuorum`, `ProposalDropped`: certainly not appended.
+        `EntryRefused`, `NotLeader`, `NoQuorum`, `ProposalDropped`, `DiskHangs`: certainly not appended.
         `OutcomeUnknown`, or cancelled: it may or may not be.
         """
 
@@ -48,7 +51,8 @@ class FarmView(EntrySource, Protocol):
         """Return an index that is applied here, once a majority has confirmed that this node led after it was
         asked: what is read now holds all that was acknowledged before.
 
-        `NotLeader`, `NoQuorum` (no majority in time), `ProposalDropped` (too many wait). Ends by itself.
+        `NotLeader`, `NoQuorum` (no majority in time), `DiskHangs`, `ProposalDropped` (too many wait). Ends by
+        itself.
         """
 
     def state(self) -> tuple[int, bytes]:
@@ -108,7 +112,7 @@ class NodeView(Protocol):
     def metrics(self) -> NodeMetrics: ...
 
     def ready(self) -> bool:
-        """Whether every farm knows a leader."""
+        """Whether every farm knows a leader, and its disk answers."""
 
     def collect(self) -> None:
         """Bring the gauges of `metrics` up to date; called at each scrape."""

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from garlicfarm.errors import (
     Compacted,
+    DiskHangs,
     EntryRefused,
     GarlicFarmError,
     NoQuorum,
@@ -100,6 +101,14 @@ def problem_of(error: GarlicFarmError) -> Problem | None:
                 "no-quorum",
                 text,
                 "Nothing was appended. See `garlicfarm status`, and try again when a leader is elected.",
+            )
+        case DiskHangs():
+            return Problem(
+                503,
+                "disk-hangs",
+                text,
+                "Nothing was appended. Ask another node, and see to the disk of this one.",
+                headers=[("Retry-After", "5")],
             )
         case ProposalDropped(reason=reason) if (word := reason.partition(":")[0]) in _CHANGES:
             detail = word.replace("-", " ") + reason.removeprefix(word)

@@ -12,6 +12,7 @@ import click
 from garlicfarm.errors import (
     AuthError,
     ConfigError,
+    DiskHangs,
     EntryRefused,
     GarlicFarmError,
     NoQuorum,
@@ -49,6 +50,7 @@ _CODES: tuple[tuple[type[BaseException], Exit], ...] = (
     (NotLeader, Exit.NO_QUORUM),
     (NoQuorum, Exit.NO_QUORUM),
     (StorageError, Exit.STORAGE),
+    (DiskHangs, Exit.STORAGE),
     (Removed, Exit.REMOVED),
     (GarlicFarmError, Exit.ERROR),
     (TimeoutError, Exit.DEADLINE),

@@ -27,25 +27,33 @@ _CODES = {"healthy": Exit.OK, "degraded": Exit.DEGRADED, "no-quorum": Exit.NO_QU
 @shared_options()
 def health(options: Options, local: bool) -> Exit:
     """How a farm is: healthy (exit code 0), degraded (6: it can lose fewer members than it should), or
-    no-quorum (5). With --local: 0, or 5 where a farm of this node knows no leader. 3: no node answers.
+    no-quorum (5); degraded also where the disk of the node that is asked does not answer. With --local: 0, or
+    5 where a farm of this node knows no leader, 6 where its disk does not answer. 3: no node answers.
     """
 
     async def of_farm(client: AdminClient, farm: str) -> Exit:
         body = await client.status(farm)
         leader, spare, word = body["leader"], body["fault_tolerance"], judge(body)
         found = {"farm": farm, "health": word, "leader": leader, "fault_tolerance": spare}
-        text = f"farm {farm}: {word}, leader {leader or 'none'}, can lose {spare} more"
+        found["disk_hangs_s"] = hangs_s = body.get("disk_hangs_s")
+        text = f"farm {farm}: {word}, leader {leader or 'none'}, can lose {spare} more{_disk(hangs_s)}"
         return _print(options, "garlicfarm.health/1", found, text, _CODES[word])
 
     async def of_node(client: AdminClient, _: str) -> Exit:
-        leaders = {str(row["name"]): row["leader"] for row in await client.farms()}
+        rows = {str(row["name"]): row for row in await client.farms()}
         if options.farm is not None:
-            leaders = {name: leader for name, leader in leaders.items() if name == options.farm}
-        if not leaders:
+            rows = {name: row for name, row in rows.items() if name == options.farm}
+        if not rows:
             raise click.UsageError("this node has no such farm" if options.farm else "this node has no farm")
-        text = ", ".join(f"farm {name}: leader {leader or 'none'}" for name, leader in leaders.items())
-        code = Exit.OK if all(leaders.values()) else Exit.NO_QUORUM
-        return _print(options, "garlicfarm.health-local/1", {"leaders": leaders}, text, code)
+        leaders = {name: row["leader"] for name, row in rows.items()}
+        hanging = {name: row["disk_hangs_s"] for name, row in rows.items() if row.get("disk_hangs_s")}
+        text = ", ".join(
+            f"farm {name}: leader {leader or 'none'}{_disk(hanging.get(name))}"
+            for name, leader in leaders.items()
+        )
+        code = Exit.NO_QUORUM if not all(leaders.values()) else Exit.DEGRADED if hanging else Exit.OK
+        found = {"leaders": leaders, "disk_hangs_s": hanging}
+        return _print(options, "garlicfarm.health-local/1", found, text, code)
 
     # All farms of a node are one question: none has to be named.
     return ask(replace(options, farm=""), of_node) if local else ask(options, of_farm)
@@ -54,7 +62,12 @@ def health(options: Options, local: bool) -> Exit:
 def judge(status: dict[str, Any]) -> str:
     """The word for a farm whose ``GET …/status`` is this."""
     whole = status["fault_tolerance"] == (len(status["members"]) - 1) // 2
-    return "no-quorum" if not status["quorum"] else "healthy" if whole else "degraded"
+    good = whole and status.get("disk_hangs_s") is None  # a node of 0.1 does not tell
+    return "no-quorum" if not status["quorum"] else "healthy" if good else "degraded"
+
+
+def _disk(hangs_s: float | None) -> str:
+    return "" if hangs_s is None else f", the disk of this node has not answered for {hangs_s:.0f} s"
 
 
 def _print(options: Options, schema: str, found: dict[str, Any], text: str, code: Exit) -> Exit:

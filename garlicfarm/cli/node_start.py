@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import signal
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.options import Options, shared_options
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["level", "start"]
 
 Level = Literal["error", "warning", "info", "debug"]
+ORDERLY = 0.9
+"""This share of the time is for ending in order, the rest for writing, which cannot be cancelled."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
@@ -51,20 +55,36 @@ def level(configured: Level, verbosity: int) -> Level:
 async def _main(config: Config) -> None:
     import trio
 
+    from garlicfarm.logs import EventLogger
     from garlicfarm.node import serve
 
+    log = EventLogger(logging.getLogger("garlicfarm.node"), node=config.node.id)
+    timeout_s = config.node.shutdown_timeout_s
     shutdown = trio.Event()
+    ending = trio.CancelScope(shield=True)
 
     async def end_in_time(signals: AsyncIterator[int]) -> None:
         async for _ in signals:
-            shutdown.set()
-            deadline = trio.current_time() + config.node.shutdown_timeout_s
-            nursery.cancel_scope.deadline = min(nursery.cancel_scope.deadline, deadline)
+            if not shutdown.is_set():
+                shutdown.set()
+                nursery.cancel_scope.deadline = trio.current_time() + ORDERLY * timeout_s
+                nursery.start_soon(give_up)
+
+    async def give_up() -> None:
+        with ending:
+            await trio.sleep(timeout_s)
+            # Threads that a disk holds up cannot be ended. Nothing that was acknowledged waits for them.
+            log.error("not-ended", cause="the disk does not take what is to be written", timeout_s=timeout_s)
+            logging.shutdown()
+            os._exit(Exit.STORAGE)
 
     with trio.open_signal_receiver(*_SIGNALS) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(end_in_time, signals)
-            await serve(config, shutdown=shutdown)
+            try:
+                await serve(config, shutdown=shutdown)
+            finally:
+                ending.cancel()
             nursery.cancel_scope.cancel()
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # what ended well is not killed on its way out

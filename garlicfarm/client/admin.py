@@ -24,6 +24,7 @@ from garlicfarm.client.trust import client_tls, node_address
 from garlicfarm.errors import (
     AuthError,
     ConfigError,
+    DiskHangs,
     GarlicFarmError,
     NoQuorum,
     NotLeader,
@@ -321,7 +322,7 @@ class AdminClient:
                     self._followed.add(leader[0])
                     self._nodes[leader[0]] = self._client(leader[1])
                     todo.insert(0, (leader[0], self._nodes[leader[0]]))
-                if isinstance(failed, NotLeader | NoQuorum):
+                if isinstance(failed, NotLeader | NoQuorum | DiskHangs):
                     declined = failed
                 elif not (isinstance(failed, AuthError) and url in self._followed):
                     raise failed  # whoever was led there may be no user of that node

@@ -13,6 +13,7 @@ from garlicfarm.errors import (
     AuthError,
     Compacted,
     ConfigError,
+    DiskHangs,
     EntryRefused,
     GarlicFarmError,
     LocalProtocolError,
@@ -89,6 +90,8 @@ def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
             return EntryRefused("", text)
         case 503, "garlicfarm:proposal-dropped":
             return ProposalDropped(str(problem.get("reason", "")))
+        case 503, "garlicfarm:disk-hangs":
+            return DiskHangs(text)
         case 503, _:
             return NoQuorum(text)
         case 504, _:

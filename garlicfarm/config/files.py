@@ -11,7 +11,7 @@ import msgspec
 from garlicfarm.config.convert import Converter, Sources
 from garlicfarm.config.environment import override
 from garlicfarm.config.forms import parse_toml, problems_between_tables
-from garlicfarm.config.model import PRESETS, Config, Document
+from garlicfarm.config.model import DISK_TIMEOUT_S, PRESETS, Config, Document
 from garlicfarm.errors import ConfigError
 
 __all__ = ["FILE_NAME", "find_config", "load", "read"]
@@ -108,3 +108,8 @@ def _fill_defaults(raw: dict[str, Any], sources: Sources) -> None:
                 if key not in raft:
                     raft[key] = value
                     sources[f"farm[{index}].raft.{key}"] = f"preset {preset}"
+            longest = raft["election_timeout_max_s"]
+            number = isinstance(longest, int | float)
+            if "disk_timeout_s" not in raft and number and DISK_TIMEOUT_S < longest <= 3600:
+                raft["disk_timeout_s"] = longest
+                sources[f"farm[{index}].raft.disk_timeout_s"] = "default"

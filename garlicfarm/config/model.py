@@ -16,6 +16,7 @@ from garlicfarm.config import forms
 from garlicfarm.errors import ConfigError
 
 __all__ = [
+    "DISK_TIMEOUT_S",
     "PRESETS",
     "AdminSection",
     "Config",
@@ -35,6 +36,7 @@ __all__ = [
 
 HEADERS_BYTES = 58
 """What a request and one entry take on the wire beside the entry's value."""
+DISK_TIMEOUT_S = 5.0
 
 
 def _allowed(words: str, form: Callable[[Any], bool] | None = None, **limits: Any) -> msgspec.Meta:
@@ -116,7 +118,8 @@ class ListenerSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RaftSection(msgspec.Struct, frozen=True, kw_only=True):
-    """``[farm.raft]``; the first four defaults come from the preset."""
+    """``[farm.raft]``; the first four defaults come from the preset. That of ``disk_timeout_s`` in a file is
+    not below ``election_timeout_max_s``."""
 
     election_timeout_min_s: Seconds
     election_timeout_max_s: Seconds
@@ -129,6 +132,7 @@ class RaftSection(msgspec.Struct, frozen=True, kw_only=True):
     max_inflight_messages: Window = 64
     max_inflight_bytes: Bytes = 8388608
     max_uncommitted_bytes: Bytes = 67108864
+    disk_timeout_s: Seconds = DISK_TIMEOUT_S
 
     def __post_init__(self) -> None:
         limits = (

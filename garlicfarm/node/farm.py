@@ -32,6 +32,7 @@ from garlicfarm.handshake import Established
 from garlicfarm.link import Backoff
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import FarmMetrics
+from garlicfarm.node.disk import Disk
 from garlicfarm.node.members import Members
 from garlicfarm.node.peers import Peers
 from garlicfarm.node.posting import Posts
@@ -145,6 +146,7 @@ class Farm:
         self.backoff = Backoff(random.random, longest_s=raft.heartbeat_s)
         self.posts = Posts(self)
         self.reads = Reads(self)
+        self.disk = Disk(raft.disk_timeout_s, self._disk_changed)
         self.answer_timeout_s = raft.election_timeout_max_s + raft.rpc_timeout_s
         self.raw = RawNode(
             RaftConfig(
@@ -179,9 +181,9 @@ class Farm:
             election_timeout_min_s=raft.election_timeout_min_s,
         )
         self._writer = make_writer(
-            lambda token: self.put(self.raw.persisted, token),
+            self._durable,
             self._wrote,
-            lambda token, held, meta: self.put(self.raw.chunk_stored, token, held, meta),
+            self._stored,
             lambda problem: log.warning("snapshot-refused", cause=problem),
         )
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
@@ -217,6 +219,7 @@ class Farm:
                 self.application.configure(0, self.applied_configuration)
             nursery.start_soon(self.peers.run)
             nursery.start_soon(self.members.run)
+            nursery.start_soon(self.disk.watch)
             nursery.start_soon(self._raft_loop)
             task_status.started()
         raise AssertionError("unreachable: the tasks of a farm only end by an error")
@@ -270,8 +273,10 @@ class Farm:
 
     def _carry_out(self, ready: Ready) -> None:
         if ready.persist is not None:
+            self.disk.submitted(ready.persist.token)
             self._writer.submit(ready.persist)
         for token, piece in ready.chunks:
+            self.disk.piece_submitted()
             self._writer.submit_chunk(token, piece)
         for peer, seq, request in ready.requests:
             self.peers.send(peer, seq, request)
@@ -342,6 +347,23 @@ class Farm:
         self._role, self._leader = status.role, status.leader
         moved, self._moved = self._moved, trio.Event()
         moved.set()
+        self._progressed()
+
+    def _durable(self, token: int) -> None:
+        self.disk.durable(token)
+        self.put(self.raw.persisted, token)
+
+    def _stored(self, token: int, held: int, meta: SnapshotMeta | None) -> None:
+        self.disk.piece_stored()
+        self.put(self.raw.chunk_stored, token, held, meta)
+
+    def _disk_changed(self) -> None:
+        silent_s = round(self.disk.silent_s, 1)
+        if self.disk.hangs:
+            self.log.error("disk-hangs", silent_s=silent_s)
+        else:
+            self.log.warning("disk-answers", silent_s=silent_s)
+        self.put(self.raw.disk_hangs, self.disk.hangs)
         self._progressed()
 
     def _wrote(self, entries: int, seconds: float) -> None:

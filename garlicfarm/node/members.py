@@ -41,6 +41,7 @@ _REASONS = {
     "another-change-in-flight": Refusal.CHANGE_IN_FLIGHT,
     "nothing-committed-yet": Refusal.CHANGE_IN_FLIGHT,
     "leadership-in-transfer": Refusal.TRANSFER,
+    "disk-hangs": Refusal.TRANSFER,
     "endpoint-of-another-member": Refusal.ENDPOINT,
     "too-few-members-heard": Refusal.NO_QUORUM,
     "the-last-member": Refusal.NO_QUORUM,

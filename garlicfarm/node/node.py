@@ -165,9 +165,10 @@ class Node:
         return sorted(self._transports)
 
     def ready(self) -> bool:
-        """Whether every farm knows a leader; one that has failed does not."""
-        known = [member.farm.leader_id for member in self._members.values()]
-        return all(known) and len(known) == len(self.config.farm)
+        """Whether every farm knows a leader, and its disk answers; one that has failed does not."""
+        farms = [member.farm for member in self._members.values()]
+        serving = [farm for farm in farms if farm.leader_id and not farm.disk.hangs]
+        return len(serving) == len(self.config.farm)
 
     def collect(self) -> None:
         """Bring the gauges up to date."""

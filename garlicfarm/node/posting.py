@@ -111,8 +111,8 @@ class Posts:
         """Append one application entry, here or through the leader; (index, term) after its commit.
 
         ``author``: the member it is from, 0 for users. Raises `EntryRefused` (the caller's fault),
-        `ProposalDropped`, `NoQuorum` (certainly not appended), `OutcomeUnknown`. Cancelled, it may or
-        may not be appended.
+        `ProposalDropped` (`DiskHangs` among them), `NoQuorum` (certainly not appended), `OutcomeUnknown`.
+        Cancelled, it may or may not be appended.
         """
         farm, propose = self._farm, self._farm.raw.propose
         check_entry(farm, entry, author)
@@ -143,6 +143,7 @@ class Posts:
                     await trio.sleep(REDIRECT_PAUSE_S)
         if sent:
             raise OutcomeUnknown(f"not committed within {farm.answer_timeout_s:g} s")
+        farm.disk.must_answer()
         raise NoQuorum(f"no leader within {farm.answer_timeout_s:g} s")
 
     async def _forward(self, leader: int, entry: bytes) -> tuple[int, int] | None:

@@ -37,9 +37,11 @@ class Reads:
         """An index that is applied here, not below any that was acknowledged before the call.
 
         Raises `NotLeader`: this member does not lead, or ceased to while it waited; `NoQuorum`: no majority
-        has confirmed it in time; `ProposalDropped`: too many wait already. Cancelled: it had no effect.
+        has confirmed it in time; `DiskHangs`: it cannot be applied here now; `ProposalDropped`: too many wait
+        already. Cancelled: it had no effect.
         """
         farm = self._farm
+        farm.disk.must_answer()
         farm.members.must_lead()
         if len(self._asked) >= MAX_PENDING_READS:
             raise ProposalDropped("too-many-reads")
@@ -50,10 +52,14 @@ class Reads:
             await read.done.wait()
             if read.index is not None:
                 while farm.applied_index < read.index:
+                    farm.disk.must_answer()
                     farm.members.must_lead()
                     await farm.wait_progress()
                 return read.index
+        farm.disk.must_answer()
         farm.members.must_lead()
+        if read.index is not None:
+            raise NoQuorum(f"index {read.index} is not applied here in time; is the disk slow?")
         raise NoQuorum("no majority confirmed in time that this member still leads")
 
     def _ask(self, token: int) -> None:

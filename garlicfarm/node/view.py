@@ -48,6 +48,11 @@ class View:
     def is_leader(self) -> bool:
         return self._farm.is_leader
 
+    @property
+    def disk_hangs_s(self) -> float | None:
+        disk = self._farm.disk
+        return round(disk.silent_s, 1) if disk.hangs else None
+
     def entries(
         self, after: int, max_bytes: int, *, upto: int | None = None
     ) -> AsyncIterator[Sequence[Entry]]:
@@ -181,6 +186,7 @@ class View:
             "last_index": core.last_index,
             "quorum": bool(core.leader) and reachable >= majority,
             "fault_tolerance": max(0, reachable - majority),
+            "disk_hangs_s": self.disk_hangs_s,
             "members": [
                 self._member(server.id, server.endpoint, publisher) for server in core.configuration.servers
             ],
@@ -207,6 +213,8 @@ class View:
         report, age_s = self._report(member)
         progress = core.peers.get(member)
         us = member == self.node_id
+        hangs_s = self.disk_hangs_s
+        own_error = None if hangs_s is None else f"its disk has not answered for {hangs_s:.0f} s"
         age = 0.0 if us else farm.peers.contact_age_s(member)
         commit = core.commit if us else report.commit
         match = core.stable if us else (progress.match_index if progress else None)
@@ -233,7 +241,7 @@ class View:
             "publisher": member == publisher,
             "version": report.version,
             "age_s": age_s,
-            "error": farm.peers.error(member),
+            "error": own_error if us else farm.peers.error(member),
         }
 
     def _report(self, member: int) -> tuple[NodeReport, float | None]:
@@ -261,6 +269,7 @@ class View:
         metrics.raft_first_index.set(core.first_index)
         metrics.raft_last_index.set(core.last_index)
         metrics.storage_bytes.set(farm.store.size_bytes())
+        metrics.storage_hangs_seconds.set(self.disk_hangs_s or 0)
         for server in core.configuration.servers:
             if server.id == self.node_id:
                 continue

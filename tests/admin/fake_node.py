@@ -39,6 +39,7 @@ class FakeFarm:
     def __init__(self, name: str = "farm") -> None:
         self.farm = name
         self.is_leader = True
+        self.disk_hangs_s: float | None = None
         self.application = "farm"
         self.farm_id = bytes(range(16))
         self.node_id = 1
@@ -94,6 +95,7 @@ class FakeFarm:
             "last_index": self.commit_index,
             "quorum": True,
             "fault_tolerance": 0,
+            "disk_hangs_s": self.disk_hangs_s,
             "members": members,
         }
 

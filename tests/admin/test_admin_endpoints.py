@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from garlicfarm.errors import (
+    DiskHangs,
     EntryRefused,
     GarlicFarmError,
     NoQuorum,
@@ -61,6 +62,7 @@ async def test_farms_asked_gives_a_row_for_each(node: FakeNode, http: httpx.Asyn
             "first_index": 1,
             "commit_index": 1,
             "leader": 1,
+            "disk_hangs_s": None,
         }
     ]
 
@@ -226,6 +228,7 @@ async def test_post_taken_answers_with_its_place_after_commit(
         (NotLeader(), 503, "no-quorum", {}),
         (NoQuorum("no majority"), 503, "no-quorum", {}),
         (ProposalDropped("uncommitted"), 503, "proposal-dropped", {"reason": "uncommitted"}),
+        (DiskHangs("no answer"), 503, "disk-hangs", {"detail": "no answer"}),
         (EntryRefused("$.date", "absent"), 422, "entry-refused", {"field": "$.date", "reason": "absent"}),
         (OutcomeUnknown("stepped down"), 504, "outcome-unknown", {}),
     ],

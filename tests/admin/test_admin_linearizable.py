@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from garlicfarm.admin.app import create_app
 from garlicfarm.client import AdminClient
-from garlicfarm.errors import GarlicFarmError, NoQuorum, NotLeader, ProposalDropped
+from garlicfarm.errors import DiskHangs, GarlicFarmError, NoQuorum, NotLeader, ProposalDropped
 from tests.admin.fake_node import PASSWORDS, FakeNode
 
 FARM = "/v1/farms/{farm}/"
@@ -55,6 +55,7 @@ async def test_answer_is_of_the_moment_after_the_leader_was_confirmed(
         (NotLeader(), 503, "no-quorum"),
         (NoQuorum("no majority"), 503, "no-quorum"),
         (ProposalDropped("too-many-reads"), 503, "proposal-dropped"),
+        (DiskHangs("the disk of this node has not answered for 6 s"), 503, "disk-hangs"),
     ],
 )
 @pytest.mark.parametrize("what", READS)
@@ -129,6 +130,21 @@ async def test_follower_that_knows_the_leaders_url_leads_the_client_there(
         await ask(client)
         await ask(client)
     assert leader.farm.confirmed == 2
+
+
+@pytest.mark.parametrize("ask", ASKED)
+async def test_node_whose_disk_hangs_is_passed_over(
+    node: FakeNode, url: str, tmp_path: Path, ask: Callable[[AdminClient], Awaitable[object]]
+) -> None:
+    node.farm.confirm_error = DiskHangs("the disk of this node has not answered for 6 s")
+    async with node.client(url, "rita") as client:
+        with pytest.raises(DiskHangs, match="has not answered for 6 s"):
+            await ask(client)
+    other = FakeNode(tmp_path / "other")
+    async with other.running() as its_url, node.client(url, "rita") as client:
+        client._nodes[its_url] = client._client(other.pin)
+        await ask(client)
+    assert other.farm.confirmed == 1
 
 
 async def test_leader_with_too_many_reads_is_asked_no_further(node: FakeNode, url: str) -> None:

@@ -99,6 +99,13 @@ async def test_page_shows_members_ranking_and_entries_to_a_reader(node: FakeNode
     assert float(first[1]) < float(last[1]), "more lag, lower score, further down"
 
 
+async def test_page_says_that_the_disk_hangs(node: FakeNode, url: str) -> None:
+    async with browser(node, url, "rita") as client:
+        assert "Disk" not in (await client.get("/")).text
+        node.farm.disk_hangs_s = 130.0
+        assert "silent for 2 min" in Texts((await client.get("/")).text).text
+
+
 @pytest.mark.parametrize("user", ["rita", "paul", "anna"])
 async def test_forms_are_shown_to_admins_alone(node: FakeNode, url: str, user: str) -> None:
     async with browser(node, url, user) as client:

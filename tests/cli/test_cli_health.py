@@ -36,6 +36,11 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         ({"fault_tolerance": 1}, 0, "farm farm: healthy, leader 1, can lose 1 more"),
         ({"fault_tolerance": 0}, 6, "farm farm: degraded, leader 1, can lose 0 more"),
         ({"quorum": False, "leader": None}, 5, "farm farm: no-quorum, leader none, can lose 0 more"),
+        (
+            {"fault_tolerance": 1, "disk_hangs_s": 7.4},
+            6,
+            "farm farm: degraded, leader 1, can lose 1 more, the disk of this node has not answered for 7 s",
+        ),
         # Two of two: none can be lost, and none is missing.
         ({"members": [{}, {}]}, 0, "farm farm: healthy, leader 1, can lose 0 more"),
     ],
@@ -50,12 +55,13 @@ def test_health_of_a_farm_is_one_line_and_a_code(
 
 
 def test_health_as_json_names_its_schema(served: Served, capsys: Capture) -> None:
-    expected = {"farm": "farm", "health": "degraded", "leader": 1, "fault_tolerance": 0}
+    whole = {"leader": 1, "fault_tolerance": 0, "disk_hangs_s": None}
+    expected = {"farm": "farm", "health": "degraded", **whole}
     assert run(["health", "--farm", "farm", "-o", "json"]) == 6
     assert json.loads(capsys.readouterr().out) == {"schema": "garlicfarm.health/1", **expected}
     assert run(["health", "--local", "-o", "jsonl"]) == 0
-    line = {"schema": "garlicfarm.health-local/1", "leaders": {"farm": 1, "other": 1}}
-    assert json.loads(capsys.readouterr().out) == line
+    found = {"leaders": {"farm": 1, "other": 1}, "disk_hangs_s": {}}
+    assert json.loads(capsys.readouterr().out) == {"schema": "garlicfarm.health-local/1", **found}
 
 
 def test_health_local_wants_a_leader_in_every_farm(served: Served, capsys: Capture) -> None:
@@ -63,6 +69,14 @@ def test_health_local_wants_a_leader_in_every_farm(served: Served, capsys: Captu
     served.node.farms["other"].leader = lambda: None  # type: ignore[method-assign]
     assert run(["health", "--local"]) == 5
     assert capsys.readouterr().out.splitlines()[1] == "farm farm: leader 1, farm other: leader none"
+    assert run(["health", "--local", "--farm", "farm"]) == 0
+
+
+def test_health_local_wants_a_disk_that_answers(served: Served, capsys: Capture) -> None:
+    served.node.farms["other"].disk_hangs_s = 61.0
+    assert run(["health", "--local"]) == 6
+    silent = "farm other: leader 1, the disk of this node has not answered for 61 s"
+    assert capsys.readouterr().out == f"farm farm: leader 1, {silent}\n"
     assert run(["health", "--local", "--farm", "farm"]) == 0
 
 

@@ -450,6 +450,28 @@ def test_effective_lists_every_value_with_its_source(tmp_path: Path) -> None:
     assert len(keys) == len(set(keys))
 
 
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("", 5.0),
+        ("election_timeout_max_s = 9", 9.0),
+        ("election_timeout_min_s = 0.5\nelection_timeout_max_s = 1\nheartbeat_s = 0.1", 5.0),
+        ("disk_timeout_s = 0.5", 0.5),
+    ],
+)
+def test_load_disk_timeout_is_by_default_not_below_the_election_timeout(
+    tmp_path: Path, table: str, expected: float
+) -> None:
+    config = load_text(tmp_path, f"{SMALLEST}[farm.raft]\n{table}\n")
+    assert config.farm[0].raft.disk_timeout_s == expected
+    assert source(config, "farm[0].raft.disk_timeout_s") == ("file" if "disk" in table else "default")
+
+
+def test_load_election_timeout_that_is_not_allowed_is_one_problem(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, f"{SMALLEST}[farm.raft]\nelection_timeout_max_s = 4000\n")
+    assert problem.startswith("farm[0].raft.election_timeout_max_s: 4000 is not allowed")
+
+
 @given(st.floats() | st.integers() | st.booleans())
 def test_load_any_heartbeat_is_taken_or_explained(value: float) -> None:
     with tempfile.TemporaryDirectory() as directory:

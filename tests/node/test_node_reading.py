@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
 
 from garlicfarm.certificates import pin_of_file
 from garlicfarm.client import AdminClient
+from garlicfarm.config import RaftSection
+from garlicfarm.config.model import PRESETS
 from garlicfarm.errors import GarlicFarmError, NoQuorum, NotLeader, ProposalDropped
 from garlicfarm.farm.log import LogApplication
 from garlicfarm.node.farm import Farm
@@ -180,13 +183,14 @@ async def test_read_that_is_confirmed_and_not_applied_ends_with_the_leadership(
 
 
 async def test_read_that_is_not_applied_in_time_is_refused(autojump_clock: MockClock) -> None:
-    async with cluster(3) as nodes:
+    raft = msgspec.convert({**PRESETS["clearnet"], "disk_timeout_s": 60.0}, RaftSection)
+    async with cluster(3, raft=raft) as nodes:
         leader = await nodes.leader()
         farm = nodes.farm(leader)
         release = hold_disk(farm)
         await nodes.post(b"x", via=next(iter(nodes.running - {leader})))
         begun = trio.current_time()
-        with pytest.raises(NoQuorum):
+        with pytest.raises(NoQuorum, match="is not applied here in time"):
             await farm.reads.index()
         assert farm.is_leader
         assert trio.current_time() - begun == pytest.approx(farm.answer_timeout_s, abs=0.01)

@@ -74,6 +74,8 @@ def toml(value: Any) -> str:
 def default(field: Any, section: str) -> str:
     if section == "[farm.raft]" and field.name in model.PRESETS["clearnet"]:
         return "preset"
+    if field.name == "disk_timeout_s":
+        return "`5.0`, or `election_timeout_max_s` if that is more"
     if field.name == "secret_file":
         return "`secrets/NAME.secret` in `data_dir`"
     return "required" if field.required else toml(field.default)

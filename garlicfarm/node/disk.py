@@ -1,0 +1,94 @@
+"""Whether the disk of a farm's store answers: notices when no write has been completed for too long.
+
+Time is counted in ticks of this process, so that one which was stopped, or whose machine slept, does not
+take the pause for one of its disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+import trio
+
+from garlicfarm.errors import DiskHangs
+
+__all__ = ["Disk"]
+
+TICKS = 10
+
+
+class Disk:
+    """What a farm's writer was given and has not reported. ``changed`` is called when the disk is found to
+    hang, and when it answers again."""
+
+    def __init__(self, timeout_s: float, changed: Callable[[], None]) -> None:
+        self._timeout_s = timeout_s
+        self._changed = changed
+        self._submitted = self._durable = 0  # tokens of steps
+        self._pieces = 0  # of snapshots
+        self._answers = 0
+        self._since = trio.current_time()  # of the last answer, or of the first thing since that waits
+        self._work = trio.Event()
+        self.hangs = False
+
+    @property
+    def silent_s(self) -> float:
+        """How long ago it last completed something, or had nothing to do."""
+        return trio.current_time() - self._since
+
+    def must_answer(self) -> None:
+        """Raises `DiskHangs` where it hangs."""
+        if self.hangs:
+            raise DiskHangs(f"the disk of this node has not answered for {self.silent_s:.0f} s")
+
+    def submitted(self, token: int) -> None:
+        """The writer has the step ``token``."""
+        self._begin()
+        self._submitted = token
+
+    def durable(self, token: int) -> None:
+        """All steps up to ``token`` are durable."""
+        self._durable = token
+        self._answered()
+
+    def piece_submitted(self) -> None:
+        """The writer has one more piece of a snapshot."""
+        self._begin()
+        self._pieces += 1
+
+    def piece_stored(self) -> None:
+        """It is done with the oldest piece."""
+        self._pieces -= 1
+        self._answered()
+
+    async def watch(self) -> NoReturn:
+        """Do so until cancelled."""
+        while True:
+            await self._work.wait()
+            self._work = trio.Event()
+            answers, silent = self._answers, 0
+            while self._waits:
+                await trio.sleep(self._timeout_s / TICKS)
+                silent += 1
+                if answers != self._answers:
+                    answers, silent = self._answers, 0
+                elif silent == TICKS:
+                    self.hangs = True
+                    self._changed()
+
+    @property
+    def _waits(self) -> bool:
+        return self._durable < self._submitted or self._pieces > 0
+
+    def _begin(self) -> None:
+        if not self._waits:
+            self._since = trio.current_time()
+            self._work.set()
+
+    def _answered(self) -> None:
+        self._answers += 1
+        if self.hangs:
+            self.hangs = False
+            self._changed()
+        self._since = trio.current_time()
