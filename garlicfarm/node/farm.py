@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, Protocol
 
 import trio
@@ -282,7 +282,8 @@ class Farm:
             self.peers.send(peer, seq, request)
             self.metrics.count_message(request.type.name, "out")
         for token, response in ready.responses:
-            self._slots.pop(token).resolve(response)
+            if (slot := self._slots.pop(token, None)) is not None:
+                slot.resolve(response)
         for token, outcome in ready.outcomes:
             self.posts.settle(token, outcome)
         for token, index in ready.reads:
@@ -417,9 +418,18 @@ class Farm:
 
     def step(self, request: Request, slot: Slot) -> None:
         """Pass a request to the core; ``slot`` gets the answer."""
-        token = self.next_token()
+        slot.token = token = self.next_token()
         self._slots[token] = slot
         self.put(self._step, request, token)
+
+    def forget(self, slots: Iterable[Slot]) -> None:
+        """Their connection is gone, so nothing waits for the answers. Answers may never come: those that wait
+        for a disk that hangs."""
+        self.put(self._forget, [slot.token for slot in slots])
+
+    def _forget(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._slots.pop(token, None)
 
     def _step(self, request: Request, token: int) -> None:
         refused = self.members.refusal(request)
@@ -439,13 +449,13 @@ class Farm:
         while self._judging:
             session = next(iter(self._judging))
             posts = self._judging.pop(session)
-            if session.over:  # the outcome is unknown there, and may as well be this
-                for _, token, _ in posts:
-                    del self._slots[token]
-                continue
             request, token, refusals = posts[0]
-            refusal = None  # it is the core that answers for a leader
-            if self.raw.role is Role.LEADER:
+            if token not in self._slots:  # its connection is gone: the outcome is unknown there
+                posts.popleft()
+                refusal: int | None = 0
+            elif self.raw.role is not Role.LEADER:
+                refusal = None  # the core answers with the leader's id
+            else:
                 refusal = next(refusals, None)
                 while refusal == 0 and trio.current_time() < until:
                     refusal = next(refusals, None)

@@ -76,13 +76,14 @@ class Caller:
 class Slot:
     """The place of one answer in a session's order."""
 
-    __slots__ = ("done", "hinted", "response", "session", "since", "size")
+    __slots__ = ("done", "hinted", "response", "session", "since", "size", "token")
 
     def __init__(self, session: Session, size: int, *, hinted: bool) -> None:
         self.session = session
         self.size = size
         self.hinted = hinted  # a refusal is followed by a hint
         self.since = trio.current_time()
+        self.token = 0  # the core's, where it was asked
         self.done = False
         self.response: Response | None = None
 
@@ -119,7 +120,6 @@ class Session:
         self._room = trio.Event()
         self._wait_scope = trio.CancelScope()
         self._fault: RemoteProtocolError | None = None
-        self.over = False  # nobody waits for its answers any more
 
     async def run(self) -> None:
         """Read and answer until the peer closes. Raises what ended the connection otherwise."""
@@ -129,7 +129,7 @@ class Session:
                 await self._read()
                 nursery.cancel_scope.cancel()
         finally:
-            self.over = True
+            self._farm.forget(self._slots)
 
     def wake(self) -> None:
         """An answer is there."""

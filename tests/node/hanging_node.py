@@ -1,4 +1,4 @@
-"""`garlicfarm node start` on a disk that completes nothing while a file ``hang`` is beside the configuration."""
+"""`garlicfarm node start`, on a disk that hangs while there is a file ``hang`` beside the configuration."""
 
 from __future__ import annotations
 

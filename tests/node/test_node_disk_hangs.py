@@ -134,3 +134,21 @@ async def test_disk_that_is_slow_and_a_process_that_was_stopped_are_no_disk_that
                 await trio.lowlevel.checkpoint()
                 release()
     assert words(caplog, 1) == []
+
+
+async def test_requests_of_connections_that_are_gone_are_not_kept_while_the_disk_hangs(
+    autojump_clock: MockClock,
+) -> None:
+    """Its leader connects again and again, and gets no answer."""
+    async with cluster(3, application=Journal) as nodes:
+        leader = await nodes.leader()
+        farm = nodes.farm(min(nodes.running - {leader}))
+        release = hold_disk(farm)
+        await nodes.applied((await nodes.post(b"x"))[0], {leader})
+        await trio.sleep(600)
+        assert len(farm._slots) < 20
+        release()
+        await nodes.applied((await nodes.post(b"y"))[0])
+        assert plain(farm) == b"x y"
+        await trio.sleep(10)
+        assert len(farm._slots) < 20

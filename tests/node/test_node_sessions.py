@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +42,9 @@ class FakeFarm:
     def step(self, request: Request, slot: Slot) -> None:
         self.requests.append(request)
         self.slots.append(slot)
+
+    def forget(self, slots: Iterable[Slot]) -> None:
+        pass
 
     def answer(self, position: int) -> None:
         kind = MessageType.APPEND_ENTRIES_RESPONSE
