@@ -33,6 +33,7 @@ POSTERS = 12
 PAUSE_S = 0.1
 STORAGE_FAILED = 7
 EXIT_S = 20.0
+DISK_TIMEOUT_S = 2.0
 STRAGGLERS_S = 0.5  # what was acknowledged before is on its way to the client's journal
 
 
@@ -60,7 +61,8 @@ async def chaos_farm(plan: Plan, directory: Path) -> AsyncIterator[ChaosFarm]:
         )
         for node_id in range(1, plan.nodes + 1)
     }
-    farm_plan = FarmPlan(application="log", raft=RAFT, retention=RETENTION)
+    raft = {**RAFT, "disk_timeout_s": DISK_TIMEOUT_S}
+    farm_plan = FarmPlan(application="log", raft=raft, retention=RETENTION)
     async with AsyncExitStack() as stack:
         wires, places = None, dict[int, str]()
         if plan.networked:

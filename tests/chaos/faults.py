@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import trio
 from chaos_farm import ChaosFarm
+from disk_hangs import hang_disks
 
 from garlicfarm.testing.tun_network import Weather
 
@@ -165,6 +166,12 @@ async def _sync_error(farm: ChaosFarm, rnd: random.Random) -> str:
     return f"a sync failed at {_list(victims)}, which ended{then} and started again"
 
 
+async def _hang(farm: ChaosFarm, rnd: random.Random) -> str:
+    victims = await _victims(farm, rnd, 1, 1, (len(farm.nodes) - 1) // 2)
+    led = await hang_disks(farm, victims, _hold_s(rnd))
+    return f"disks of {_list(victims)} hung; meanwhile {led} led"
+
+
 async def _power(farm: ChaosFarm, rnd: random.Random) -> str:
     victims = await _victims(farm, rnd, 1, 1, 2, 0)
     await farm.kill(victims)
@@ -186,5 +193,6 @@ KINDS = {
     "clock": Kind("", _clock),
     "full": Kind("fuse", _full),
     "sync-error": Kind("fuse", _sync_error),
+    "disk-hangs": Kind("fuse", _hang),
     "power": Kind("fuse", _power),
 }

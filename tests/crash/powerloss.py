@@ -11,7 +11,8 @@ nobody synced is lost as well, be its file synced or not. Owner and mode are not
 
     lose KEEP SEED    cut the power: of the unsynced changes each survives with probability KEEP
     fail WHAT         from now on fails with an error what writes (full: ENOSPC), or syncs files (sync:
-                      EIO, and what was unsynced counts as synced although it is not); none: no longer
+                      EIO, and what was unsynced counts as synced although it is not), or leaves every sync
+                      of a file without an answer (hang); none: no longer, and those are done
     count             how many fsyncs of files there were
 
 It speaks the kernel's FUSE protocol 7.31 (linux/fuse.h) itself, so that no library is needed. Shared
@@ -137,6 +138,7 @@ class PowerLoss:
     def __init__(self, mountpoint: Path) -> None:
         self.syncs = 0
         self.failing = "none"
+        self._hanging: list[tuple[int, int, bytes]] = []  # syncs that wait: unique, number, body
         self._mountpoint = os.fsencode(mountpoint)
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._root = Directory(stat.S_IFDIR | 0o700)
@@ -183,10 +185,36 @@ class PowerLoss:
         body = bytes(memoryview(self._buffer)[_HEADER.size : size])
         if opcode in _NO_ANSWER:
             return
+        if opcode == 20 and self.failing == "hang":
+            self._hanging.append((unique, number, body))
+        elif opcode == 36:  # INTERRUPT: whoever waits is being killed
+            self._interrupt(*struct.unpack_from("<Q", body))
+        else:
+            self._serve(opcode, unique, number, body)
+
+    def fail(self, what: str) -> None:
+        """See the module's page."""
+        self.failing = what
+        if what != "hang":
+            hanging, self._hanging = self._hanging, []
+            for asked in hanging:
+                self._serve(20, *asked)
+
+    def _interrupt(self, unique: int) -> None:
+        for asked in self._hanging:
+            if asked[0] == unique:
+                self._hanging.remove(asked)
+                self._send(unique, -errno.EINTR, b"")
+                return
+
+    def _serve(self, opcode: int, unique: int, number: int, body: bytes) -> None:
         try:
             failure, answer = 0, self._answer(opcode, number, body)
         except OSError as error:
             failure, answer = -(error.errno or errno.EIO), b""
+        self._send(unique, failure, answer)
+
+    def _send(self, unique: int, failure: int, answer: bytes) -> None:
         try:
             os.writev(self.descriptor, [_ANSWER.pack(_ANSWER.size + len(answer), failure, unique), answer])
         except OSError as error:
@@ -367,7 +395,7 @@ def _obey(system: PowerLoss, command: list[str]) -> int:
     if command == ["count"]:
         return system.syncs
     if command[0] == "fail":
-        system.failing = command[1]
+        system.fail(command[1])
         return 0
     word, keep, seed = command
     assert word == "lose"
@@ -387,7 +415,8 @@ class Storage:
         return int(await self._served.ask(f"lose {keep} {seed}"))
 
     async def fail(self, what: str) -> None:
-        """Let every write (``full``) or every sync (``sync``) fail from now on; ``none``: no longer."""
+        """Let every write (``full``) or every sync (``sync``) fail from now on, or every sync wait
+        (``hang``); ``none``: no longer."""
         await self._served.ask(f"fail {what}")
 
     async def syncs(self) -> int:
