@@ -22,9 +22,8 @@ from bench_farm import report
 from garlicfarm.farm.state import FarmApplication
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.farm.posting import WORST, Posting, noisy
+from tests.farm.posting import WEEK_MS, WORST, Posting, changes_in, noisy
 from tests.farm.scripted_log import configuration
-from tests.farm.test_farm_over_time import WEEK_MS, changes_in
 
 
 def entries(members: int, destinations: int, rounds: int) -> Sequence[bytes]:

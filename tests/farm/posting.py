@@ -2,6 +2,7 @@
 
 Each posts every interval from a phase of its own; a status is begun when it is due and committed
 ``commit_ms`` later at most, in between it may be overtaken. Nothing here lasts longer than folding does.
+The benchmark of the fold runs it too, where pytest is not installed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from garlicfarm.farm.state import FarmApplication
 from tests.farm.scripted_log import T0, configuration, destination
 
 INTERVAL_MS = 30_000
+WEEK_MS = 7 * 86_400_000
 Figures = Callable[[int], dict[str, Any]]
 
 
@@ -145,3 +147,18 @@ def noisy(chance: random.Random, means: dict[str, int]) -> Figures:
         return {"router": router, "leaf": {"configured_tunnels": tunnels(), "current_tunnels": tunnels()}}
 
     return figures
+
+
+def changes_in(seed: int, span_ms: int) -> int:
+    """How often the publisher of two equal servers changes."""
+    posting = Posting((1, 2), seed, noisy(random.Random(seed), WORST))
+    posting.run(2 * INTERVAL_MS)
+    changes, publisher = 0, posting.farm.publisher
+    assert publisher is not None
+    end = posting.now_ms + span_ms
+    while posting.now_ms < end:
+        posting.step()
+        changes += posting.farm.publisher != publisher
+        publisher = posting.farm.publisher
+    assert posting.farm.skipped == {}
+    return changes

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from garlicfarm.farm.lease import lease_ms
-from tests.farm.posting import INTERVAL_MS, WORST, Posting, noisy
+from tests.farm.posting import INTERVAL_MS, WEEK_MS, Posting, changes_in
 from tests.farm.scripted_log import T0
 
-WEEK_MS = 7 * 86_400_000
 SEEDS = st.integers(0, 2**32)
-
-
-def changes_in(seed: int, span_ms: int) -> int:
-    """How often the publisher of two equal servers changes."""
-    posting = Posting((1, 2), seed, noisy(random.Random(seed), WORST))
-    posting.run(2 * INTERVAL_MS)
-    changes, publisher = 0, posting.farm.publisher
-    assert publisher is not None
-    end = posting.now_ms + span_ms
-    while posting.now_ms < end:
-        posting.step()
-        changes += posting.farm.publisher != publisher
-        publisher = posting.farm.publisher
-    assert posting.farm.skipped == {}
-    return changes
 
 
 @pytest.mark.parametrize("seed", [1, 2])
