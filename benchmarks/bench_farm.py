@@ -8,11 +8,14 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from garlicfarm.client.farm import FarmClient, open_farm_client
+import trio
+
+from garlicfarm.client.farm import open_farm_client
+from garlicfarm.errors import NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.plugins import make_transport
 from garlicfarm.provision import FarmPlan
 from garlicfarm.testing.processes import NodeProcess, ProcessFarm, process_farm
@@ -31,6 +34,30 @@ NODE_COMMAND = (sys.executable, "-m", "garlicfarm", "node", "start")
 VALUE_BYTES = 200
 TICKS = os.sysconf("SC_CLK_TCK")
 USER, PASSWORD = "bench", "a benchmark's password"
+RETRY_S = 0.01
+
+
+class Poster:
+    """Repeats each post until it is acknowledged: on a busy machine a farm may lose its leader meanwhile.
+
+    ``post``: a client's. ``unknown``: how many outcomes were, so far; so often something may be in the log
+    once more.
+    """
+
+    def __init__(self, post: Callable[..., Awaitable[tuple[int, int]]]) -> None:
+        self._post = post
+        self.unknown = 0
+
+    async def post(self, *what: object) -> tuple[int, int]:
+        """Post it; (index, term) of what was acknowledged."""
+        while True:
+            try:
+                return await self._post(*what)
+            except OutcomeUnknown:
+                self.unknown += 1
+            except (NoQuorum, ProposalDropped):
+                pass
+            await trio.sleep(RETRY_S)
 
 
 @asynccontextmanager
@@ -50,7 +77,7 @@ async def bench_farm(
 @asynccontextmanager
 async def poster(
     endpoints: Mapping[int, str], farm_id: bytes, transport: Transport | None = None
-) -> AsyncIterator[FarmClient]:
+) -> AsyncIterator[Poster]:
     """A client on the Raft wire that follows the leader; over TLS, if no transport is given."""
     way = transport or make_transport("ssl", {}, Path())
     async with open_farm_client(
@@ -61,7 +88,7 @@ async def poster(
         transport=lambda scheme: way,
         farm_id=farm_id,
     ) as client:
-        yield client
+        yield Poster(client.post)
 
 
 def resident_mb(node: NodeProcess) -> tuple[float, float]:

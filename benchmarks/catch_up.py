@@ -30,11 +30,10 @@ from datetime import datetime
 from pathlib import Path
 
 import trio
-from bench_farm import VALUE_BYTES, bench_farm, percentile, poster, report, resident_mb
+from bench_farm import VALUE_BYTES, Poster, bench_farm, percentile, poster, report, resident_mb
 from plain_copy import plain_copy
 
 from garlicfarm import logs
-from garlicfarm.client.farm import FarmClient
 from garlicfarm.config import load
 from garlicfarm.node import serve
 from garlicfarm.provision import FarmPlan
@@ -115,7 +114,7 @@ def connected(leader: NodeProcess, peer: int, since: float) -> float:
 class Lagging:
     """A farm with one member that is down and lacks entries."""
 
-    def __init__(self, farm: ProcessFarm, client: FarmClient, *, compacted: bool) -> None:
+    def __init__(self, farm: ProcessFarm, client: Poster, *, compacted: bool) -> None:
         self.farm = farm
         self.client = client
         self._compacted = compacted
@@ -174,8 +173,9 @@ async def timed(round_: Lagging, entries: int) -> tuple[float, float]:
     return done - began, (before + after) / 2
 
 
-async def under_load(round_: Lagging, entries: int) -> tuple[float, float, float, float]:
-    """Commits a second before, while and after a member catches up, and the seconds that takes."""
+async def under_load(round_: Lagging, entries: int) -> tuple[float, float, float, float, int]:
+    """Commits a second before, while and after a member catches up, the seconds that takes, and how many
+    outcomes were unknown to the client that makes the load."""
     leader, follower = await round_.leave_behind(entries)
     farm = round_.farm
     arguments = [json.dumps(farm.endpoints), farm.farm_id.hex()]
@@ -191,7 +191,7 @@ async def under_load(round_: Lagging, entries: int) -> tuple[float, float, float
         await trio.sleep(SETTLED_S + STEADY_S)
         times.with_name("enough").touch()
         await driver.wait()
-    commits = [float(line) for line in times.read_text().split()]
+    commits, unknown = json.loads(times.read_text())
 
     def rate(since: float, until: float) -> float:
         return (bisect(commits, until) - bisect(commits, since)) / (until - since)
@@ -202,15 +202,17 @@ async def under_load(round_: Lagging, entries: int) -> tuple[float, float, float
         rate(began, done),
         rate(after, after + STEADY_S),
         done - began,
+        unknown,
     )
 
 
-async def drive(times: Path, endpoints: dict[int, str], farm_id: bytes) -> list[float]:
-    """The client under whose load a member catches up; when each entry was committed."""
+async def drive(times: Path, endpoints: dict[int, str], farm_id: bytes) -> tuple[list[float], int]:
+    """The client under whose load a member catches up; when each entry was committed, and of how many posts
+    the outcome was unknown."""
     commits: list[float] = []
     value = os.urandom(VALUE_BYTES)
 
-    async def one(client: FarmClient) -> None:
+    async def one(client: Poster) -> None:
         while not enough.exists():
             await client.post([value])
             commits.append(time.time())
@@ -222,20 +224,21 @@ async def drive(times: Path, endpoints: dict[int, str], farm_id: bytes) -> list[
         async with trio.open_nursery() as nursery:
             for _ in range(OUTSTANDING):
                 nursery.start_soon(one, client)
-    return commits
+    return commits, client.unknown
 
 
 async def measure(entries: int, rounds: int, *, compacted: bool) -> bool:
     name = "catch_up_snapshot" if compacted else "catch_up_log"
-    took, plain, rates, loaded = [], [], [], []
+    took, plain, rates, loaded, unknown = [], [], [], [], 0
     for _ in range(rounds):
         async with lagging(entries, compacted=compacted) as round_:
             seconds, plain_seconds = await timed(round_, entries)
             took.append(seconds)
             plain.append(plain_seconds)
-            *three, seconds = await under_load(round_, entries)
+            *three, seconds, unknown_here = await under_load(round_, entries)
             rates.append(three)
             loaded.append(seconds)
+            unknown += unknown_here + round_.client.unknown
     quick = report(
         name,
         percentile([ours / theirs for ours, theirs in zip(took, plain, strict=True)], 0.5),
@@ -250,6 +253,7 @@ async def measure(entries: int, rounds: int, *, compacted: bool) -> bool:
         1 / RATE_AT_LEAST,
         commits_per_s=[[round(rate) for rate in three] for three in rates],
         seconds=[round(each, 3) for each in loaded],
+        unknown=unknown,
     )
     return quick and fast
 
@@ -306,8 +310,8 @@ def main() -> int:
     if sys.argv[1:2] == ["--drive"]:
         times, endpoints, farm_id = sys.argv[2:]
         members = {int(key): value for key, value in json.loads(endpoints).items()}
-        commits = trio.run(drive, Path(times), members, bytes.fromhex(farm_id))
-        Path(times).write_text("\n".join(map(str, commits)))
+        done = trio.run(drive, Path(times), members, bytes.fromhex(farm_id))
+        Path(times).write_text(json.dumps(done))
         return 0
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

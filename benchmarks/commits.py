@@ -16,9 +16,8 @@ import time
 from pathlib import Path
 
 import trio
-from bench_farm import VALUE_BYTES, bench_farm, cpu_s, poster
+from bench_farm import VALUE_BYTES, Poster, bench_farm, cpu_s, poster
 
-from garlicfarm.client.farm import FarmClient
 from garlicfarm.provision import FarmPlan
 from garlicfarm.testing.processes import FAST, ProcessFarm
 from garlicfarm.transport import Transport
@@ -59,7 +58,7 @@ async def drive(
     latencies: list[float] = []
     value = os.urandom(VALUE_BYTES)
 
-    async def one(client: FarmClient, until: float) -> None:
+    async def one(client: Poster, until: float) -> None:
         while (begun := trio.current_time()) < until:
             await client.post([value])
             latencies.append(trio.current_time() - begun)
@@ -77,6 +76,7 @@ async def drive(
         "seconds": took,
         "p50_ms": latencies[len(latencies) // 2] * 1000,
         "p99_ms": latencies[len(latencies) * 99 // 100] * 1000,
+        "unknown": client.unknown,
     }
 
 
@@ -96,6 +96,7 @@ async def measure(outstanding: int, seconds: float) -> dict:
             "commits_per_s": round(commits / result["seconds"]),
             "p50_ms": round(result["p50_ms"], 2),
             "p99_ms": round(result["p99_ms"], 2),
+            "unknown": result["unknown"],
             "cpu_us_per_entry": round(cpu / commits * 1e6, 1),
             "entries_per_fsync": round((entries_after - entries) / max(1, batches_after - batches), 1),
             "fdatasync_ms": round(sync_ms, 2),

@@ -14,23 +14,20 @@ import argparse
 import sys
 
 import trio
-from bench_farm import QUICK, VALUE_BYTES, bench_farm, percentile, poster, report
+from bench_farm import QUICK, VALUE_BYTES, Poster, bench_farm, percentile, poster, report
 
-from garlicfarm.client.farm import FarmClient
-from garlicfarm.errors import NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.provision import FarmPlan
 from garlicfarm.testing.processes import ProcessFarm
 
 P50_AT_MOST_S = 1.5
 ROUND_TIMEOUT_S = 60.0
-RETRY_S = 0.01
 STEADY_S = 0.5
 
 
 class Posts:
     """Posts one entry after the other, and remembers the term of the last that was acknowledged."""
 
-    def __init__(self, client: FarmClient) -> None:
+    def __init__(self, client: Poster) -> None:
         self._client = client
         self._acknowledged = trio.Event()
         self.term = 0
@@ -38,11 +35,7 @@ class Posts:
 
     async def run(self) -> None:
         while True:
-            try:
-                _, self.term = await self._client.post([bytes(VALUE_BYTES)])
-            except (OutcomeUnknown, NoQuorum, ProposalDropped):
-                await trio.sleep(RETRY_S)
-                continue
+            _, self.term = await self._client.post([bytes(VALUE_BYTES)])
             self.acknowledged += 1
             acknowledged, self._acknowledged = self._acknowledged, trio.Event()
             acknowledged.set()

@@ -22,10 +22,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import trio
-from bench_farm import PASSWORD, USER, percentile, poster, report
+from bench_farm import PASSWORD, USER, Poster, percentile, poster, report
 
 from garlicfarm import logs
-from garlicfarm.client.farm import FarmClient
 from garlicfarm.config import load
 from garlicfarm.identity import write_secret_file
 from garlicfarm.node import serve
@@ -114,7 +113,7 @@ async def quiet_leader(each: NodeProcess) -> int:
     return int(leader)
 
 
-async def flood(client: FarmClient, dice: random.Random, posted: list[int]) -> None:
+async def flood(client: Poster, dice: random.Random, posted: list[int]) -> None:
     while True:
         value = dice.randbytes(int(MOST_BYTES ** dice.random()))
         await client.post([value])

@@ -6,7 +6,14 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
+from trio.testing import MockClock
+
+from benchmarks.bench_farm import Poster
+from garlicfarm.errors import EntryRefused, NoQuorum, OutcomeUnknown, ProposalDropped
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -36,3 +43,23 @@ def test_benchmarks_need_nothing_of_the_tests_but_those_of_spark() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+async def test_poster_repeats_what_is_not_acknowledged_and_counts_unknown_outcomes(
+    autojump_clock: MockClock,
+) -> None:
+    fates = [OutcomeUnknown("?"), NoQuorum("?"), OutcomeUnknown("?"), ProposalDropped("?"), None]
+    fates.append(EntryRefused("", "?"))
+    asked: list[Sequence[bytes]] = []
+
+    async def post(entries: Sequence[bytes]) -> tuple[int, int]:
+        asked.append(entries)
+        if (error := fates.pop(0)) is not None:
+            raise error
+        return 7, 1
+
+    poster = Poster(post)
+    assert await poster.post([b"x"]) == (7, 1)
+    assert (asked, poster.unknown) == ([[b"x"]] * 5, 2)
+    with pytest.raises(EntryRefused):
+        await poster.post([b"y"])
