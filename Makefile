@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab test test-spark test-browser test-i2p check sim soak soak-i2p crash chaos bench tour tour-i2p bench-spark bench-i2p bench-cost wheel debs clean help
+.PHONY: lab test test-spark test-browser test-i2p check sim soak soak-i2p fuzz crash chaos bench tour tour-i2p bench-spark bench-i2p bench-cost wheel debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
@@ -57,6 +57,9 @@ soak: HOURS = 400
 soak: sim ## the same at length (SEEDS=10000 HOURS=400), and farms of 1 to 5 members, a tenth as many seeds each
 	for nodes in 1 2 4 5; do .venv/bin/python -m garlicfarm.testing.simulate --nodes $$nodes \
 		--seeds $$(( ($(SEEDS) + 9) / 10 )) || exit; done
+
+fuzz: .venv/test .venv/fuzz ## hostile bytes into every decoder and into stores, for MINUTES: by atheris, else by Hypothesis
+	.venv/bin/python tests/fuzz/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 crash: .venv/test ## own processes, their leader killed KILLS times; nothing acknowledged may be lost
 	.venv/bin/python tests/crash/run.py --kills $(KILLS) --must-run "$(MUST_RUN)"
@@ -118,6 +121,11 @@ help: ## this list
 .venv/test: .venv/base
 	$(INSTALLED)
 	@touch $@
+
+# For some machines there is no wheel of it, and building it takes clang.
+.venv/fuzz: pyproject.toml | .venv/bin/python
+	@if $(PIP) install --quiet --editable '.[fuzz]' >.venv/fuzz.log 2>&1; then touch $@; \
+	else echo "atheris cannot be installed (.venv/fuzz.log says why): Hypothesis takes its place." >&2; fi
 
 .venv/spark: WHAT = .[spark,java]
 .venv/spark: pyproject.toml | .venv/bin/python

@@ -1,0 +1,694 @@
+"""What is fuzzed: functions of bytes that may raise nothing, and the inputs that they start from.
+
+A target catches the errors that its subject documents, and no others. So any exception that leaves it is
+a finding: an undocumented error, or an assertion of the target's own (what was decoded encodes to the
+same bytes; pieces give what the whole gives; a refused state changes nothing).
+
+The first bytes of an input choose what is done with the rest; `seeds` begin with them.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import trio
+
+from garlicfarm.config import load
+from garlicfarm.errors import (
+    AuthError,
+    ConfigError,
+    EntryRefused,
+    RemoteProtocolError,
+    StorageDamaged,
+    StorageError,
+    StorageVersion,
+)
+from garlicfarm.farm.log import LogApplication
+from garlicfarm.farm.state import FarmApplication
+from garlicfarm.farm.status import check_author, parse_entry
+from garlicfarm.farm.strict_json import decode_object
+from garlicfarm.http.digest import (
+    ALGORITHMS,
+    REALM,
+    ChallengeCache,
+    DigestVerifier,
+    Verified,
+    digest_response,
+    ha1,
+    parse_header,
+)
+from garlicfarm.http.upgrade import Accepted, Gate, Initiator, NewStream, Rejected, Responder, farm_target
+from garlicfarm.raft.types import Entry, HardState, Persist
+from garlicfarm.storage import Genesis, LogStore, Snapshot, Writer, create_store, write_snapshot
+from garlicfarm.storage.incoming import Incoming
+from garlicfarm.storage.snapshots import read_snapshot
+from garlicfarm.token import JoinToken, check_expiry, decode_token, encode_token
+from garlicfarm.wire import (
+    ClusterServer,
+    Configuration,
+    Limits,
+    RequestDecoder,
+    ResponseDecoder,
+    SnapshotSyncRequest,
+    ValueType,
+    decode_cluster_server,
+    decode_configuration,
+    decode_log_pack,
+    decode_snapshot_sync_request,
+    encode_cluster_server,
+    encode_configuration,
+    encode_log_pack,
+    encode_request,
+    encode_response,
+    encode_snapshot_sync_request,
+)
+
+__all__ = ["TARGETS", "Target", "planted"]
+
+DATA = Path(__file__).parent.parent / "data"
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where files are made: fsync costs nothing there."""
+
+FARM = "farm"
+MEMBERS = Configuration(
+    0, 0, tuple(ClusterServer(id_, f"ssl://host{id_}.example:27150") for id_ in (1, 2, 3))
+)
+GENESIS = Genesis(FARM, b"farm-id-16-bytes", "log", 1, MEMBERS)
+SMALL = Limits(max_message_bytes=1 << 16, max_entry_bytes=1 << 12)
+
+
+class Target(NamedTuple):
+    """``run`` raises on a finding; ``seeds`` are inputs that get far."""
+
+    run: Callable[[bytes], None]
+    seeds: Callable[[], list[bytes]]
+
+
+def _pieces(data: bytes, size: int) -> Iterator[bytes]:
+    """``data`` in pieces of ``size`` bytes, or (0) whole."""
+    step = size or len(data) or 1
+    return (data[start : start + step] for start in range(0, len(data), step))
+
+
+def _vectors() -> Iterator[dict[str, Any]]:
+    """The messages that JRaft sent (`tests/data/jraft`)."""
+    for path in sorted((DATA / "jraft").glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            vector = json.loads(line)
+            if "hex" in vector:
+                yield vector
+
+
+@cache
+def _scripted_entries() -> tuple[bytes, ...]:
+    lines = (DATA / "farm" / "scripted-log.jsonl").read_text().splitlines()
+    return tuple(json.loads(line)["entry"].encode() for line in lines if '"entry"' in line)
+
+
+# wire
+
+
+def _decoded(decoder: RequestDecoder | ResponseDecoder, pieces: Iterator[bytes], **how: bool) -> list[Any]:
+    """All messages, and as the last one the words of the error that ended it, if one did."""
+    found: list[Any] = []
+    try:
+        for piece in pieces:
+            decoder.receive_data(piece)
+            while (message := decoder.next_message(**how)) is not None:
+                found.append(message)
+        decoder.receive_eof()
+    except RemoteProtocolError as error:
+        found.append(str(error))
+    return found
+
+
+def _wire_stream(make: Callable[[], Any], encode: Callable[[Any], bytes], data: bytes, **how: bool) -> None:
+    size, data = data[0] if data else 0, data[1:]
+    messages = _decoded(make(), _pieces(data, 0), **how)
+    assert _decoded(make(), _pieces(data, size), **how) == messages
+    whole = [message for message in messages if not isinstance(message, str)]
+    written = b"".join(map(encode, whole))
+    if how:  # the term of the entry that holds a hint is lost
+        assert _decoded(make(), _pieces(written, 0), **how) == whole
+    else:
+        assert data.startswith(written)
+
+
+def _wire_log_pack(data: bytes) -> None:
+    pack = decode_log_pack(data, 1 << 20, 1 << 12)
+    again = encode_log_pack(pack.offsets[0] if pack.offsets else 0, pack.entries)
+    assert decode_log_pack(again, 1 << 20, 1 << 12) == pack
+
+
+def _wire_value(decode: Callable[[bytes], Any], encode: Callable[[Any], bytes], data: bytes) -> None:
+    assert encode(decode(data)) == data
+
+
+_WIRE: Sequence[Callable[[bytes], None]] = (
+    lambda data: _wire_stream(lambda: RequestDecoder(SMALL), encode_request, data),
+    lambda data: _wire_stream(ResponseDecoder, encode_response, data),
+    lambda data: _wire_stream(ResponseDecoder, encode_response, data, hinted=True),
+    lambda data: _wire_value(decode_cluster_server, encode_cluster_server, data),
+    lambda data: _wire_value(
+        lambda value: decode_cluster_server(value, id_only=True),
+        lambda server: encode_cluster_server(server, id_only=True),
+        data,
+    ),
+    lambda data: _wire_value(decode_configuration, encode_configuration, data),
+    lambda data: _wire_value(decode_snapshot_sync_request, encode_snapshot_sync_request, data),
+    _wire_log_pack,
+    lambda data: _wire_log_pack(zlib.compress(data, 0, 31)),
+)
+
+
+def wire(data: bytes) -> None:
+    """Decoders of requests, responses and all values."""
+    kind, rest = data[0] if data else 0, data[1:]
+    with suppress(RemoteProtocolError):
+        _WIRE[kind % len(_WIRE)](rest)
+
+
+def _wire_seeds() -> list[bytes]:
+    seeds = {b"\x03\x00\x00\x00\x07\x00\x00\x00\x03ssl", b"\x04\x00\x00\x00\x07"}
+    hint = encode_configuration(MEMBERS)
+    for vector in _vectors():
+        data = bytes.fromhex(vector["hex"])
+        if vector["kind"] != "request":
+            refused = data[:-1] + b"\0" + bytes(8) + b"\x02" + len(hint).to_bytes(4, "big") + hint
+            seeds |= {b"\x01\x00" + data, b"\x02\x07" + refused}
+            continue
+        seeds |= {b"\x00\x00" + data, b"\x00\x05" + data + data}
+        for request in _decoded(RequestDecoder(SMALL), _pieces(data, 0)):
+            for entry in () if isinstance(request, str) else request.entries:
+                if entry.value_type is ValueType.CONFIGURATION:
+                    seeds.add(b"\x05" + entry.value)
+                elif entry.value_type is ValueType.CLUSTER_SERVER:
+                    seeds.add(b"\x03" + entry.value)
+                elif entry.value_type is ValueType.SNAPSHOT_SYNC_REQUEST:
+                    seeds.add(b"\x06" + entry.value)
+                elif entry.value_type is ValueType.LOG_PACK:
+                    seeds |= {b"\x07" + entry.value, b"\x08" + gzip.decompress(entry.value)}
+    return sorted(seeds)
+
+
+# upgrade
+
+KEY = b"k" * 32
+NOW_S = 1000.0
+RANDOM = b"r" * 16
+USER, PASSWORD = "7", "the password"
+TARGET = farm_target(FARM)
+EXTENSIONS = {"pre-vote": "1", "leader-hint": "1"}
+
+
+def _lookup(user: str) -> Mapping[str, Sequence[str]]:
+    return {each: [ha1(each, USER, REALM, PASSWORD)] for each in ALGORITHMS} if user == USER else {}
+
+
+def _verifier() -> DigestVerifier:
+    return DigestVerifier(REALM, ALGORITHMS, KEY, _lookup)
+
+
+def _responder() -> Responder:
+    leader = (2, "ssl://host2.example:27150")
+    return Responder({FARM: Gate(FARM, GENESIS.farm_id, _verifier(), EXTENSIONS, lambda: leader)})
+
+
+def _initiator(*, challenged: bool) -> Initiator:
+    host, cache = "host1.example:27150", ChallengeCache()
+    if challenged:
+        cache.learn((host, FARM, USER), _verifier().challenges(NOW_S, RANDOM))
+    return Initiator(
+        host=host,
+        farm=FARM,
+        user=USER,
+        password=PASSWORD,
+        cache=cache,
+        farm_id=GENESIS.farm_id,
+        extensions=EXTENSIONS,
+    )
+
+
+def _respond(data: bytes, size: int) -> Accepted | Rejected:
+    responder = _responder()
+    for piece in _pieces(data, size):
+        verdict = responder.receive(piece, NOW_S, RANDOM)
+        if verdict is not None:
+            return verdict
+    verdict = responder.receive(b"", NOW_S, RANDOM)
+    assert verdict is not None
+    return verdict
+
+
+def _initiate(data: bytes, size: int, *, challenged: bool) -> str:
+    initiator = _initiator(challenged=challenged)
+    initiator.request("cafe")
+    try:
+        for piece in _pieces(data, size):
+            verdict = initiator.receive(piece)
+            if isinstance(verdict, NewStream):
+                outcome = _respond(initiator.request("cafe"), 0)
+                assert isinstance(outcome, Rejected | Accepted)
+                assert not isinstance(outcome, Rejected) or outcome.reason in {
+                    "password",
+                    "stale",
+                    "challenge",
+                }
+                return "new stream"
+            if verdict is not None:
+                return f"{verdict.user} {verdict.extensions}"
+        initiator.receive(b"")
+    except (AuthError, RemoteProtocolError) as error:
+        return type(error).__name__
+    raise AssertionError("no verdict on a stream that ended")
+
+
+def upgrade(data: bytes) -> None:
+    """Both sides of the handshake, whole and in pieces."""
+    side, size, rest = data[0] % 3 if data else 0, data[1] if len(data) > 1 else 0, data[2:]
+    if side == 0:
+        whole, cut = _respond(rest, 0), _respond(rest, size)
+        assert type(whole) is type(cut)
+        if isinstance(whole, Accepted) and isinstance(cut, Accepted):
+            assert (whole.reply, whole.user, whole.extensions) == (cut.reply, cut.user, cut.extensions)
+            assert whole.leftover.startswith(cut.leftover)
+    else:
+        challenged = side == 2
+        assert _initiate(rest, size, challenged=challenged) == _initiate(rest, 0, challenged=challenged)
+
+
+def _upgrade_seeds() -> list[bytes]:
+    first, second = (_initiator(challenged=challenged).request("cafe") for challenged in (False, True))
+    keyed = second.replace(b"Upgrade: websocket", b"Upgrade: websocket\r\nSec-WebSocket-Key: AAAA")
+    replies = [
+        _respond(request, 0).reply for request in (first, second, keyed, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    ]
+    asked = [first, second, keyed, second + b"raft", b"HEAD / HTTP/1.0\r\n\r\n", b"\x16\x03\x01\x02\x00"]
+    seeds = [b"\x00" + size + request for request in asked for size in (b"\x00", b"\x11")]
+    return seeds + [side + b"\x07" + reply for reply in replies for side in (b"\x01", b"\x02")]
+
+
+# digest
+
+
+def _digest_credentials(text: str) -> None:
+    verdict = _verifier().verify("GET", TARGET, text, NOW_S)
+    if isinstance(verdict, Verified):
+        assert verdict.user == USER
+        assert parse_header(verdict.authentication_info)
+
+
+def _digest_challenges(text: str) -> None:
+    cache, key = ChallengeCache(), ("host", FARM, USER)
+    try:
+        challenge = cache.learn(key, text.split("\n"))
+    except RemoteProtocolError:
+        return
+    answer = cache.authorization(key, method="GET", target=TARGET, password=PASSWORD, cnonce="cafe")
+    assert answer is not None
+    ((scheme, given),) = parse_header(answer.header)
+    assert (scheme, given["nonce"], given["realm"]) == ("digest", challenge.nonce, challenge.realm)
+
+
+def digest(data: bytes) -> None:
+    """Headers of Digest authentication: lists of parameters, credentials, challenges."""
+    kind, text = data[0] % 3 if data else 0, data[1:].decode("latin-1")
+    if kind == 0:
+        for _, parameters in parse_header(text):
+            assert parameters
+    elif kind == 1:
+        _digest_credentials(text)
+    else:
+        _digest_challenges(text)
+
+
+def _digest_seeds() -> list[bytes]:
+    challenges = _verifier().challenges(NOW_S, RANDOM)
+    texts = [*challenges, ", ".join(challenges), "\n".join(_verifier().challenges(NOW_S, RANDOM, stale=True))]
+    nonce = parse_header(challenges[0])[0][1]["nonce"]
+    for algorithm in ALGORITHMS:
+        secret = ha1(algorithm, USER, REALM, PASSWORD)
+        proof = {"nonce": nonce, "nc": "00000001", "cnonce": "cafe", "uri": TARGET}
+        response = digest_response(algorithm, secret, method="GET", **proof)
+        texts.append(
+            f'Digest username="{USER}", realm="{REALM}", nonce="{nonce}", uri="{TARGET}", '
+            f'algorithm={algorithm}, response="{response}", qop=auth, nc=00000001, cnonce="cafe"'
+        )
+    texts += [
+        'rspauth="abc", qop=auth',
+        "Basic YTpi",
+        'Digest a="b\\"c"',
+        'Digest qop="auth,auth-int", opaque=x',
+    ]
+    return [kind + text.encode("latin-1") for text in texts for kind in (b"\x00", b"\x01", b"\x02")]
+
+
+# status
+
+
+def status(data: bytes) -> None:
+    """Entries, one per line: judged one by one, then folded as if all had been committed."""
+    application = FarmApplication(FARM)
+    application.configure(0, MEMBERS)
+    for index, entry in enumerate(data.split(b"\n"), 1):
+        for judge in (decode_object, lambda text: check_author(parse_entry(text, FARM), 1)):
+            with suppress(EntryRefused):
+                judge(entry)
+        with suppress(EntryRefused):
+            application.check(entry, 1)
+        application.apply(index, 1, entry)
+        msgspec.json.encode(application.ranking())
+        application.contents()
+    state = application.snapshot()
+    restored = FarmApplication(FARM)
+    restored.restore(state)
+    assert restored.snapshot() == state
+    assert restored.ranking() == application.ranking()
+
+
+def _status_seeds() -> list[bytes]:
+    entries = _scripted_entries()
+    note = b'{"cluster":"farm","date":1800000000000,"id":0,"sequence":5,"config":{"by":"alice"}}'
+    groups = (b"\n".join(entries[start : start + 4]) for start in range(0, min(len(entries), 80), 16))
+    return [note, b'{"a":[1.5,-0,1e5,"\\ud83d\\ude00"]}', *entries[:40], *groups]
+
+
+# config and token
+
+
+def config(data: bytes) -> None:
+    """A configuration file, whatever its bytes."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
+        path = Path(directory) / "garlicfarm.toml"
+        path.write_bytes(data)
+        with suppress(ConfigError):
+            load(path, {})
+
+
+def _config_seeds() -> list[bytes]:
+    destination = "A" * 516
+    smallest = """version = 1
+[node]
+id = 1
+[[listener]]
+url = "ssl://0.0.0.0:27150"
+[[farm]]
+name = "farm"
+endpoint = "ssl://a.example:27150"
+"""
+    full = f"""version = 1
+[node]
+id = 2
+preset = "i2p"
+shutdown_timeout_s = 10
+[log]
+level = "debug"
+format = "json"
+[admin]
+url = "https://[::1]:27151"
+metrics_token_file = "token"
+[[listener]]
+url = "i2p://127.0.0.1:27152"
+farms = ["my-farm"]
+[transport.i2p]
+proxy = "http://127.0.0.1:4444"
+[[farm]]
+name = "my-farm"
+application = "farm"
+endpoint = "tcp://a.example:27150?pin=sha256-AAAA"
+algorithms = ["SHA-256"]
+[farm.raft]
+heartbeat_s = 4.5
+[farm.retention]
+keep_entries = 5
+[farm.router]
+plugin = "i2pcontrol"
+[farm.meta]
+destination = "{destination}"
+publish = "on"
+[[farm.leaf]]
+destination = "{destination}"
+"""
+    odd = 'version = 1\na.b."c" = [nan, 1979-05-27T07:32:00Z, {x = 0x1F}, """\ny"""]\n'
+    return [smallest.encode(), full.encode(), odd.encode()]
+
+
+def token(data: bytes) -> None:
+    """A join token: as text, or (after an odd byte) the JSON that the text spells."""
+    kind, rest = data[0] % 2 if data else 0, data[1:]
+    text = base64.urlsafe_b64encode(rest).decode() if kind else rest.decode("utf-8", "replace")
+    try:
+        made = decode_token(text)
+        assert decode_token(encode_token(made)) == made
+        check_expiry(made, 1.8e9)
+    except (AuthError, ConfigError):
+        pass
+
+
+def _token_seeds() -> list[bytes]:
+    made = JoinToken(
+        farm=FARM,
+        farm_id=GENESIS.farm_id,
+        farm_secret=KEY,
+        application="farm",
+        algorithm=1,
+        id=4,
+        endpoints={server.id: server.endpoint for server in MEMBERS.servers},
+        expires_s=1_700_000_000,
+        raft={"heartbeat_s": 0.5},
+    )
+    later = msgspec.structs.replace(made, expires_s=1_900_000_000)
+    seeds = [b"\x00" + encode_token(each).encode() for each in (made, later)]
+    return seeds + [b"\x01" + msgspec.json.encode(each) for each in (made, later)]
+
+
+# snapshot
+
+SENT = Snapshot(GENESIS.farm_id, "log", 1, 30, 2, MEMBERS, MEMBERS.servers, bytes(range(40)))
+
+
+@cache
+def _sent() -> bytes:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
+        write_snapshot(Path(directory), SENT)
+        return (Path(directory) / "30-2.snap").read_bytes()
+
+
+@cache
+def _farm_states() -> tuple[bytes, ...]:
+    application, states = FarmApplication(FARM), []
+    application.configure(0, MEMBERS)
+    for index, entry in enumerate(_scripted_entries()[:60], 1):
+        application.apply(index, 1, entry)
+        if index % 12 == 3:
+            states.append(application.snapshot())
+    return tuple(states)
+
+
+def _snapshot_restore(application: LogApplication | FarmApplication, data: bytes) -> None:
+    before = application.snapshot()
+    try:
+        application.restore(data)
+    except (StorageDamaged, StorageVersion):
+        assert application.snapshot() == before
+        return
+    after = application.snapshot()
+    application.restore(after)
+    assert application.snapshot() == after
+
+
+def _snapshot_pieces(data: bytes) -> None:
+    """Pieces of a sound snapshot and of others: ``flags u8 | offset u16 | length u8``, and if the first
+    flag is set the bytes themselves, else the sound ones of that place."""
+    sound = _sent()
+    with tempfile.TemporaryDirectory(dir=MEMORY) as name:
+        directory = Path(name) / "snapshots"
+        incoming = Incoming(directory, GENESIS)
+        while len(data) >= 4:
+            flags, offset, length = data[0], int.from_bytes(data[1:3], "big"), data[3]
+            data = data[4:]
+            piece = sound[offset : offset + length]
+            if flags & 1:
+                piece, data = data[:length], data[length:]
+            request = SnapshotSyncRequest(30 + (flags >> 4 & 1), 2, MEMBERS, offset, piece, bool(flags & 2))
+            held, meta = incoming.take(request)
+            assert held >= 0
+            if meta is not None:
+                assert meta == SENT.meta
+                assert read_snapshot(directory / "30-2.snap") == SENT
+
+
+def _snapshot_file(data: bytes) -> None:
+    """A file whose size and checksum are right, whatever it holds."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as name:
+        path = Path(name) / "30-2.snap"
+        path.write_bytes(_sent()[:8] + len(data).to_bytes(8, "big") + sha256(data).digest() + data)
+        with suppress(StorageDamaged, StorageVersion):
+            read_snapshot(path)
+
+
+def snapshot(data: bytes) -> None:
+    """Snapshots: states that an application takes up, pieces that come in, files."""
+    kind, rest = data[0] % 4 if data else 0, data[1:]
+    if kind == 0:
+        _snapshot_restore(LogApplication(), rest)
+    elif kind == 1:
+        _snapshot_restore(FarmApplication(FARM), rest)
+    elif kind == 2:
+        _snapshot_pieces(rest)
+    else:
+        _snapshot_file(rest)
+
+
+def _snapshot_seeds() -> list[bytes]:
+    size = len(_sent())
+    places = [(at, min(200, size - at)) for at in range(0, size, 200)]
+    pieces = [
+        bytes([2 * (at + length == size)]) + at.to_bytes(2, "big") + bytes([length]) for at, length in places
+    ]
+    smallest = FarmApplication(FARM).snapshot()
+    return [
+        b"\x00" + LogApplication().snapshot(),
+        *(b"\x01" + state for state in (smallest, *_farm_states())),
+        b"\x02" + b"".join(pieces),
+        b"\x02" + pieces[0] + pieces[0] + b"\x01\x00\xc8\x03abc" + pieces[1],
+        b"\x03" + _sent()[48:],
+    ]
+
+
+# store
+
+_STEPS = 6
+_FILES = ("log.db", "log.db-wal", f"snapshots/{6}-1.snap")
+
+
+class _Store(NamedTuple):
+    """The files of sound stores: one that was closed, and one of a process that was killed."""
+
+    closed: dict[str, bytes]
+    killed: dict[str, bytes]
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    paths = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+
+
+@cache
+def _sound_store() -> _Store:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as name:
+        directory = Path(name) / "farm"
+        create_store(directory, GENESIS)
+        state = LogApplication()
+        steps = []
+        for token in range(_STEPS):
+            entries = [
+                Entry(2 * token + at, 1, ValueType.APPLICATION, bytes([token]) * 50 * token) for at in (1, 2)
+            ]
+            for entry in entries:
+                state.apply(entry.index, entry.term, entry.value)
+            steps.append(Persist(token, HardState(1, 2, 2 * token + 2), None, tuple(entries)))
+            if token == 2:
+                taken = Snapshot(GENESIS.farm_id, "log", 1, 6, 1, MEMBERS, MEMBERS.servers, state.snapshot())
+        killed = trio.run(_write, directory, steps)
+        write_snapshot(directory / "snapshots", taken)
+        closed = _files(directory)
+    return _Store(closed, killed)
+
+
+async def _write(directory: Path, steps: Sequence[Persist]) -> dict[str, bytes]:
+    """Write the steps, each a transaction; the files as a process leaves them that is killed then."""
+    with closing(LogStore.open(directory, farm=FARM)) as store:
+        durable = trio.Event()
+        writer = Writer(store, lambda token: durable.set())
+        async with trio.open_nursery() as nursery:
+            await nursery.start(lambda task_status: writer.run(task_status=task_status))
+            for step in steps:
+                durable = trio.Event()
+                writer.submit(step)
+                await durable.wait()
+            files = _files(directory)
+            nursery.cancel_scope.cancel()
+    return files
+
+
+def store(data: bytes) -> None:
+    """A store with changed bytes: ``file u8``, then changes of ``place u16 | xor u8``; with the highest bit
+    of the first byte the file ends at the first place instead. It opens and serves, or says why not."""
+    if not data:
+        return
+    sound = _sound_store()
+    files = dict(sound.killed if data[0] & 0x40 else sound.closed)
+    name = _FILES[data[0] % len(_FILES)]
+    changed = bytearray(files.get(name, b""))
+    places = [data[at : at + 3] for at in range(1, len(data) - 2, 3)]
+    for change in places if changed else ():
+        place = int.from_bytes(change[:2], "big") % len(changed)
+        if data[0] & 0x80:
+            del changed[place:]
+            break
+        changed[place] ^= change[2]
+    files[name] = bytes(changed)
+    with tempfile.TemporaryDirectory(dir=MEMORY) as where:
+        directory = Path(where)
+        for file, content in files.items():
+            (directory / file).parent.mkdir(exist_ok=True)
+            (directory / file).write_bytes(content)
+        try:
+            found = _contents(directory)
+        except StorageError:
+            return
+        if name == "log.db" and len(places) == 1 and not data[0] & 0x80:  # a checksum finds one such change
+            shutil.rmtree(directory)
+            for file, content in (sound.killed if data[0] & 0x40 else sound.closed).items():
+                (directory / file).parent.mkdir(parents=True, exist_ok=True)
+                (directory / file).write_bytes(content)
+            assert found == _contents(directory)
+
+
+def _contents(directory: Path) -> tuple[Any, ...]:
+    with closing(LogStore.open(directory, farm=FARM)) as opened:
+        last = opened.last_index()
+        first = opened.first_index()
+        return opened.initial_state(), opened.entries(first, last + 1, 1 << 30) if last >= first else ()
+
+
+def _store_seeds() -> list[bytes]:
+    places = [b"\x00\x10\x01", b"\x10\x05\x80", b"\x20\x64\xff", b"\x10\x05\x80\x20\x64\xff", b""]
+    kinds = [file | killed | cut for file in range(3) for killed in (0, 0x40) for cut in (0, 0x80)]
+    return [bytes([kind]) + place for kind in kinds for place in places]
+
+
+TARGETS: Mapping[str, Target] = {
+    "wire": Target(wire, _wire_seeds),
+    "upgrade": Target(upgrade, _upgrade_seeds),
+    "digest": Target(digest, _digest_seeds),
+    "status": Target(status, _status_seeds),
+    "config": Target(config, _config_seeds),
+    "token": Target(token, _token_seeds),
+    "snapshot": Target(snapshot, _snapshot_seeds),
+    "store": Target(store, _store_seeds),
+}
+
+
+def _planted(data: bytes) -> None:
+    """Requests, by a decoder that would not check ``entry_size``."""
+    for message in _decoded(RequestDecoder(SMALL), _pieces(data[2:], 0)):
+        if isinstance(message, str) and "entry_size" in message:
+            raise IndexError(message)
+
+
+planted = Target(_planted, lambda: [seed for seed in _wire_seeds() if seed[0] == 0])
+"""A target with a defect, for the fuzzer to be tested by: no seed shows it."""
