@@ -66,6 +66,7 @@ crash: .venv/test ## own processes, their leader killed KILLS times; nothing ack
 
 chaos: .venv/test ## own processes, FAULTS faults of their networks, disks, clocks and lives; nothing promised may be broken
 	.venv/bin/python tests/chaos/run.py --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) --must-run "$(MUST_RUN)"
+	.venv/bin/python tests/chaos/run.py --nodes 3 --faults 2 --kinds kill pause --mutant reads-anywhere
 
 soak-i2p: .venv/test ## routers killed and restarted, and MINUTES of late packets, below farms on real routers (20 minutes)
 	.venv/bin/python tests/i2p/soak.py --minutes $(MINUTES) --must-run "$(MUST_RUN)"

@@ -16,16 +16,19 @@ from typing import NamedTuple
 
 import chaos_client
 import launch
+import msgspec
 import powerloss
 import trio
-from crash_checks import Violation
+from crash_checks import Violation, read_log
 from ledger import Ledger
+from linearizable import Operation, Post, Read, check_linearizable
 from watched_farm import RAFT, RETENTION, WatchedFarm
 
-from garlicfarm.provision import FarmPlan, MemberPlan
+from garlicfarm.provision import LOCAL_USER, FarmPlan, MemberPlan
 from garlicfarm.storage.directory import fsync_path
 from garlicfarm.testing.processes import NodeProcess, ProcessFarm, process_farm
 from garlicfarm.testing.tun_network import Network, Weather, address, network
+from garlicfarm.wire import ValueType
 
 __all__ = ["ChaosFarm", "Plan", "chaos_farm"]
 
@@ -212,6 +215,20 @@ class ChaosFarm(WatchedFarm):
         )
         self._ledger.acknowledged(lines)
         return took_s
+
+    def _check_stores(self, index: int, states: dict[int, bytes]) -> dict[str, float]:
+        figures = super()._check_stores(index, states)
+        log = {
+            entry.index: entry.value.rstrip(b".").decode()
+            for entry in read_log(self.farm.nodes[self.nodes[0]].directory).entries
+            if entry.value_type is ValueType.APPLICATION
+        }
+        lines = self.journal.with_name("history").read_bytes().splitlines()
+        history: list[Operation] = [msgspec.json.decode(line, type=Post | Read) for line in lines]
+        ours = [Post(label, 0.0) for label in log.values() if label.startswith(f"{LOCAL_USER}-")]
+        ordered = check_linearizable([*ours, *history], log)
+        reads = sum(isinstance(operation, Read) for operation in history)
+        return figures | {"linearizable reads": reads, "operations in a linear order": ordered}
 
     async def _compare(self, newest: int) -> bool | None:
         await self.all(self._look_at, self.nodes)

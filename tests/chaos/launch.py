@@ -1,6 +1,6 @@
 """Runs a node with a wall clock of its own: ``launch.py CLOCKS MUTANT node start …``.
 
-``MUTANT`` is what it does wrong (one of the crash test's), or ``-``. In the directory ``CLOCKS``,
+``MUTANT`` is what it does wrong (one of `chaos_mutants`), or ``-``. In the directory ``CLOCKS``,
 ``clock-ID`` holds how many seconds (a double) the wall clock of node ID is off at the moment.
 
 No kernel has a wall clock per process (time namespaces have none), so the clock is Python's: ``time.time``
@@ -52,12 +52,12 @@ def main() -> None:
     Clock(clocks / f"clock-{node}").wear()
     sys.path[0] = os.getcwd()  # as for `python -m`, not this file's directory
 
-    import mutant
+    import chaos_mutants
 
     from garlicfarm.cli import main as cli
 
     if mutated != "-":
-        mutant.MUTANTS[mutated]()
+        chaos_mutants.MUTANTS[mutated]()
     cli()
 
 

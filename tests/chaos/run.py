@@ -4,13 +4,14 @@ Each node is a process on a host of its own (`tun_network`), with a disk (`power
 (`launch`) of its own. A client posts all the time and notes what it is told. Faults (`faults`) strike one
 at a time; after each one heals, an entry has to be committed, all nodes have to show the same log with
 all that was acknowledged, each once and where it was acknowledged, and serve the hash chain of just that
-log. In the end the same is checked in what the nodes leave on their disks.
+log. In the end the same is checked in what the nodes leave on their disks, and whether what the client did
+and was shown by linearizable reads is linearizable (`linearizable`).
 
 The seed decides which faults strike for how long, and whom (by role); how fast the machine is, it cannot.
 
 Everything happens in user, mount, network and process namespaces of its own, which end with it however
 it ends. Exit 0: all promises were kept, or this machine cannot have the namespaces; 1: one was broken,
-and the last lines say which.
+and the last lines say which. With ``--mutant`` one has to be broken: else this test could not find it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ HERE = Path(__file__).parent
 CRASH = HERE.parent / "crash"
 sys.path.append(str(CRASH))
 
-import mutant  # noqa: E402
+import chaos_mutants  # noqa: E402
 import powerloss  # noqa: E402
 import trio  # noqa: E402
 from chaos_farm import ChaosFarm, Plan, chaos_farm, count  # noqa: E402
@@ -54,7 +55,7 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="only these")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument(
-        "--mutant", choices=sorted(mutant.MUTANTS), default="-", help="what the nodes do wrong"
+        "--mutant", choices=sorted(chaos_mutants.MUTANTS), default="-", help="what the nodes do wrong"
     )
     parser.add_argument("--must-run", default="", help="netns, fuse: fail without (blanks between them)")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
@@ -74,7 +75,7 @@ def run_sandbox(arguments: list[str], must_run: str) -> int:
     way = ways[reasons.index(None)]
     directory = tempfile.mkdtemp(prefix="garlicfarm-chaos-")
     command = [*way, sys.executable, __file__, *arguments, "--inside", directory]
-    paths = [os.environ.get("PYTHONPATH", ""), str(CRASH)]
+    paths = [os.environ.get("PYTHONPATH", ""), str(CRASH), str(HERE)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     interrupted = False
 
@@ -139,9 +140,15 @@ def run_inside(options: argparse.Namespace) -> int:
         broken += _leaves(group)
     for error in broken:
         print(f"chaos: a promise was broken: {error or 'it took too long'}", flush=True)
+    if ended.cancel_called:
+        return INTERRUPTED
+    if plan.mutant != "-":
+        shown = any(chaos_mutants.SHOWN_BY.get(plan.mutant, "") in str(error) for error in broken)
+        print(f"chaos: {'that is what the mutant is for' if shown else 'the mutant was not found out'}")
+        return 0 if shown else 1
     if broken:
         print(f"chaos: once more: {again}", flush=True)
-    return 1 if broken else INTERRUPTED if ended.cancel_called else 0
+    return 1 if broken else 0
 
 
 async def _run(plan: Plan, drawn: list[str], directory: Path, ended: trio.CancelScope) -> None:

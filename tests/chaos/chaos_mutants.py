@@ -1,0 +1,34 @@
+"""What nodes of the chaos test can be made to do wrong: what those of the crash test can, and more."""
+
+from __future__ import annotations
+
+import mutant
+
+from garlicfarm.node.reading import Reads
+
+__all__ = ["MUTANTS", "SHOWN_BY"]
+
+
+def read_anywhere() -> None:
+    """Any node answers linearizable reads at once, with what it has applied."""
+
+    async def index(self: Reads) -> int:
+        return self._farm.applied_index
+
+    Reads.index = index
+
+
+def read_unconfirmed() -> None:
+    """The leader answers linearizable reads at once, and does not ask a majority whether it still leads."""
+
+    async def index(self: Reads) -> int:
+        self._farm.members.must_lead()
+        return self._farm.applied_index
+
+    Reads.index = index
+
+
+MUTANTS = {**mutant.MUTANTS, "reads-anywhere": read_anywhere, "reads-unconfirmed": read_unconfirmed}
+
+SHOWN_BY = {"reads-anywhere": "not linearizable", "reads-unconfirmed": "not linearizable"}
+"""Words of the broken promise that shows it, where no other one would do."""
