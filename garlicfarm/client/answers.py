@@ -75,8 +75,8 @@ def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
             return AuthError(text)
         case 404, "garlicfarm:no-such-farm":
             return ConfigError([text])
-        case 410, "garlicfarm:compacted":
-            return Compacted(int(problem.get("first_index", 0)))
+        case 410, "garlicfarm:compacted" if isinstance(first_index := problem.get("first_index"), int):
+            return Compacted(first_index)
         case 421, _:
             leader, _, endpoint = response.headers.get("Garlic-Farm-Leader", "").partition(" ")
             return NotLeader(int(leader) if leader.isdecimal() else None, endpoint or None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from garlicfarm.client.admin import _object
+from garlicfarm.client import AdminClient
 from garlicfarm.client.answers import failure
-from garlicfarm.errors import RemoteProtocolError
+from garlicfarm.errors import LocalProtocolError, NoQuorum, RemoteProtocolError
 
 URL = "https://a.example:27151"
 
@@ -25,14 +25,32 @@ def test_failure_is_told_in_sentences(detail: str, next_step: str, told: str) ->
     assert str(failure(response, URL)) == f"{URL}: {told}"
 
 
-@pytest.mark.parametrize("body", [b"[" * 50_000, b'{"new":' + b"[" * 50_000, b"\xff"], ids=len)
-async def test_answer_that_is_nested_or_no_text_is_one_of_another_server(body: bytes) -> None:
-    assert "not from an admin API" in str(failure(httpx.Response(500, content=body), URL))
-    answer = httpx.Response(200, content=body, request=httpx.Request("GET", URL))
-    with pytest.raises(RemoteProtocolError, match="not a JSON object"):
-        _object(answer)
-
-
 def test_answer_of_another_server_is_told_as_such() -> None:
     told = str(failure(httpx.Response(404, text="no page"), URL))
     assert told == f"{URL}: status 404, not from an admin API; give the node's admin.url"
+
+
+NESTED = b'{"x":' + b"[" * 20_000
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (200, NESTED, RemoteProtocolError),
+        (503, NESTED, NoQuorum),
+        (500, NESTED, RemoteProtocolError),
+        (200, b"\xff", RemoteProtocolError),
+        (410, b'{"type": "garlicfarm:compacted", "first_index": "x"}', LocalProtocolError),
+        (410, b'{"type": "garlicfarm:compacted", "first_index": null}', LocalProtocolError),
+    ],
+)
+async def test_answer_that_no_admin_api_gives_is_a_documented_error(
+    monkeypatch: pytest.MonkeyPatch, status: int, body: bytes, error: type[Exception]
+) -> None:
+    answering = httpx.AsyncClient(
+        transport=httpx.MockTransport(lambda _: httpx.Response(status, content=body))
+    )
+    monkeypatch.setattr(httpx, "AsyncClient", lambda **_: answering)
+    async with AdminClient([URL], user="bob", password="p") as client:
+        with pytest.raises(error):
+            await client.status("farm")
