@@ -19,6 +19,7 @@ from garlicfarm.errors import AuthError, ConfigError
 
 __all__ = ["JoinToken", "check_expiry", "decode_token", "encode_token"]
 
+_LAST_DATE_S = 253_402_300_799  # of the year 9999
 _EXAMPLE = "it is one line that `garlicfarm member token` printed"
 
 
@@ -34,7 +35,7 @@ class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
     algorithm: int
     id: NodeId
     endpoints: Annotated[Mapping[NodeId, DialUrl], msgspec.Meta(min_length=1)]
-    expires_s: int
+    expires_s: Annotated[int, msgspec.Meta(ge=0, le=_LAST_DATE_S)]
     preset: Preset = "clearnet"
     raft: Mapping[str, Any] = {}
     retention: Mapping[str, Any] = {}

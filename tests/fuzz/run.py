@@ -158,7 +158,7 @@ def with_hypothesis(name: str, seconds: float, seed: int, found: Path) -> int:
         return 0
     found.mkdir(parents=True, exist_ok=True)
     (found / f"crash-{sha256(failing).hexdigest()[:40]}").write_bytes(failing)
-    print(RAISED, *traceback.format_exception(error), sep="\n")
+    print(RAISED, "".join(traceback.format_exception(error)), sep="\n")
     return FOUND
 
 
@@ -178,7 +178,11 @@ def examples(
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
-        max_examples=count, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
+        max_examples=count,
+        deadline=None,
+        database=None,
+        report_multiple_bugs=False,
+        suppress_health_check=list(hypothesis.HealthCheck),
     )
     @hypothesis.given(inputs)
     def try_one(data: bytes) -> None:
