@@ -79,7 +79,8 @@ def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
             return Compacted(first_index)
         case 421, _:
             leader, _, endpoint = response.headers.get("Garlic-Farm-Leader", "").partition(" ")
-            return NotLeader(int(leader) if leader.isdecimal() else None, endpoint or None)
+            known = leader.isdecimal() and len(leader) <= 10
+            return NotLeader(int(leader) if known else None, endpoint or None)
         case 409, "garlicfarm:change-refused":
             dropped = ProposalDropped(str(problem.get("reason", "")))
             dropped.args = (text,)  # what to do depends on the reason, and the node says it

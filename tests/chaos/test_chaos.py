@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -156,6 +157,7 @@ async def test_chaos_short() -> None:
         assert await process.wait() == 0, output
     assert "1 isolate-leader, 1 power, 1 sync-error" in output
     assert "all promises were kept" in output
+    assert re.search(r"[1-9][0-9]* linearizable reads, [1-9][0-9]* operations in a linear order", output)
 
 
 @pytest.mark.tun

@@ -7,7 +7,7 @@ import pytest
 
 from garlicfarm.client import AdminClient
 from garlicfarm.client.answers import failure
-from garlicfarm.errors import LocalProtocolError, NoQuorum, RemoteProtocolError
+from garlicfarm.errors import LocalProtocolError, NoQuorum, NotLeader, RemoteProtocolError
 
 URL = "https://a.example:27151"
 
@@ -54,3 +54,10 @@ async def test_answer_that_no_admin_api_gives_is_a_documented_error(
     async with AdminClient([URL], user="bob", password="p") as client:
         with pytest.raises(error):
             await client.status("farm")
+
+
+def test_leader_of_a_number_that_no_member_has_is_unknown() -> None:
+    response = httpx.Response(421, headers={"Garlic-Farm-Leader": "9" * 5000 + " ssl://a.example:27150"})
+    told = failure(response, URL)
+    assert isinstance(told, NotLeader)
+    assert told.leader_id is None

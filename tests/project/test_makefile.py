@@ -136,6 +136,21 @@ def test_make_installs_once_more_where_a_download_broke_off(
     assert [line.endswith(f"--editable {what}") for line in asked] == [True, True]
 
 
+@pytest.mark.parametrize("installable", [True, False])
+def test_make_fuzz_goes_on_where_atheris_cannot_be_installed(project: Path, installable: bool) -> None:
+    ready(project)
+    install(project / "bin/touch", ': >"$1"')
+    install(
+        project / ".venv/bin/python",
+        f"""case "$*" in *" .[fuzz]") exit {int(not installable)};; esac
+        case "$*" in tests*) echo "asked: $@";; esac""",
+    )
+    result = make(project, "fuzz", "MINUTES=3")
+    assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "asked: tests/fuzz/run.py --minutes 3")
+    assert (project / ".venv/fuzz").exists() == installable
+    assert ("Hypothesis takes its place" in result.stderr) == (not installable)
+
+
 def test_help_lists_every_target() -> None:
     result = subprocess.run(
         ["make", "help"], cwd=ROOT, env=OUTSIDE, capture_output=True, text=True, check=True
