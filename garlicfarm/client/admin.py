@@ -191,8 +191,9 @@ class AdminClient:
         Raises as `add_member`; `NoQuorum`: nobody took over.
         """
         wanted = msgspec.json.encode({"to": to})
-        body = _object(await self._ask("POST", _path(farm, "leader/stepdown"), content=wanted))
-        return int(body["leader"])
+        response = await self._ask("POST", _path(farm, "leader/stepdown"), content=wanted)
+        (leader,) = _numbers(response, "leader")
+        return leader
 
     async def page(
         self,
@@ -374,11 +375,17 @@ def _fraction(text: str) -> float | str:
 
 
 def _place(response: httpx.Response) -> tuple[int, int]:
+    index, term = _numbers(response, "index", "term")
+    return index, term
+
+
+def _numbers(response: httpx.Response, *names: str) -> list[int]:
+    """What became of a request that changes something."""
     try:
         body = _object(response)
-        return int(body["index"]), int(body["term"])
+        return [int(body[name]) for name in names]
     except (KeyError, TypeError, ValueError, RemoteProtocolError) as error:
-        raise OutcomeUnknown("the node answered without an index") from error
+        raise OutcomeUnknown(f"the node answered without {names[0]}") from error
 
 
 def _header(response: httpx.Response, name: str) -> int:

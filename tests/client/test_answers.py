@@ -7,7 +7,7 @@ import pytest
 
 from garlicfarm.client import AdminClient
 from garlicfarm.client.answers import failure
-from garlicfarm.errors import LocalProtocolError, NoQuorum, NotLeader, RemoteProtocolError
+from garlicfarm.errors import LocalProtocolError, NoQuorum, NotLeader, OutcomeUnknown, RemoteProtocolError
 
 URL = "https://a.example:27151"
 
@@ -61,3 +61,14 @@ def test_leader_of_a_number_that_no_member_has_is_unknown() -> None:
     told = failure(response, URL)
     assert isinstance(told, NotLeader)
     assert told.leader_id is None
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"leader": null}', b'{"leader": "x"}'])
+async def test_hand_over_answered_without_a_leader_has_an_unknown_outcome(
+    monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    answering = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200, content=body)))
+    monkeypatch.setattr(httpx, "AsyncClient", lambda **_: answering)
+    async with AdminClient([URL], user="bob", password="p") as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.step_down("farm")
