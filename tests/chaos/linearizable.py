@@ -1,22 +1,23 @@
 """Whether what clients did to a log and saw of it is linearizable.
 
 A history is linearizable if each operation can be given one moment between its invocation and its completion
-so that, one after another in the order of these moments, each does what a log on one machine would: a post
+so that, one after another in the order of these moments, each does what a log on one machine would do: a post
 appends, a read shows all that was appended before it and nothing else (Herlihy and Wing 1990). In general
-that takes a search over orders (Wing and Gong; Knossos and porcupine do it). Here it takes none. The object
-is a log that is only appended to, so its order is seen in the end, in the committed log itself:
+this takes a search over orders (Wing and Gong; Knossos and porcupine do it). Here it takes none: the object
+is a log that only grows, and the committed log itself shows its order.
 
 * a post that is in it stands at its index; whether it was acknowledged does not matter;
 * a post that is not in it had no effect, and may not have been acknowledged;
 * a read that shows the log up to index r stands after the post at r and before the one at r + 1.
 
-Nothing is left to choose but the order among reads that stand at one place, and these do not affect each
-other. So a history is linearizable if and only if, in this order, no operation ended before one that stands
-in front of it began. If none did, moments are found by going through the order and giving each operation the
-latest invocation so far, which is not after its completion; if one did, no moments are in both orders.
+Only the order among reads at one place is left open, and reads do not affect each other. So a history is
+linearizable if and only if no operation ended before another one began that stands in front of it. If there
+is no such pair, the moments are found by going through the order and giving each operation the latest
+invocation so far: none is after its completion. If there is such a pair, no moments fit both orders.
 
-That one rule is all of these: a read shows what was acknowledged before it began; it shows what an earlier
-read showed; posts that follow each other in time do so in the log; nothing is shown before it was posted.
+This one rule covers all of these: a read shows what was acknowledged before it began; it shows what an
+earlier read showed; posts that follow each other in time do so in the log; nothing is shown before it was
+posted.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def check_linearizable(operations: Iterable[Operation], log: Mapping[int, str]) 
             ended_s = operation.ended_s if operation.index and operation.ended_s is not None else math.inf
         placed.append((place, ended_s, operation))
     if unposted:
-        raise Violation(f"{min(unposted)} is in the log, and nobody posted it")
+        raise Violation(f"{min(unposted)} is in the log, and no client posted it")
     _check_order(placed)
     return len(placed)
 

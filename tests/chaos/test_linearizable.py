@@ -68,7 +68,7 @@ def test_post_of_unknown_outcome_is_in_the_log_or_not_and_late() -> None:
             LOG,
             "b was refused, and is in the log at index 3",
         ),
-        (posts("b"), LOG, "b is in the log, and nobody posted it"),
+        (posts("b"), LOG, "b is in the log, and no client posted it"),
         ([*posts(), Read(9.0, 9.1, 5, 0, 5, {2: "a", 5: "c"})], LOG, "showed nothing at index 3, .* has b"),
         ([*posts(), Read(9.0, 9.1, 5, 0, 5, LOG | {4: "x"})], LOG, "showed x at index 4, .* has nothing"),
         ([*posts(), Read(9.0, 9.1, 5, 2, 5, {3: "c", 5: "b"})], LOG, "showed c at index 3, where .* has b"),
