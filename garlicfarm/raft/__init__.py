@@ -33,6 +33,9 @@ The messages, by number
   says how many bytes are held, which is where the next piece begins.
 * PreVote (20, extension): whether a vote would be granted in the next term; changes nothing.
 * TimeoutNow (28, extension): the leader asks a member that holds all entries to stand at once.
+* ReadIndex (30, extension): a follower asks its leader for the index of a linearizable read; the leader
+  treats it as a read of its own, and refuses it when it ceases to lead. An empty ClientRequest would not
+  do: a leader that is cut off answers it too.
 
 * JoinCluster (12): the leader invites a server that it was told to add; who is a member refuses.
 * SyncLog (10): committed entries in a pack, for a server that was invited and lacks many.

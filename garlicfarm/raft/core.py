@@ -17,6 +17,7 @@ from garlicfarm.raft.candidacy import ORDERED, Candidacy
 from garlicfarm.raft.follower import Follower
 from garlicfarm.raft.leadership import Leadership
 from garlicfarm.raft.member import MAX_INDEX, MAX_TERM, Member
+from garlicfarm.raft.reads import ForwardedReads, refuse
 from garlicfarm.raft.types import (
     ConfChange,
     RaftConfig,
@@ -52,6 +53,7 @@ class RawNode:
         self.id = config.id
         self._member = Member(config, storage, randint)
         self._follower = Follower(self._member)
+        self._forwarded = ForwardedReads(self._member)
         self._candidacy: Candidacy | None = None
         self._leadership: Leadership | None = None
         self._election_deadline: int | None = None  # None: the next tick draws a new one
@@ -132,6 +134,8 @@ class RawNode:
         stranger = self._leadership is not None and self._leadership.enrols(seq)
         if self._member.term < response.term <= MAX_TERM and not stranger:
             self._become_follower(response.term, 0)
+        elif self._forwarded.answered(seq, response):
+            pass
         elif self._candidacy is not None:
             self._candidacy.answered(seq, response)
         elif self._leadership is not None:
@@ -141,14 +145,15 @@ class RawNode:
     def report_unreachable(self, peer: int, seq: int | None) -> None:
         """The request ``seq`` got no answer (None: ``peer`` cannot be reached at all). What follows
         waits for the next heartbeat."""
+        self._forwarded.forget(peer, seq)
         if self._candidacy is not None and seq is not None:
             self._candidacy.forget(seq)
         if self._leadership is not None:
             self._leadership.unreachable(peer, seq)
 
     def extensions(self, peer: int, names: frozenset[str]) -> None:
-        """A connection to ``peer`` is open, on which these extensions are in force (D5): "pre-vote" and
-        "timeout-now" are the core's. None is, for a peer never named here."""
+        """A connection to ``peer`` is open, on which these extensions are in force (D5): "pre-vote",
+        "timeout-now" and "read-index" are the core's. None is, for a peer never named here."""
         self._member.extensions[peer] = names
         if self._leadership is not None:
             self._leadership.connected(peer)
@@ -187,10 +192,14 @@ class RawNode:
 
     def read_index(self, token: int) -> None:
         """Ask for an index: what is read once that is applied is linearizable. It comes in `Ready.reads`
-        when a majority has confirmed that this member led. Raises `ProposalDropped`: not the leader.
-        Source: Raft §8, thesis 6.4.
+        when a majority has confirmed that this member led, or the leader that it asked, as a follower does.
+
+        Raises `ProposalDropped`: not the leader, and there is none to ask (D5). Source: Raft §8, thesis 6.4.
         """
-        self._led().read_index(token)
+        if self._leadership is not None:
+            self._leadership.read_index(token)
+        else:
+            self._forwarded.begin(token)
 
     def chunk_stored(self, token: int, held: int, snapshot: SnapshotMeta | None) -> None:
         """A piece of `Ready.chunks` is stored, or could not be: ``held`` bytes of its snapshot are there
@@ -230,6 +239,7 @@ class RawNode:
         if self._leadership is not None:
             self._leadership.flush(spare)
             self._settle()
+        self._forwarded.settle()
         return self._member.ready(committed=committed)
 
     def advance(self, ready: Ready) -> None:
@@ -323,7 +333,7 @@ class RawNode:
         if term > member.term:
             member.raise_term(term)
         if self._leadership is not None:
-            self._leadership.end()
+            self._leadership.end(leader)
             member.leader = 0
         if self._leadership is not None or self._candidacy is not None or leader:
             self._election_deadline = None
@@ -446,6 +456,13 @@ class RawNode:
         else:
             self._member.refuse(token, self._member.leader or NO_LEADER, 0)
 
+    def _step_read_index(self, request: Request, token: int) -> None:
+        """A follower's read, confirmed as one of the leader's own."""
+        if self._leadership is not None:
+            self._leadership.read_index(token, forwarded=True)
+        else:
+            refuse(self._member, token, self._member.leader)
+
 
 def _only_value(request: Request) -> bytes:
     if len(request.entries) != 1:
@@ -463,4 +480,5 @@ _SERVED: dict[MessageType, Callable[[RawNode, Request, int], None]] = {
     MessageType.PRE_VOTE_REQUEST: RawNode._step_pre_vote,
     MessageType.TIMEOUT_NOW_REQUEST: RawNode._step_timeout_now,
     MessageType.CLIENT_REQUEST: RawNode._step_client,
+    MessageType.READ_INDEX_REQUEST: RawNode._step_read_index,
 }

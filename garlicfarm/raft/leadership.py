@@ -168,10 +168,10 @@ class Leadership:
         )
         self._target = (best, member.now + member.config.election_timeout_max_ms, 0)
 
-    def read_index(self, token: int) -> None:
-        """See `RawNode.read_index`."""
+    def read_index(self, token: int, *, forwarded: bool = False) -> None:
+        """See `RawNode.read_index`; ``forwarded``: ``token`` is that of a follower's request."""
         # What was committed before is committed with the first entry of this term at the latest.
-        self._reads.begin(token, max(self._member.commit, self._start))
+        self._reads.begin(token, max(self._member.commit, self._start), forwarded=forwarded)
 
     @property
     def _leaving(self) -> bool:
@@ -503,8 +503,9 @@ class Leadership:
             if progress.notified < self._member.commit:
                 self._send_append(peer, progress, ())
 
-    def end(self) -> None:
-        """Leadership is lost: what is not committed may yet be, or not."""
+    def end(self, leader: int) -> None:
+        """Leadership is lost, to ``leader`` if that is known already: what is not committed may yet be, or
+        not."""
         member = self._member
         for proposal in self._proposals.drop():
             if proposal.from_client:
@@ -512,4 +513,4 @@ class Leadership:
             else:
                 member.outcomes.append((proposal.token, None))
         self._changes.end()
-        self._reads.end()
+        self._reads.end(leader)

@@ -6,9 +6,16 @@ from collections import deque
 
 import msgspec
 
+from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft.member import Member
+from garlicfarm.wire.messages import NO_LEADER, MessageType, Response
 
-__all__ = ["Reads"]
+__all__ = ["READ_INDEX", "ForwardedReads", "Reads", "refuse"]
+
+READ_INDEX = "read-index"
+"""Name of the extension with which a follower asks its leader (D5)."""
+
+_RESPONSE = MessageType.READ_INDEX_RESPONSE
 
 
 class _Read(msgspec.Struct):
@@ -16,19 +23,21 @@ class _Read(msgspec.Struct):
     index: int
     after_seq: int  # requests up to this one were sent before it was asked
     heard: set[int]
+    forwarded: bool  # a follower asks
 
 
 class Reads:
-    """Those that wait until a majority has answered a request sent after they were asked: then nobody
-    else led when they were, and the commit index of that moment is good."""
+    """Those of a leader, its own and its followers'. They wait until a majority has answered a request sent
+    after they were asked: then nobody else led when they were, and the commit index of that moment is
+    good."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
         self._waiting: deque[_Read] = deque()
 
-    def begin(self, token: int, index: int) -> None:
-        """One more, at the commit index ``index``."""
-        self._waiting.append(_Read(token, index, self._member.seq, {self._member.id}))
+    def begin(self, token: int, index: int, *, forwarded: bool) -> None:
+        """One more, at the commit index ``index``, or one that is still to be committed in this term."""
+        self._waiting.append(_Read(token, index, self._member.seq, {self._member.id}, forwarded))
         self.release()
 
     def wait_for(self, last_seq: int) -> bool:
@@ -43,13 +52,77 @@ class Reads:
             read.heard.add(peer)
         self.release()
 
-    def end(self) -> None:
-        """Leadership is lost."""
-        self._member.reads += [(read.token, None) for read in self._waiting]
+    def end(self, leader: int) -> None:
+        """Leadership is lost, to ``leader`` if that is known already."""
+        for read in self._waiting:
+            if read.forwarded:
+                refuse(self._member, read.token, leader)
+            else:
+                self._member.reads.append((read.token, None))
         self._waiting.clear()
 
     def release(self) -> None:
-        """Hand out those that a majority confirms."""
-        while self._waiting and self._member.membership.is_quorum(self._waiting[0].heard):
-            read = self._waiting.popleft()
-            self._member.reads.append((read.token, read.index))
+        """Hand out those that a majority confirms, at an index that is committed."""
+        member = self._member
+        while self._waiting and self._waiting[0].index <= member.commit:
+            read = self._waiting[0]
+            if not member.membership.is_quorum(read.heard):
+                break
+            self._waiting.popleft()
+            if read.forwarded:
+                answer = Response(_RESPONSE, member.id, member.id, member.term, read.index + 1, True)
+                member.responses.append((read.token, answer))
+            else:
+                member.reads.append((read.token, read.index))
+
+
+def refuse(member: Member, token: int, leader: int) -> None:
+    """Answer a follower that this member does not lead; ``leader``: who does, 0 if that is unknown."""
+    member.respond(token, _RESPONSE, leader or NO_LEADER, 0, False)
+
+
+class ForwardedReads:
+    """Those of a follower, which asks its leader (D5). They end with that leader: what is asked of one is not
+    asked of the next one again."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._asked: dict[int, int] = {}  # seq -> token
+        self._led = (0, 0)  # the term in which they are asked, and its leader
+
+    def begin(self, token: int) -> None:
+        """One more. Raises `ProposalDropped`: no leader is known, or it lacks the extension."""
+        member = self._member
+        if READ_INDEX not in member.extensions.get(member.leader, ()):
+            raise ProposalDropped("not-leader")
+        self.settle()
+        self._led = (member.term, member.leader)
+        # Without a term: what speaks of one has to wait for the disk.
+        self._asked[member.request(member.leader, MessageType.READ_INDEX_REQUEST, 0)] = token
+
+    def answered(self, seq: int, response: Response) -> bool:
+        """Take the answer to a read; False: ``seq`` is none of theirs."""
+        token = self._asked.pop(seq, None)
+        if token is None:
+            return False
+        member = self._member
+        led = (response.term, response.source) == self._led == (member.term, member.leader)
+        index = response.next_index - 1 if response.accepted and led else None
+        member.reads.append((token, index))
+        return True
+
+    def forget(self, peer: int, seq: int | None) -> None:
+        """There is no answer to the request ``seq`` (None: to any that ``peer`` was sent)."""
+        if seq is None and peer == self._led[1]:
+            self._end()
+        elif seq in self._asked:
+            self._member.reads.append((self._asked.pop(seq), None))
+
+    def settle(self) -> None:
+        """End them where the leader that they were asked of leads no more, as far as this member knows."""
+        if self._asked and self._led != (self._member.term, self._member.leader):
+            self._end()
+
+    def _end(self) -> None:
+        self._member.reads += [(token, None) for token in self._asked.values()]
+        self._asked.clear()

@@ -91,7 +91,7 @@ class Ready(msgspec.Struct, frozen=True):
       entry after the commit; a text where it certainly is not in the log, and why; None where the outcome
       is unknown, since leadership was lost meanwhile.
     * ``reads``: (token of ``read_index``, index): what is read once that index is applied is
-      linearizable; None: leadership was lost, ask the new leader.
+      linearizable; None: leadership was lost, or a follower has no answer; ask the new leader.
     """
 
     persist: Persist | None = None

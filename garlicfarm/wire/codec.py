@@ -62,6 +62,7 @@ _RULES: dict[int, _Rule] = {
         _rule(MessageType.INSTALL_SNAPSHOT_REQUEST, ValueType.SNAPSHOT_SYNC_REQUEST, single=True),
         _rule(MessageType.PRE_VOTE_REQUEST),
         _rule(MessageType.TIMEOUT_NOW_REQUEST),
+        _rule(MessageType.READ_INDEX_REQUEST),
     )
 }
 _RESPONSES: dict[int, MessageType] = {kind.value: kind for kind in MessageType if kind.value not in _RULES}

@@ -52,6 +52,8 @@ class MessageType(IntEnum):
     PRE_VOTE_RESPONSE = 21
     TIMEOUT_NOW_REQUEST = 28
     TIMEOUT_NOW_RESPONSE = 29
+    READ_INDEX_REQUEST = 30
+    READ_INDEX_RESPONSE = 31
 
 
 class ValueType(IntEnum):

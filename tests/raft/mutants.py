@@ -652,7 +652,7 @@ MUTANTS = (
         "reads",
         [
             (
-                "is_quorum(self._waiting[0].heard)",
+                "is_quorum(read.heard)",
                 "is_quorum({s.id for s in self._member.membership.in_force.servers})",
             )
         ],
@@ -720,5 +720,45 @@ MUTANTS = (
         "leadership",
         [("            self._ends_ms = None\n        elif", "            pass\n        elif")],
         "disk_hangs::leader_goes_on_where_its_disk_answers_in_time_and_no_member_took_over",
+    ),
+    Mutant(
+        "read-index",
+        "answers a follower by its own word alone",
+        "reads",
+        [("if not member.membership", "if not read.forwarded and not member.membership")],
+        "reads::leader_without_a_majority_answers_an_empty_client_request_and_no_follower",
+    ),
+    Mutant(
+        "read-index",
+        "answers a follower before an entry of its term is committed",
+        "reads",
+        [("while self._waiting and self._waiting[0].index <= member.commit:", "while self._waiting:")],
+        "reads::new_leader_answers_only_once_an_entry_of_its_term_is_committed",
+    ),
+    Mutant(
+        "read-index",
+        "reads as a follower at its own commit index",
+        "core",
+        [
+            (
+                "self._forwarded.begin(token)",
+                "self._member.reads.append((token, self._member.commit))",
+            )
+        ],
+        "reads::follower_asks_its_leader_for_the_index",
+    ),
+    Mutant(
+        "read-index",
+        "takes an index of an earlier term",
+        "reads",
+        [("self._led == (member.term, member.leader)", "self._led")],
+        "reads::index_of_an_earlier_term_does_not_count",
+    ),
+    Mutant(
+        "read-index",
+        "takes a refusal for an index",
+        "reads",
+        [("if response.accepted and led", "if led")],
+        "reads::read_that_the_leader_refuses_has_no_index",
     ),
 )

@@ -23,6 +23,7 @@ from garlicfarm.raft import (
     SnapshotMeta,
 )
 from garlicfarm.raft.candidacy import ORDERED, PRE_VOTE, TIMEOUT_NOW
+from garlicfarm.raft.reads import READ_INDEX
 from garlicfarm.testing.invariants import Observer
 from garlicfarm.testing.memory_storage import Stored, UnsyncedStorage
 from garlicfarm.wire import encode_configuration, encode_snapshot_sync_request
@@ -44,8 +45,9 @@ TIMEOUT = MessageType.TIMEOUT_NOW_REQUEST
 SNAPSHOT = MessageType.INSTALL_SNAPSHOT_REQUEST
 CLIENT = MessageType.CLIENT_REQUEST
 JOIN = MessageType.JOIN_CLUSTER_REQUEST
+READ = MessageType.READ_INDEX_REQUEST
 
-ALL = frozenset({PRE_VOTE, TIMEOUT_NOW})
+ALL = frozenset({PRE_VOTE, TIMEOUT_NOW, READ_INDEX})
 """Every extension that the core speaks."""
 
 
@@ -257,6 +259,10 @@ class Player:
         entry = LogEntry(term, ValueType.SNAPSHOT_SYNC_REQUEST, value)
         last = (piece.last_log_term, piece.last_log_index)
         return self.take(Request(SNAPSHOT, source, self.id, term, *last, 0, (entry,)))
+
+    def ask_index(self, source: int = 2) -> Response | None:
+        """A ReadIndexRequest."""
+        return self.take(Request(READ, source, self.id))
 
     def propose(self, *values: bytes, token: int = 1) -> None:
         """Entries of its own."""

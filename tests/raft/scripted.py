@@ -9,7 +9,7 @@ A script is lines that begin with ``> ``, each followed by what it led to, and c
 ``deliver 1 [2 3]``                   what 1 sent (to these) arrives, and is answered
 ``settle [1 2]``                      the same among these, or all, until nobody has more to say
 ``lose 1 [2 3]``                      what 1 sent (to these) is lost
-``post 1 x`` ``read 1``               an entry; a linearizable read
+``post 1 x`` ``read 1``               an entry; a linearizable read, of a follower too
 ``add 1 4`` ``remove 1 4``            1 is asked to change the Configuration by server 4
 ``set 1 3 tcp://there:1``             … to change the endpoint of 3
 ``transfer 1 [3]``                    1 is asked to hand over
@@ -20,7 +20,7 @@ A script is lines that begin with ``> ``, each followed by what it led to, and c
 ====================================  ===============================================================
 
 A transcript has a line per message when it arrives (indexes and terms as ``index/term``), and what it
-changes at a member below it.
+changes at a member below it. An answer that has to wait arrives as soon as it is given.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from garlicfarm.raft.candidacy import ORDERED
 from garlicfarm.testing.invariants import Observer
 from garlicfarm.wire import decode_configuration, decode_snapshot_sync_request
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Response, ValueType
-from tests.raft.playbook import ALL, SNAPSHOT, Player
+from tests.raft.playbook import ALL, READ, SNAPSHOT, Player
 
 __all__ = ["play"]
 
@@ -47,6 +47,7 @@ _NAMES = {
     MessageType.JOIN_CLUSTER_REQUEST: "JoinCluster",
     MessageType.SYNC_LOG_REQUEST: "SyncLog",
     MessageType.LEAVE_CLUSTER_REQUEST: "LeaveCluster",
+    MessageType.READ_INDEX_REQUEST: "ReadIndex",
 }
 
 _DISK = ("slow", "hang", "mend")
@@ -113,6 +114,7 @@ class _Cluster:
         self.players: dict[int, _Narrated] = {}
         self.told: list[str] = []
         self.tokens = 0
+        self.unanswered: list[tuple[int, int, int, int]] = []  # asker, its seq, who is asked, its token
 
     def command(self, words: Sequence[str]) -> list[str]:
         verb, *rest = words
@@ -126,6 +128,7 @@ class _Cluster:
                 self._ask(self.players[int(rest[0])], verb, rest[1:])
             except ProposalDropped as error:
                 self.told.append(f"  refused: {error.reason}")
+        self._deliver_answers()
         told, self.told[:] = list(self.told), []
         return told
 
@@ -184,11 +187,18 @@ class _Cluster:
         player.requests = deque(item for item in player.requests if item not in arriving)
         for peer, seq, request in arriving:
             self.told.append(_request(request))
-            response = self.players[peer].take(request)
-            assert response is not None or self.players[peer].slow_disk
-            if response is not None:
+            self.players[peer].take(request)
+            self.unanswered.append((source, seq, peer, self.players[peer].token))
+            self._deliver_answers()
+
+    def _deliver_answers(self) -> None:
+        for waiting in list(self.unanswered):
+            source, seq, peer, token = waiting
+            response = self.players[peer].responses.get(token)
+            if response is not None and waiting in self.unanswered:
+                self.unanswered.remove(waiting)
                 self.told.append(_response(response, peer, source))
-                player.hear(seq, response)
+                self.players[source].hear(seq, response)
 
     def _settle(self, *members: int) -> None:
         among = members or tuple(self.players)
@@ -210,6 +220,7 @@ class _Cluster:
         self.told.append(_response(response, member, source))
 
     def _crash(self, member: int) -> None:
+        self.unanswered = [waiting for waiting in self.unanswered if member not in waiting[::2]]
         self.players[member].crash()
 
     def _snapshot(self, member: int) -> None:
@@ -249,7 +260,10 @@ def _members(servers: Sequence[ClusterServer]) -> str:
 
 
 def _request(request: Request) -> str:
-    head = f"{request.source}→{request.destination} {_NAMES[request.type]} t={request.term}"
+    head = f"{request.source}→{request.destination} {_NAMES[request.type]}"
+    if request.type is READ:
+        return head
+    head += f" t={request.term}"
     last = f"{request.last_log_index}/{request.last_log_term}"
     if request.type is SNAPSHOT:
         piece = decode_snapshot_sync_request(request.entries[0].value)

@@ -250,7 +250,7 @@ def test_log_whose_terms_fall_or_are_of_the_future_is_refused(
     assert player.picture == before
 
 
-@pytest.mark.parametrize("kind", [k for k in MessageType if k not in (1, 3, 5, 12, 14, 20, 28)])
+@pytest.mark.parametrize("kind", [k for k in MessageType if k not in (1, 3, 5, 12, 14, 20, 28, 30)])
 def test_message_that_is_no_request_of_the_core_is_refused_and_changes_nothing(kind: MessageType) -> None:
     player = Player(1, [1])
     before = player.picture

@@ -46,6 +46,12 @@ def _follower() -> Player:
     return player
 
 
+def _reading_follower() -> Player:
+    player = _follower()
+    player.read(2)
+    return player
+
+
 def _voter() -> Player:
     player = Player(1, LOG, extensions=ALL)
     player.slow_disk = True
@@ -85,6 +91,14 @@ def _leader() -> Player:
     player.accept()
     player.propose(b"on its way")
     player.read(2)
+    return player
+
+
+def _asked_leader() -> Player:
+    """Reads of its own and of followers wait, before an entry of its term is committed."""
+    player = _new_leader()
+    player.read(2)
+    player.ask_index(3)
     return player
 
 
@@ -129,12 +143,14 @@ STATES: list[Callable[[], Player]] = [
     _joiner,
     _alone,
     _follower,
+    _reading_follower,
     _voter,
     _receiver,
     _polling,
     _standing,
     _new_leader,
     _leader,
+    _asked_leader,
     _handing_over,
     _inviting,
     _packing,

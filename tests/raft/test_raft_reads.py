@@ -1,12 +1,18 @@
-"""Linearizable reads without an entry (Raft §8, thesis 6.4)."""
+"""Linearizable reads without an entry, at the leader and at followers (Raft §8, thesis 6.4, D5)."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Change, Role
-from tests.raft.playbook import Player
+from garlicfarm.raft.reads import READ_INDEX
+from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
+from tests.raft.playbook import ALL, APPEND, READ, Player
+
+READ_RESPONSE = MessageType.READ_INDEX_RESPONSE
 
 
 def _leader(size: int = 3) -> Player:
@@ -213,3 +219,236 @@ def test_joining_server_confirms_no_read() -> None:
     assert not player.reads
     player.accept(peer=3)
     assert player.reads == {5: 1}
+
+
+# ---------------------------------------------------------------------- a follower asks its leader
+
+
+def _follower() -> Player:
+    """Member 1 follows member 2 in term 1."""
+    player = Player(extensions=ALL)
+    player.append(1)
+    return player
+
+
+def _asked(player: Player) -> tuple[int, Request]:
+    """The one request that the read led to, and its seq."""
+    sent = player.sent()
+    assert len(sent) == 1
+    return sent[0][1], sent[0][2]
+
+
+def test_follower_asks_its_leader_for_the_index() -> None:
+    player = _follower()
+    player.read(token=5)
+    seq, request = _asked(player)
+    assert request == Request(READ, 1, 2)
+    assert not player.reads
+    player.hear(seq, Response(READ_RESPONSE, 2, 2, 1, 8, True))
+    assert player.reads == {5: 7}
+
+
+def test_follower_with_a_slow_disk_asks_at_once() -> None:
+    """The request says nothing that could be forgotten, no term in particular."""
+    player = _follower()
+    player.slow_disk = True
+    player.append(2)
+    player.read(token=5)
+    assert [request.type for _, _, request in player.requests] == [READ]
+
+
+def test_each_read_of_a_follower_has_a_request_of_its_own() -> None:
+    """An index that was asked for before says nothing of what was committed since."""
+    player = _follower()
+    player.read(token=5)
+    seq, _ = _asked(player)
+    player.read(token=6)
+    later, _ = _asked(player)
+    player.hear(seq, Response(READ_RESPONSE, 2, 2, 1, 8, True))
+    assert player.reads == {5: 7}
+    player.hear(later, Response(READ_RESPONSE, 2, 2, 1, 9, True))
+    assert player.reads == {5: 7, 6: 8}
+
+
+def test_read_is_refused_where_the_leader_lacks_the_extension() -> None:
+    player = _follower()
+    player.node.extensions(2, ALL - {READ_INDEX})
+    with pytest.raises(ProposalDropped, match="not-leader"):
+        player.read()
+    assert not player.requests
+    player.append(2, source=3)  # the extensions are those of the leader, not of a former one
+    player.read()
+    assert [peer for peer, _, _ in player.requests] == [3]
+
+
+def test_read_is_refused_where_no_leader_is_known() -> None:
+    player = _follower()
+    player.ask_vote(9, (9, 9), ordered=True)
+    with pytest.raises(ProposalDropped, match="not-leader"):
+        player.read()
+
+
+def test_read_that_the_leader_refuses_has_no_index() -> None:
+    player = _follower()
+    player.read(token=5)
+    seq, _ = _asked(player)
+    player.hear(seq, Response(READ_RESPONSE, 2, NO_LEADER, 1, 0, False))
+    assert player.reads == {5: None}
+
+
+def test_read_whose_request_is_lost_has_no_index() -> None:
+    player = _follower()
+    player.read(token=5)
+    player.lose()
+    assert player.reads == {5: None}
+
+
+def test_reads_of_a_follower_whose_leader_cannot_be_reached_at_all_have_no_index() -> None:
+    player = _follower()
+    player.read(token=5)
+    player.read(token=6)
+    player.node.report_unreachable(3, None)
+    player.turn()
+    assert not player.reads
+    player.node.report_unreachable(2, None)
+    player.turn()
+    assert player.reads == {5: None, 6: None}
+
+
+def _another_leads(player: Player) -> None:
+    player.append(2, source=3)
+
+
+def _the_same_leads_again(player: Player) -> None:
+    player.append(2, source=2)
+
+
+def _a_later_term_begins(player: Player) -> None:
+    player.ask_vote(2, (9, 9), source=3, ordered=True)
+
+
+def _the_leader_is_silent(player: Player) -> None:
+    player.doubt()
+
+
+def _it_is_told_to_stand(player: Player) -> None:
+    player.order(1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _another_leads,
+        _the_same_leads_again,
+        _a_later_term_begins,
+        _the_leader_is_silent,
+        _it_is_told_to_stand,
+    ],
+)
+def test_read_of_a_follower_ends_at_once_with_the_leader_that_was_asked(
+    change: Callable[[Player], None],
+) -> None:
+    player = _follower()
+    player.read(token=5)
+    seq, _ = _asked(player)
+    change(player)
+    assert player.reads == {5: None}
+    player.hear(seq, Response(READ_RESPONSE, 2, 2, 1, 8, True))
+    assert player.reads == {5: None}
+
+
+def test_index_of_an_earlier_term_does_not_count() -> None:
+    """It comes with the news of the later term, in one turn."""
+    player = _follower()
+    player.read(token=5)
+    seq, _ = _asked(player)
+    player.node.step(Request(APPEND, 2, 1, 2), 1)
+    player.node.answered(seq, Response(READ_RESPONSE, 2, 2, 1, 8, True))
+    player.turn()
+    assert player.reads == {5: None}
+
+
+def test_index_of_a_later_term_does_not_count() -> None:
+    player = _follower()
+    player.read(token=5)
+    seq, _ = _asked(player)
+    player.hear(seq, Response(READ_RESPONSE, 2, 2, 2, 8, True))
+    assert player.reads == {5: None}
+    assert (player.node.term, player.node.leader) == (2, 0)
+
+
+# ---------------------------------------------------------------------- a leader is asked
+
+
+def test_leader_answers_a_follower_once_a_majority_confirms() -> None:
+    player = _leader()
+    player.propose(b"x")
+    before = player.sent()
+    assert player.ask_index() is None
+    for _, seq, request in before[:1]:  # sent before it was asked: it commits, and confirms nothing
+        player.answer(seq, request, 3)
+    assert player.commit == 2
+    assert player.token not in player.responses
+    player.accept(peer=2)
+    assert player.responses[player.token] == Response(READ_RESPONSE, 1, 1, 1, 2, True)
+    assert not player.reads
+
+
+def test_leader_answers_with_the_commit_index_of_the_moment_it_was_asked_in() -> None:
+    player = _leader()
+    player.ask_index()
+    token = player.token
+    player.propose(b"x")
+    player.accept(peer=2)
+    player.accept(peer=2)
+    assert player.commit == 2
+    response = player.responses[token]
+    assert response is not None
+    assert response.next_index == 2
+
+
+def test_new_leader_answers_only_once_an_entry_of_its_term_is_committed() -> None:
+    player = Player(1, [1, 1], commit=0).lead()
+    player.lose()
+    player.ask_index(source=3)
+    player.wait(50)
+    player.refuse(2)  # that confirms that it leads
+    assert player.token not in player.responses
+    player.accept(peer=2)
+    assert player.commit == 3
+    assert player.responses[player.token] == Response(READ_RESPONSE, 1, 1, 2, 4, True)
+
+
+def test_leader_without_a_majority_answers_an_empty_client_request_and_no_follower() -> None:
+    player = _leader(5)
+    hello = player.post()
+    assert hello is not None
+    assert hello.accepted
+    player.ask_index()
+    for _ in range(3):
+        player.wait(50)
+        player.accept(peer=2)
+    assert player.token not in player.responses
+    player.wait(101)
+    assert player.node.role is Role.FOLLOWER
+    assert player.responses[player.token] == Response(READ_RESPONSE, 1, NO_LEADER, 1, 0, False)
+
+
+def test_leader_that_another_one_replaced_refuses_and_names_it() -> None:
+    player = _leader()
+    player.ask_index()
+    token, waiting = player.token, player.sent()
+    player.append(2, (1, 1), source=3)
+    assert player.responses[token] == Response(READ_RESPONSE, 1, 3, 2, 0, False)
+    for _, seq, request in waiting:
+        player.answer(seq, request, 2)
+    assert player.responses[token] == Response(READ_RESPONSE, 1, 3, 2, 0, False)
+
+
+def test_member_that_does_not_lead_refuses_and_names_the_leader_that_it_knows() -> None:
+    player = Player(extensions=ALL)
+    assert player.ask_index() == Response(READ_RESPONSE, 1, NO_LEADER, 0, 0, False)
+    player.append(1, source=3)
+    assert player.ask_index() == Response(READ_RESPONSE, 1, 3, 1, 0, False)
+    player.campaign()
+    assert player.ask_index() == Response(READ_RESPONSE, 1, NO_LEADER, 2, 0, False)

@@ -95,6 +95,8 @@ class Cluster(RuleBasedStateMachine):
         asker, answerer, token, seq, process = answer
         sender = self.stage[asker]
         response = answerer.responses.get(token)
+        if response is None and not lost:
+            return  # it has to wait still
         if lost:
             sender.node.report_unreachable(answerer.id, seq)
             sender.turn()
@@ -117,6 +119,8 @@ class Cluster(RuleBasedStateMachine):
                 response = receiver.responses.get(receiver.token)
                 if response is not None:
                     sender.hear(seq, response)
+                else:
+                    self.answers.append((sender.id, receiver, receiver.token, seq, id(sender.node)))
 
     @rule(member=MEMBERS, other=MEMBERS)
     def campaign(self, member: int, other: int) -> None:

@@ -41,8 +41,9 @@ CARRIES: dict[int, tuple[set[ValueType], bool]] = {
     16: ({CHUNK}, True),
     20: (set(), False),
     28: (set(), False),
+    30: (set(), False),
 }
-RESPONSES = [2, 4, 7, 9, 11, 13, 15, 17, 21, 29]
+RESPONSES = [2, 4, 7, 9, 11, 13, 15, 17, 21, 29, 31]
 SINGLE = [number for number, (_, single) in CARRIES.items() if single]
 EMPTY = [number for number, (kinds, _) in CARRIES.items() if not kinds]
 
@@ -245,7 +246,7 @@ def test_more_entries_than_allowed_are_refused_though_small() -> None:
 # Bad requests: each is refused with nothing more than the header that shows the fault
 
 
-@pytest.mark.parametrize("number", [0, 18, 19, 22, 30, 71, 255])
+@pytest.mark.parametrize("number", [0, 18, 19, 22, 32, 71, 255])
 def test_request_of_an_unknown_type_is_refused(number: int) -> None:
     assert str(refuse(header(number, 0))) == f"type {number} is unknown (request header)"
 
