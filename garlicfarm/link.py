@@ -40,10 +40,14 @@ CONNECTION_ERRORS = (
 """What a broken peer or path can raise: each costs its connection and nothing else."""
 
 HINT = "leader-hint"
-EXTENSIONS = {"pre-vote": "1", "timeout-now": "1", HINT: "1"}
+EXTENSIONS = {"pre-vote": "1", "timeout-now": "1", "read-index": "1", HINT: "1"}
 """What members offer each other, name and version (D5)."""
 
-_NEEDED = {MessageType.PRE_VOTE_REQUEST: "pre-vote", MessageType.TIMEOUT_NOW_REQUEST: "timeout-now"}
+_NEEDED = {
+    MessageType.PRE_VOTE_REQUEST: "pre-vote",
+    MessageType.TIMEOUT_NOW_REQUEST: "timeout-now",
+    MessageType.READ_INDEX_REQUEST: "read-index",
+}
 
 ATTEMPTS = 3
 """How many streams share the time to be let in: one that leads nowhere costs a third of it, not all."""
@@ -306,17 +310,8 @@ def _first(group: BaseExceptionGroup[Exception]) -> Exception:
     return error
 
 
-class _Call:
-    __slots__ = ("done", "response", "sent")
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.response: Response | None = None
-        self.sent = False
-
-
 class Caller:
-    """Calls over a `Link`, one awaiting task each. Arguments as for `Link`."""
+    """Calls over a `Link`, each with an answer of its own. Arguments as for `Link`."""
 
     def __init__(
         self,
@@ -328,7 +323,7 @@ class Caller:
         connect_timeout_s: float | None = None,
         lazy: bool = False,
     ) -> None:
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, Callable[[Response | None, bool], None]] = {}
         self._next_tag = 0
         self._error: Exception | None = None
         self._link = Link(
@@ -347,6 +342,14 @@ class Caller:
         """Keep the connection up until cancelled."""
         await self._link.run()
 
+    def start(self, request: Request, done: Callable[[Response | None, bool], None]) -> int:
+        """Send a request. ``done(answer, sent)`` is called once, perhaps before this returns: without an
+        answer, ``sent`` says whether any of it may have reached the server. Returns a number of its own."""
+        self._next_tag = tag = self._next_tag + 1
+        self._calls[tag] = done
+        self._link.send(tag, request)
+        return tag
+
     async def call(self, request: Request) -> Response:
         """Send a request and wait for its answer.
 
@@ -354,30 +357,33 @@ class Caller:
         being certainly not sent: `TransportError`, `AuthError`, `RemoteProtocolError`. Cancelled, the
         request may or may not take effect.
         """
-        self._next_tag = tag = self._next_tag + 1
-        call = self._calls[tag] = _Call()
+        ended, response, sent = trio.Event(), None, False
+
+        def done(answer: Response | None, may_be_sent: bool) -> None:
+            nonlocal response, sent
+            response, sent = answer, may_be_sent
+            ended.set()
+
+        tag = self.start(request, done)
         try:
-            self._link.send(tag, request)
-            await call.done.wait()
+            await ended.wait()
         finally:
-            del self._calls[tag]
-        if call.response is not None:
-            return call.response
-        if call.sent:
+            self._calls.pop(tag, None)
+        if response is not None:
+            return response
+        if sent:
             raise OutcomeUnknown("the connection broke before the answer came")
         if isinstance(self._error, GarlicFarmError):
             raise self._error
         raise UnreachableError(f"not connected: {self._error}")
 
     def _answered(self, tag: int, response: Response) -> None:
-        if call := self._calls.get(tag):
-            call.response = response
-            call.done.set()
+        if done := self._calls.pop(tag, None):
+            done(response, True)
 
     def _failed(self, tag: int, sent: bool) -> None:
-        if call := self._calls.get(tag):
-            call.sent = sent
-            call.done.set()
+        if done := self._calls.pop(tag, None):
+            done(None, sent)
 
     def _changed(self, error: Exception | None) -> None:
         self._error = error

@@ -48,11 +48,11 @@ class FarmView(EntrySource, Protocol):
         """Append an administrative entry (D16) on behalf of ``user``, who is an admin; like `post`."""
 
     async def read_index(self) -> int:
-        """Return an index that is applied here, once a majority has confirmed that this node led after it was
-        asked: what is read now holds all that was acknowledged before.
+        """Return an index that is applied here, once a majority has confirmed the leader that named it: what
+        is read now holds all that was acknowledged before.
 
-        `NotLeader`, `NoQuorum` (no majority in time), `DiskHangs`, `ProposalDropped` (too many wait). Ends by
-        itself.
+        `NotLeader` (the leader gave this node none), `NoQuorum` (no majority in time), `DiskHangs`,
+        `ProposalDropped` (too many wait). Ends by itself.
         """
 
     def state(self) -> tuple[int, bytes]:

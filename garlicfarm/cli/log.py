@@ -57,7 +57,7 @@ def post(options: Options, file: BinaryIO) -> None:
 @click.option(
     "--linearizable",
     is_flag=True,
-    help="From the leader, which makes sure that nothing acknowledged before is missing.",
+    help="Have a majority confirm first that nothing acknowledged before is missing.",
 )
 @shared_options("config", "node", "farm", "user", "tls", "timeout")
 def tail(options: Options, follow: bool, after: int | None, linearizable: bool) -> None:

@@ -210,12 +210,12 @@ class AdminClient:
         :param limit: 1 … 20,000: how many indexes further it goes at most. A page also ends after some
             8 MiB, and where the answer broke off.
         :param wait_s: how long the node waits for an entry where there is none, 0 … 30.
-        :param linearizable: the commit index is not below any that was acknowledged before the call. Only
-            the leader answers, once a majority has confirmed that it leads; a node sends the question on to
-            it where it knows its admin URL, so give the URLs of all.
+        :param linearizable: the commit index is not below any that was acknowledged before the call. A node
+            answers once a majority has confirmed its leader. One that gets no index from the leader names the
+            leader's admin URL where it knows it, and the client asks there: give the URLs of all.
         :raises Compacted: they are gone; `state` is where to start.
-        :raises NotLeader: or `NoQuorum`, of a linearizable read: none of them leads now; try again.
-        :raises ProposalDropped: too many linearizable reads wait at the leader; try again.
+        :raises NotLeader: or `NoQuorum`, of a linearizable read: no majority confirms it now; try again.
+        :raises ProposalDropped: too many linearizable reads wait at the node; try again.
         """
         params = {
             "after": str(after),

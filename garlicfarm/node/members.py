@@ -252,10 +252,10 @@ class Members:
             return None
         self._tell(member)
         kind, leader = MessageType(request.type + 1), farm.leader_id or NO_LEADER
-        client = request.type is MessageType.CLIENT_REQUEST
-        if client:
+        if request.type is MessageType.CLIENT_REQUEST:
             kind = MessageType.APPEND_ENTRIES_RESPONSE
-        return Response(kind, farm.node_id, leader if client else member, farm.raw.term, 0, False)
+        asks_leader = request.type in (MessageType.CLIENT_REQUEST, MessageType.READ_INDEX_REQUEST)
+        return Response(kind, farm.node_id, leader if asks_leader else member, farm.raw.term, 0, False)
 
     def told_to_leave(self) -> None:
         """The leader says that this member is removed."""

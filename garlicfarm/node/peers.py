@@ -1,4 +1,5 @@
-"""The connections to the other members: one for Raft, and one for ClientRequests while it is needed."""
+"""The connections to the other members: one for Raft, and one for what waits for a majority (ClientRequests
+and ReadIndexRequests, D8) while it is needed."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import trio
 
 from garlicfarm.handshake import Established
 from garlicfarm.link import Backoff, Caller, Link
-from garlicfarm.wire.messages import ClusterServer, Request, Response
+from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Response
 
 __all__ = ["Peers"]
 
@@ -186,8 +187,16 @@ class Peers:
         peer = self._peers.get(member)
         if peer is None:
             self._unreachable(member, seq)
+        elif request.type is MessageType.READ_INDEX_REQUEST:
+            peer.caller.start(request, partial(self._read_answered, member, seq))
         else:
             peer.link.send(seq, request)
+
+    def _read_answered(self, member: int, seq: int, response: Response | None, sent: bool) -> None:
+        if response is not None:
+            self._answered(seq, response)
+        else:
+            self._unreachable(member, seq)
 
     async def call(self, member: int, request: Request) -> Response | None:
         """Send a ClientRequest on the member's other connection; None if it is no peer of ours.

@@ -17,7 +17,7 @@ MAX_PENDING_READS = 4096
 
 
 class _Read:
-    """``done`` is set once the core confirmed ``index``, or leads no more (None)."""
+    """``done`` is set once ``index`` is confirmed, or cannot be (None)."""
 
     __slots__ = ("done", "index")
 
@@ -27,7 +27,7 @@ class _Read:
 
 
 class Reads:
-    """Those that wait for the core of a member that leads."""
+    """Those that wait for the core, which leads, or asks its leader (D5)."""
 
     def __init__(self, farm: Farm) -> None:
         self._farm = farm
@@ -36,13 +36,13 @@ class Reads:
     async def index(self) -> int:
         """An index that is applied here, not below any that was acknowledged before the call.
 
-        Raises `NotLeader`: this member does not lead, or ceased to while it waited; `NoQuorum`: no majority
-        has confirmed it in time; `DiskHangs`: it cannot be applied here now; `ProposalDropped`: too many wait
-        already. Cancelled: it had no effect.
+        Raises `NotLeader`: this member does not lead, or ceased to, and its leader gave no index, or one that
+        is not applied here in time; `NoQuorum`: it leads, and no majority has confirmed that in time, or the
+        index is not applied in time; `DiskHangs`: it cannot be applied here now; `ProposalDropped`: too many
+        wait already. Cancelled: it had no effect.
         """
         farm = self._farm
         farm.disk.must_answer()
-        farm.members.must_lead()
         if len(self._asked) >= MAX_PENDING_READS:
             raise ProposalDropped("too-many-reads")
         token, read = farm.next_token(), _Read()
@@ -53,7 +53,6 @@ class Reads:
             if read.index is not None:
                 while farm.applied_index < read.index:
                     farm.disk.must_answer()
-                    farm.members.must_lead()
                     await farm.wait_progress()
                 return read.index
         farm.disk.must_answer()
@@ -65,7 +64,7 @@ class Reads:
     def _ask(self, token: int) -> None:
         try:
             self._farm.raw.read_index(token)
-        except ProposalDropped:  # it leads no more
+        except ProposalDropped:  # it does not lead, and has no leader to ask
             self.settle(token, None)
 
     def settle(self, token: int, index: int | None) -> None:

@@ -43,6 +43,7 @@ _MEMBER_REQUESTS = {
     MessageType.LEAVE_CLUSTER_REQUEST: "",
     MessageType.PRE_VOTE_REQUEST: "pre-vote",
     MessageType.TIMEOUT_NOW_REQUEST: "timeout-now",
+    MessageType.READ_INDEX_REQUEST: "read-index",
 }
 
 

@@ -181,6 +181,7 @@ BAD = [
             (T.SYNC_LOG_REQUEST, 2),
             (T.LEAVE_CLUSTER_REQUEST, 2),
             (T.INSTALL_SNAPSHOT_REQUEST, 1),
+            (T.READ_INDEX_REQUEST, 1),
         ]
     ),
     Bad("all-entries-of-0xffffffff-bytes", "malformed", header(T.APPEND_ENTRIES_REQUEST, size=0xFFFFFFFF)),
@@ -232,6 +233,10 @@ BAD = [
     Bad("source-of-the-node-itself", "source", header(T.REQUEST_VOTE_REQUEST, source=1)),
     Bad("destination-of-another", "destination", header(T.REQUEST_VOTE_REQUEST, destination=3)),
     Bad("destination-of-nobody", "destination", header(T.APPEND_ENTRIES_REQUEST, destination=0)),
+    *(
+        Bad(f"{kind.name.lower()}-without-its-extension", "not-served", header(kind))
+        for kind in (T.PRE_VOTE_REQUEST, T.TIMEOUT_NOW_REQUEST, T.READ_INDEX_REQUEST)
+    ),
     Bad("vote-asked-for-by-nobody", "not-served", header(T.REQUEST_VOTE_REQUEST, source=0)),
     Bad("term-beyond-all", "protocol", header(T.APPEND_ENTRIES_REQUEST, 2**64 - 1)),
     Bad("entry-of-a-later-term", "protocol", encode_request(request(T.APPEND_ENTRIES_REQUEST, 2, ONE))),
@@ -247,6 +252,8 @@ async def test_bad_message_costs_its_connection_is_counted_and_changes_nothing(
         for bad in BAD:
             if place is plain and bad.name == "source-of-another":
                 continue  # it is trusted there
+            if place is secured and bad.name.endswith("without-its-extension"):
+                continue  # all are in force there
             reason = bad.reason
             if place is secured and bad.name == "vote-asked-for-by-nobody":
                 reason = "source"

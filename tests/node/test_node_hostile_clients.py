@@ -259,6 +259,10 @@ async def client_asks_for_a_vote(farm: Cluster) -> None:
     await closes(await farm.login(source=EVIL), encode_request(vote(0, term=99)))
 
 
+async def client_asks_for_an_index(farm: Cluster) -> None:
+    await closes(await farm.login(source=EVIL), encode_request(Request(MessageType.READ_INDEX_REQUEST, 0, 1)))
+
+
 async def client_appends(farm: Cluster) -> None:
     await closes(await farm.login(source=EVIL), encode_request(append(99, source=0)))
 
@@ -336,6 +340,7 @@ INSIDE: list[Attack] = [
     silence_inside_a_message,
     end_inside_a_message,
     client_asks_for_a_vote,
+    client_asks_for_an_index,
     client_appends,
     client_speaks_as_member,
     client_adds_a_server,

@@ -12,8 +12,8 @@ from garlicfarm.errors import UnreachableError
 from garlicfarm.handshake import Established
 from garlicfarm.link import Backoff
 from garlicfarm.node.peers import Peers
-from garlicfarm.wire import encode_request
-from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request
+from garlicfarm.wire import encode_request, encode_response
+from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request, Response
 
 Clock = trio.testing.MockClock
 
@@ -32,14 +32,16 @@ class Network:
         self.dialled: list[tuple[int, str]] = []
         self.changes: list[tuple[int, str]] = []
         self.unreachable: list[tuple[int, int]] = []
+        self.answers: list[tuple[int, int]] = []
         self.streams: dict[str, trio.abc.Stream] = {}
+        self.extensions: frozenset[str] = frozenset()
         self.peers = Peers(
             1,
             self.dial,
             timeout_s=2,
             call_timeout_s=4,
             backoff=Backoff(lambda: 0.5, longest_s=1),
-            answered=lambda seq, response: None,
+            answered=lambda seq, response: self.answers.append((seq, response.next_index)),
             unreachable=lambda member, seq: self.unreachable.append((member, seq)),
             extensions=lambda member, names: None,
             changed=self.changed,
@@ -57,7 +59,7 @@ class Network:
         if endpoint not in self.up:
             raise UnreachableError("refused")
         ours, self.streams[endpoint] = trio.testing.memory_stream_pair()
-        return Established(ours, "farm", "1", frozenset(), None, None, b"")
+        return Established(ours, "farm", "1", self.extensions, None, None, b"")
 
     async def follow(self, *servers: str) -> None:
         self.peers.follow(configuration(*servers).servers)
@@ -66,6 +68,10 @@ class Network:
 
 def vote(member: int) -> Request:
     return Request(MessageType.REQUEST_VOTE_REQUEST, 1, member, 1)
+
+
+def read(member: int) -> Request:
+    return Request(MessageType.READ_INDEX_REQUEST, 1, member)
 
 
 async def ended(stream: trio.abc.Stream) -> bool:
@@ -138,6 +144,51 @@ async def test_removed_member_is_let_go_and_what_is_sent_to_it_fails(
         assert network.unreachable == [(2, 9)]
         assert await network.peers.call(2, vote(2)) is None
         nursery.cancel_scope.cancel()
+
+
+async def test_read_that_waits_holds_up_no_vote_since_it_has_another_connection(
+    autojump_clock: Clock,
+) -> None:
+    network = Network("a")
+    network.extensions = frozenset({"read-index"})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(network.peers.run)
+        await network.follow("1@x", "2@a")
+        raft = network.streams["a"]
+        network.peers.send(2, 7, read(2))
+        network.peers.send(2, 8, vote(2))
+        await trio.testing.wait_all_tasks_blocked()
+        reads = network.streams["a"]
+        assert reads is not raft
+        assert await reads.receive_some() == encode_request(read(2))
+        assert await raft.receive_some() == encode_request(vote(2))
+        await raft.send_all(encode_response(Response(MessageType.REQUEST_VOTE_RESPONSE, 2, 1, 1, 0, True)))
+        await trio.testing.wait_all_tasks_blocked()
+        assert network.answers == [(8, 0)]
+        await reads.send_all(encode_response(Response(MessageType.READ_INDEX_RESPONSE, 2, 2, 1, 5, True)))
+        await trio.testing.wait_all_tasks_blocked()
+        assert network.answers == [(8, 0), (7, 5)]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("why", ["not in force", "no answer", "cut", "removed", "gone"])
+async def test_read_that_gets_no_answer_has_failed_once(why: str, autojump_clock: Clock) -> None:
+    network = Network("a")
+    network.extensions = frozenset() if why == "not in force" else frozenset({"read-index"})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(network.peers.run)
+        await network.follow("1@x", *(["2@a"] if why != "gone" else []))
+        network.peers.send(2, 7, read(2))
+        await trio.testing.wait_all_tasks_blocked()
+        if why == "cut":
+            await network.streams["a"].aclose()
+        elif why == "removed":
+            await network.follow("1@x")
+        await trio.sleep(10)
+        assert network.unreachable == [(2, 7)]
+        assert not network.answers
+        nursery.cancel_scope.cancel()
+    assert network.unreachable == [(2, 7)]
 
 
 async def test_sign_of_life_ends_the_wait_before_the_next_attempt(autojump_clock: Clock) -> None:
