@@ -108,7 +108,7 @@ class Proposer:
 
 
 class Reader:
-    """Reads, from whoever takes itself for the leader."""
+    """Reads, from a member that takes itself for the leader, or from any other one."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
@@ -119,17 +119,17 @@ class Reader:
         if not cluster.faults.read_ms:
             return
         cluster.world.at(cluster.world.around(cluster.faults.read_ms) + 1, self.act)
-        leading = [m for m in cluster.leading() if not cluster.is_paused(m.id)]
-        if not leading:
+        running = [m for m in cluster.members.values() if m.node is not None and not cluster.is_paused(m.id)]
+        leading = [m for m in running if m.leads]
+        if not running:
             return
-        member = cluster.rng.choice(leading)
-        assert member.node is not None
+        member = cluster.rng.choice(leading if leading and cluster.world.chance(0.5) else running)
         self._reads += 1
-        read = self._reads
+        read, what = self._reads, "reads" if member.leads else "follower_reads"
         cluster.observer.reads.begin(read)
 
         def done(index: int) -> None:
-            cluster.counts["reads"] += 1
+            cluster.counts[what] += 1
             cluster.observer.reads.done(read, index, member.applied)
 
         def then(index: Any) -> None:
@@ -140,7 +140,7 @@ class Reader:
             else:
                 member.until_applied.append((index, lambda: done(index)))
 
-        cluster.ask(member, member.node.read_index, then=then)
+        cluster.read_index(member, then)
 
 
 class Administrator:

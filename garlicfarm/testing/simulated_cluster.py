@@ -34,7 +34,8 @@ from garlicfarm.wire.messages import (
 __all__ = ["Caller", "Outcome", "SimulatedCluster"]
 
 RPC_TIMEOUT_MS = 400
-PRE_VOTE, TIMEOUT_NOW = "pre-vote", "timeout-now"
+ANSWER_TIMEOUT_MS = 1_000
+PRE_VOTE, TIMEOUT_NOW, READ_INDEX = EXTENSIONS = ("pre-vote", "timeout-now", "read-index")
 ORDERED = 2**64 - 1
 _BRINGING_IN = (MessageType.JOIN_CLUSTER_REQUEST, MessageType.SYNC_LOG_REQUEST)
 _NOBODY = Configuration(0, 0)
@@ -103,7 +104,7 @@ class SimulatedCluster:
     def join(self, member_id: int, genesis: Configuration = _NOBODY) -> SimulatedMember:
         """A new process with an empty store, started."""
         plain = self.world.chance(self.faults.plain)
-        member = SimulatedMember(member_id, genesis, frozenset(() if plain else (PRE_VOTE, TIMEOUT_NOW)))
+        member = SimulatedMember(member_id, genesis, frozenset(() if plain else EXTENSIONS))
         member.set_clock(self.world.now, self.rng.randint(*self.faults.rates))
         self.members[member_id] = member
         self.start(member)
@@ -363,19 +364,36 @@ class SimulatedCluster:
     # ------------------------------------------------------------------ messages
 
     def _request(self, member: SimulatedMember, node: RawNode, peer: int, seq: int, request: Request) -> None:
-        """Send on the connection to ``peer``; if there is none, try to make one, but not all the time."""
-        connection = member.links.get(peer)
+        connection = self._connect(member, node, peer, request.type is MessageType.READ_INDEX_REQUEST)
+        if connection is None:
+            self.world.at(self.world.now, self._unreachable, member, member.generation, peer, seq)
+        else:
+            self.network.send(connection, seq, request)
+
+    def _connect(
+        self, member: SimulatedMember, node: RawNode, peer: int, reads: bool = False
+    ) -> Connection | None:
+        """The connection to ``peer``, the one for ``reads`` or the other; if there is none, try to make one,
+        but not all the time."""
+        connection = member.links.get((peer, reads))
         if connection is None or connection.closed[CLIENT]:
             now, ways = self.world.now, {(member.id, peer), (peer, member.id)}
             other = self.members[peer]
             if now >= member.retry_at.get(peer, 0) and (other.node is None or ways & self.network.blocked):
                 member.retry_at[peer] = self.world.around(30) + 1
             if now < member.retry_at.get(peer, 0):
-                self.world.at(now, self._unreachable, member, member.generation, peer, seq)
-                return
-            connection = member.links[peer] = self.network.connect(member.id, peer, RPC_TIMEOUT_MS)
+                return None
+            timeout_ms = ANSWER_TIMEOUT_MS if reads else RPC_TIMEOUT_MS
+            connection = member.links[peer, reads] = self.network.connect(member.id, peer, timeout_ms)
             node.extensions(peer, member.extensions & other.extensions)
-        self.network.send(connection, seq, request)
+        return connection
+
+    def read_index(self, member: SimulatedMember, then: Callable[[Any], None]) -> str:
+        """A linearizable read; as a node does, a follower keeps a connection to its leader. As `ask`."""
+        assert member.node is not None
+        if member.node.leader not in (0, member.id):
+            self._connect(member, member.node, member.node.leader)
+        return self.ask(member, member.node.read_index, then=then)
 
     def _failed(self, connection: Connection, tags: list[Any]) -> None:
         if connection.client < 0:
@@ -444,5 +462,7 @@ def _needs(request: Request) -> frozenset[str]:
     """The extension that a request is part of (D5)."""
     if request.type is MessageType.PRE_VOTE_REQUEST:
         return frozenset((PRE_VOTE,))
+    if request.type is MessageType.READ_INDEX_REQUEST:
+        return frozenset((READ_INDEX,))
     ordered = request.type is MessageType.REQUEST_VOTE_REQUEST and request.commit_index == ORDERED
     return frozenset((TIMEOUT_NOW,) if ordered or request.type is MessageType.TIMEOUT_NOW_REQUEST else ())

@@ -40,7 +40,7 @@ class SimulatedMember:
         self.answers: dict[int, tuple[Connection, list[Any]]] = {}  # by token of `step`
         self.waiting: dict[int, Callable[[Any], None]] = {}  # by token of a proposal or read
         self.until_applied: list[tuple[int, Callable[[], None]]] = []
-        self.links: dict[int, Connection] = {}
+        self.links: dict[tuple[int, bool], Connection] = {}  # by peer; True: for reads, which wait
         self.retry_at: dict[int, int] = {}
 
     def __str__(self) -> str:

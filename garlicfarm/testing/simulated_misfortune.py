@@ -46,7 +46,8 @@ class Misfortune:
             side = [other for other in cluster.members if rng.random() < 0.5]
             cluster.separate(side, [other for other in cluster.members if other not in side])
         elif kind == "isolate_leader":
-            cluster.separate([member.id], others)
+            with_it = rng.sample(others, rng.randint(0, max(len(others) - 1, 0) // 2))  # a minority for sure
+            cluster.separate([member.id, *with_it], [other for other in others if other not in with_it])
         elif others:
             cluster.cut(member.id, rng.choice(others))
 

@@ -16,7 +16,6 @@ from garlicfarm.raft.changes import Changes
 from garlicfarm.raft.core import RawNode
 from garlicfarm.raft.leadership import Leadership
 from garlicfarm.raft.member import Member
-from garlicfarm.raft.reads import Reads
 
 BrokenRule = Callable[[pytest.MonkeyPatch], None]
 
@@ -60,8 +59,33 @@ def votes_for_a_log_behind_its_own(patch: pytest.MonkeyPatch) -> None:
 def reads_without_asking_the_others(patch: pytest.MonkeyPatch) -> None:
     change(
         patch,
-        Reads.begin,
-        ("self._waiting.append(", "self._member.reads.append((token, index)); ("),
+        Leadership.read_index,
+        (
+            "self._reads.begin(",
+            "forwarded or self._member.reads.append((token, max(self._member.commit, self._start)))\n"
+            "    forwarded and self._reads.begin(",
+        ),
+    )
+
+
+def answers_followers_without_asking_the_others(patch: pytest.MonkeyPatch) -> None:
+    change(
+        patch,
+        Leadership.read_index,
+        (
+            "self._reads.begin(",
+            "kind, member = MessageType.READ_INDEX_RESPONSE, self._member\n"
+            "    forwarded and member.respond(token, kind, member.id, member.commit + 1, True)\n"
+            "    forwarded or self._reads.begin(",
+        ),
+    )
+
+
+def followers_read_what_they_have_committed(patch: pytest.MonkeyPatch) -> None:
+    change(
+        patch,
+        RawNode.read_index,
+        ("self._forwarded.begin(token)", "self._member.reads.append((token, self._member.commit))"),
     )
 
 
@@ -92,6 +116,8 @@ EXPECTED: dict[BrokenRule, set[str]] = {
     counts_the_members_of_a_configuration_to_come: {"committed is durable"},
     votes_for_a_log_behind_its_own: {"leader completeness", "committed entries never change"},
     reads_without_asking_the_others: {"reads are linearizable"},
+    answers_followers_without_asking_the_others: {"reads are linearizable"},
+    followers_read_what_they_have_committed: {"reads are linearizable"},
     changes_members_twice_at_once: {"configurations"},
     leads_on_though_removed: {"who is no member does not lead"},
 }
@@ -99,17 +125,23 @@ EXPECTED: dict[BrokenRule, set[str]] = {
 or never is found by directed scripts in tests/raft."""
 
 
+_STALE_LEADERS = {
+    "kinds": ("isolate_leader", "heal"),
+    "every_ms": 250,
+    "read_ms": 5,
+    "rates": (600, 1700),
+    "entries_every_ms": 5,
+}
 FOCUS: dict[BrokenRule, dict[str, Any]] = {
     asks_for_votes_before_fsync: {"kinds": ("crash", "crash_leader"), "every_ms": 100, "disk_ms": 40},
-    reads_without_asking_the_others: {
-        "kinds": ("isolate_leader", "heal"),
-        "every_ms": 250,
-        "read_ms": 5,
-        "rates": (600, 1700),
-        "entries_every_ms": 5,
-    },
+    reads_without_asking_the_others: _STALE_LEADERS,
+    answers_followers_without_asking_the_others: {**_STALE_LEADERS, "plain": 0},
 }
 """Faults that these need to be found soon; any mix finds them in a few of a hundred seeds."""
+
+
+NODES: dict[BrokenRule, int] = {answers_followers_without_asking_the_others: 5}
+"""Of how many members these need a cluster: of three, a leader with a follower is a majority. Else three."""
 
 
 def publishes_beyond_its_lease(patch: pytest.MonkeyPatch) -> None:

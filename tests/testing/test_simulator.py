@@ -33,6 +33,7 @@ def test_twelve_seeds_of_three_nodes_hold_every_invariant_and_heal(first: int) -
     for what in ("ADD", "REMOVE", "SET", "crashes", "cut_messages", "repeated", "restored", "transfers"):
         assert counts[what], what
     assert counts["reads"] > 100
+    assert counts["follower_reads"] > 20
     assert counts["acknowledged"] > 500
 
 
@@ -87,7 +88,7 @@ def test_broken_rule_is_found_within_fifty_seeds(
 
     def run(seed: int) -> Outcome:
         mix = focus and msgspec.structs.replace(Faults.draw(random.Random(seed)), **focus)
-        return Simulation(seed, faults=mix).run()
+        return Simulation(seed, broken_rules.NODES.get(rule, 3), faults=mix).run()
 
     with pytest.raises(Violation) as found:
         _run_seeds(run, 50)
