@@ -69,7 +69,7 @@ class Reads:
             if not member.membership.is_quorum(read.heard):
                 break
             self._waiting.popleft()
-            if read.forwarded:
+            if read.forwarded:  # it rests on what is durable at a majority, and on no write of our own
                 answer = Response(_RESPONSE, member.id, member.id, member.term, read.index + 1, True)
                 member.responses.append((read.token, answer))
             else:
@@ -82,8 +82,8 @@ def refuse(member: Member, token: int, leader: int) -> None:
 
 
 class ForwardedReads:
-    """Those of a follower, which asks its leader (D5). They end with that leader: what is asked of one is not
-    asked of the next one again."""
+    """Those of a follower, which asks its leader (D5). A change of the leader ends them; they are not
+    repeated."""
 
     def __init__(self, member: Member) -> None:
         self._member = member

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from garlicfarm.errors import NotLeader, ProposalDropped
 from garlicfarm.raft import Change, ConfChange
 from garlicfarm.testing.cluster import Cluster, cluster
-from garlicfarm.wire.messages import ClusterServer
+from garlicfarm.wire.messages import ClusterServer, MessageType, Request
 
 
 async def change(nodes: Cluster, kind: Change, server: ClusterServer, *, force: bool = False) -> None:
@@ -59,6 +59,10 @@ async def test_removed_member_is_told_and_ends(autojump_clock: MockClock) -> Non
         told_s = 4 * raft.heartbeat_s
         assert told_s < 2 * raft.election_timeout_max_s, "after which it would end by one word alone"
         await ended(nodes, other, told_s)
+        read = nodes.farm(leader).members.refusal(Request(MessageType.READ_INDEX_REQUEST, other, leader))
+        assert read is not None
+        assert (read.type, read.destination) == (MessageType.READ_INDEX_RESPONSE, leader)
+        assert not read.accepted
         await nodes.post(b"goes on")
         with pytest.raises(ProposalDropped, match="id-used-before"):
             await change(nodes, Change.ADD, ClusterServer(other, f"memory://node{other}:1"))

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from garlicfarm.config import load
-from garlicfarm.errors import ConfigError, TransportError
+from garlicfarm.errors import ConfigError, NotLeader, TransportError
 from garlicfarm.farm.log import LogApplication
 from garlicfarm.handshake import dial_plain
 from garlicfarm.node import serve
@@ -178,6 +178,18 @@ async def test_snapshot_of_a_plain_leader_is_the_applications_state_also_after_a
         await plays.nodes.start(1)
         assert restored == [b"one\ntwo\n"] * 3
         assert plays.nodes.farm().raw.status().first_index == 10
+
+
+async def test_follower_of_a_plain_leader_refuses_a_linearizable_read_and_names_the_leader(
+    tmp_path: Path,
+) -> None:
+    async with played(tmp_path) as plays:
+        answer = await (await plays.dial()).ask(request(APPEND, 3))
+        assert answer is not None
+        assert answer.accepted
+        with trio.fail_after(60), pytest.raises(NotLeader) as refused:
+            await plays.nodes.farm().reads.index()
+        assert (refused.value.leader_id, refused.value.endpoint) == (2, plays.nodes.endpoints[2])
 
 
 async def test_peer_without_a_handshake_is_asked_one_thing_at_a_time(tmp_path: Path) -> None:
