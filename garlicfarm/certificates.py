@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import ipaddress
-import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from garlicfarm.errors import ConfigError, StorageError
+from garlicfarm.identity import write_new_file
 
 __all__ = ["make_certificate", "pin_of", "pin_of_file"]
 
@@ -80,16 +80,7 @@ def make_certificate(
 
 def _write(path: Path, data: bytes, mode: int) -> None:
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        write_new_file(path, data, mode)
     except OSError as exc:
         if isinstance(exc, FileExistsError) and path.exists():
             raise ConfigError([f"{path} is there already; nothing was overwritten"]) from exc

@@ -23,10 +23,13 @@ from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
 
 __all__ = [
     "MAX_MEMBER_ID",
+    "make_private_directory",
     "member_lookup",
     "member_password",
     "read_private_file",
     "read_secret_file",
+    "sync_directory",
+    "write_new_file",
     "write_private_file",
     "write_secret_file",
 ]
@@ -133,21 +136,42 @@ def write_secret_file(path: Path, secret: bytes) -> None:
 
 
 def write_private_file(path: Path, data: bytes) -> None:
-    """Write a new file that holds a secret, mode 0600, durably. An existing file is never overwritten.
+    """Write a new file that holds a secret, mode 0600, durably, and what is missing of the directories above
+    it. An existing file is never overwritten.
 
     :raises ConfigError: the file exists, or cannot be made.
     """
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        write_new_file(path, data, 0o600)
     except FileExistsError as error:
         raise ConfigError([f"{path} exists; a file with a secret is never overwritten"]) from error
     except OSError as error:
         raise ConfigError([f"{path} cannot be written: {error.strerror}"]) from error
-    sync_directory(path.parent)
+
+
+def write_new_file(path: Path, data: bytes, mode: int) -> None:
+    """Write a file that must not exist, durably: no more than ``mode`` whatever the umask, and the whole of
+    it or nothing. Raises `OSError`."""
+    make_private_directory(path.parent)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(path.parent)
+    except BaseException:
+        path.unlink()
+        raise
+
+
+def make_private_directory(directory: Path) -> None:
+    """Make what is missing of a directory and those above it, each mode 0700, durably. Raises `OSError`."""
+    if not directory.is_dir():
+        parent = directory.absolute().parent
+        make_private_directory(parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        sync_directory(parent)
 
 
 def sync_directory(directory: Path) -> None:

@@ -9,7 +9,6 @@ Source: I2P common structures, "Destination", "KeyCertificate"; i2pd and Java I2
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from garlicfarm.errors import ConfigError
 from garlicfarm.farm import base64
-from garlicfarm.identity import read_private_file
+from garlicfarm.identity import read_private_file, write_private_file
 
 __all__ = ["mint_master_key", "read_master_key"]
 
@@ -32,13 +31,7 @@ def mint_master_key(path: Path) -> str:
     seed = secrets.token_bytes(32)
     public = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
     destination = secrets.token_bytes(256 + 96) + public + _CERTIFICATE
-    try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(base64.encode(destination + bytes(256) + seed) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise ConfigError([f"{path} cannot be written: {error.strerror}"]) from error
+    write_private_file(path, f"{base64.encode(destination + bytes(256) + seed)}\n".encode())
     return base64.encode(destination)
 
 

@@ -29,7 +29,12 @@ from garlicfarm.certificates import make_certificate
 from garlicfarm.config import load
 from garlicfarm.config.forms import is_dial_url
 from garlicfarm.errors import ConfigError, StorageError, StorageInUse, StorageMissing
-from garlicfarm.identity import write_secret_file
+from garlicfarm.identity import (
+    make_private_directory,
+    write_new_file,
+    write_private_file,
+    write_secret_file,
+)
 from garlicfarm.storage import DataDirectory, Genesis, create_store, schema
 from garlicfarm.storage.directory import fsync_path
 from garlicfarm.storage.log_store import FILE_NAME
@@ -234,7 +239,7 @@ def _make_node(directory: Path, farm: FarmPlan, node_id: int, member: MemberPlan
     DataDirectory.create(data, node_id)
     password = secrets.token_urlsafe(32)
     UserStore(data / "users").add(LOCAL_USER, "admin", password)
-    _write(data / "local.password", f"{password}\n".encode())
+    write_private_file(data / "local.password", f"{password}\n".encode())
     pin = make_certificate(data / "tls" / "node.crt", data / "tls" / "node.key", endpoint.host)
     endpoint = pinned(endpoint, pin)
     tables: Tables = [
@@ -245,7 +250,7 @@ def _make_node(directory: Path, farm: FarmPlan, node_id: int, member: MemberPlan
         *farm_tables(farm, endpoint, "data", member),
     ]
     head = "# The configuration of one garlicfarm node; `garlicfarm config check` explains it.\nversion = 1\n"
-    _write(directory / CONFIG_NAME, f"{head}{toml_of(tables)}".encode(), mode=0o644)
+    write_new_file(directory / CONFIG_NAME, f"{head}{toml_of(tables)}".encode(), 0o644)
     load(directory / CONFIG_NAME, {})  # the plans are checked where every configuration is
     return endpoint
 
@@ -262,7 +267,7 @@ def make_store(data: Path, farm: FarmPlan, secret: bytes, genesis: Genesis) -> N
     """Make what a node keeps of one farm in its data directory: the farm's secret and key, and the store."""
     write_secret_file(data / _secret_name(farm), secret)
     if farm.master_key_file is not None:
-        _write(data / _master_key_name(farm), farm.master_key_file.read_bytes())
+        write_private_file(data / _master_key_name(farm), farm.master_key_file.read_bytes())
     create_store(data / "farms" / farm.name, genesis)
 
 
@@ -327,14 +332,6 @@ def _master_key_name(farm: FarmPlan) -> str:
     return f"secrets/{farm.name}.master.key"
 
 
-def _write(path: Path, data: bytes, mode: int = 0o600) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    fsync_path(path.parent)
-
-
 @contextmanager
 def _staging(target: Path) -> Iterator[Path]:
     """A directory whose contents are moved into ``target`` when the block ends well; else nothing is
@@ -342,7 +339,7 @@ def _staging(target: Path) -> Iterator[Path]:
     its own is cleared away: whoever still works there holds the flock of ``target``."""
     new, staging = not target.exists(), target / STAGING
     try:
-        target.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(target)
         turn = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise StorageError(f"cannot make {target}: {error.strerror}") from error

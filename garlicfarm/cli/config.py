@@ -96,14 +96,13 @@ def import_(template: TextIO, settings: tuple[str, ...], out: Path) -> None:
         click.echo(filled, nl=False)
         return
     try:
-        file = out.open("x", encoding="utf-8")
+        out.touch(0o644, exist_ok=False)
     except FileExistsError as error:
         raise ConfigError([f"{out} is there already; nothing was overwritten"]) from error
     except OSError as error:
         raise ConfigError([f"cannot write {out}: {error.strerror}"]) from error
     try:
-        with file:
-            file.write(filled)
+        out.write_text(filled, encoding="utf-8")
     except OSError as error:
         out.unlink()
         raise ConfigError([f"cannot write {out}: {error.strerror}"]) from error

@@ -123,6 +123,7 @@ def _write_tunnel(path: Path, text: str) -> None:
     if path.exists() and path.read_text() == text:
         return
     try:
+        path.touch(0o644)  # who can write it, can have the router forward anything
         path.write_text(text)
     except OSError as error:
         raise ConfigError(

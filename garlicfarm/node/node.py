@@ -326,6 +326,8 @@ class Node:
         """Write where commands of this machine find the node; they wait for the file to exist."""
         part = self.config.node.data_dir / "admin.url.part"
         try:
+            part.unlink(missing_ok=True)
+            part.touch(0o600)
             part.write_text(self.admin_url + "\n")
             part.replace(part.with_name("admin.url"))
         except OSError as error:

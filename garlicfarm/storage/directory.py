@@ -75,6 +75,8 @@ class DataDirectory:
                 made = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
                 node = _Node(0, node_id, made, FORMAT_VERSION)
                 part = path / "node.json.part"
+                part.unlink(missing_ok=True)
+                part.touch(0o600)
                 part.write_bytes(msgspec.json.encode(msgspec.structs.replace(node, crc32=node.checksum())))
                 fsync_path(part)
                 part.rename(path / "node.json")  # last: a directory without it is no node's yet

@@ -59,7 +59,8 @@ def create_store(directory: Path, genesis: Genesis) -> None:
             raise StorageError(f"{directory} holds a store already; a store is never overwritten")
         for suffix in ("", "-journal", "-wal", "-shm"):
             part.with_name(part.name + suffix).unlink(missing_ok=True)
-        with closing(schema.connect(part, "rwc")) as db:
+        part.touch(0o600)  # SQLite gives the files beside it the same mode
+        with closing(schema.connect(part, "rw")) as db:
             for pragma in (
                 "page_size = 4096",
                 "auto_vacuum = INCREMENTAL",
@@ -75,7 +76,6 @@ def create_store(directory: Path, genesis: Genesis) -> None:
             db.execute("INSERT INTO boundary VALUES (?, ?, ?, ?)", boundary)
             db.execute("INSERT INTO hard_state VALUES (?, ?, ?, ?)", schema.encode_hard_state(HardState()))
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # closing swallows its errors
-        part.chmod(0o600)
         fsync_path(part)
         part.rename(path)
         fsync_path(directory)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -26,8 +25,8 @@ def rewrite_log(source: Path, target: Path, farm_id: bytes, hard_state: HardStat
     Raises `OSError`, `sqlite3.Error`: ``target`` is to be thrown away.
     """
     path = target / FILE_NAME
+    path.touch(0o600)
     shutil.copyfile(source / FILE_NAME, path)
-    os.chmod(path, 0o600)
     with closing(schema.connect(path, "rw")) as db:
         db.execute("BEGIN IMMEDIATE")
         genesis = msgspec.structs.replace(schema.read_genesis(db), farm_id=farm_id)

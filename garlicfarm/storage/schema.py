@@ -88,7 +88,7 @@ class Genesis(msgspec.Struct, frozen=True):
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Open a store's file; ``mode`` is ``ro``, ``rw`` or ``rwc``. No implicit transactions; which
+    """Open a store's file; ``mode`` is ``ro`` or ``rw``. No implicit transactions; which
     thread may use the connection is its owner's business. Raises `sqlite3.Error`."""
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     return sqlite3.connect(uri, uri=True, timeout=1.0, isolation_level=None, check_same_thread=False)
