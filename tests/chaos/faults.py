@@ -11,6 +11,7 @@ from typing import NamedTuple
 import trio
 from chaos_farm import ChaosFarm
 from disk_hangs import hang_disks
+from flood import flood
 
 from garlicfarm.testing.tun_network import Weather
 
@@ -195,4 +196,5 @@ KINDS = {
     "sync-error": Kind("fuse", _sync_error),
     "disk-hangs": Kind("fuse", _hang),
     "power": Kind("fuse", _power),
+    "flood": Kind("", flood),
 }
