@@ -7,28 +7,26 @@ peer does ends in `Guard.on_rejected` and a closed stream, never in an exception
 from __future__ import annotations
 
 import base64
-import ipaddress
+import math
 import secrets
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 
 import trio
 
+from garlicfarm.admission import Admission
+from garlicfarm.attempts import LONGEST_DELAY_S, Attempts
 from garlicfarm.errors import TransportError
-from garlicfarm.http.digest import ChallengeCache
-from garlicfarm.http.upgrade import Accepted, Gate, Initiator, Rejected, Responder
-from garlicfarm.transport import Endpoint, Peer, Transport
+from garlicfarm.http.digest import ChallengeCache, Refused, Verified
+from garlicfarm.http.upgrade import Accepted, Gate, Initiator, Rejected, Responder, Verifier
+from garlicfarm.transport import Endpoint, Peer, Place, Stage, Transport
 
 __all__ = ["Established", "Gate", "Guard", "dial_plain", "initiate", "respond", "without_handshake"]
 
 _CHUNK = 4096
 _LINGER_S = 1.0
 _LINGER_BYTES = 65536
-_FIRST_DELAY_S = 0.25
-_FORGIVEN_AFTER_S = 900.0
-_REMEMBERED_ADDRESSES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,89 +141,58 @@ def _gone(host: str) -> TransportError:
 
 
 class Guard:
-    """What strangers may cost one node (D3): sockets, time, and guesses.
+    """What strangers may cost one listener (D3): sockets, time, and guesses.
 
-    :param deadline_s: for a whole handshake, with the TLS handshake where that is still to come.
-    :param per_address: unauthenticated sockets at one time from one address (IPv6: one /64).
-    :param total: unauthenticated sockets at one time; one more, and the oldest is closed.
-    :param longest_delay_s: of the answer to a wrong password. Whoever gave it by mistake should hear so
+    :param deadline_s: for a whole handshake, after that of the transport.
+    :param admission: the places of connections that are not logged in; other listeners may share them.
+    :param longest_delay_s: of the answer to a wrong password. A peer that gave it by mistake should hear so
         before it gives up.
     :param on_rejected: told once of every connection that is not let in, before it is answered, with
-        a fixed word: those of `Rejected`, or busy, timeout, broken. It must not raise. ``challenge`` is
-        the ordinary first half of a login, and ``stale`` costs an honest peer one more stream.
-
-    Wrong passwords delay their answer, twice as long each time from the same address: with all its sockets
-    in use, it guesses ``per_address`` times in the longest delay. A peer whose address is not its own
-    (``address_is_peer`` False) is bounded by ``total`` and the first delay alone.
+        a fixed word: those of `Rejected`, or too-soon, busy, timeout, broken. It must not raise.
+        ``challenge`` is the ordinary first half of a login, and ``stale`` costs an honest peer one more
+        stream.
     """
 
     def __init__(
         self,
         *,
         deadline_s: float = 10.0,
-        per_address: int = 16,
-        total: int = 256,
-        longest_delay_s: float = 5.0,
+        admission: Admission | None = None,
+        longest_delay_s: float = LONGEST_DELAY_S,
         on_rejected: Callable[[Peer, str], None] = lambda peer, reason: None,
     ) -> None:
         self.deadline_s = deadline_s
+        self.admission = Admission() if admission is None else admission
         self.on_rejected = on_rejected
-        self._per_address = per_address
-        self._total = total
-        self._longest_delay_s = longest_delay_s
-        self._sockets: Counter[str] = Counter()
-        self._admitted: dict[trio.CancelScope, None] = {}  # the oldest first
-        self._failures: dict[str, tuple[int, float]] = {}
+        self.attempts = Attempts(longest_delay_s)
 
-    @contextmanager
-    def admit(self, peer: Peer) -> Iterator[bool]:
-        """Count an unauthenticated socket for as long as the context lasts; False: there are too many.
-
-        Too many in all end the context of the oldest: whoever keeps others out, by many addresses or through
-        a tunnel, has to open all of them anew in the time that a login takes.
-        """
-        bucket = _bucket(peer)
-        if peer.address_is_peer and self._sockets[bucket] >= self._per_address:
-            yield False
-            return
-        if len(self._admitted) >= self._total:
-            oldest = next(iter(self._admitted))
-            del self._admitted[oldest]
-            oldest.cancel()
-        self._sockets[bucket] += 1
-        with trio.CancelScope() as scope:
-            self._admitted[scope] = None
-            try:
-                yield True
-            finally:
-                self._admitted.pop(scope, None)
-                self._sockets[bucket] -= 1
-                if not self._sockets[bucket]:
-                    del self._sockets[bucket]
-
-    def failed(self, peer: Peer) -> float:
-        """Count a wrong password; returns after how many seconds to answer it."""
-        if not peer.address_is_peer:
-            return _FIRST_DELAY_S
-        bucket = _bucket(peer)
-        now_s = trio.current_time()
-        count, last_s = self._failures.pop(bucket, (0, now_s))
-        count = 1 if now_s - last_s > _FORGIVEN_AFTER_S else count + 1
-        self._failures[bucket] = (count, now_s)
-        if len(self._failures) > _REMEMBERED_ADDRESSES:
-            del self._failures[next(iter(self._failures))]
-        return min(_FIRST_DELAY_S * 2.0 ** min(count - 1, 30), self._longest_delay_s)
+    def place(self, peer: Peer) -> AbstractContextManager[Place]:
+        """The place that the transport got for this connection, else one from here on."""
+        if peer.place is not None:
+            return nullcontext(peer.place)
+        return self.admission.admit(peer, lambda peer: self.on_rejected(peer, "busy"))
 
 
-def _bucket(peer: Peer) -> str:
-    """What shares a limit with this peer: one IPv4 address, or one IPv6 /64, which one host can own."""
-    try:
-        address = ipaddress.ip_address(peer.address)
-    except ValueError:
-        return peer.address
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
-        return str(int(address) >> 64)
-    return str(getattr(address, "ipv4_mapped", None) or address)
+class _Counting:
+    """The verifier of a `Gate` for one connection. Where a delay is running for the name that is tried,
+    ``wait_s`` is what is left of it, and nothing was judged; else it is for how long to hold the answer."""
+
+    def __init__(self, verifier: Verifier, attempts: Attempts, peer: Peer) -> None:
+        self._verifier = verifier
+        self._attempts = attempts
+        self._peer = peer
+        self.is_too_soon = False
+        self.wait_s = 0.0
+
+    def challenges(self, now_s: float, random: bytes, *, stale: bool = False) -> list[str]:
+        return self._verifier.challenges(now_s, random, stale=stale)
+
+    def verify(self, method: str, target: str, authorization: str | None, now_s: float) -> Verified | Refused:
+        verdict, self.wait_s = self._attempts.judge(
+            self._verifier, self._peer, method, target, authorization, now_s
+        )
+        self.is_too_soon = verdict is None
+        return verdict or Refused()
 
 
 async def respond(
@@ -242,43 +209,66 @@ async def respond(
     Source: protocol page §3, D3.
     """
     established: Established | None = None
-    reason = "busy"  # what is still to be reported
-    with guard.admit(peer) as admitted:
+    with guard.place(peer) as place:
+        place.advance(Stage.STREAM)
+        reason = "timeout"  # what is still to be reported
         try:
-            if admitted:
-                with trio.move_on_after(guard.deadline_s) as deadline:
-                    verdict = await _judge(stream, gates)
-                    if isinstance(verdict, Rejected):
-                        reason = ""
-                        guard.on_rejected(peer, verdict.reason)
-                        delay_s = guard.failed(peer) if verdict.reason == "password" else 0.0
-                        await _refuse(stream, verdict, delay_s)
-                    else:
-                        await stream.send_all(verdict.reply)
-                        established = _established(stream, verdict)
-                if deadline.cancelled_caught and reason:
-                    reason = "timeout"
+            with trio.move_on_after(guard.deadline_s):
+                verdict, hold_s = await _judge(stream, gates, guard.attempts, peer, place)
+                if isinstance(verdict, Rejected):
+                    reason = ""
+                    guard.on_rejected(peer, verdict.reason)
+                    await _refuse(stream, verdict, hold_s, place)
+                else:
+                    place.leave()
+                    await stream.send_all(verdict.reply)
+                    established, reason = _established(stream, verdict), ""
         except trio.BrokenResourceError:
-            reason = "broken" if reason else ""
+            reason = reason and "broken"
         finally:
             if established is None:
                 await trio.aclose_forcefully(stream)
-    if established is None and reason:
-        guard.on_rejected(peer, reason)
+        if reason:
+            guard.on_rejected(peer, reason)
     return established
 
 
-async def _judge(stream: trio.abc.Stream, gates: Mapping[str, Gate]) -> Accepted | Rejected:
-    responder = Responder(gates)
+async def _judge(
+    stream: trio.abc.Stream, gates: Mapping[str, Gate], attempts: Attempts, peer: Peer, place: Place
+) -> tuple[Accepted | Rejected, float]:
+    """The verdict, and for how many seconds to hold its answer."""
+    counting = {name: _Counting(gate.verifier, attempts, peer) for name, gate in gates.items()}
+    responder = Responder({name: replace(gate, verifier=counting[name]) for name, gate in gates.items()})
     verdict = None
     while verdict is None:
         data = await stream.receive_some(_CHUNK)
+        place.advance(Stage.REQUEST)
         verdict = responder.receive(bytes(data), trio.current_time(), secrets.token_bytes(16))
-    return verdict
+    for each in counting.values():
+        if each.is_too_soon:
+            return Rejected("too-soon", _too_soon(each.wait_s)), 0.0
+        if each.wait_s:
+            return verdict, each.wait_s
+    return verdict, 0.0
 
 
-async def _refuse(stream: trio.abc.Stream, verdict: Rejected, delay_s: float) -> None:
-    await trio.sleep(delay_s)
+def _too_soon(wait_s: float) -> bytes:
+    """Source: RFC 6585 §4."""
+    lines = (
+        "HTTP/1.1 429 Too Many Requests",
+        "Content-Type: text/plain",
+        "Content-Length: 18",
+        f"Retry-After: {math.ceil(wait_s)}",
+        "Connection: close",
+        "",
+        "Too Many Requests\n",
+    )
+    return "\r\n".join(lines).encode()
+
+
+async def _refuse(stream: trio.abc.Stream, verdict: Rejected, hold_s: float, place: Place) -> None:
+    place.advance(Stage.CLOSING)
+    await trio.sleep(hold_s)
     if verdict.reply:
         await stream.send_all(verdict.reply)
     if verdict.pending:

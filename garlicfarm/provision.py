@@ -40,7 +40,7 @@ from garlicfarm.storage.directory import fsync_path
 from garlicfarm.storage.log_store import FILE_NAME
 from garlicfarm.token import JoinToken
 from garlicfarm.transport import Endpoint
-from garlicfarm.users import UserStore
+from garlicfarm.users import LOCAL_USER, UserStore
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
 __all__ = [
@@ -72,7 +72,6 @@ Tables = list[tuple[str, Mapping[str, Any]]]
 ALGORITHM_VERSION = 1
 ADMIN_PORT = 27151
 CONFIG_NAME = "garlicfarm.toml"
-LOCAL_USER = "local"
 STAGING = ".garlicfarm-new"
 
 

@@ -12,7 +12,9 @@ import ipaddress
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from urllib.parse import quote, unquote
@@ -24,7 +26,7 @@ from garlicfarm.errors import ConfigError, TransportError
 if TYPE_CHECKING:  # listing plugins must not cost the import of Trio
     import trio
 
-__all__ = ["Endpoint", "Peer", "Transport", "listener_problems"]
+__all__ = ["Endpoint", "Peer", "Place", "Stage", "Transport", "listener_problems"]
 
 _ENDPOINT = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
@@ -109,18 +111,47 @@ def _nonsense(text: str, why: str) -> ConfigError:
     return ConfigError([f"endpoint {text!r}: {why}; an example: ssl://a.example:27150"])
 
 
+class Stage(IntEnum):
+    """How far a connection has come that is not logged in. The least advanced one is cut first."""
+
+    CLOSING = 0
+    """It is refused: what is left is the answer, and the peer's end."""
+    OPEN = 1
+    """Its transport's own handshake is not over."""
+    STREAM = 2
+    """The handler has it, and has read nothing yet."""
+    REQUEST = 3
+    """A part of its request was read."""
+
+
+class Place:
+    """The place of one incoming connection among those that are not logged in. This one has no limits."""
+
+    def begin(self) -> bool:
+        """Whether what costs CPU, a TLS handshake, may begin; False: its address did that too often."""
+        return True
+
+    def advance(self, stage: Stage) -> None:
+        """The connection has come to ``stage``; the core says so, from the handler on."""
+
+    def leave(self) -> None:
+        """The peer has logged in: the connection counts no longer. The core says so."""
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
     """Who opened a stream, as far as the transport can tell.
 
     ``address`` is without a port. ``address_is_peer`` False (i2p: everybody comes from the tunnel)
     switches limits per address off. ``certificate_sha256`` is the digest of the DER of the certificate
-    that the peer proved to own, ``None`` if it showed none.
+    that the peer proved to own, ``None`` if it showed none. ``place`` is the one that `Transport.admit`
+    gave, None where the transport did not ask for one.
     """
 
     address: str
     address_is_peer: bool
     certificate_sha256: bytes | None
+    place: Place | None = field(default=None, compare=False, repr=False)
 
 
 class Transport(ABC):
@@ -128,6 +159,13 @@ class Transport(ABC):
 
     ``on_drop(peer, reason)`` is called for every incoming connection that ended before it reached a
     handler, with a fixed word as reason; the default does nothing, the node counts. It must not raise.
+
+    ``admit(peer)`` is a context manager that gives a `Place`; the default has no limits, the node's cancels
+    the context of a connection whose place another one needs. A transport that listens enters it for each
+    incoming connection before it reads from it, leaves it when the socket is closed, and passes the place on
+    in `Peer.place`. It asks `Place.begin` before a handshake that costs CPU, once the peer has sent
+    something; where that is False, it closes the connection. A transport that never enters it works too:
+    its connections count from the handler on.
     """
 
     scheme: ClassVar[str]
@@ -144,6 +182,7 @@ class Transport(ABC):
         self.config = config
         self.base_dir = base_dir
         self.on_drop: Callable[[Peer, str], None] = lambda peer, reason: None
+        self.admit: Callable[[Peer], AbstractContextManager[Place]] = lambda peer: nullcontext(Place())
 
     @abstractmethod
     async def open_stream(self, endpoint: Endpoint) -> trio.abc.Stream:

@@ -4,8 +4,8 @@ JSON lines, one user each, mode 0600: name, role, one HA1 per algorithm; never a
 on the realm, which is one constant (`garlicfarm.http.digest.REALM`), so that the same users serve the
 admin API and the farm listener.
 
-A running node sees every change at the next login: the file is read again when its identity on disk
-has changed. Writers replace it as a whole and take turns.
+A running node sees every change at the next request: the file is read again when its identity on disk
+has changed. Writers replace it as a whole and take turns. A `Login` tells what became of its user since.
 """
 
 from __future__ import annotations
@@ -24,12 +24,20 @@ from garlicfarm.errors import ConfigError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
 from garlicfarm.identity import read_private_file, sync_directory
 
-__all__ = ["Role", "User", "UserStore"]
+__all__ = ["LOCAL_USER", "Login", "Role", "User", "UserStore", "is_name"]
+
+LOCAL_USER = "local"
+"""Who is logged in by the password that a node made for the commands of its own machine."""
 
 Role = Literal["reader", "poster", "admin"]
 """What a user may do; each role includes those before it."""
 
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+
+
+def is_name(text: str) -> bool:
+    """Whether a user, or a member, can have this name."""
+    return _NAME.fullmatch(text) is not None
 
 
 class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,15 +63,23 @@ class UserStore:
 
     def lookup(self, name: str) -> Mapping[str, Sequence[str]]:
         """A user's HA1s by algorithm, for a `DigestVerifier`; empty if there is no such user."""
-        self._refresh()
-        user = self._users.get(name)
+        user = self.find(name)
         return {} if user is None else {algorithm: (value,) for algorithm, value in user.ha1.items()}
 
     def role(self, name: str) -> Role | None:
         """A user's role; None if there is no such user (any more)."""
-        self._refresh()
-        user = self._users.get(name)
+        user = self.find(name)
         return None if user is None else user.role
+
+    def login(self, name: str) -> Login | None:
+        """A login of this user, as of now; None if there is no such user."""
+        user = self.find(name)
+        return None if user is None else Login(self, user)
+
+    def find(self, name: str) -> User | None:
+        """A user, as of now; None if there is no such user."""
+        self._refresh()
+        return self._users.get(name)
 
     def list(self) -> list[tuple[str, Role]]:
         """Names and roles, by name."""
@@ -77,7 +93,7 @@ class UserStore:
         :param password: not empty; only its HA1s are kept.
         :raises ConfigError: name, role or password is not usable, or the file cannot be written.
         """
-        if _NAME.fullmatch(name) is None:
+        if not is_name(name):
             raise ConfigError([f"user name {name!r}: it must be 1 to 64 of A-Z a-z 0-9 . _ @ -"])
         if name.isdigit():
             raise ConfigError([f"user name {name!r}: names of digits only are members' ids"])
@@ -89,7 +105,7 @@ class UserStore:
         self._change(lambda users: users.update({name: user}))
 
     def remove(self, name: str) -> None:
-        """Remove a user; their next login is refused.
+        """Remove a user; the next request is refused, and a running node closes the user's connections.
 
         :raises ConfigError: there is no such user, or the file cannot be written.
         """
@@ -153,3 +169,22 @@ class UserStore:
             yield
         finally:
             os.close(descriptor)
+
+
+class Login:
+    """The login of one user, on a connection that goes on."""
+
+    def __init__(self, users: UserStore, user: User) -> None:
+        self.name = user.name
+        self._users = users
+        self._ha1 = user.ha1
+
+    @property
+    def role(self) -> Role | None:
+        """The user's role now; None: the login counts no longer, as the user was removed or has another
+        password. A file that is damaged is nobody's: then it counts no longer, too."""
+        try:
+            user = self._users.find(self.name)
+        except ConfigError:
+            return None
+        return None if user is None or user.ha1 != self._ha1 else user.role

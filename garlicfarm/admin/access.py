@@ -1,13 +1,14 @@
 """Who may ask what: Digest users with roles, and a Bearer token for the scraper.
 
 The order of roles is reader < poster < admin: each may do what those below it may. Wrong passwords are
-answered as late as on the farm's listener, twice as late each time (`garlicfarm.handshake.Guard`).
+delayed by the rule of the farm's listener (`garlicfarm.attempts.Attempts`).
 """
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+import math
 import os
 
 import trio
@@ -15,14 +16,16 @@ from starlette.requests import Request
 
 from garlicfarm.admin.contract import NodeView
 from garlicfarm.admin.problems import Problem
+from garlicfarm.attempts import Attempts
 from garlicfarm.errors import ConfigError
-from garlicfarm.handshake import Guard
 from garlicfarm.http.digest import ALGORITHMS, REALM, DigestVerifier, Verified
 from garlicfarm.transport import Peer
 
-__all__ = ["ROLES", "Gatekeeper"]
+__all__ = ["LOGGED_IN", "ROLES", "Gatekeeper"]
 
 ROLES = ("reader", "poster", "admin")
+LOGGED_IN = "garlicfarm.logged_in"
+"""In the state of a request's scope: what the server wants to be told of each `Login` on the connection."""
 
 
 class Gatekeeper:
@@ -33,7 +36,7 @@ class Gatekeeper:
         self._users = node.users
         self._failures = node.metrics.auth_failures.labels("")
         self._token = metrics_token.encode()
-        self._guard = Guard()
+        self._attempts = Attempts()
         # A key of this process: after a restart clients are told `stale` and come back at once.
         self._digest = DigestVerifier(REALM, ALGORITHMS, os.urandom(32), node.users.lookup)
 
@@ -47,10 +50,13 @@ class Gatekeeper:
             )
         query = request.scope["query_string"]
         target = (request.scope["raw_path"] + (b"?" + query if query else b"")).decode("ascii", "replace")
+        peer = Peer(request.client.host if request.client is not None else "", True, None)
         now_s = trio.current_time()
         try:
-            answer = self._digest.verify(request.method, target, request.headers.get("authorization"), now_s)
-            has = self._users.role(answer.user) if isinstance(answer, Verified) else None
+            answer, wait_s = self._attempts.judge(
+                self._digest, peer, request.method, target, request.headers.get("authorization"), now_s
+            )
+            login = self._users.login(answer.user) if isinstance(answer, Verified) else None
         except ConfigError as error:
             raise Problem(
                 503,
@@ -58,11 +64,18 @@ class Gatekeeper:
                 "the users of this node cannot be read, so nobody is let in",
                 "See `garlicfarm user list` on the node's machine for what is wrong with the file.",
             ) from error
+        if answer is None:
+            raise Problem(
+                429,
+                "too-soon",
+                "wrong passwords were tried for this user from this address: this one was not looked at",
+                "Try again in a moment. On the node's machine, `local` can always log in.",
+                headers=[("Retry-After", str(math.ceil(wait_s)))],
+            )
         if not isinstance(answer, Verified):
             if answer.failed:
                 self._failures.inc()
-                address = request.client.host if request.client is not None else ""
-                await trio.sleep(self._guard.failed(Peer(address, True, None)))
+                await trio.sleep(wait_s)
             challenges = self._digest.challenges(now_s, os.urandom(16), stale=answer.stale)
             raise Problem(
                 401,
@@ -71,6 +84,9 @@ class Gatekeeper:
                 "Log in with Digest, as a user from `garlicfarm user list`.",
                 headers=[("WWW-Authenticate", challenge) for challenge in challenges],
             )
+        has = login.role if login is not None else None
+        if login is not None and (logged_in := request.scope.get("state", {}).get(LOGGED_IN)) is not None:
+            logged_in(login)
         if has not in ROLES or ROLES.index(has) < ROLES.index(role):
             raise Problem(
                 403,

@@ -4,9 +4,13 @@ Theory of operation. hypercorn speaks HTTP (one `TCPServer` per connection); acc
 limits are ours, because hypercorn's own accept loop lets an error of one connection end them all, and
 shields its writes, so that a client that does not read would hold up a shutdown for ever.
 
+* It is HTTP/1.1: hypercorn would go over to HTTP/2, or to WebSocket, for any stranger that asks.
+* Connections that are not logged in are held to `Admission`: a new one always gets a place, and an older one
+  is cut for it. A quarter is kept for loopback. Of those that are logged in, each user has so many.
 * Every connection has a boundary: whatever is wrong with a client costs that connection.
 * Every connection has a watchdog: no byte either way for `IDLE_S`, or a write not taken within
   `SEND_S`, ends it. A request's header must be complete within `HEADER_S` (hypercorn's keep-alive).
+* A user who is removed, or has a new password, has no connections `CHECK_S` later.
 * At the shutdown nothing more is accepted, what runs has `GRACE_S` to end, then sockets are closed.
 """
 
@@ -15,29 +19,39 @@ from __future__ import annotations
 import logging
 import ssl
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import h11
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
+from hypercorn.events import Closed, Event, RawData
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
+from garlicfarm.admin.access import LOGGED_IN
+from garlicfarm.admission import Admission, network_of
 from garlicfarm.errors import ConfigError, TransportError
-from garlicfarm.handshake import Guard
 from garlicfarm.logs import EventLogger
-from garlicfarm.transport import Peer
+from garlicfarm.tcp import server_tls
+from garlicfarm.transport import Peer, Place, Stage
+from garlicfarm.users import Login
 
 __all__ = ["serve"]
 
-MAX_CONNECTIONS = 128
-PER_ADDRESS = 96  # whoever holds these keeps out nobody else
+MAX_CONNECTIONS = 128  # that are not logged in
+PER_ADDRESS = 64
+PER_USER = 64
+CHECK_S = 1.0
 MAX_HEADER_BYTES = 16 << 10
 HANDSHAKE_S = 10.0
 HEADER_S = 10.0
@@ -88,6 +102,7 @@ async def serve(
     connections = _Connections(app, context)
     async with trio.open_nursery() as outer:
         outer.start_soon(connections.cut)
+        outer.start_soon(connections.watch_logins)
         async with trio.open_nursery() as open_connections:
             async with trio.open_nursery() as accepting:
                 await accepting.start(
@@ -136,34 +151,53 @@ class _Connections:
         self._tls = tls
         self._config = _config()
         self._context = WorkerContext(None)
-        self._guard = Guard(per_address=PER_ADDRESS, total=MAX_CONNECTIONS)
-        self._open: set[_Watched] = set()
+        self._admission = Admission(per_address=PER_ADDRESS, total=MAX_CONNECTIONS, named=lambda: _LOOPBACK)
+        self._open: set[_Connection] = set()
+        self._of_user: dict[str, deque[_Connection]] = {}
         self._events = EventLogger(logger, clock=trio.current_time)
 
     async def handle(self, stream: trio.SocketStream) -> None:
         """Serve one client to its end; never raises what is the client's fault or a defect."""
-        if len(self._open) >= MAX_CONNECTIONS:
-            return
         try:
             peer = Peer(stream.socket.getpeername()[0], True, None)
         except OSError:
             return  # it left while it was queued
-        with self._guard.admit(peer) as admitted, self._watched(stream) as watched:
-            if not admitted:
-                return
-            secured = trio.SSLStream(watched, self._tls, server_side=True, https_compatible=True)
+        cut = self._admission.admit(peer, on_cut=lambda peer: connection.end())
+        with cut as place, self._connection(stream, place) as connection:
             try:
-                # hypercorn wants trio.SSLStream[SocketStream]; of the socket it asks the addresses only.
-                await _Server(
-                    self._app,
-                    self._config,
-                    self._context,
-                    ConnectionState({}),
-                    secured,  # type: ignore[arg-type]
-                )
+                with trio.fail_after(HANDSHAKE_S):
+                    await trio.lowlevel.wait_readable(stream.socket)
+            except trio.TooSlowError:
+                return
+            if not place.begin():
+                return
+            state = ConnectionState({LOGGED_IN: partial(self._logged_in, connection), _PLACE: place})
+            try:
+                with server_tls(connection, self._tls) as secured:
+                    # hypercorn wants trio.SSLStream[SocketStream]; of the socket it asks the addresses only.
+                    await _Server(self._app, self._config, self._context, state, secured)  # type: ignore[arg-type]
             except Exception as error:  # noqa: BLE001
                 # Where, and not what: hypercorn's errors quote what the client sent.
                 self._events.error("connection-failed", **_place(error))
+
+    def _logged_in(self, connection: _Connection, login: Login) -> None:
+        """A request on it was let in: it is a place no longer, but one of the user's connections."""
+        connection.place.leave()
+        known = connection.logins.get(login.name)
+        connection.logins[login.name] = login
+        if known is None:
+            own = self._of_user.setdefault(login.name, deque())
+            own.append(connection)
+            if len(own) > PER_USER:
+                own[0].end()  # the oldest is the likeliest to be half open
+
+    async def watch_logins(self) -> None:
+        """Cut the connections on which the login of a user counts no longer."""
+        while True:
+            await trio.sleep(CHECK_S)
+            for connection in tuple(self._open):
+                if any(login.role is None for login in connection.logins.values()):
+                    connection.end()
 
     async def finish(self) -> None:
         """Let connections end with the request that they are at."""
@@ -174,18 +208,22 @@ class _Connections:
         try:
             await trio.sleep_forever()
         finally:
-            for watched in self._open:
-                watched.socket.close()
+            for connection in self._open:
+                connection.socket.close()
 
     @contextmanager
-    def _watched(self, stream: trio.SocketStream) -> Iterator[_Watched]:
+    def _connection(self, stream: trio.SocketStream, place: Place) -> Iterator[_Connection]:
         with trio.CancelScope() as scope:
-            watched = _Watched(stream, scope)
-            self._open.add(watched)
+            connection = _Connection(stream, scope, place)
+            self._open.add(connection)
             try:
-                yield watched
+                yield connection
             finally:
-                self._open.discard(watched)
+                self._open.discard(connection)
+                for name in connection.logins:
+                    self._of_user[name].remove(connection)
+                    if not self._of_user[name]:
+                        del self._of_user[name]
 
 
 def _place(error: BaseException) -> dict[str, str]:
@@ -195,27 +233,80 @@ def _place(error: BaseException) -> dict[str, str]:
     return {"error": type(error).__name__, "where": f"{Path(frame.filename).name}:{frame.lineno}"}
 
 
+_PLACE = "garlicfarm.place"
+_LOOPBACK = frozenset(map(network_of, ("127.0.0.1", "::1")))
+
+
 class _Server(TCPServer):
     async def _read_data(self) -> None:
+        wrapper = self.protocol
+        wrapper.protocol = _Http11(
+            wrapper.app,
+            wrapper.config,
+            wrapper.context,
+            wrapper.task_group,
+            wrapper.state,
+            wrapper.ssl,
+            wrapper.client,
+            wrapper.server,
+            wrapper.send,
+        )
+        self.state[_PLACE].advance(Stage.STREAM)
         await super()._read_data()
         # The client left. hypercorn would keep the connection until its keep-alive ends.
         await self.idle_task.stop()
 
 
-class _Watched(trio.abc.Stream):
-    """A socket that ends its connection where nothing moves: ``scope`` is the whole connection's."""
+class _Http11(H11Protocol):
+    """HTTP/1.1 and nothing else: an Upgrade is not followed, and HTTP/2 by prior knowledge is refused."""
 
-    def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+    async def handle(self, event: Event) -> None:
+        if isinstance(event, RawData) and event.data:
+            self.connection_state[_PLACE].advance(Stage.REQUEST)
+        await super().handle(event)
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        pass
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        if request.http_version not in (b"1.0", b"1.1"):
+            await self._send_error_response(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+            await self.send(Closed())
+            return
+        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
+        await super()._create_stream(
+            h11.Request(
+                method=request.method,
+                target=request.target,
+                headers=headers,
+                http_version=request.http_version,
+            )
+        )
+
+
+class _Connection(trio.abc.Stream):
+    """A socket that ends its connection where nothing moves: ``scope`` is the whole connection's.
+
+    ``logins`` are those under which requests on it were let in."""
+
+    def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope, place: Place) -> None:
         self._stream = stream
         self._scope = scope
+        self.place = place
+        self.logins: dict[str, Login] = {}
         self.socket = stream.socket
+        self._sending = trio.CancelScope()
         self._moved()
+
+    def end(self) -> None:
+        self._scope.cancel()
+        self._sending.cancel()  # hypercorn shields its writes from the other
 
     def _moved(self) -> None:
         self._scope.deadline = trio.current_time() + IDLE_S
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        with trio.move_on_after(SEND_S):
+        with trio.move_on_after(SEND_S) as self._sending:
             await self._stream.send_all(data)
             self._moved()
             return

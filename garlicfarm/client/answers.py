@@ -71,7 +71,7 @@ def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
         text = f"status {response.status_code}, not from an admin API; give the node's admin.url"
     text = f"{url}: {text}"
     match response.status_code, problem.get("type"):
-        case ((401 | 403), _):
+        case ((401 | 403 | 429), _):
             return AuthError(text)
         case 404, "garlicfarm:no-such-farm":
             return ConfigError([text])

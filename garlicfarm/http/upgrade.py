@@ -25,6 +25,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Protocol
 
 import h11
 
@@ -32,8 +33,8 @@ from garlicfarm.errors import AuthError, LocalProtocolError, RemoteProtocolError
 from garlicfarm.http.digest import (
     Authorization,
     ChallengeCache,
-    DigestVerifier,
     Refused,
+    Verified,
     parse_header,
 )
 
@@ -45,6 +46,7 @@ __all__ = [
     "NewStream",
     "Rejected",
     "Responder",
+    "Verifier",
     "farm_target",
 ]
 
@@ -72,6 +74,15 @@ def farm_target(farm: str) -> str:
     return f"/GarlicFarm/{farm}/1/websocket"
 
 
+class Verifier(Protocol):
+    """What judges credentials: a `DigestVerifier`, or what limits how often one is asked."""
+
+    def challenges(self, now_s: float, random: bytes, *, stale: bool = False) -> list[str]: ...
+    def verify(
+        self, method: str, target: str, authorization: str | None, now_s: float
+    ) -> Verified | Refused: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
     """What a responder needs to let peers into one farm.
@@ -82,7 +93,7 @@ class Gate:
 
     farm: str
     farm_id: bytes
-    verifier: DigestVerifier
+    verifier: Verifier
     offered: Mapping[str, str] = field(default_factory=dict)
     leader: Callable[[], tuple[int, str] | None] = lambda: None
 

@@ -7,7 +7,7 @@ import secrets
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import PurePath
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from garlicfarm._version import __version__
 from garlicfarm.admin.app import create_app
 from garlicfarm.admin.contract import FarmView
 from garlicfarm.admin.server import serve as serve_admin
+from garlicfarm.admission import Admission, network_of
 from garlicfarm.config import Config, FarmSection, ListenerSection
 from garlicfarm.errors import (
     ConfigError,
@@ -62,6 +63,7 @@ from garlicfarm.router import Router
 from garlicfarm.storage import DataDirectory, LogReader, LogStore, Writer
 from garlicfarm.transport import Endpoint, Peer, Transport, listener_problems
 from garlicfarm.users import UserStore
+from garlicfarm.wire.messages import Configuration
 
 __all__ = ["APPLICATIONS", "Node", "serve"]
 
@@ -148,6 +150,9 @@ class Node:
         self.addresses: list[Endpoint] = []
         self._log = EventLogger(logging.getLogger("garlicfarm.node"), node=self.node_id)
         self._transports: dict[str, Transport] = {}
+        self._admission = Admission(named=self._named)
+        self._configurations: list[Configuration] = []
+        self._named_networks: frozenset[str] = frozenset()
         self._sessions: dict[tuple[str, str], deque[trio.CancelScope]] = {}
         self._limiter = reader_limiter()
         self._members: dict[str, _Member] = {}
@@ -244,7 +249,9 @@ class Node:
         if scheme not in self._transports:
             table = self.config.transport.get(scheme, {})
             transport = make_transport(scheme, table, self.config.base_dir)
-            transport.on_drop = lambda peer, reason: self._rejected(scheme, peer, reason)
+            transport.on_drop = partial(self._rejected, scheme)
+            if transport.handshake:
+                transport.admit = partial(self._admission.admit, on_cut=partial(self._cut, scheme))
             self._transports[scheme] = transport
         return self._transports[scheme]
 
@@ -263,7 +270,7 @@ class Node:
             transport = self._transport(endpoint.scheme)
             if not transport.handshake:
                 return await dial_plain(transport, endpoint, section.name)
-            return await initiate(
+            established = await initiate(
                 partial(transport.open_stream, endpoint),
                 host=endpoint.authority,
                 proxied=endpoint.proxied,
@@ -274,6 +281,8 @@ class Node:
                 farm_id=farm_id,
                 extensions=EXTENSIONS,
             )
+            self._welcome_dialled(established.stream)
+            return established
         except CONNECTION_ERRORS:
             raise
         except (ConfigError, PluginError) as error:
@@ -284,6 +293,23 @@ class Node:
             self._log.error("dial-defect", peer=member, error=type(leaf).__name__, where=where)
             what = f"a defect of the transport {endpoint.scheme}, or of this program"
             raise TransportError(f"member {member} cannot be dialled at {text}: {what} ({where})") from error
+
+    def _named(self) -> frozenset[str]:
+        """The addresses in the endpoints of the Configurations. No name is looked up for this: the address
+        behind one is known once this node has dialled it."""
+        configurations = [member.farm.configuration for member in self._members.values()]
+        if configurations != self._configurations:
+            self._configurations = configurations
+            found = [_host(server.endpoint) for each in configurations for server in each.servers]
+            self._named_networks = frozenset(map(network_of, found))
+        return self._named_networks
+
+    def _welcome_dialled(self, stream: trio.abc.Stream) -> None:
+        """A member answered there: it may dial us from there."""
+        tcp = stream.transport_stream if isinstance(stream, trio.SSLStream) else None
+        if isinstance(tcp, trio.SocketStream):  # else it is a transport whose addresses tell nothing
+            with suppress(OSError):  # it left again
+                self._admission.welcome(Peer(tcp.socket.getpeername()[0], True, None))
 
     # ------------------------------------------------------------------ running
 
@@ -397,12 +423,16 @@ class Node:
         # How long members that dial us wait to be let in (D3).
         patience_s = [self._members[name].farm.section.raft.rpc_timeout_s for name in names]
         guard = Guard(
+            admission=self._admission,
             deadline_s=max(HANDSHAKE_TIMEOUT_S, *patience_s),
             longest_delay_s=min(patience_s) / 2,
             on_rejected=partial(self._rejected, url.scheme),
         )
         handler = partial(self._serve_stream, url.scheme, gates, guard)
         await self._transport(url.scheme).serve(url, handler, task_status=task_status)
+
+    def _cut(self, scheme: str, peer: Peer) -> None:
+        self._rejected(scheme, peer, "busy")
 
     def _rejected(self, scheme: str, peer: Peer, reason: str) -> None:
         if reason == "challenge":  # every first visit is one
@@ -427,7 +457,7 @@ class Node:
             else:
                 established = without_handshake(stream, next(iter(gates)))
             if established is not None:
-                await self._serve_session(established)
+                await self._serve_session(established, peer)
         except* (*CONNECTION_ERRORS, OutcomeUnknown) as group:
             error = _leaf(group)
             self.metrics.listener_rejected.labels(scheme, "broken").inc()
@@ -443,12 +473,13 @@ class Node:
             connections.dec()
             await close(stream)
 
-    async def _serve_session(self, established: Established) -> None:
+    async def _serve_session(self, established: Established, peer: Peer) -> None:
         member = self._members.get(established.farm)
         if member is None:
             return
         user = established.user
         if user.isdigit():
+            self._admission.welcome(peer)
             caller = Caller(f"member {user}", int(user), True, established.extensions)
         elif not user:
             caller = Caller("a plain peer", 0, True, is_admin=True, trusted=True)
@@ -468,6 +499,15 @@ class Node:
             finally:
                 if scope in scopes:
                     scopes.remove(scope)
+                if caller.member_id:  # it was there until now
+                    self._admission.welcome(peer)
+
+
+def _host(endpoint: str) -> str:
+    try:
+        return Endpoint.parse(endpoint).host
+    except ConfigError:
+        return ""
 
 
 def _leaf(error: BaseException) -> BaseException:

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 import trio
 import trio.testing
 
 from garlicfarm.errors import UnreachableError
-from garlicfarm.transport import Endpoint, Peer, Transport
+from garlicfarm.transport import Endpoint, Peer, Place, Transport
 
 __all__ = ["TransportSuite"]
 
@@ -278,6 +278,52 @@ class TransportSuite:
                 assert await _receive_exactly(silent, 4) == b"late"
             for each in garbage:
                 await trio.aclose_forcefully(each)
+
+    @pytest.mark.trio
+    async def test_connections_with_a_place_have_it_from_before_their_handshake_to_their_end(
+        self, transport: Transport, client: Transport, listen_url: Endpoint
+    ) -> None:
+        """A transport that never asks for a place passes, too."""
+        entered, places = trio.open_memory_channel[tuple[Place, trio.CancelScope]](10)
+        left = list[Place]()
+
+        @contextmanager
+        def admit(peer: Peer) -> Iterator[Place]:
+            place = Place()
+            with trio.CancelScope() as scope:
+                entered.send_nowait((place, scope))
+                try:
+                    yield place
+                finally:
+                    left.append(place)
+
+        seen, peers = trio.open_memory_channel[Peer](10)
+
+        async def note(stream: trio.abc.Stream, peer: Peer) -> None:
+            assert peer.place not in left
+            await seen.send(peer)
+            await _echo(stream, peer)
+
+        transport.admit = admit
+        async with self.serving(transport, listen_url, note) as bound:
+            async with await client.open_stream(self.dialled(bound)) as stream:
+                await stream.send_all(b"well")
+                assert await _receive_exactly(stream, 4) == b"well"
+                peer = await peers.receive()
+                if peer.place is None:
+                    assert places.statistics().current_buffer_used == 0
+                    return
+                place, scope = await places.receive()
+                assert peer.place is place
+                assert not left
+                scope.cancel()
+                assert await _ends(stream)
+            assert left == [place]
+            silent = await self.send_garbage(bound)
+            place, _ = await places.receive()
+            await trio.aclose_forcefully(silent)
+            while place not in left:
+                await trio.lowlevel.checkpoint()
 
     @pytest.mark.trio
     async def test_what_escapes_a_handler_ends_serve(

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from urllib.parse import urlsplit
 
+import h11
 import pytest
 import trio
-from h2.config import H2Configuration
 from h2.connection import H2Connection
+from hypercorn.protocol.h11 import H11Protocol
 
+from garlicfarm.attempts import Attempts
 from garlicfarm.client.trust import client_tls
+from garlicfarm.errors import AuthError
 from garlicfarm.http.digest import ChallengeCache
 from tests.admin.fake_node import PASSWORDS, FakeNode, until
 
@@ -235,27 +239,96 @@ async def test_other_protocols_asked_for_get_nothing_and_end_nobody(
 
 
 async def test_defect_in_the_server_itself_costs_one_connection_and_quotes_nobody(
-    node: FakeNode, url: str, caplog: pytest.LogCaptureFixture
+    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    http2 = H2Connection(
-        H2Configuration(
-            header_encoding=None, validate_outbound_headers=False, normalize_outbound_headers=False
-        )
-    )
-    http2.initiate_connection()
-    # hypercorn decodes the path as ASCII, and lets the error escape.
-    names = {b":method": b"GET", b":path": b"/\xff", b":scheme": b"https", b":authority": b"secret"}
-    http2.send_headers(1, list(names.items()), end_stream=True)
-    opening, begin = http2.data_to_send(), time.monotonic()
-    for _ in range(20):
-        async with secured(node, url) as stream:
-            await stream.send_all(opening)
-            assert b"200" not in await rest(stream)
+    async def stumble(self: H11Protocol, request: h11.Request) -> None:
+        raise ValueError(request.target)
+
+    begin = time.monotonic()
+    with monkeypatch.context() as patch:
+        patch.setattr(H11Protocol, "_create_stream", stumble)
+        for _ in range(20):
+            async with secured(node, url) as stream:
+                await stream.send_all(b"GET /secret HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert await rest(stream) == b""
     assert await still_serves(node, url)
     lines = [record for record in caplog.records if record.name == "garlicfarm.admin"]
     assert [line.getMessage() for line in lines[:1]] == ["connection-failed"]
     assert len(lines) <= 1 + time.monotonic() - begin, "at most one a second"
     assert "secret" not in caplog.text
+
+
+async def test_http2_by_prior_knowledge_is_answered_in_http1_that_it_is_not_spoken(
+    node: FakeNode, url: str
+) -> None:
+    http2 = H2Connection()
+    http2.initiate_connection()
+    async with secured(node, url) as stream:
+        await stream.send_all(http2.data_to_send())
+        answer = await rest(stream)
+    assert answer.startswith(b"HTTP/1.1 505 ")
+    assert b"\r\n\r\n" in answer
+    assert answer.endswith(b"\r\n\r\n"), "no frame follows"
+    assert node.requests == 0
+    assert await still_serves(node, url)
+
+
+@pytest.mark.parametrize("protocol", ["h2c", "websocket"])
+async def test_upgrade_is_not_followed_and_the_request_answered(
+    node: FakeNode, url: str, protocol: str
+) -> None:
+    upgrade = f"Upgrade: {protocol}\r\nConnection: close, Upgrade, HTTP2-Settings\r\n".encode()
+    more = b"HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\nSec-WebSocket-Version: 13\r\n"
+    key = b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    async with secured(node, url) as stream:
+        await stream.send_all(GET + upgrade + more + key)
+        assert (await rest(stream)).startswith(b"HTTP/1.1 401 ")
+
+
+async def wrong(node: FakeNode, url: str, user: str = "paul", source: str = "127.0.0.1") -> bytes:
+    """A request with a wrong password, as bytes; the challenge is asked for."""
+    async with secured(node, url, source) as stream:
+        await stream.send_all(GET + b"Connection: close\r\n\r\n")
+        challenge = await rest(stream)
+    return GET + authorization(challenge, user, "GET", "/v1/node").replace(b'response="', b'response="0')
+
+
+async def test_tries_of_a_password_are_judged_one_at_a_time_also_by_who_hangs_up(
+    node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up = []
+    lookup = node.users.lookup
+
+    def counted(name: str) -> Mapping[str, Sequence[str]]:
+        looked_up.append(name)
+        return lookup(name)
+
+    monkeypatch.setattr("garlicfarm.attempts._FIRST_DELAY_S", 1000.0)
+    monkeypatch.setattr("garlicfarm.admin.access.Attempts", partial(Attempts, 1000.0))
+    monkeypatch.setattr(node.users, "lookup", counted)
+    async with node.running() as url:
+        guess = await wrong(node, url)
+        async with secured(node, url) as stream:
+            await stream.send_all(guess + b"\r\n")
+            await until(lambda: looked_up)
+        for _ in range(3):
+            async with secured(node, url) as stream:
+                await stream.send_all((guess + b"\r\n") * 20)
+                answers = b""
+                while answers.count(b"HTTP/1.1 ") < 20:
+                    answers += await stream.receive_some()
+            assert answers.count(b"HTTP/1.1 429 ") == 20
+            assert b"retry-after: 1000\r\n" in answers.lower()
+        assert looked_up == ["paul"]
+        with pytest.raises(AuthError, match="not looked at"):
+            async with node.client(url, user="paul") as client:
+                await client.node()
+        async with node.client(url, user="rita") as client:
+            await client.node()
+        elsewhere = await wrong(node, url, source="127.0.0.66")
+        async with secured(node, url, source="127.0.0.66") as stream:
+            await stream.send_all(elsewhere.replace(b'response="0', b'response="') + b"\r\n")
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
 
 
 async def knock(node: FakeNode, url: str) -> bytes:
@@ -264,27 +337,70 @@ async def knock(node: FakeNode, url: str) -> bytes:
         return await rest(stream)
 
 
-async def test_connections_beyond_the_limit_are_refused_and_the_others_served(
+async def test_flood_of_connections_keeps_nobody_out_and_healthz_answers(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("garlicfarm.admin.server.MAX_CONNECTIONS", 3)
-    async with node.running() as url, secured(node, url), secured(node, url):
-        async with secured(node, url):
-            with pytest.raises(trio.BrokenResourceError):
-                await knock(node, url)
-        await trio.sleep(0.1)
-        assert (await knock(node, url)).startswith(b"HTTP/1.1 401")
+    monkeypatch.setattr("garlicfarm.admin.server.MAX_CONNECTIONS", 16)
+    monkeypatch.setattr("garlicfarm.admin.server.PER_ADDRESS", 12)
+    async with node.running() as url, AsyncExitStack() as flood:
+        for number in range(30):
+            await flood.enter_async_context(plain(url, f"127.0.0.{66 + number % 2}"))
+        for number in range(30):
+            stream = await flood.enter_async_context(secured(node, url, f"127.0.0.{66 + number % 2}"))
+            await stream.send_all(b"GET ")
+        for number in range(25):
+            async with secured(node, url, f"127.0.0.{70 + number % 2}") as stream:
+                await stream.send_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                assert (await rest(stream)).startswith(b"HTTP/1.1 200 ")
+            assert await still_serves(node, url)
 
 
-async def test_connections_of_one_address_leave_room_for_others(
+async def test_connection_that_is_logged_in_is_not_cut_for_strangers(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("garlicfarm.admin.server.PER_ADDRESS", 2)
-    async with node.running() as url, secured(node, url, "127.0.0.66"), secured(node, url, "127.0.0.66"):
+    monkeypatch.setattr("garlicfarm.admin.server.MAX_CONNECTIONS", 4)
+    async with node.running() as url, AsyncExitStack() as flood:
+        credentials = await log_in(node, url, "GET", "/v1/node")
+        async with secured(node, url) as stream:
+            await stream.send_all(GET + credentials + b"\r\n")
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+            for _ in range(20):
+                await flood.enter_async_context(secured(node, url))
+            await stream.send_all(GET + b"Connection: close\r\n\r\n")
+            assert b"HTTP/1.1 401 " in await rest(stream)
+
+
+async def test_connections_of_one_user_are_bounded_and_the_oldest_makes_room(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("garlicfarm.admin.server.PER_USER", 2)
+    async with node.running() as url, AsyncExitStack() as stack:
+        streams = []
+        for _ in range(3):
+            credentials = await log_in(node, url, "GET", "/v1/node")
+            stream = await stack.enter_async_context(secured(node, url))
+            await stream.send_all(GET + credentials + b"\r\n")
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+            streams.append(stream)
+        await rest(streams[0])
+        await streams[2].send_all(GET + b"Connection: close\r\n\r\n")
+        assert b"HTTP/1.1 401 " in await rest(streams[2])
+
+
+async def test_handshakes_of_an_address_beyond_its_rate_are_refused(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("garlicfarm.admission.BURST", 2)
+    monkeypatch.setattr("garlicfarm.admission.PER_SECOND", 0.0)
+    async with node.running() as url:
+        for _ in range(2):
+            async with secured(node, url, "127.0.0.66"):
+                pass
         with pytest.raises(trio.BrokenResourceError):
             async with secured(node, url, "127.0.0.66"):
                 pass
-        assert (await knock(node, url)).startswith(b"HTTP/1.1 401")
+        async with secured(node, url):
+            pass
 
 
 async def test_request_that_runs_at_the_shutdown_is_answered(node: FakeNode) -> None:

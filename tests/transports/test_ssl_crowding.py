@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import socket
+import ssl
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
 import trio
 
 import garlicfarm_transport_ssl
+from garlicfarm.admission import Admission
 from garlicfarm.certificates import make_certificate
-from garlicfarm.transport import Endpoint, Peer
+from garlicfarm.errors import TransportError
+from garlicfarm.transport import Endpoint, Peer, Place
 from garlicfarm_transport_ssl import SslConfig, SslTransport
 
 
@@ -26,6 +30,21 @@ class Counting(SslTransport):
         super().__init__(SslConfig(certificate="node.crt", private_key="node.key"), directory)
         self.drops, self._changed = list[str](), trio.Event()
         self.on_drop = self._note
+        self.accepted, self.ended = 0, 0
+
+    def limited(self, **limits: int) -> Admission:
+        """Hold connections to these limits; those that are cut count among the drops."""
+        admission = Admission(**limits)
+
+        @contextmanager
+        def admit(peer: Peer) -> Iterator[Place]:
+            with admission.admit(peer, lambda peer: self._note(peer, "cut")) as place:
+                self.accepted += 1
+                yield place
+            self.ended += 1
+
+        self.admit = admit
+        return admission
 
     def _note(self, peer: Peer, reason: str) -> None:
         self.drops.append(reason)
@@ -48,6 +67,12 @@ async def serving(transport: SslTransport) -> AsyncIterator[Endpoint]:
         async with trio.open_nursery() as nursery:
             yield await nursery.start(transport.serve, Endpoint("ssl", "127.0.0.1", 0), echo)
             nursery.cancel_scope.cancel()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what no event tells; `serving` has a deadline."""
+    while not condition():
+        await trio.lowlevel.checkpoint()
 
 
 async def assert_served(transport: SslTransport, bound: Endpoint) -> None:
@@ -73,64 +98,89 @@ async def test_silent_client_is_cut_at_the_handshake_deadline(
         await assert_served(transport, bound)
 
 
-async def test_silent_clients_of_one_address_beyond_its_limit_are_cut_at_once_and_places_come_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_silent_clients_of_one_address_beyond_its_limit_make_room_and_places_come_free(
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(garlicfarm_transport_ssl, "MAX_PENDING_PER_ADDRESS", 3)
     transport = Counting(tmp_path)
+    admission = transport.limited(per_address=3)
     async with serving(transport) as bound:
-        silent = [await trio.open_tcp_stream(bound.host, bound.port) for _ in range(5)]
-        assert await transport.dropped(2) == ["full", "full"]
-        await silent[0].aclose()
-        assert await transport.dropped(3) == ["full", "full", "tls"]
+        silent = []
+        for number in range(5):
+            silent.append(await trio.open_tcp_stream(bound.host, bound.port))
+            await until(lambda: transport.accepted > number)  # noqa: B023 - it is over when that changes
+        assert transport.drops == ["cut", "cut"]
+        assert [await stream.receive_some() for stream in silent[:2]] == [b"", b""]  # the oldest
         await assert_served(transport, bound)
-        await assert_served(transport, bound)  # those whose handshake is over do not count
-        for each in silent:
-            await each.aclose()
-        await transport.dropped(5)
-        assert not transport._pending, "addresses that are gone are forgotten"
+        assert transport.drops == ["cut", "cut", "cut"]
+        for stream in silent:
+            await stream.aclose()
+        await until(lambda: not admission.taken)
 
 
-async def test_silent_clients_of_many_addresses_keep_nobody_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(garlicfarm_transport_ssl, "MAX_PENDING", 3)
+async def test_silent_clients_of_many_addresses_keep_nobody_out(tmp_path: Path) -> None:
     transport = Counting(tmp_path)
+    admission = transport.limited(total=4)  # three for strangers
     async with serving(transport) as bound:
         silent = []
         for number in range(1, 4):
             stream = await trio.open_tcp_stream(bound.host, bound.port, local_address=f"127.0.1.{number}")
             silent.append(stream)
-            while len(transport._handshakes) < number:
-                await trio.lowlevel.checkpoint()
+            await until(lambda: admission.taken == number)  # noqa: B023
         await assert_served(transport, bound)
-        assert transport.drops == ["full"]
+        assert transport.drops == ["cut"]
         assert await silent[0].receive_some() == b""  # the oldest
-        await assert_served(transport, bound)
-        assert transport.drops == ["full"]
-        for each in silent:
-            await each.aclose()
-        await transport.dropped(3)
-        assert not transport._pending
-        assert not transport._handshakes
+        for stream in silent:
+            await stream.aclose()
+        await until(lambda: not admission.taken)
 
 
-async def test_one_address_at_its_limit_leaves_room_for_another(
+async def test_handshakes_beyond_the_rate_of_their_address_cost_no_tls_and_silence_takes_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(garlicfarm_transport_ssl, "MAX_PENDING_PER_ADDRESS", 2)
+    monkeypatch.setattr("garlicfarm.admission.BURST", 3)
+    monkeypatch.setattr("garlicfarm.admission.PER_SECOND", 0.0)
     transport = Counting(tmp_path)
-    async with serving(transport) as bound:
-        silent = []
+    admission = transport.limited()
+    async with serving(transport) as bound, AsyncExitStack() as stack:
+        for number in range(10):
+            await stack.enter_async_context(await trio.open_tcp_stream(bound.host, bound.port))
+            await until(lambda: admission.taken == number + 1)  # noqa: B023
         for _ in range(3):
-            raw = trio.socket.socket()
-            await raw.bind(("127.0.0.2", 0))
-            await raw.connect((bound.host, bound.port))
-            silent.append(raw)
-        assert await transport.dropped(1) == ["full"]
+            await assert_served(transport, bound)
+        for _ in range(5):
+            with pytest.raises(TransportError, match="TLS failed"):
+                await transport.open_stream(bound)
+        assert transport.drops == ["too-often"] * 5
+
+
+async def test_nothing_is_kept_of_a_wave_of_half_open_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garlicfarm_transport_ssl, "HANDSHAKE_TIMEOUT_S", 0.2)
+    transport = Counting(tmp_path)
+    transport.limited(per_address=30)
+
+    def held() -> int:
+        kinds = (trio.SSLStream, ssl.SSLObject, Place, Peer)
+        return sum(isinstance(each, kinds) for each in gc.get_objects())
+
+    async with serving(transport) as bound:
         await assert_served(transport, bound)
-        for raw in silent:
-            raw.close()
+        await until(lambda: transport.ended == 1)
+        gc.collect()
+        before = held()
+        gc.disable()  # what is in a cycle would wait for it, with all that OpenSSL holds beside
+        try:
+            for wave, opening in enumerate((b"", b"\x16\x03\x01\x02\x00\x01", b"noise"), 1):
+                clients = [socket.create_connection((bound.host, bound.port)) for _ in range(50)]
+                for client in clients:
+                    client.sendall(opening)
+                await until(lambda: transport.ended == 1 + 50 * wave)  # noqa: B023
+                for client in clients:
+                    client.close()
+            assert held() == before
+        finally:
+            gc.enable()
 
 
 async def test_clients_that_reset_at_once_cost_their_own_connections(tmp_path: Path) -> None:

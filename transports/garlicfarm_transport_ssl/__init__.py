@@ -10,9 +10,9 @@ import hashlib
 import logging
 import os
 import ssl
-from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,16 +21,13 @@ import trio
 
 from garlicfarm.certificates import pin_of, pin_of_file
 from garlicfarm.errors import ConfigError, TransportError, UnreachableError
-from garlicfarm.transport import Endpoint, Peer, Transport
+from garlicfarm.tcp import server_tls
+from garlicfarm.transport import Endpoint, Peer, Place, Transport
 
 __all__ = ["SslConfig", "SslTransport"]
 
 HANDSHAKE_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
-# Incoming connections whose TLS handshake is not over, in all and per address. Whoever opens sockets and says
-# nothing cannot keep others out: one address has so many, and one more of all cuts the oldest.
-MAX_PENDING = 512
-MAX_PENDING_PER_ADDRESS = 64
 
 _Handler = Callable[[trio.abc.Stream, Peer], Awaitable[None]]
 _logger = logging.getLogger("garlicfarm.transport.ssl")
@@ -46,7 +43,7 @@ class SslConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SslTransport(Transport):
-    """TLS 1.3 over TCP. `serve` drops connections with reason ``tls``, ``timeout`` or ``full``."""
+    """TLS 1.3 over TCP. `serve` drops connections with reason ``tls``, ``timeout`` or ``too-often``."""
 
     scheme = "ssl"
     Config = SslConfig
@@ -55,8 +52,6 @@ class SslTransport(Transport):
     def __init__(self, config: SslConfig, base_dir: Path) -> None:
         super().__init__(config, base_dir)
         self._pin = ""
-        self._pending: Counter[str] = Counter()
-        self._handshakes: dict[trio.CancelScope, None] = {}  # the oldest first
         self._client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         for context in (self._client, self._server):
@@ -155,51 +150,41 @@ class SslTransport(Transport):
         task_status.started(Endpoint(self.scheme, host, port, {"pin": self._pin}))
 
         async def connection(tcp: trio.SocketStream) -> None:
-            accepted = await self._accept(tcp)
-            if accepted is not None:
-                await handler(*accepted)
-                await _close(tcp, accepted[0])
+            try:
+                peer = Peer(tcp.socket.getpeername()[0], True, None)
+            except OSError as exc:  # it left while it was queued
+                self._drop(Peer("", False, None), "tls", _text(exc))
+                return
+            with ExitStack() as stack:
+                place = stack.enter_context(self.admit(peer))
+                stream = await self._accept(tcp, peer, place, stack)
+                if stream is not None:
+                    certificate = stream.getpeercert(binary_form=True)
+                    digest = certificate and hashlib.sha256(certificate).digest()
+                    await handler(stream, replace(peer, certificate_sha256=digest, place=place))
+                    await _close(tcp, stream)
 
         # It closes each socket when its task ends, and survives accept() running out of descriptors.
         await trio.serve_listeners(connection, listeners)
 
-    async def _accept(self, tcp: trio.SocketStream) -> tuple[trio.SSLStream[trio.SocketStream], Peer] | None:
+    async def _accept(
+        self, tcp: trio.SocketStream, peer: Peer, place: Place, stack: ExitStack
+    ) -> trio.SSLStream[trio.SocketStream] | None:
         """The TLS handshake of one incoming connection; ``None`` if that was its end."""
         try:
-            address = tcp.socket.getpeername()[0]
-        except OSError as exc:  # it left while it was queued
-            self._drop(Peer("", False, None), "tls", _text(exc))
-            return None
-        peer = Peer(address, True, None)
-        if self._pending[address] >= MAX_PENDING_PER_ADDRESS:
-            self._drop(peer, "full", "too many unfinished handshakes")
-            return None
-        if len(self._handshakes) >= MAX_PENDING:
-            oldest = next(iter(self._handshakes))
-            del self._handshakes[oldest]
-            oldest.cancel()
-        stream = trio.SSLStream(tcp, self._server, server_side=True, https_compatible=True)
-        self._pending[address] += 1
-        scope = trio.CancelScope()
-        self._handshakes[scope] = None
-        try:
-            with scope, trio.fail_after(HANDSHAKE_TIMEOUT_S):
+            with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+                await trio.lowlevel.wait_readable(tcp.socket)  # who says nothing costs no TLS either
+                if not place.begin():
+                    self._drop(peer, "too-often", "too many handshakes of this address")
+                    return None
+                stream = stack.enter_context(server_tls(tcp, self._server))
                 await stream.do_handshake()
+                return stream
         except trio.TooSlowError:
             self._drop(peer, "timeout", "the handshake took too long")
-            return None
         except trio.BrokenResourceError as exc:
             self._drop(peer, "tls", _text(exc))
-            return None
-        finally:
-            self._handshakes.pop(scope, None)
-            self._pending[address] -= 1
-            self._pending += Counter()  # forgets the addresses that are at zero
-        if scope.cancelled_caught:
-            self._drop(peer, "full", "too many unfinished handshakes")
-            return None
-        certificate = stream.getpeercert(binary_form=True)
-        return stream, Peer(address, True, certificate and hashlib.sha256(certificate).digest())
+        return None
 
     def _drop(self, peer: Peer, reason: str, detail: str) -> None:
         _logger.debug("event=dropped peer=%s reason=%s detail=%r", peer.address, reason, detail)

@@ -1,0 +1,182 @@
+"""Which incoming connections may wait to be let in: the one policy of all listeners of a node.
+
+Theory of operation. A connection has a `Place` from its first byte until it has logged in or its socket is
+closed. Places are bounded, per address and in all. A new connection always gets one: at a limit, an older one
+is cut for it. So an attacker has to open all its connections anew in the time that one login takes.
+
+* At the limit of an address, one of its own is cut; at that of all, one of a stranger.
+* The least advanced stage is cut first, and of that the oldest; but a stage that holds no more than a quarter
+  is spared, or a stranger could fill the most advanced one and have every newcomer cut.
+* A quarter of all places is kept for known addresses: a member logged in from there within the last hour, or
+  an endpoint of the Configuration names it.
+
+What costs CPU before there is a login, a TLS handshake, also takes a token of its address.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
+
+import trio
+
+from garlicfarm.transport import Peer, Place, Stage
+
+__all__ = ["Admission", "network_of"]
+
+KNOWN_FOR_S = 3600.0
+BURST = 128  # handshakes of an address that was silent: 16 members who all come back at once need two each
+PER_SECOND = 16.0
+KNOWN_TIMES = 4  # as many for a known address
+MAX_REMEMBERED = 1024
+
+
+def network_of(address: str) -> str:
+    """What shares a limit with this address: one IPv4 address, or one IPv6 /64, which one host can own."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped is None:
+            return str(ip) if ip.is_loopback else str(int(ip) >> 64)
+        ip = ip.ipv4_mapped
+    return str(ip)
+
+
+class Admission:
+    """The places of connections that are not logged in.
+
+    :param per_address: at one time from one address (IPv6: one /64).
+    :param total: at one time in all. A quarter is kept for known addresses.
+    :param named: what is known beside these, each as `network_of` says; asked at each connection.
+
+    Members that logged in are known by `welcome`. A peer whose address is not its own (``address_is_peer``
+    False) is a stranger without an address: bounded by ``total`` alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        per_address: int = 64,
+        total: int = 512,
+        named: Callable[[], Container[str]] = frozenset,
+    ) -> None:
+        self._per_address = per_address
+        self._total = total
+        self._named = named
+        self._places: dict[_Held, None] = {}  # in the order in which they came to their stage
+        self._known: dict[str, float] = {}  # until when
+        self._tokens: dict[str, tuple[float, float]] = {}  # how many, and at which time
+
+    @property
+    def taken(self) -> int:
+        """How many places are taken."""
+        return len(self._places)
+
+    @contextmanager
+    def admit(self, peer: Peer, on_cut: Callable[[Peer], None] = lambda peer: None) -> Iterator[Place]:
+        """A place for one connection, for as long as the context lasts.
+
+        Where another connection needs it, the context is cancelled after ``on_cut(peer)``, which is not
+        called for a connection that was refused already. Once the place is left, that cannot happen any more.
+        """
+        network = network_of(peer.address) if peer.address_is_peer else None
+        known = network is not None and self._is_known(network)
+        self._make_room(network, known=known)
+        with trio.CancelScope() as scope:
+            place = _Held(self, peer, network, known, scope, on_cut)
+            self._places[place] = None
+            try:
+                yield place
+            finally:
+                place.leave()
+
+    def welcome(self, peer: Peer) -> None:
+        """A member is at this address: for an hour it counts as known."""
+        if not peer.address_is_peer:
+            return
+        network = network_of(peer.address)
+        self._known.pop(network, None)
+        self._known[network] = trio.current_time() + KNOWN_FOR_S
+        if len(self._known) > MAX_REMEMBERED:
+            del self._known[next(iter(self._known))]
+
+    def _is_known(self, network: str) -> bool:
+        if self._known.get(network, 0.0) > trio.current_time():
+            return True
+        return network in self._named()
+
+    def _make_room(self, network: str | None, *, known: bool) -> None:
+        held = list(self._places)
+        own = [place for place in held if network is not None and place.network == network]
+        strangers = [place for place in held if not place.known]
+        if len(own) >= self._per_address:
+            _cut(own)
+        elif not known and len(strangers) >= self._total - self._total // 4:
+            _cut(strangers)
+        elif len(held) >= self._total:
+            _cut(strangers or held)
+
+    def _spend(self, network: str, times: int) -> bool:
+        """Take a token of this address, if there is one."""
+        now_s, most = trio.current_time(), float(BURST * times)
+        left, since_s = self._tokens.pop(network, (most, now_s))
+        left = min(left + (now_s - since_s) * PER_SECOND * times, most)
+        granted = left >= 1.0
+        self._tokens[network] = (left - granted, now_s)
+        if len(self._tokens) > MAX_REMEMBERED:
+            del self._tokens[next(iter(self._tokens))]
+        return granted
+
+
+class _Held(Place):
+    """A place of an `Admission`."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        peer: Peer,
+        network: str | None,
+        known: bool,
+        scope: trio.CancelScope,
+        on_cut: Callable[[Peer], None],
+    ) -> None:
+        self.network = network
+        self.known = known
+        self.stage = Stage.OPEN
+        self._admission = admission
+        self._peer = peer
+        self._scope = scope
+        self._on_cut = on_cut
+
+    def begin(self) -> bool:
+        if self.network is None:
+            return True
+        return self._admission._spend(self.network, KNOWN_TIMES if self.known else 1)
+
+    def advance(self, stage: Stage) -> None:
+        places = self._admission._places
+        if self in places and stage is not self.stage:
+            self.stage = stage
+            del places[self]
+            places[self] = None
+
+    def leave(self) -> None:
+        self._admission._places.pop(self, None)
+
+    def cut(self) -> None:
+        self.leave()
+        if self.stage is not Stage.CLOSING:
+            self._on_cut(self._peer)
+        self._scope.cancel()
+
+
+def _cut(places: Sequence[_Held]) -> None:
+    """Cut the oldest of the least advanced stage that holds more than its share."""
+    for stage in Stage:
+        there = [place for place in places if place.stage is stage]
+        if len(there) > (0 if stage is Stage.CLOSING else len(places) // 4):
+            there[0].cut()
+            return

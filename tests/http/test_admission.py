@@ -1,0 +1,210 @@
+"""`Admission` by itself: which connection is cut for a new one, and whose share is kept."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm import admission as module
+from garlicfarm.admission import Admission, network_of
+from garlicfarm.transport import Peer, Place, Stage
+
+TUNNEL = Peer("127.0.0.1", False, None)
+
+
+class Doors(ExitStack):
+    """Opens connections, each by a name, and notes in which order they are cut."""
+
+    def __init__(self, **limits: object) -> None:
+        super().__init__()
+        self.admission = Admission(**limits)  # type: ignore[arg-type]
+        self.cut: list[str] = []
+        self.places: dict[str, Place] = {}
+
+    def open(self, name: str, address: str = "192.0.2.1", stage: Stage = Stage.OPEN) -> Place:
+        return self.open_peer(name, Peer(address, True, None), stage)
+
+    def open_peer(self, name: str, peer: Peer, stage: Stage = Stage.OPEN) -> Place:
+        place = self.enter_context(self.admission.admit(peer, lambda peer: self.cut.append(name)))
+        self.places[name] = place
+        place.advance(stage)
+        return place
+
+
+async def test_oldest_of_the_least_advanced_stage_is_cut() -> None:
+    with Doors(per_address=8) as doors:
+        for name in "ab":
+            doors.open(name, stage=Stage.REQUEST)
+        for name in "cd":
+            doors.open(name, stage=Stage.STREAM)
+        for name in "efgh":
+            doors.open(name)
+        for name in "ij":
+            doors.open(name, stage=Stage.REQUEST)
+        assert doors.cut == ["e", "f"]
+
+
+async def test_age_counts_from_when_a_stage_was_reached() -> None:
+    with Doors(per_address=3) as doors:
+        for name in "abc":
+            doors.open(name)
+        doors.places["b"].advance(Stage.STREAM)
+        doors.places["a"].advance(Stage.STREAM)
+        doors.places["c"].advance(Stage.STREAM)
+        doors.open("d")
+        assert doors.cut == ["b"]
+
+
+async def test_stage_with_no_more_than_a_quarter_is_spared_so_that_newcomers_live() -> None:
+    with Doors(per_address=8) as doors:
+        for name in "abcdefgh":
+            doors.open(name, stage=Stage.REQUEST)
+        doors.open("honest")
+        doors.open("i")
+        assert doors.cut == ["a", "b"]
+        doors.open("j")
+        assert doors.cut == ["a", "b", "c"]
+        doors.open("k")
+        assert doors.cut == ["a", "b", "c", "honest"]
+
+
+async def test_refused_connection_that_lingers_is_cut_first() -> None:
+    with Doors(per_address=8) as doors:
+        for name in "abcdefg":
+            doors.open(name)
+        doors.open("refused", stage=Stage.REQUEST).advance(Stage.CLOSING)
+        doors.open("i")
+        assert doors.cut == []  # it was told of when it was refused
+        assert doors.admission.taken == 8
+        doors.open("j")
+        assert doors.cut == ["a"]
+
+
+async def test_cut_context_is_cancelled_and_one_that_was_left_is_not() -> None:
+    admission = Admission(per_address=1)
+    here = Peer("192.0.2.1", True, None)
+    ended = []
+
+    async def connection(name: str, *, logs_in: bool) -> None:
+        with admission.admit(here) as place:
+            if logs_in:
+                place.leave()
+            await trio.sleep_forever()
+        ended.append(name)
+
+    async with trio.open_nursery() as nursery:
+        for name, logs_in in (("member", True), ("silent", False), ("last", False)):
+            nursery.start_soon(lambda name=name, logs_in=logs_in: connection(name, logs_in=logs_in))
+            await trio.testing.wait_all_tasks_blocked()
+        assert ended == ["silent"]
+        assert admission.taken == 1
+        nursery.cancel_scope.cancel()
+    assert admission.taken == 0
+
+
+async def test_quarter_is_kept_for_addresses_of_members() -> None:
+    with Doors(per_address=4, total=16, named=lambda: {network_of("198.51.100.1")}) as doors:
+        doors.admission.welcome(Peer("198.51.100.2", True, None))
+        for number in range(20):
+            doors.open(f"stranger {number}", f"192.0.2.{number}")
+        assert doors.cut == [f"stranger {number}" for number in range(8)]
+        doors.cut.clear()
+        for number in range(4):
+            doors.open(f"member {number}", f"198.51.100.{1 + number % 2}")
+        assert doors.cut == []
+        assert doors.admission.taken == 16
+        for number in range(20, 60):
+            doors.open(f"stranger {number}", f"192.0.2.{number}")
+        assert not [name for name in doors.cut if name.startswith("member")]
+        doors.cut.clear()
+        for number in range(4):
+            doors.open(f"more {number}", f"198.51.100.{1 + number % 2}")
+        assert [name.partition(" ")[0] for name in doors.cut] == ["stranger"] * 4
+
+
+async def test_peers_of_a_tunnel_are_strangers_bounded_in_all() -> None:
+    with Doors(per_address=2, total=8, named=lambda: {"127.0.0.1"}) as doors:
+        doors.admission.welcome(TUNNEL)
+        for number in range(8):
+            doors.open_peer(str(number), TUNNEL)
+        assert doors.cut == ["0", "1"]
+        assert all(place.begin() for place in doors.places.values())
+
+
+async def test_address_of_a_member_is_known_for_an_hour(autojump_clock: trio.testing.MockClock) -> None:
+    with Doors(total=4) as doors:
+        member = Peer("198.51.100.2", True, None)
+        doors.admission.welcome(member)
+        for number in range(3):
+            doors.open(f"stranger {number}", f"192.0.2.{number}")
+        await trio.sleep(3599)
+        doors.open_peer("member", member).leave()
+        assert doors.cut == []
+        await trio.sleep(2)
+        doors.open_peer("late", member)
+        assert doors.cut == ["stranger 0"]
+
+
+async def test_what_is_remembered_is_bounded() -> None:
+    admission = Admission()
+    for number in range(3000):
+        peer = Peer(f"10.0.{number >> 8}.{number & 255}", True, None)
+        admission.welcome(peer)
+        with admission.admit(peer) as place:
+            assert place.begin()
+    assert len(admission._known) == len(admission._tokens) == module.MAX_REMEMBERED
+    assert admission.taken == 0
+
+
+async def test_handshakes_of_an_address_are_limited_and_members_have_more(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    admission = Admission()
+
+    def begun(address: str, tries: int) -> int:
+        number = 0
+        for _ in range(tries):
+            with admission.admit(Peer(address, True, None)) as place:
+                number += place.begin()
+        return number
+
+    assert begun("192.0.2.1", 1000) == module.BURST
+    assert begun("192.0.2.2", 1) == 1
+    await trio.sleep(2)
+    assert begun("192.0.2.1", 1000) == 2 * module.PER_SECOND
+    admission.welcome(Peer("198.51.100.2", True, None))
+    assert begun("198.51.100.2", 1000) == module.KNOWN_TIMES * module.BURST
+    await trio.sleep(3599)
+    assert begun("192.0.2.1", 1000) == module.BURST
+
+
+async def test_sixteen_members_behind_one_address_all_come_back_at_once_after_a_restart() -> None:
+    """Each of them begins a login on up to three streams, and needs two for a new challenge."""
+    with Doors() as doors:
+        places = [doors.open(str(number)) for number in range(16 * 3)]
+        assert all(place.begin() for place in places)
+        for place in places:
+            place.advance(Stage.CLOSING)
+        assert all(doors.open(f"again {number}").begin() for number in range(16 * 3))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
+        ("192.0.2.1", "192.0.2.2", False),
+        ("memory", "memory", True),
+        ("::1", "::2", False),
+    ],
+)
+async def test_limit_is_shared_by_one_address_or_one_64(one: str, other: str, shared: bool) -> None:
+    admission = Admission(per_address=1)
+    cut = []
+    with admission.admit(Peer(one, True, None), cut.append), admission.admit(Peer(other, True, None)):
+        assert bool(cut) == shared
