@@ -482,11 +482,12 @@ class Node:
             self._admission.welcome(peer)
             caller = Caller(f"member {user}", int(user), True, established.extensions)
         elif not user:
-            caller = Caller("a plain peer", 0, True, is_admin=True, trusted=True)
+            caller = Caller("a plain peer", 0, True, trusted=True)
         else:
-            role = self.users.role(user)
-            may_post, admin = role in ("poster", "admin"), role == "admin"
-            caller = Caller(f"user {user}", 0, may_post, established.extensions, user=user, is_admin=admin)
+            login = self.users.login(user)
+            if login is None:
+                return  # removed since
+            caller = Caller(f"user {user}", 0, False, established.extensions, login=login)
         farm = member.farm
         session = Session(farm, established.stream, caller, established.leftover, farm.answer_timeout_s)
         scopes = self._sessions.setdefault((established.farm, user), deque())

@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from garlicfarm.config.model import HEADERS_BYTES
-from garlicfarm.errors import EntryRefused, OutcomeUnknown, RemoteProtocolError
+from garlicfarm.errors import AuthError, EntryRefused, OutcomeUnknown, RemoteProtocolError
 from garlicfarm.link import HINT, RECEIVE_BYTES
 from garlicfarm.node.posting import check_entry, check_user
 from garlicfarm.raft import Refusal
@@ -23,6 +23,7 @@ from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Respon
 
 if TYPE_CHECKING:
     from garlicfarm.node.farm import Farm
+    from garlicfarm.users import Login
 
 __all__ = ["Caller", "Session", "Slot"]
 
@@ -31,6 +32,7 @@ MAX_UNANSWERED_BYTES = 8 << 20
 ENTRY_OVERHEAD_BYTES = 128  # what an entry costs in memory beside its value
 PARTIAL_MESSAGE_TIMEOUT_S = 30.0
 CLIENT_IDLE_S = 3600.0
+LOGIN_CHECK_S = 1.0  # how long an idle connection outlives its user
 
 # What a member may ask for, and the extension that has to be in force for it (D5, D6).
 _CHANGES = {MessageType.ADD_SERVER_REQUEST, MessageType.REMOVE_SERVER_REQUEST}
@@ -48,11 +50,11 @@ _MEMBER_REQUESTS = {
 
 
 class Caller:
-    """Who is at the other end (D6): a member by its id, or a client (id 0) with the role of ``user``;
-    ``extensions`` are in force on this connection. ``trusted``: there was no handshake, who speaks is
-    what each request says."""
+    """Who is at the other end (D6): a member by its id, or a client (id 0) with the role that the user of
+    ``login`` has when it asks; ``extensions`` are in force on this connection. ``trusted``: there was no
+    handshake, who speaks is what each request says."""
 
-    __slots__ = ("extensions", "is_admin", "may_post", "member_id", "name", "trusted", "user")
+    __slots__ = ("_may_post", "extensions", "login", "member_id", "name", "trusted")
 
     def __init__(
         self,
@@ -61,17 +63,29 @@ class Caller:
         may_post: bool,
         extensions: frozenset[str] = frozenset(),
         *,
-        user: str = "",
-        is_admin: bool = False,
+        login: Login | None = None,
         trusted: bool = False,
     ) -> None:
         self.name = name
         self.member_id = member_id
-        self.may_post = may_post
+        self._may_post = may_post
         self.extensions = extensions
-        self.user = user
-        self.is_admin = is_admin
+        self.login = login
         self.trusted = trusted
+
+    @property
+    def may_post(self) -> bool:
+        return self._may_post if self.login is None else self.login.role in ("poster", "admin")
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether it may change other members than itself."""
+        return self.trusted if self.login is None else self.login.role == "admin"
+
+    @property
+    def counts(self) -> bool:
+        """False once its user was removed, or has another password."""
+        return self.login is None or self.login.role is not None
 
 
 class Slot:
@@ -127,6 +141,8 @@ class Session:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write)
+                if self._caller.login is not None:
+                    nursery.start_soon(self._watch_login)
                 await self._read()
                 nursery.cancel_scope.cancel()
         finally:
@@ -140,6 +156,11 @@ class Session:
         """The core found a fault in one of this peer's requests."""
         self._fault = fault
         self._ready.set()
+
+    async def _watch_login(self) -> NoReturn:
+        while self._caller.counts:  # noqa: ASYNC110 - another process writes the users file
+            await trio.sleep(LOGIN_CHECK_S)
+        raise AuthError(f"{self._caller.name} is a user no longer")
 
     # ------------------------------------------------------------------ in
 
@@ -204,6 +225,8 @@ class Session:
 
     def _check(self, request: Request) -> None:
         caller, us = self._caller, self._farm.node_id
+        if not caller.counts:
+            raise self._refused("user", f"{caller.name} is a user no longer", request)
         forged = request.source != caller.member_id and not caller.trusted
         if forged or request.source == us:
             raise self._refused("source", f"{caller.name} speaks as {request.source} to {us}", request)
@@ -225,8 +248,8 @@ class Session:
                 yield Refusal.TOO_LARGE
             try:
                 check_entry(self._farm, entry.value, request.source)
-                if self._caller.user:
-                    check_user(self._farm, entry.value, self._caller.user)
+                if self._caller.login is not None:
+                    check_user(self._farm, entry.value, self._caller.login.name)
             except EntryRefused:
                 yield Refusal.APPLICATION
             yield 0

@@ -143,7 +143,7 @@ class Member:
         return Wire(ours)
 
     async def _serve(self, stream: trio.abc.Stream) -> None:
-        caller = Caller("a plain peer", 0, True, is_admin=True, trusted=True)
+        caller = Caller("a plain peer", 0, True, trusted=True)
         try:
             await Session(self.farm, stream, caller, b"", 30.0).run()
         except* (*CONNECTION_ERRORS, OutcomeUnknown):
