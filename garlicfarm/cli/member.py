@@ -14,7 +14,7 @@ from garlicfarm.cli.remote import ask
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["add", "list_", "member", "remove", "set_"]
+__all__ = ["add", "leave", "list_", "member", "remove", "set_"]
 
 CATCH_UP_POLL_S = 1.0
 PATIENCE_S = 5.0
@@ -35,7 +35,8 @@ _Request = Callable[["AdminClient", str], Awaitable[tuple[int, int]]]
     },
 )
 def member() -> None:
-    """The members of a farm. Changing them is up to the leader: run it there, or name its URL with --node."""
+    """The members of a farm. Changing them is up to the leader: run it there, or name its URL with --node. A
+    node has itself removed anywhere."""
 
 
 @click.command("list")
@@ -93,7 +94,23 @@ def set_(options: Options, id: int, endpoint: str) -> None:
 @shared_options()
 def remove(options: Options, id: int, force: bool) -> None:
     """Remove member ID for ever, dead or alive; a leader hands over first. Ids are used once."""
+    _remove(options, id, force)
 
+
+@click.command()
+@click.option("--force", is_flag=True, help="Also where those that are left may be no majority.")
+@shared_options("config", "farm", "output", "timeout")
+def leave(options: Options, force: bool) -> None:
+    """Have this machine's node, which must run, removed from its farm for ever.
+
+    It asks the leader over the Raft wire; a node that leads hands over first. Its id is used up. Removed from
+    its only farm, the node ends with exit code 8.
+    """
+    me = int(ask(options, lambda client, farm: client.node())["id"])
+    _remove(options, me, force)
+
+
+def _remove(options: Options, id: int, force: bool) -> None:
     async def request(client: AdminClient, farm: str) -> tuple[int, int]:
         return await client.remove_member(farm, id, force=force)
 
@@ -117,14 +134,13 @@ def _change(
         rows = body["members"]
         before, after = _figures(rows), _figures(result(rows))
         figures = [{"when": "before", **before}, {"when": "after", **after}]
-        leads = body["leader"] == member_id
         if not force and after["members"] and after["reachable"] < after["majority"]:
             raise LocalProtocolError(
                 f"now {_sentence(before)}; after the change {_sentence(after)}: bring some back first, or "
                 "use --force and risk that nothing can be committed any more"
             )
         try:
-            return figures, await _persistently(request, client, farm, leads)
+            return figures, await _persistently(request, client, farm)
         except ProposalDropped:
             click.echo(f"{_sentence(before)}; after the change {_sentence(after)}", err=True)
             raise
@@ -149,24 +165,19 @@ def _change(
         print_rows(options.output, "", figures)
 
 
-async def _persistently(request: _Request, client: AdminClient, farm: str, leads: bool) -> tuple[int, int]:
+async def _persistently(request: _Request, client: AdminClient, farm: str) -> tuple[int, int]:
     """Make the request again while the reason for its refusal passes by itself: a new leader begins with
-    a commit of its own. ``leads``: it is the leader that is to go, and its successor has to be found."""
+    a commit of its own."""
     import trio
 
-    from garlicfarm.errors import NotLeader, ProposalDropped
+    from garlicfarm.errors import ProposalDropped
 
     deadline = trio.current_time() + PATIENCE_S
     while True:
         try:
             return await request(client, farm)
-        except (NotLeader, ProposalDropped) as error:
-            if isinstance(error, NotLeader):
-                passes = leads
-            else:
-                # A new leader has heard nobody yet.
-                passes = error.reason in _PASSING or (leads and error.reason == "too-few-members-heard")
-            if not passes or trio.current_time() > deadline:
+        except ProposalDropped as error:
+            if error.reason not in _PASSING or trio.current_time() > deadline:
                 raise
         await trio.sleep(RETRY_S)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -10,21 +11,28 @@ from typing import TYPE_CHECKING, NoReturn
 import trio
 
 from garlicfarm.errors import (
+    AuthError,
     GarlicFarmError,
     NoQuorum,
     NotLeader,
+    OutcomeUnknown,
     ProposalDropped,
+    RemoteProtocolError,
     Removed,
+    TransportError,
 )
 from garlicfarm.link import CONNECTION_ERRORS, Caller, close
 from garlicfarm.raft import Change, ConfChange, Refusal
+from garlicfarm.wire import encode_cluster_server
 from garlicfarm.wire.messages import (
     NO_LEADER,
     ClusterServer,
     Configuration,
+    LogEntry,
     MessageType,
     Request,
     Response,
+    ValueType,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Members"]
 
 TOLD_EVERY_S = 60.0
+ASK_AGAIN_S = 0.05
 _REASONS = {
     "id-used-before": Refusal.ID_USED,
     "a-member-already": Refusal.ID_USED,
@@ -47,6 +56,13 @@ _REASONS = {
     "the-last-member": Refusal.NO_QUORUM,
     "cannot-be-dialled": Refusal.NOT_DIALLED,
 }
+_REMOVAL = {
+    Refusal.APPLICATION: "no-such-member",
+    Refusal.TRANSFER: "leadership-in-transfer",
+    Refusal.CHANGE_IN_FLIGHT: "another-change-in-flight",
+    Refusal.NO_QUORUM: "too-few-members-heard",
+}
+"""What a refusal says to a member that asks to be removed."""
 
 
 class Members:
@@ -163,36 +179,109 @@ class Members:
     # ------------------------------------------------------------------ changes
 
     async def change(self, change: ConfChange) -> tuple[int, int]:
-        """Change one server; (index, term) of the Configuration after its commit. A leader that is to be
-        removed hands over first.
+        """Change one server; (index, term) of the Configuration after its commit. Only the leader does, but
+        any member has itself removed.
 
-        Raises `NotLeader`, `ProposalDropped`: certainly not done; `OutcomeUnknown`.
+        Raises `NotLeader`, `NoQuorum`, `ProposalDropped`: certainly not done; `OutcomeUnknown`.
         """
-        proposal = await self._begin(change)
+        if change.change is Change.REMOVE and change.server.id == self._farm.node_id:
+            return await self._leave(change.force)
+        proposal = await self._begin(change, trio.current_time() + self._farm.answer_timeout_s)
         return await self._farm.posts.outcome(proposal)
 
-    async def _begin(self, change: ConfChange) -> Proposal:
+    async def _leave(self, force: bool) -> tuple[int, int]:
+        """Have the leader remove this member (protocol page §5, "Leave"); one that leads hands over first.
+        The wire knows no force: where that is needed, the new leader is to be asked for it."""
+        farm, handed_over, asked = self._farm, False, False
+        patience_s = 2 * farm.section.raft.election_timeout_max_s + farm.answer_timeout_s
+        deadline = trio.current_time() + patience_s
+        with trio.move_on_at(deadline):
+            while True:
+                leader = farm.leader_id
+                if farm.is_leader:
+                    self._check_left(force)
+                    await self.step_down(0, deadline)
+                    handed_over = True
+                elif not leader:
+                    await farm.wait_leader_change()
+                else:
+                    try:
+                        term = await self._ask_to_leave(leader)
+                    except OutcomeUnknown:
+                        asked = True  # once more: it is removed once
+                    except (TransportError, AuthError, RemoteProtocolError) as error:
+                        farm.log.info("leader-not-asked", peer=leader, cause=str(error))
+                    except ProposalDropped as dropped:
+                        few = dropped.reason == "too-few-members-heard"
+                        if few and force:
+                            self.must_lead()
+                        # A new leader has heard from few so far.
+                        if not (few and handed_over) and dropped.reason != "leadership-in-transfer":
+                            raise
+                    else:
+                        if term is not None:
+                            asked = True
+                            await self._out.wait()
+                            return farm.applied_configuration.log_index, term
+                    await trio.sleep(ASK_AGAIN_S)
+        if asked:
+            raise OutcomeUnknown("this member asked to be removed, and has not heard that it is")
+        raise NoQuorum(f"no leader was found within {patience_s:g} s")
+
+    async def _ask_to_leave(self, leader: int) -> int | None:
+        """The term in which ``leader`` removes this member; None: another member may lead.
+
+        Raises `ProposalDropped`: it refuses. Other errors as `garlicfarm.link.Caller.call`.
+        """
+        farm = self._farm
+        value = encode_cluster_server(ClusterServer(farm.node_id), id_only=True)
+        entry = LogEntry(0, ValueType.CLUSTER_SERVER, value)
+        request = Request(MessageType.REMOVE_SERVER_REQUEST, farm.node_id, leader, entries=(entry,))
+        response = await farm.peers.call(leader, request)
+        if response is None or (not response.accepted and response.destination != leader):
+            return None
+        if response.accepted:
+            return response.term
+        # A plain server gives no reason, but its next index.
+        words = _REMOVAL if farm.peers.extensions(leader) else {}
+        raise ProposalDropped(words.get(response.next_index, "refused"))
+
+    def _check_left(self, force: bool) -> None:
+        """Before a leader hands over in order to be removed: raises `ProposalDropped` where the new one would
+        refuse to remove it."""
+        others = self._current - {self._farm.node_id}
+        if not others:
+            raise ProposalDropped("the-last-member")
+        longest_s = self._farm.section.raft.election_timeout_max_s
+        ages = [self._farm.peers.contact_age_s(member) for member in others]
+        heard = sum(age is not None and age <= longest_s for age in ages)
+        if not force and heard < len(others) // 2 + 1:
+            raise ProposalDropped("too-few-members-heard")
+
+    async def _begin(self, change: ConfChange, deadline: float) -> Proposal:
+        """Begin a change, before ``deadline`` on Trio's clock."""
         farm, server = self._farm, change.server
         self.must_lead()
-        if change.change is Change.REMOVE and server.id == farm.node_id and len(self._current) > 1:
-            await self.step_down(0)
+        if change.change is Change.REMOVE and server.id == farm.node_id:
+            self._check_left(change.force)
+            await self.step_down(0, deadline)
             self.must_lead()
         if change.change is Change.ADD and server.id in self.ever and server.id not in self._current:
             raise ProposalDropped("id-used-before")
         if change.change is not Change.REMOVE and server.id != farm.node_id:
             await self._dial_back(server)
-        with trio.move_on_after(farm.answer_timeout_s):
-            while True:
-                applied, start = farm.applied_index, partial(farm.raw.propose_conf_change, change)
-                self._change = proposal = farm.posts.propose(start)
-                await proposal.begun.wait()
-                if proposal.dropped is None or proposal.dropped.reason != "nothing-committed-yet":
-                    break
-                await farm.wait_applied(applied)  # it has only just been elected
-        if proposal.dropped is not None:
+        while True:
+            applied, start = farm.applied_index, partial(farm.raw.propose_conf_change, change)
+            self._change = proposal = farm.posts.propose(start)
+            await proposal.begun.wait()
+            if proposal.dropped is None:
+                break
             if proposal.dropped.reason == "not-leader":
                 self.must_lead()
-            raise proposal.dropped
+            if proposal.dropped.reason != "nothing-committed-yet" or trio.current_time() >= deadline:
+                raise proposal.dropped
+            with trio.move_on_at(deadline):
+                await farm.wait_applied(applied)  # it has only just been elected
         farm.log.info("member-change", change=change.change.value, peer=server.id)
         return proposal
 
@@ -208,11 +297,12 @@ class Members:
                 return
         raise ProposalDropped(f"cannot-be-dialled: {cause}")
 
-    async def step_down(self, to: int) -> int:
-        """Have the member ``to`` lead, 0: the one best placed; the new leader's id.
+    async def step_down(self, to: int, deadline: float = math.inf) -> int:
+        """Have the member ``to`` lead, 0: the one best placed; the new leader's id. ``deadline``: on Trio's
+        clock.
 
         Raises `NotLeader`, `ProposalDropped` (no such member, or one that cannot take over now),
-        `NoQuorum`: nobody took over within two election timeouts.
+        `NoQuorum`: nobody took over within two election timeouts, or before the deadline.
         """
         farm, begun = self._farm, trio.Event()
         refused: list[ProposalDropped] = []
@@ -229,7 +319,8 @@ class Members:
         await begun.wait()
         if refused:
             raise refused[0]
-        with trio.move_on_after(2 * farm.section.raft.election_timeout_max_s):
+        longest = trio.current_time() + 2 * farm.section.raft.election_timeout_max_s
+        with trio.move_on_at(min(deadline, longest)):
             while farm.is_leader or not farm.leader_id:
                 await farm.wait_leader_change()
             return farm.leader_id
@@ -274,8 +365,10 @@ class Members:
         farm, destination = self._farm, self._farm.node_id
         reason: int | None = 0
         add = request.type is MessageType.ADD_SERVER_REQUEST
+        # Its connection is closed where the answer takes longer than this and a heartbeat.
+        deadline = slot.since + farm.answer_timeout_s - farm.section.raft.heartbeat_s
         try:
-            await self._begin(ConfChange(Change.ADD if add else Change.REMOVE, server))
+            await self._begin(ConfChange(Change.ADD if add else Change.REMOVE, server), deadline)
         except NotLeader as error:
             destination, reason = error.leader_id or NO_LEADER, None
         except ProposalDropped as dropped:
@@ -283,7 +376,8 @@ class Members:
             word = dropped.reason.partition(":")[0]
             reason = _REASONS.get(word, Refusal.APPLICATION)
         except NoQuorum:
-            reason = Refusal.NO_QUORUM
+            reason = Refusal.NO_QUORUM if farm.is_leader else None
+            destination = farm.leader_id or NO_LEADER
         finally:
             self._serving = False
         slot.resolve(self._answer(request, destination, reason))

@@ -148,6 +148,8 @@ class Node:
         self.metrics = NodeMetrics()
         self.admin_url = ""
         self.addresses: list[Endpoint] = []
+        self._over = trio.Event()  # it was removed from its last farm
+        self._removed: Removed | None = None
         self._log = EventLogger(logging.getLogger("garlicfarm.node"), node=self.node_id)
         self._transports: dict[str, Transport] = {}
         self._admission = Admission(named=self._named)
@@ -341,12 +343,16 @@ class Node:
                 self._tell_admin_url()
                 self._log.info("started", version=__version__, admin=self.admin_url)
                 task_status.started(self)
-                await shutdown.wait()
+                async with trio.open_nursery() as running:
+                    for event in (shutdown, self._over):
+                        running.start_soon(_cancel_at, event, running.cancel_scope)
                 self._log.info("stopping")
                 ending.set()
                 await self._hand_over()
             nursery.cancel_scope.cancel()
         self._log.flush()
+        if self._removed is not None:
+            raise self._removed
 
     def _tell_admin_url(self) -> None:
         """Write where commands of this machine find the node; they wait for the file to exist."""
@@ -367,7 +373,8 @@ class Node:
                     nursery.start_soon(member.farm.hand_over)
 
     async def _run_member(self, member: _Member, *, task_status: trio.TaskStatus[None]) -> None:
-        """One farm's tree. A failed store ends that farm; the last one ends the node."""
+        """One farm's tree. A failed store ends that farm, and so does its removal; the last one ends the
+        node, in order where it is removed: who asked for that gets an answer."""
         farm = member.farm
         try:
             async with member.router or nullcontext(), trio.open_nursery() as nursery:
@@ -383,7 +390,10 @@ class Node:
             event = "removed" if isinstance(error, Removed) else "farm-failed"
             self._log.error(event, farm=farm.name, cause=str(error))
             if not self._members:
-                raise
+                if not isinstance(error, Removed):
+                    raise
+                self._removed = error
+                self._over.set()
 
     def _start_posting(self, nursery: trio.Nursery, member: _Member) -> None:
         farm, application = member.farm, member.farm.application
@@ -509,6 +519,11 @@ def _host(endpoint: str) -> str:
         return Endpoint.parse(endpoint).host
     except ConfigError:
         return ""
+
+
+async def _cancel_at(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
 
 
 def _leaf(error: BaseException) -> BaseException:

@@ -1,5 +1,5 @@
-"""The connections to the other members: one for Raft, and one for what waits for a majority (ClientRequests
-and ReadIndexRequests, D8) while it is needed."""
+"""The connections to the other members: one for Raft, and one for what waits for a majority (D8: client requests
+and ReadIndexRequests) while it is needed."""
 
 from __future__ import annotations
 
@@ -198,8 +198,14 @@ class Peers:
         else:
             self._unreachable(member, seq)
 
+    def extensions(self, member: int) -> frozenset[str]:
+        """What is in force on the connection for Raft requests, or was on the last one; nothing with a plain
+        server."""
+        peer = self._peers.get(member)
+        return peer.link.extensions if peer else frozenset()
+
     async def call(self, member: int, request: Request) -> Response | None:
-        """Send a ClientRequest on the member's other connection; None if it is no peer of ours.
+        """Send a client's request on the member's other connection; None if it is no peer of ours.
         Errors as `garlicfarm.link.Caller.call`."""
         peer = self._peers.get(member)
         return await peer.caller.call(request) if peer else None

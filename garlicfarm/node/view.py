@@ -150,8 +150,9 @@ class View:
     ) -> tuple[int, int]:
         self._farm.log.info("member-change-asked", change=change, peer=member, user=user)
         wanted = ConfChange(Change(change), ClusterServer(member, endpoint), force)
-        if wanted.change is Change.REMOVE and isinstance(self._farm.application, FarmApplication):
+        if member != self.node_id:  # its own removal any member asks the leader for
             self._farm.members.must_lead()
+        if wanted.change is Change.REMOVE and isinstance(self._farm.application, FarmApplication):
             await self.administer("remove", {"member": member}, user)  # who asked stays in the log (D16)
         return await self._here(await self._farm.members.change(wanted))
 

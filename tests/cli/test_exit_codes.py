@@ -96,7 +96,7 @@ async def test_every_exit_code_is_what_its_cause_ends_with(tmp_path: Path) -> No
 
         await farm.start(first.id)
         await shell(Exit.OK, first, "wait", "--for", "caught-up", "--timeout", "30")
-        await shell(Exit.OK, at, "member", "remove", str(first.id))
+        await shell(Exit.OK, first, "node", "leave")
         assert first.process is not None
         with trio.fail_after(DEADLINE_S):
             assert await first.process.wait() == Exit.REMOVED

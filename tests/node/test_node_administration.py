@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from garlicfarm.cli import run
+from garlicfarm.errors import Removed
 from garlicfarm.farm.base64 import encode
 from garlicfarm.provision import MemberPlan
 from garlicfarm.testing.processes import free_ports
@@ -225,6 +226,34 @@ async def test_removal_leaves_in_the_log_who_asked_for_it(tmp_path: Path) -> Non
         assert await command(nodes, leader, "member", "remove", str(other)) == 0
         order = policy(nodes, leader)["orders"][f"remove {other}"]
         assert order["by"] == "local"
+
+
+@pytest.mark.parametrize(
+    ("leads", "by"), [(True, "member remove"), (False, "node leave")], ids=["leader", "follower"]
+)
+async def test_member_is_removed_from_its_own_machine_and_the_log_says_who_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], leads: bool, by: str
+) -> None:
+    async with farm_of_three(tmp_path) as nodes:
+        leader = await nodes.leader()
+        leaving = leader if leads else next(node_id for node_id in nodes.running if node_id != leader)
+        running = nodes.running[leaving]
+        words = [*by.split(), *([str(leaving)] if by == "member remove" else [])]
+        assert await command(nodes, leaving, *words, "-o", "json") == 0
+        body = json.loads(capsys.readouterr().out)
+        with trio.fail_after(20):
+            await running.ended.wait()
+        assert isinstance(_leaf(running.error), Removed)
+        successor = await nodes.leader()
+        await nodes.applied(body["index"])
+        assert leaving not in [server.id for server in nodes.farm(successor).configuration.servers]
+        assert policy(nodes, successor)["orders"][f"remove {leaving}"]["by"] == "local"
+
+
+def _leaf(error: BaseException | None) -> BaseException | None:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def test_whoever_asks_the_node_that_took_an_order_finds_it_there(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from garlicfarm.errors import NotLeader, ProposalDropped
+from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped
+from garlicfarm.metrics import FarmMetrics
 from garlicfarm.raft import Change, ConfChange
 from garlicfarm.testing.cluster import Cluster, cluster
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request
@@ -81,16 +82,100 @@ async def test_member_removed_while_it_was_down_is_told_when_it_comes_back(autoj
         assert nodes.farm(await nodes.leader()).raw.term == term
 
 
-async def test_leader_that_is_removed_hands_over_first(autojump_clock: MockClock) -> None:
+async def leave(nodes: Cluster, node: int, *, force: bool = False) -> tuple[int, int]:
+    """Have ``node`` removed by itself."""
+    change = ConfChange(Change.REMOVE, ClusterServer(node), force)
+    return await nodes.farm(node).members.change(change)
+
+
+async def test_leader_that_removes_itself_hands_over_and_is_removed(autojump_clock: MockClock) -> None:
     async with cluster(3) as nodes:
         leader = await nodes.leader()
-        with pytest.raises(NotLeader) as told:
-            await nodes.farm(leader).members.change(ConfChange(Change.REMOVE, ClusterServer(leader)))
-        successor = await nodes.leader()
-        assert told.value.leader_id == successor != leader
-        await change(nodes, Change.REMOVE, ClusterServer(leader))
+        farm = nodes.farm(leader)
+        index, term = await leave(nodes, leader)
+        assert farm.applied_configuration.log_index == index
+        assert leader not in [server.id for server in farm.applied_configuration.servers]
+        successor = await nodes.leader([n for n in nodes.running if n != leader])
+        assert nodes.farm(successor).raw.term == term
+        assert leader not in members(nodes, successor)
         await ended(nodes, leader, 30)
         await nodes.post(b"goes on")
+
+
+async def test_leader_of_two_leaves_the_other_one_alone(autojump_clock: MockClock) -> None:
+    async with cluster(2) as nodes:
+        leader = await nodes.leader()
+        await leave(nodes, leader)
+        assert members(nodes, 3 - leader) == [3 - leader]
+        await ended(nodes, leader, 30)
+        await nodes.post(b"goes on")
+
+
+async def test_follower_asks_the_leader_for_its_own_removal(autojump_clock: MockClock) -> None:
+    """RemoveServer and its answer, then LeaveCluster and its (protocol page §5, "Leave")."""
+    async with cluster(3) as nodes:
+        leader = await nodes.leader()
+        other = next(n for n in (1, 2, 3) if n != leader)
+        seen = {n: nodes.farm(n).metrics for n in (leader, other)}
+        await leave(nodes, other)
+        await ended(nodes, other, 30)
+        assert messages(seen[leader], "REMOVE_SERVER_REQUEST", "in") == 1
+        assert messages(seen[other], "LEAVE_CLUSTER_REQUEST", "in") == 1
+        assert await nodes.leader() == leader
+        await nodes.post(b"goes on")
+
+
+def messages(metrics: FarmMetrics, kind: str, direction: str) -> float:
+    labels = {"farm": "farm", "type": kind, "direction": direction}
+    return metrics._node.registry.get_sample_value("garlicfarm_raft_messages_total", labels) or 0.0
+
+
+async def test_member_whose_leader_is_lost_meanwhile_is_removed_by_the_next_one(
+    autojump_clock: MockClock,
+) -> None:
+    async with cluster(4) as nodes:
+        leader = await nodes.leader()
+        other = next(n for n in (1, 2, 3, 4) if n != leader)
+        await nodes.kill(leader)
+        await leave(nodes, other)
+        await ended(nodes, other, 30)
+        assert other not in members(nodes, await nodes.leader())
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["leader", "follower"])
+async def test_member_whose_leaving_would_cost_the_majority_stays(
+    autojump_clock: MockClock, leads: bool
+) -> None:
+    async with cluster(3) as nodes:
+        leader = await nodes.leader()
+        one, other = (n for n in (1, 2, 3) if n != leader)
+        await nodes.kill(one)
+        await trio.sleep(20)
+        leaving, term = leader if leads else other, nodes.farm(leader).raw.term
+        with pytest.raises(ProposalDropped, match="too-few-members-heard"):
+            await leave(nodes, leaving)
+        assert (await nodes.leader(), nodes.farm(leader).raw.term) == (leader, term)
+        with pytest.raises(NotLeader) as told:  # the wire knows no force: that is for the (new) leader
+            await leave(nodes, leaving, force=True)
+        assert told.value.leader_id == (other if leads else leader)
+
+
+async def test_last_member_stays(autojump_clock: MockClock) -> None:
+    async with cluster(1) as nodes:
+        await nodes.leader()
+        with pytest.raises(ProposalDropped, match="the-last-member"):
+            await leave(nodes, 1)
+
+
+async def test_member_without_a_leader_has_asked_nobody_to_remove_it(autojump_clock: MockClock) -> None:
+    async with cluster(3) as nodes:
+        leader = await nodes.leader()
+        one, other = (n for n in (1, 2, 3) if n != leader)
+        await nodes.kill(leader)
+        await nodes.kill(one)
+        await trio.sleep(20)
+        with pytest.raises(NoQuorum):
+            await leave(nodes, other)
 
 
 async def test_change_without_enough_members_is_refused(autojump_clock: MockClock) -> None:

@@ -1,0 +1,151 @@
+"""AddServerRequest and RemoveServerRequest on the wire: each refusal is answered, with its reason (D8)."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from garlicfarm.node.session import Caller, Session
+from garlicfarm.raft import Refusal
+from garlicfarm.testing.cluster import Cluster, cluster
+from garlicfarm.wire import ResponseDecoder, encode_cluster_server, encode_request
+from garlicfarm.wire.messages import (
+    NO_LEADER,
+    ClusterServer,
+    LogEntry,
+    MessageType,
+    Request,
+    Response,
+    ValueType,
+)
+
+ADD, REMOVE = MessageType.ADD_SERVER_REQUEST, MessageType.REMOVE_SERVER_REQUEST
+
+
+async def ask(nodes: Cluster, node: int, kind: MessageType, server: ClusterServer) -> Response:
+    """What ``node`` answers an admin, on a connection of its own. Raises what ends that connection first."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    farm = nodes.farm(node)
+    value = encode_cluster_server(server, id_only=kind is REMOVE)
+    request = Request(kind, 0, 0, entries=(LogEntry(0, ValueType.CLUSTER_SERVER, value),))
+    decoder, caller = ResponseDecoder(), Caller("admin", 0, True, is_admin=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Session(farm, theirs, caller, b"", farm.answer_timeout_s).run)
+        await ours.send_all(encode_request(request))
+        while (answer := decoder.next_message()) is None:
+            decoder.receive_data(bytes(await ours.receive_some(1000)))
+        nursery.cancel_scope.cancel()
+    assert (answer.type, answer.source) == (kind + 1, node)
+    return answer
+
+
+async def refused(nodes: Cluster, kind: MessageType, server: ClusterServer) -> int:
+    """Why the leader refuses."""
+    leader = await nodes.leader()
+    answer = await ask(nodes, leader, kind, server)
+    assert (answer.accepted, answer.destination) == (False, leader)
+    return answer.next_index
+
+
+def others(leader: int) -> tuple[int, int]:
+    one, other = sorted({1, 2, 3} - {leader})
+    return one, other
+
+
+async def test_removal_of_a_server_that_is_no_member_is_refused_as_senseless(
+    autojump_clock: MockClock,
+) -> None:
+    async with cluster(3) as nodes:
+        assert await refused(nodes, REMOVE, ClusterServer(9)) == Refusal.APPLICATION
+
+
+async def test_removal_of_the_last_member_is_refused(autojump_clock: MockClock) -> None:
+    async with cluster(1) as nodes:
+        assert await refused(nodes, REMOVE, ClusterServer(1)) == Refusal.NO_QUORUM
+
+
+async def test_removal_that_leaves_no_majority_is_refused_and_no_leader_hands_over_for_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with cluster(3) as nodes:
+        leader = await nodes.leader()
+        one, other = others(leader)
+        await nodes.kill(one)
+        await trio.sleep(nodes.farm(leader).section.raft.election_timeout_max_s + 1)
+        for member in (other, leader):
+            assert await refused(nodes, REMOVE, ClusterServer(member)) == Refusal.NO_QUORUM
+        assert await nodes.leader() == leader
+
+
+async def test_change_is_refused_while_another_one_is_begun(autojump_clock: MockClock) -> None:
+    async with cluster(3) as nodes:
+        leader = await nodes.leader()
+        one, other = others(leader)
+        answers: list[Response] = []
+
+        async def remove(member: int) -> None:
+            answers.append(await ask(nodes, leader, REMOVE, ClusterServer(member)))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(remove, one)
+            nursery.start_soon(remove, other)
+        said = {answer.accepted: answer.next_index for answer in answers}
+        assert said[False] == Refusal.CHANGE_IN_FLIGHT
+        assert True in said
+
+
+async def test_leader_whose_hand_over_fails_says_so_in_time(autojump_clock: MockClock) -> None:
+    """Whoever was to take over is gone just now: all others were heard of late."""
+    async with cluster(3) as nodes:
+        leader = await nodes.leader()
+        await trio.sleep(10)
+        await nodes.kill(min(others(leader)))  # of equals it is taken
+        assert await refused(nodes, REMOVE, ClusterServer(leader)) == Refusal.NO_QUORUM
+
+
+async def test_leader_that_nobody_follows_any_more_redirects_to_nobody(autojump_clock: MockClock) -> None:
+    async with cluster(3) as nodes:
+        leader = await nodes.leader()
+        for member in others(leader):
+            await nodes.kill(member)
+        answer = await ask(nodes, leader, REMOVE, ClusterServer(leader))
+        assert (answer.accepted, answer.destination) == (False, NO_LEADER)
+
+
+async def test_removal_during_a_hand_over_is_refused_for_it(autojump_clock: MockClock) -> None:
+    async with cluster(3) as nodes:
+        leader = await nodes.leader()
+        one, other = others(leader)
+        await trio.sleep(10)
+        nodes.partition([leader, other], [one])
+        farm = nodes.farm(leader)
+        farm.put(farm.raw.transfer_leadership, one)
+        assert await refused(nodes, REMOVE, ClusterServer(one)) == Refusal.TRANSFER
+        assert await refused(nodes, REMOVE, ClusterServer(leader)) == Refusal.TRANSFER
+
+
+async def test_member_that_does_not_lead_names_the_leader(autojump_clock: MockClock) -> None:
+    async with cluster(3) as nodes:
+        leader = await nodes.leader()
+        one, other = others(leader)
+        for kind, server in ((REMOVE, ClusterServer(other)), (ADD, ClusterServer(4, "memory://d:1"))):
+            answer = await ask(nodes, one, kind, server)
+            assert (answer.accepted, answer.destination) == (False, leader)
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [
+        (ClusterServer(1, "memory://node1:27150"), Refusal.ID_USED),
+        (ClusterServer(4, "memory://node1:27150"), Refusal.ENDPOINT),
+        (ClusterServer(4, "memory://nobody:1"), Refusal.NOT_DIALLED),
+    ],
+)
+async def test_refused_newcomer_is_told_why(
+    autojump_clock: MockClock, server: ClusterServer, reason: int
+) -> None:
+    async with cluster(2) as nodes:
+        await nodes.leader()
+        assert await refused(nodes, ADD, server) == reason
