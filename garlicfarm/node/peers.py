@@ -1,5 +1,5 @@
-"""The connections to the other members: one for Raft, and one for what waits for a majority (D8: client requests
-and ReadIndexRequests) while it is needed."""
+"""The connections to the other members: one for Raft, and one for what waits for a majority (client requests
+and ReadIndexRequests, D8) while it is needed."""
 
 from __future__ import annotations
 

@@ -103,8 +103,8 @@ class RawNode:
         one whose disk hangs would raise its term again and again, and could never ask for a vote."""
         member = self._member
         applied = member.membership.in_force.log_index <= member.applied
-        may = applied and self.id in member.membership and not self.leaving
-        return may and member.term < MAX_TERM and not member.disk_hangs
+        able = applied and self.id in member.membership and not self.leaving
+        return able and member.term < MAX_TERM and not member.disk_hangs
 
     def _draw_timeout(self) -> None:
         low, high = self._config.election_timeout_min_ms, self._config.election_timeout_max_ms

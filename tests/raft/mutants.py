@@ -397,7 +397,7 @@ MUTANTS = (
         "membership",
         "stands though it has not applied its Configuration",
         "core",
-        [("return applied and self.id", "return self.id")],
+        [("able = applied and self.id", "able = self.id")],
         "membership_changes::member_that_has_not_applied_its_configuration_does_not_stand",
     ),
     Mutant(

@@ -50,7 +50,20 @@ _NAMES = {
     MessageType.READ_INDEX_REQUEST: "ReadIndex",
 }
 
-_DISK = ("slow", "hang", "mend")
+_PLAIN = (
+    "wait",
+    "deliver",
+    "lose",
+    "settle",
+    "join",
+    "leave",
+    "crash",
+    "snapshot",
+    "state",
+    "slow",
+    "hang",
+    "mend",
+)
 
 
 def play(script: str) -> str:
@@ -120,7 +133,7 @@ class _Cluster:
         verb, *rest = words
         if verb == "farm":
             self._farm(rest)
-        elif verb in ("wait", "deliver", "lose", "settle", "join", "leave", "crash", "snapshot", "state", *_DISK):
+        elif verb in _PLAIN:
             getattr(self, f"_{verb}")(*[int(word) for word in rest])
         else:
             self.tokens += 1
