@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Role
+from garlicfarm.wire.messages import MessageType, Request
 from tests.raft.playbook import ALL, Player, Stage
 
 MEMBERS = st.integers(1, 3)
@@ -39,6 +40,18 @@ class Cluster(RuleBasedStateMachine):
     def hand_over(self, member: int, to: int) -> None:
         with suppress(ProposalDropped):
             self.stage[member].transfer(to)
+
+    @rule(member=MEMBERS, to=MEMBERS)
+    def tell_to_leave(self, member: int, to: int) -> None:
+        """A leader tells another member to leave, which it does not remove in the end."""
+        leader = self.stage[member].node
+        if leader.role is Role.LEADER and to != member:
+            self.stage[to].take(Request(MessageType.LEAVE_CLUSTER_REQUEST, member, to, leader.term))
+
+    @invariant()
+    def nobody_stands_who_is_leaving(self) -> None:
+        for player in self.stage.players.values():
+            assert not player.node.leaving or player.node.role is Role.FOLLOWER
 
     @rule(member=MEMBERS)
     def read(self, member: int) -> None:
