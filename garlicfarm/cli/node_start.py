@@ -7,7 +7,8 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -32,18 +33,19 @@ _LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 @shared_options("config", "verbosity")
 def start(options: Options) -> None:
     """Run the node of this machine. Never creates a store: that is `node init`'s."""
-    import trio
+    with _noted() as early:
+        import trio
 
-    from garlicfarm import logs
-    from garlicfarm.config import find_config, load
+        from garlicfarm import logs
+        from garlicfarm.config import find_config, load
 
-    path = find_config(options.config, os.environ, Path.cwd())
-    config = load(path, os.environ)
-    # A thousand, the usual soft limit, is fewer than strangers may open beside the members' connections.
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with logs.configured(level(config.log.level, options.verbosity), config.log.format, sys.stderr):
-        trio.run(_main, config)
+        path = find_config(options.config, os.environ, Path.cwd())
+        config = load(path, os.environ)
+        # A thousand, the usual soft limit, is fewer than strangers may open beside the members' connections.
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        with logs.configured(level(config.log.level, options.verbosity), config.log.format, sys.stderr):
+            trio.run(_main, config, early)
 
 
 def level(configured: Level, verbosity: int) -> Level:
@@ -52,7 +54,23 @@ def level(configured: Level, verbosity: int) -> Level:
     return _LEVELS[min(max(place, 0), len(_LEVELS) - 1)]
 
 
-async def _main(config: Config) -> None:
+@contextmanager
+def _noted() -> Iterator[list[int]]:
+    """The signals that come while the block is not yet in Trio, which notes further ones itself. They are
+    obeyed there: nothing that has begun is left half done."""
+    early: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: early.append(number)) for number in _SIGNALS}
+    try:
+        yield early
+    except BaseException:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        raise
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # what ended well is not killed on its way out
+
+
+async def _main(config: Config, early: Sequence[int]) -> None:
     import trio
 
     from garlicfarm.logs import EventLogger
@@ -82,9 +100,8 @@ async def _main(config: Config) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(end_in_time, signals)
             try:
-                await serve(config, shutdown=shutdown)
+                if not early:
+                    await serve(config, shutdown=shutdown)
             finally:
                 ending.cancel()
             nursery.cancel_scope.cancel()
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_IGN)  # what ended well is not killed on its way out

@@ -94,7 +94,8 @@ async def serve(
     shutdown: trio.Event | None = None,
     task_status: trio.TaskStatus[Node] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a node until ``shutdown`` is set, then end it in order; reports the node once it listens.
+    """Run a node until ``shutdown`` is set, then end it in order; reports the node once it listens, which it
+    never does if ``shutdown`` comes first.
 
     :param applications: name in the configuration → factory, given the farm's name. It gives a new object
         each time it is called: between plain peers `restore` is tried on another one first, in another
@@ -320,29 +321,31 @@ class Node:
         ending = trio.Event()
         async with trio.open_nursery() as nursery:
             async with trio.open_nursery() as admin:
-                token_file = self.config.admin.metrics_token_file
-                tls = self.config.node.data_dir / "tls"
-                self.admin_url = await admin.start(
-                    partial(
-                        serve_admin,
-                        create_app(
-                            self,
+                with trio.CancelScope() as starting:
+                    nursery.start_soon(_cancel_at, shutdown, starting)
+                    token_file = self.config.admin.metrics_token_file
+                    tls = self.config.node.data_dir / "tls"
+                    self.admin_url = await admin.start(
+                        partial(
+                            serve_admin,
+                            create_app(
+                                self,
+                                shutdown=ending,
+                                metrics_token=read_private_file(token_file).strip() if token_file else "",
+                            ),
+                            bind=self.config.admin.url,
+                            certificate=tls / "node.crt",
+                            private_key=tls / "node.key",
                             shutdown=ending,
-                            metrics_token=read_private_file(token_file).strip() if token_file else "",
-                        ),
-                        bind=self.config.admin.url,
-                        certificate=tls / "node.crt",
-                        private_key=tls / "node.key",
-                        shutdown=ending,
+                        )
                     )
-                )
-                for listener in self.config.listener:
-                    self.addresses.append(await nursery.start(self._listen, listener))
-                for member in tuple(self._members.values()):  # one may fail while the next one starts
-                    await nursery.start(self._run_member, member)
-                self._tell_admin_url()
-                self._log.info("started", version=__version__, admin=self.admin_url)
-                task_status.started(self)
+                    for listener in self.config.listener:
+                        self.addresses.append(await nursery.start(self._listen, listener))
+                    for member in tuple(self._members.values()):  # one may fail while the next one starts
+                        await nursery.start(self._run_member, member)
+                    self._tell_admin_url()
+                    self._log.info("started", version=__version__, admin=self.admin_url)
+                    task_status.started(self)
                 async with trio.open_nursery() as running:
                     for event in (shutdown, self._over):
                         running.start_soon(_cancel_at, event, running.cancel_scope)
