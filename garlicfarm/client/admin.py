@@ -70,8 +70,8 @@ class AdminClient:
     :raises ConfigError: a URL that is not https, an unusable pin or authority (the caller's fault).
 
     Methods raise `UnreachableError` (no node answers), `AuthError` (password, role, or the wrong
-    certificate), `ConfigError` (no such farm), `NotLeader` and `NoQuorum`, `RemoteProtocolError` (an
-    answer that is none).
+    certificate), `ConfigError` (no such farm), `NotLeader`, `NoQuorum` and `DiskHangs`,
+    `RemoteProtocolError` (an answer that is none).
     Cancelled, a question has no effect, and a post may or may not have been taken.
     """
 
