@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -16,6 +17,7 @@ from garlicfarm.feed.pages import PageReader
 from garlicfarm.node.farm import Farm
 from garlicfarm.node.view import View
 from garlicfarm.testing.cluster import cluster
+from tests.node.cluster import cluster as cluster_of_nodes
 from tests.node.test_node_reading import Journal, hold_disk, linearizable, plain, until
 
 
@@ -152,3 +154,12 @@ async def test_requests_of_connections_that_are_gone_are_not_kept_while_the_disk
         assert plain(farm) == b"x y"
         await trio.sleep(10)
         assert len(farm._slots) < 20
+
+
+async def test_node_whose_disk_hangs_is_not_ready_though_it_knows_the_leader(tmp_path: Path) -> None:
+    async with cluster_of_nodes(tmp_path) as nodes:
+        await nodes.leader()
+        assert nodes.node().ready()
+        nodes.farm().disk.hangs = True
+        assert nodes.farm().leader_id
+        assert not nodes.node().ready()

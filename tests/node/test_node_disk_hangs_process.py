@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import pytest
 import trio
 
@@ -39,7 +40,10 @@ async def test_node_whose_disk_hangs_says_so_serves_again_and_ends_in_time_with_
             config = ["--config", str(node.directory / "garlicfarm.toml")]
             return (await trio.run_process([*command, *config], check=False, capture_stdout=True)).returncode
 
-        async with node.client() as client:
+        async with node.client() as client, httpx.AsyncClient(verify=False) as scraper:
+
+            async def ready() -> bool:
+                return (await scraper.get(f"{node.url}/readyz")).status_code == 200
 
             async def hangs() -> bool:
                 with suppress(GarlicFarmError):
@@ -56,12 +60,14 @@ async def test_node_whose_disk_hangs_says_so_serves_again_and_ends_in_time_with_
             hang.touch()
             await until(hangs)
             assert await health() in (Exit.DEGRADED, Exit.NO_QUORUM)  # it leads for another moment
+            assert not await ready()
             with pytest.raises(DiskHangs, match="has not answered for"):
                 await client.page("farm", 0, linearizable=True)
             page, commit_index = await client.page("farm", 0)
             assert ([entry.value for entry in page.entries], commit_index) == ([b"before"], index)
             hang.unlink()
             await until(posted)
+            await until(ready)
             assert await health() == Exit.OK
             hang.touch()
             await until(hangs)
