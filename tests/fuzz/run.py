@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import os
 import random
 import re
 import subprocess
@@ -107,7 +108,11 @@ def run_child(name: str, seconds: float, options: argparse.Namespace, found: Pat
     arguments = ["--targets", name, "--engine", options.engine, "--seed", options.seed, "--seconds", seconds]
     command = [sys.executable, __file__, *map(str, arguments), "--found", str(found)]
     begun = time.monotonic()
-    child = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    with tempfile.TemporaryDirectory(prefix="garlicfarm-fuzz-") as scratch:  # libFuzzer cleans nothing up
+        environment = os.environ | {"TMPDIR": scratch}
+        child = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, check=False
+        )
     output = child.stdout.decode(errors="replace")
     took_s = time.monotonic() - begun
     counted = COUNT.search(output)
