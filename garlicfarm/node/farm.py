@@ -193,6 +193,9 @@ class Farm:
         # Posts that are being judged, by connection: each in its order, one request of each in turn.
         self._judging: dict[Session, deque[tuple[Request, int, Iterator[int]]]] = {}
         self._committed: deque[Entry] = deque()  # what the core handed out and is not applied yet
+        self._late: deque[tuple[float, Slot, Response | None]] = deque()  # refusals, and when they are told
+        # A leader that waits for one sends nothing else: this member must not stand for election meanwhile.
+        self._refusal_pause_s = min(raft.election_timeout_min_s, raft.rpc_timeout_s) / 2
         self._leader = 0
         self._leader_commit = (0, 0)  # who last led here, and up to where it had committed
         self._role = Role.FOLLOWER
@@ -232,6 +235,8 @@ class Farm:
             else:
                 deadline = raw.deadline_ms
                 at = float("inf") if deadline is None else deadline / 1000
+                if self._late:
+                    at = min(at, self._late[0][0])
                 with trio.move_on_at(min(at, spare_at) if raw.more_to_send else at):
                     await self._wake.wait()
                 if not self._wake.is_set() and trio.current_time() - at > STALL_S:
@@ -244,6 +249,9 @@ class Farm:
                 function(*arguments)
             self._judge()
             raw.tick(round(trio.current_time() * 1000))
+            while self._late and self._late[0][0] <= begun:
+                _, slot, response = self._late.popleft()
+                slot.resolve(response)
             spare = begun >= spare_at
             ready = raw.ready(spare=spare, committed=not self._committed)
             if ready.restore is not None:
@@ -283,7 +291,7 @@ class Farm:
             self.metrics.count_message(request.type.name, "out")
         for token, response in ready.responses:
             if (slot := self._slots.pop(token, None)) is not None:
-                slot.resolve(response)
+                self._answer(slot, response)
         for token, outcome in ready.outcomes:
             self.posts.settle(token, outcome)
         for token, index in ready.reads:
@@ -296,6 +304,19 @@ class Farm:
         if self.raw.servers is not self._servers:
             self._servers = self.raw.servers
             self.peers.follow(self._servers)
+
+    def _answer(self, slot: Slot, response: Response | None) -> None:
+        """A plain leader whose snapshot is refused, or not needed, sends it again as soon as it is answered:
+        JRaft waits for nothing else."""
+        refused = (
+            response is not None
+            and response.type is MessageType.INSTALL_SNAPSHOT_RESPONSE
+            and not response.next_index
+        )
+        if refused and slot.session.plain:
+            self._late.append((trio.current_time() + self._refusal_pause_s, slot, response))
+        else:
+            slot.resolve(response)
 
     def _apply(self) -> None:
         until = trio.current_time() + SLICE_S

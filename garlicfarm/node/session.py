@@ -136,6 +136,11 @@ class Session:
         self._wait_scope = trio.CancelScope()
         self._fault: RemoteProtocolError | None = None
 
+    @property
+    def plain(self) -> bool:
+        """Whether there was no handshake."""
+        return self._caller.trusted
+
     async def run(self) -> None:
         """Read and answer until the peer closes. Raises what ended the connection otherwise."""
         try:

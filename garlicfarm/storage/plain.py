@@ -9,6 +9,7 @@ disk they are what all snapshots are (`garlicfarm.storage.snapshots`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,6 +29,9 @@ from garlicfarm.wire.messages import SnapshotSyncRequest
 
 __all__ = ["PlainIncoming", "PlainOutgoing"]
 
+LOOK_AGAIN = 32
+"""Behind the same first piece another server's snapshot of this index may differ."""
+
 
 class PlainIncoming(Incoming):
     """Takes states on which ``check(state)`` raises nothing. Other arguments as for `Incoming`."""
@@ -35,6 +39,25 @@ class PlainIncoming(Incoming):
     def __init__(self, directory: Path, genesis: Genesis, check: Callable[[bytes], None]) -> None:
         super().__init__(directory, genesis)
         self._check_state = check
+        self._first: tuple[int, int, bytes] | None = None  # index, term, digest of the first piece
+        self._refused: tuple[int, int, bytes] | None = None  # the same of what was refused,
+        self._why = ""  # why,
+        self._times = 0  # and how often
+
+    def take(self, request: SnapshotSyncRequest) -> tuple[int, SnapshotMeta | None]:
+        """As `Incoming.take`. What was refused is refused again by its first piece and not stored: a JRaft
+        leader sends it for as long as it has no newer one. Each `LOOK_AGAIN` th time it is judged anew."""
+        if request.offset == 0:
+            digest = sha256(request.data).digest()
+            self._first = (request.last_log_index, request.last_log_term, digest)
+            if self._first == self._refused and self._times < LOOK_AGAIN:
+                self._times += 1
+                self.problem = self._why
+                return 0, None
+        taken = super().take(request)
+        if self.refused:
+            self._refused, self._why, self._times = self._first, self.problem, 1
+        return taken
 
     def _held_whole(self, whole: Path) -> tuple[int, SnapshotMeta]:
         snapshot = read_snapshot(whole)

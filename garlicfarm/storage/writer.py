@@ -230,7 +230,8 @@ class Writer:
         self._queued_bytes -= len(chunk.request.data)
         if problem and problem != self._problem and self._on_problem is not None:
             self._on_problem(problem)
-        self._problem = problem
+        if problem or meta is not None:  # pieces of what is refused at its end are taken each time
+            self._problem = problem
         if self._on_chunk is not None:
             self._on_chunk(chunk.token, held, meta)
 

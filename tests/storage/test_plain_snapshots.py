@@ -76,6 +76,44 @@ def test_state_that_the_application_cannot_take_is_refused_and_may_come_again(tm
     assert not incoming.problem
 
 
+def test_refused_state_that_is_sent_again_is_refused_without_being_stored(tmp_path: Path) -> None:
+    judged: list[bytes] = []
+
+    def none(state: bytes) -> None:
+        judged.append(state)
+        raise ValueError("no state of ours")
+
+    incoming = PlainIncoming(tmp_path, GENESIS, none)
+    problems = set()
+    for _ in range(plain_module.LOOK_AGAIN):
+        if incoming.take(piece(0, b"12"))[0]:
+            assert incoming.take(piece(2, b"34", done=True)) == (0, None)
+        assert list(tmp_path.iterdir()) == []
+        problems.add(incoming.problem)
+    assert judged == [b"1234"]
+    assert len(problems) == 1, "so that it is told once"
+    # What comes behind the first piece may be another server's by now.
+    assert incoming.take(piece(0, b"12")) == (2, None)
+    assert incoming.take(piece(2, b"56", done=True)) == (0, None)
+    assert judged == [b"1234", b"1256"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [piece(0, b"99"), piece(0, b"12", index=41), piece(0, b"12", term=4)],
+    ids=["data", "index", "term"],
+)
+def test_other_state_than_the_refused_one_is_taken(tmp_path: Path, other: SnapshotSyncRequest) -> None:
+    def none(state: bytes) -> None:
+        raise ValueError("no state of ours")
+
+    incoming = PlainIncoming(tmp_path, GENESIS, none)
+    assert incoming.take(piece(0, b"12")) == (2, None)
+    assert incoming.take(piece(2, b"34", done=True)) == (0, None)
+    assert incoming.take(piece(0, b"12")) == (0, None)
+    assert incoming.take(other) == (2, None)
+
+
 def test_what_is_sent_is_the_state_alone(tmp_path: Path) -> None:
     state = b"".join(b"line %d\n" % number for number in range(1000))
     write_snapshot(tmp_path, Snapshot(b"f" * 16, "log", 1, 40, 3, MEMBERS, MEMBERS.servers, state))

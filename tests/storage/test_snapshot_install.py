@@ -248,14 +248,18 @@ async def test_queue_of_pieces_is_bounded(
         await run.until(lambda: len(run.chunks) == 2)
 
 
-async def test_problem_with_a_snapshot_is_told_once_until_one_is_taken(
+async def test_problem_with_a_snapshot_is_told_once_until_one_is_whole(
     directory: Path, pieces: list[SnapshotSyncRequest]
 ) -> None:
     foreign = msgspec.structs.replace(pieces[0], last_log_index=31, data=b"x" * 60)
     async with running(directory) as run:
+        refused = "snapshot 31-2 is refused"
         await run.receive([foreign, foreign, pieces[0], foreign])
         assert [held for _, held, _ in run.chunks] == [0, 0, 200, 0]
-        assert [problem.partition(":")[0] for problem in run.problems] == ["snapshot 31-2 is refused"] * 2
+        assert [problem.partition(":")[0] for problem in run.problems] == [refused]
+        run.chunks.clear()
+        await run.receive([*pieces, foreign])
+        assert [problem.partition(":")[0] for problem in run.problems] == [refused] * 2
 
 
 async def test_compaction_and_installation_queued_together_leave_the_later_boundary(
