@@ -5,7 +5,7 @@ closed. Places are bounded, per address and in all. A new connection always gets
 is cut for it. So an attacker has to open all its connections anew in the time that one login takes.
 
 * At the limit of an address, one of its own is cut; at that of all, one of a stranger.
-* The least advanced stage is cut first, and of that the oldest; but a stage that holds no more than a quarter
+* The least advanced stage is cut first, and of that the oldest; but a stage that holds no more than a sixth
   is spared, or a stranger could fill the most advanced one and have every newcomer cut.
 * A quarter of all places is kept for known addresses: a member logged in from there within the last hour, or
   an endpoint of the Configuration names it.
@@ -28,7 +28,7 @@ __all__ = ["Admission", "network_of"]
 KNOWN_FOR_S = 3600.0
 BURST = 128  # handshakes of an address that was silent: 16 members who all come back at once need two each
 PER_SECOND = 16.0
-KNOWN_TIMES = 4  # as many for a known address
+KNOWN_TIMES = 8  # as many for a known address
 MAX_REMEMBERED = 1024
 
 
@@ -152,6 +152,7 @@ class _Held(Place):
         self._on_cut = on_cut
 
     def begin(self) -> bool:
+        self.advance(Stage.HANDSHAKE)
         if self.network is None:
             return True
         return self._admission._spend(self.network, KNOWN_TIMES if self.known else 1)
@@ -175,8 +176,9 @@ class _Held(Place):
 
 def _cut(places: Sequence[_Held]) -> None:
     """Cut the oldest of the least advanced stage that holds more than its share."""
+    share = len(places) // (len(Stage) + 1)  # all at theirs are not all that there are
     for stage in Stage:
         there = [place for place in places if place.stage is stage]
-        if len(there) > (0 if stage is Stage.CLOSING else len(places) // 4):
+        if len(there) > share:
             there[0].cut()
             return

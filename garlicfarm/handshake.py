@@ -267,10 +267,12 @@ def _too_soon(wait_s: float) -> bytes:
 
 
 async def _refuse(stream: trio.abc.Stream, verdict: Rejected, hold_s: float, place: Place) -> None:
-    place.advance(Stage.CLOSING)
-    await trio.sleep(hold_s)
+    if hold_s:
+        place.advance(Stage.CLOSING)
+        await trio.sleep(hold_s)
     if verdict.reply:
         await stream.send_all(verdict.reply)
+    place.advance(Stage.CLOSING)
     if verdict.pending:
         # Closing over unread bytes resets the connection, and our answer with it.
         left = _LINGER_BYTES

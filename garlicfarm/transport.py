@@ -117,10 +117,12 @@ class Stage(IntEnum):
     CLOSING = 0
     """It is refused: what is left is the answer, and the peer's end."""
     OPEN = 1
-    """Its transport's own handshake is not over."""
-    STREAM = 2
+    """It has sent nothing."""
+    HANDSHAKE = 2
+    """Its transport's own handshake is under way."""
+    STREAM = 3
     """The handler has it, and has read nothing yet."""
-    REQUEST = 3
+    REQUEST = 4
     """A part of its request was read."""
 
 

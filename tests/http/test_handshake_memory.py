@@ -244,6 +244,28 @@ async def test_sockets_of_one_address_are_bounded_and_its_oldest_silent_one_make
     assert server.guard.admission.taken == 0
 
 
+@pytest.mark.parametrize("opening", [b"", b"GET ", b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n"])
+async def test_flood_that_comes_back_whenever_it_is_cut_keeps_nobody_out(
+    opening: bytes, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    server = Server(nursery)
+
+    async def attack() -> None:
+        while True:
+            stream = await server.open_stream()
+            with suppress(trio.BrokenResourceError):
+                await stream.send_all(opening)
+                await read_all(stream)
+
+    for _ in range(70):
+        nursery.start_soon(attack)
+    while len(server.reasons) < 200:  # they no longer come all in one turn
+        await trio.lowlevel.checkpoint()
+    for _ in range(7):
+        await server.login()
+    assert server.guard.admission.taken <= 64
+
+
 @pytest.mark.parametrize("where", ["a tunnel", "many addresses"])
 async def test_sockets_are_bounded_in_all_and_keep_nobody_out(
     where: str, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
