@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from garlicfarm.admission import Admission, _Held
 from garlicfarm.errors import GarlicFarmError
+from garlicfarm.provision import MemberPlan
+from garlicfarm.testing.processes import free_ports
+from garlicfarm.transport import Peer
 from tests.node.cluster import Cluster, cluster
 
 SHARED = "127.0.0.66"
@@ -51,3 +55,41 @@ async def test_flood_from_a_shared_address_keeps_nobody_behind_it_out(
             except (GarlicFarmError, trio.BrokenResourceError):
                 pass
         assert logged_in == LOGINS
+
+
+async def test_addresses_of_the_configuration_and_of_members_that_logged_in_have_a_share(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path) as farm:
+        admission = farm.node()._admission
+
+        def known(address: str) -> bool:
+            with admission.admit(Peer(address, True, None)) as place:
+                assert isinstance(place, _Held)
+                return place.known
+
+        assert [known(f"127.0.0.{last}") for last in (1, 66, 67)] == [True, False, False]
+        await farm.login("2", source="127.0.0.66")
+        await farm.login("alice", source="127.0.0.67")
+        assert [known(f"127.0.0.{last}") for last in (1, 66, 67)] == [True, True, False]
+
+
+async def test_address_behind_a_name_has_a_share_once_it_was_dialled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {
+        node_id: MemberPlan(endpoint=f"ssl://localhost:{port}", admin_url="https://127.0.0.1:0")
+        for node_id, port in enumerate(free_ports(2), 1)
+    }
+    dialled, came = trio.open_memory_channel[str](1000)
+
+    def note(self: Admission, peer: Peer) -> None:
+        if peer.place is None:  # one that logged in here has a place
+            dialled.send_nowait(peer.address)
+
+    monkeypatch.setattr(Admission, "welcome", note)
+    async with cluster(tmp_path, 2, members=names) as farm:
+        await farm.leader()
+        assert farm.node(1)._named() == {"localhost"}
+        with trio.fail_after(20):
+            assert await came.receive() in ("127.0.0.1", "::1")
