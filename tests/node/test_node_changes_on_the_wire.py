@@ -30,7 +30,7 @@ async def ask(nodes: Cluster, node: int, kind: MessageType, server: ClusterServe
     farm = nodes.farm(node)
     value = encode_cluster_server(server, id_only=kind is REMOVE)
     request = Request(kind, 0, 0, entries=(LogEntry(0, ValueType.CLUSTER_SERVER, value),))
-    decoder, caller = ResponseDecoder(), Caller("admin", 0, True, is_admin=True)
+    decoder, caller = ResponseDecoder(), Caller("a plain peer", 0, True, trusted=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(Session(farm, theirs, caller, b"", farm.answer_timeout_s).run)
         await ours.send_all(encode_request(request))

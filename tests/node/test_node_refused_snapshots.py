@@ -36,7 +36,7 @@ async def test_refused_snapshot_of_a_plain_leader_is_answered_late_yet_before_an
         farm = nodes.farm(1)
         raft = farm.section.raft
         ours, theirs = trio.testing.memory_stream_pair()
-        decoder, caller = ResponseDecoder(), Caller("a plain peer", 0, True, is_admin=True, trusted=True)
+        decoder, caller = ResponseDecoder(), Caller("a plain peer", 0, True, trusted=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(Session(farm, theirs, caller, b"", farm.answer_timeout_s).run)
 
