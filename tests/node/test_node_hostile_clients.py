@@ -234,7 +234,9 @@ async def four_gigabytes_promised(farm: Cluster) -> None:
 
 
 async def oversized_entry(farm: Cluster) -> None:
-    await closes(await farm.login(source=EVIL), encode_request(client_request(CONTENTS * (1 << 17))))
+    """From a member: a client's is refused, with the reason."""
+    entry = LogEntry(1, ValueType.APPLICATION, CONTENTS * (1 << 17))
+    await closes(await farm.login("2", source=EVIL), encode_request(append(1, entry)))
 
 
 async def silence_inside_a_message(farm: Cluster) -> None:
