@@ -117,7 +117,7 @@ class FarmClient:
         else:
             self._turn(asked)
 
-    def sent_on(self, server: int, leader: int, endpoint: str) -> bool:
+    def _leaves(self, server: int, leader: int, endpoint: str) -> bool:
         """Whether to leave ``server``, whose 101 names another ``leader``, before it is asked. Once between
         two posts that succeed: the hint may be stale, and two servers may name each other."""
         if leader == server or self._sent_on:
@@ -177,7 +177,7 @@ async def open_farm_client(
             farm_id=farm_id,
             extensions={HINT: "1"},
         )
-        if established.leader is not None and client.sent_on(server, *established.leader):
+        if established.leader is not None and client._leaves(server, *established.leader):
             await close(established.stream)
             raise UnreachableError(f"{endpoint.authority} does not lead, and names {established.leader[1]}")
         return established
