@@ -11,6 +11,7 @@ from garlicfarm.config import load
 from garlicfarm.errors import ConfigError, NotLeader, TransportError
 from garlicfarm.farm.log import LogApplication
 from garlicfarm.handshake import dial_plain
+from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.node import serve
 from garlicfarm.plugins import make_transport
 from garlicfarm.transport import Endpoint
@@ -79,7 +80,7 @@ async def test_peer_without_a_handshake_beyond_loopback_is_not_dialled(tmp_path:
     async with played(tmp_path) as plays:
         node = plays.nodes.node()
         with pytest.raises(TransportError, match="is not dialled: jraft has no handshake"):
-            await node._dial(node.config.farm[0], bytes(16), "", 2, f"tcp://{host}:9001")
+            await node._dial(node.config.farm[0], bytes(16), "", ChallengeCache(), 2, f"tcp://{host}:9001")
 
 
 async def test_tester_leads_the_node_and_reads_its_log(tmp_path: Path) -> None:

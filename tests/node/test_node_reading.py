@@ -23,6 +23,8 @@ from garlicfarm.testing.cluster import Cluster, cluster
 from tests.node.cluster import HASTY, password_of
 from tests.node.cluster import cluster as cluster_of_nodes
 
+SLOW_DISK = {**PRESETS["clearnet"], "disk_timeout_s": 60.0}  # it hangs for less
+
 
 class Journal(LogApplication):
     """Its state is what was applied."""
@@ -152,7 +154,7 @@ async def test_follower_sees_what_was_acknowledged_by_any_node_just_before(
 async def test_follower_waits_until_it_has_applied_what_its_leader_had_committed(
     autojump_clock: MockClock,
 ) -> None:
-    async with cluster(3, application=Journal) as nodes:
+    async with cluster(3, application=Journal, raft=msgspec.convert(SLOW_DISK, RaftSection)) as nodes:
         leader = await nodes.leader()
         await nodes.applied((await nodes.post(b"old"))[0])
         farm = nodes.farm(min(nodes.running - {leader}))
@@ -277,7 +279,7 @@ async def test_read_that_is_confirmed_outlives_the_leadership_until_it_is_applie
 
 
 async def test_read_that_is_not_applied_in_time_is_refused(autojump_clock: MockClock) -> None:
-    raft = msgspec.convert({**PRESETS["clearnet"], "disk_timeout_s": 60.0}, RaftSection)
+    raft = msgspec.convert(SLOW_DISK, RaftSection)
     async with cluster(3, raft=raft) as nodes:
         leader = await nodes.leader()
         farm = nodes.farm(leader)
