@@ -19,6 +19,7 @@ I2P_PROXY_PORT = 4444
     targets={
         "init": "garlicfarm.cli.node:init",
         "join": "garlicfarm.cli.node_join:join",
+        "join-jraft": "garlicfarm.cli.node_join_jraft:join_jraft",
         "leave": "garlicfarm.cli.member:leave",
         "start": "garlicfarm.cli.node_start:start",
     },

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from garlicfarm.handshake import Established
     from garlicfarm.token import JoinToken
 
-__all__ = ["join"]
+__all__ = ["enrol", "join", "undo_node"]
 
 POLL_S = 0.1
 RETRY_S = 1.0
@@ -60,17 +60,11 @@ def join(
     Interrupted, the same command goes on where it ended. Refused, it leaves nothing behind. A node that is
     there, and not running, joins a further farm.
     """
-    import math
     import time
 
-    import trio
-
-    from garlicfarm import logs
-    from garlicfarm.cli.node_start import level
     from garlicfarm.config import load
-    from garlicfarm.errors import GarlicFarmError
     from garlicfarm.further_farm import add_joining_farm, remove_farm
-    from garlicfarm.provision import CONFIG_NAME, MemberPlan, create_joining_node, remove_node
+    from garlicfarm.provision import CONFIG_NAME, MemberPlan, create_joining_node
     from garlicfarm.token import check_expiry, decode_token
 
     token, file = decode_token(_read(token_file)), directory / CONFIG_NAME
@@ -96,30 +90,55 @@ def join(
     config = load(file, os.environ)
     if resumed:
         _check_same(config, token, endpoint)
+
+    def undo() -> None:
+        if before is not None:
+            remove_farm(before, token.farm, there)
+        else:
+            undo_node(directory, new)
+
+    enrol(options, config, token, None if resumed else undo)
+    click.echo(
+        f"node {token.id} is a member of the farm {token.farm}; delete the token, and run the node with: "
+        f"garlicfarm node start --config {file}",
+        err=True,
+    )
+
+
+def undo_node(directory: Path, new: bool) -> None:
+    """Remove the node that was made in ``directory``, and that itself where it is ``new``."""
+    from garlicfarm.provision import remove_node
+
+    remove_node(directory)
+    if new:
+        with suppress(OSError):  # somebody else put something into it
+            directory.rmdir()
+
+
+def enrol(options: Options, config: Config, token: JoinToken, undo: Callable[[], None] | None) -> None:
+    """Run the node of ``config`` until it is a member of the farm that ``token`` is for. Where it is refused,
+    and nothing of the farm has come to it, ``undo`` removes what was made for this."""
+    import math
+
+    import trio
+
+    from garlicfarm import logs
+    from garlicfarm.cli.node_start import level
+    from garlicfarm.errors import GarlicFarmError
+
     log = logs.configured(level("warning", options.verbosity), config.log.format, sys.stderr)
     try:
         timeout_s = math.inf if options.timeout_s is None else options.timeout_s
         with log, _progress() as show:
             trio.run(_join, config, token, timeout_s, show)
     except* GarlicFarmError:
-        if not resumed and _is_untouched(config, token):
-            if before is not None:
-                remove_farm(before, token.farm, there)
-            else:
-                remove_node(directory)
-                if new:
-                    with suppress(OSError):  # somebody else put something into it
-                        directory.rmdir()
-            click.echo(f"what was made in {directory} is removed again", err=True)
+        if undo is not None and _is_untouched(config, token):
+            undo()
+            click.echo(f"what was made in {config.base_dir} is removed again", err=True)
         raise
     except* (trio.TooSlowError, KeyboardInterrupt):
         click.echo("not a member yet; repeat the command, and it goes on where it ended", err=True)
         raise
-    click.echo(
-        f"node {token.id} is a member of the farm {token.farm}; delete the token, and run the node with: "
-        f"garlicfarm node start --config {file}",
-        err=True,
-    )
 
 
 def _read(token_file: Path) -> str:
@@ -220,14 +239,18 @@ class _Enrolment:
         from garlicfarm.client.joining import NotYet, ask_to_join
         from garlicfarm.errors import LocalProtocolError
         from garlicfarm.token import check_expiry
+        from garlicfarm.transport import Endpoint
         from garlicfarm.wire.messages import ClusterServer
 
         section = _section(self._config, self._token)
         raft = section.raft
-        server = ClusterServer(self._token.id, section.endpoint)
         patience_s = PATIENCE_ELECTIONS * raft.election_timeout_max_s
         answer_s = raft.election_timeout_max_s + 2 * raft.rpc_timeout_s
-        connect = self._connector()
+        connect, plain = self._connector()
+        endpoint = Endpoint.parse(section.endpoint, section.default_transport)
+        # JRaft's own spelling; the scheme it does not read.
+        said = str(Endpoint("tcp", endpoint.host, endpoint.port)) if plain else section.endpoint
+        server = ClusterServer(self._token.id, said)
         self._look()
         if self._far != (0, 0) and await self._is_member_within(RETRY_S):
             return  # since an earlier run, which was interrupted
@@ -237,7 +260,7 @@ class _Enrolment:
             wait_s = RETRY_S
             try:
                 self._last_index = await ask_to_join(
-                    server, self._token.endpoints, connect, answer_s, raft.rpc_timeout_s
+                    server, self._token.endpoints, connect, answer_s, raft.rpc_timeout_s, plain=plain
                 )
                 self._show("invited", 0, None)
                 wait_s = answer_s
@@ -252,10 +275,11 @@ class _Enrolment:
             if await self._is_member_within(wait_s):
                 return
 
-    def _connector(self) -> Callable[[str], Awaitable[Established]]:
+    def _connector(self) -> tuple[Callable[[str], Awaitable[Established]], bool]:
+        """What opens a connection to a member, and whether that is without a handshake."""
         from functools import cache, partial
 
-        from garlicfarm.handshake import initiate
+        from garlicfarm.handshake import dial_plain, initiate
         from garlicfarm.http.digest import ChallengeCache
         from garlicfarm.identity import member_password
         from garlicfarm.link import HINT
@@ -272,6 +296,8 @@ class _Enrolment:
 
         async def connect(text: str) -> Established:
             endpoint = Endpoint.parse(text, default)
+            if not transport(endpoint.scheme).handshake:
+                return await dial_plain(transport(endpoint.scheme), endpoint, token.farm)
             return await initiate(
                 partial(transport(endpoint.scheme).open_stream, endpoint),
                 host=endpoint.authority,
@@ -284,7 +310,7 @@ class _Enrolment:
                 extensions={HINT: "1"},
             )
 
-        return connect
+        return connect, not transport(default).handshake
 
     async def _is_member_within(self, wait_s: float) -> bool:
         """Whether this node becomes a member, as long as something comes in at least every ``wait_s``."""

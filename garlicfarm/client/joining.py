@@ -22,7 +22,15 @@ from garlicfarm.handshake import Established
 from garlicfarm.link import Backoff, Caller
 from garlicfarm.raft import Refusal
 from garlicfarm.wire import encode_cluster_server
-from garlicfarm.wire.messages import ClusterServer, LogEntry, MessageType, Request, Response, ValueType
+from garlicfarm.wire.messages import (
+    NO_LEADER,
+    ClusterServer,
+    LogEntry,
+    MessageType,
+    Request,
+    Response,
+    ValueType,
+)
 
 __all__ = ["NotYet", "ask_to_join"]
 
@@ -44,6 +52,8 @@ async def ask_to_join(
     connect: Callable[[str], Awaitable[Established]],
     timeout_s: float,
     connect_timeout_s: float | None = None,
+    *,
+    plain: bool = False,
 ) -> int:
     """Find the leader and ask it to make ``server`` a member; the index of its last entry when it agreed.
 
@@ -53,8 +63,10 @@ async def ask_to_join(
     :param connect: opens an authenticated stream to an endpoint, as the member that ``server`` is to be.
     :param timeout_s: for each answer of a server that is asked.
     :param connect_timeout_s: for each connection; None: the same.
+    :param plain: these servers are JRaft's or like them: they have no handshake, and give no reasons.
     :raises NotYet: no leader was found, or it cannot do it now, or not connect to ``server``.
-    :raises LocalProtocolError: id or endpoint is another's, or was (the caller's fault).
+    :raises LocalProtocolError: id or endpoint is another's, or was; a plain leader's endpoint is not among
+        ``endpoints`` (the caller's fault).
     :raises AuthError: the farm's secret is another one.
     :raises RemoteProtocolError: no server of this farm is at these endpoints.
 
@@ -70,18 +82,26 @@ async def ask_to_join(
         asked.add(target)
         if known.get(server.id, server.endpoint) != server.endpoint:
             raise _refused(server, Refusal.ID_USED)
-        answer = await _ask(server, target, partial(connect, known[target]), timeout_s, connect_timeout_s)
+        ends = (0, 0) if plain else (server.id, target)  # as JRaft's own client
+        answer = await _ask(
+            server, target, ends, partial(connect, known[target]), timeout_s, connect_timeout_s
+        )
         if isinstance(answer, GarlicFarmError):
             failures.append(answer)
             continue
         if answer.accepted:
             return answer.next_index - 1
+        if answer.destination == target and plain:
+            why = f"the id {server.id} is a member's, or another change is being made"
+            raise NotYet(LocalProtocolError(f"the leader, member {target}, refuses: {why}"))
         if answer.destination == target:
             raise _refused(server, answer.next_index)
         if answer.hint is not None:
             known.update((member.id, member.endpoint) for member in answer.hint.servers)
         if answer.destination in known:
             todo.insert(0, answer.destination)
+        elif plain and answer.destination != NO_LEADER:
+            failures.append(LocalProtocolError(f"member {answer.destination} leads: name its endpoint too"))
     if len(failures) == len(asked):
         # Whoever is down would say the same.
         for failure in failures:
@@ -91,7 +111,7 @@ async def ask_to_join(
                     "make another with `garlicfarm member token` on a member's machine"
                 )
         for failure in failures:
-            if isinstance(failure, RemoteProtocolError):
+            if isinstance(failure, RemoteProtocolError | LocalProtocolError):
                 raise failure
         raise NotYet(UnreachableError("; ".join(map(str, failures)), "does a member run at these endpoints?"))
     raise NotYet(NoQuorum("the farm has no leader now; see `garlicfarm status` on a member's machine"))
@@ -100,6 +120,7 @@ async def ask_to_join(
 async def _ask(
     server: ClusterServer,
     target: int,
+    ends: tuple[int, int],
     connect: Callable[[], Awaitable[Established]],
     timeout_s: float,
     connect_timeout_s: float | None,
@@ -118,10 +139,10 @@ async def _ask(
         nursery.start_soon(caller.run)
         outcome: Response | GarlicFarmError
         try:
-            outcome = await caller.call(Request(MessageType.CLIENT_REQUEST, server.id, target))
+            outcome = await caller.call(Request(MessageType.CLIENT_REQUEST, *ends))
             if outcome.destination == target:
                 kind = MessageType.ADD_SERVER_REQUEST
-                outcome = await caller.call(Request(kind, server.id, target, entries=(entry,)))
+                outcome = await caller.call(Request(kind, *ends, entries=(entry,)))
         except (AuthError, RemoteProtocolError, TransportError, OutcomeUnknown) as error:
             outcome = error  # raised in here, it would come out in a group
         nursery.cancel_scope.cancel()

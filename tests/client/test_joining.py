@@ -40,7 +40,10 @@ class Servers:
     """Members that answer by script: id → what it says to a request, None to close; or why it cannot be
     reached. ``asked`` are the ids and types of all requests, in order."""
 
-    def __init__(self, nursery: trio.Nursery, script: Mapping[int, Say | GarlicFarmError]) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, script: Mapping[int, Say | GarlicFarmError], *, plain: bool = False
+    ) -> None:
+        self._plain = plain
         self.asked: list[tuple[int, MessageType]] = []
         self.added: list[ClusterServer] = []
         self._nursery = nursery
@@ -53,14 +56,16 @@ class Servers:
             raise say
         ours, theirs = trio.testing.memory_stream_pair()
         self._nursery.start_soon(self._serve, member, say, theirs)
-        return Established(ours, "farm", "4", frozenset({HINT}), None, None, b"")
+        user, extensions = ("", frozenset[str]()) if self._plain else ("4", frozenset({HINT}))
+        return Established(ours, "farm", user, extensions, None, None, b"")
 
     async def _serve(self, member: int, say: Say, stream: trio.abc.Stream) -> None:
         decoder = RequestDecoder(Limits())
         while data := await stream.receive_some(1000):
             decoder.receive_data(bytes(data))
             while (request := decoder.next_message()) is not None:
-                assert (request.source, request.destination) == (NEW.id, member)
+                ends = (0, 0) if self._plain else (NEW.id, member)
+                assert (request.source, request.destination) == ends
                 self.asked.append((member, request.type))
                 if request.type is ADD:
                     self.added.append(decode_cluster_server(request.entries[0].value))
@@ -77,7 +82,7 @@ class Servers:
 
     async def ask(self, *ids: int) -> int:
         endpoints = {i: f"ssl://m{i}.example:1" for i in ids or (1, 2, 3)}
-        return await ask_to_join(NEW, endpoints, self.connect, 2.0)
+        return await ask_to_join(NEW, endpoints, self.connect, 2.0, plain=self._plain)
 
 
 def redirect(member: int, to: int, hint: Configuration | None = MEMBERS) -> Say:
@@ -104,6 +109,39 @@ async def test_leader_is_found_through_any_member_and_asked(nursery: trio.Nurser
     assert await servers.ask() == 17
     assert servers.asked == [(1, PROBE), (3, PROBE), (3, ADD)]
     assert servers.added == [NEW]
+
+
+def plain_leader(member: int, next_index: int, *, accepted: bool = False) -> Say:
+    """As JRaft: a ClientRequest without entries is accepted."""
+
+    def say(request: Request) -> Response:
+        if request.type is PROBE:
+            return Response(MessageType.APPEND_ENTRIES_RESPONSE, member, member, 3, 18, True)
+        return Response(MessageType.ADD_SERVER_RESPONSE, member, member, 3, next_index, accepted)
+
+    return say
+
+
+async def test_plain_leader_is_found_by_its_id_alone(nursery: trio.Nursery) -> None:
+    script = {
+        1: redirect(1, 3, hint=None),
+        2: UnreachableError("down"),
+        3: plain_leader(3, 18, accepted=True),
+    }
+    servers = Servers(nursery, script, plain=True)
+    assert await servers.ask() == 17
+    assert servers.asked == [(1, PROBE), (3, PROBE), (3, ADD)]
+    with pytest.raises(LocalProtocolError, match="member 3 leads: name its endpoint too"):
+        await servers.ask(1)
+
+
+@pytest.mark.parametrize("next_index", [2, Refusal.ID_USED, Refusal.ENDPOINT, 27])
+async def test_plain_leader_that_refuses_gives_its_next_index_and_no_reason(
+    nursery: trio.Nursery, next_index: int
+) -> None:
+    servers = Servers(nursery, {1: plain_leader(1, next_index)}, plain=True)
+    with pytest.raises(NotYet, match="the id 4 is a member's, or another change"):
+        await servers.ask(1)
 
 
 async def test_leader_that_the_token_does_not_know_is_found_by_the_hint(nursery: trio.Nursery) -> None:

@@ -8,24 +8,32 @@ import pytest
 import trio
 
 from garlicfarm.config import load
-from garlicfarm.errors import ConfigError, NotLeader, TransportError
+from garlicfarm.errors import ConfigError, NotLeader, ProposalDropped, TransportError
 from garlicfarm.farm.log import LogApplication
 from garlicfarm.handshake import dial_plain
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.node import serve
 from garlicfarm.plugins import make_transport
+from garlicfarm.raft import Change, ConfChange, Refusal
 from garlicfarm.transport import Endpoint
-from garlicfarm.wire import decode_configuration, encode_snapshot_sync_request
+from garlicfarm.wire import (
+    decode_cluster_server,
+    decode_configuration,
+    encode_configuration,
+    encode_snapshot_sync_request,
+)
 from garlicfarm.wire.messages import (
     NO_LEADER,
+    ClusterServer,
     Configuration,
     LogEntry,
     MessageType,
+    Request,
     SnapshotSyncRequest,
     ValueType,
 )
 from tests.node.cluster import Wire, client_request
-from tests.node.plain import HASTY, Heard, played, request
+from tests.node.plain import HASTY, Heard, Play, played, request
 
 VOTE, APPEND = MessageType.REQUEST_VOTE_REQUEST, MessageType.APPEND_ENTRIES_REQUEST
 
@@ -191,6 +199,70 @@ async def test_follower_of_a_plain_leader_refuses_a_linearizable_read_and_names_
         with trio.fail_after(60), pytest.raises(NotLeader) as refused:
             await plays.nodes.farm().reads.index()
         assert (refused.value.leader_id, refused.value.endpoint) == (2, plays.nodes.endpoints[2])
+
+
+async def first_asked(plays: Play) -> tuple[Heard, Request]:
+    """The first request that the node sends, on whichever of its connections."""
+    found: list[tuple[Heard, Request]] = []
+    async with trio.open_nursery() as nursery:
+
+        async def listen(heard: Heard) -> None:
+            asked = await heard.receive()
+            assert asked is not None
+            found.append((heard, asked))
+            nursery.cancel_scope.cancel()
+
+        while True:
+            nursery.start_soon(listen, await plays.accept())
+    return found[0]
+
+
+async def test_member_asks_a_plain_leader_for_its_own_removal(tmp_path: Path) -> None:
+    """As in conversation 4: LeaveCluster comes before the Configuration."""
+    async with played(tmp_path) as plays, trio.open_nursery() as nursery:
+        running, farm = plays.nodes.running[1], plays.nodes.farm()
+        leads = await plays.dial()
+        await leads.ask(request(APPEND, 1, write(1)))
+        left: list[tuple[int, int]] = []
+
+        async def leave() -> None:
+            left.append(await farm.members.change(ConfChange(Change.REMOVE, ClusterServer(1))))
+
+        nursery.start_soon(leave)
+        heard, asked = await first_asked(plays)
+        assert (heard.to, asked.type, asked.source) == (2, MessageType.REMOVE_SERVER_REQUEST, 1)
+        assert decode_cluster_server(asked.entries[0].value, id_only=True).id == 1
+        await heard.answer(asked, 2, destination=2, term=1)
+        told = await leads.ask(request(MessageType.LEAVE_CLUSTER_REQUEST, 1, last_log_index=1))
+        assert told is not None
+        assert told.accepted
+        others = tuple(server for server in farm.configuration.servers if server.id != 1)
+        without = LogEntry(1, ValueType.CONFIGURATION, encode_configuration(Configuration(2, 0, others)))
+        fields = {"last_log_term": 1, "last_log_index": 1, "commit_index": 2}
+        await leads.ask(request(APPEND, 1, without, **fields))
+        with trio.fail_after(20):
+            await running.ended.wait()
+        assert left == [(2, 1)]
+
+
+async def test_plain_leader_that_refuses_to_remove_a_member_gives_no_reason(tmp_path: Path) -> None:
+    async with played(tmp_path) as plays, trio.open_nursery() as nursery:
+        farm = plays.nodes.farm()
+        await (await plays.dial()).ask(request(APPEND, 1, write(1)))
+        refused: list[str] = []
+
+        async def leave() -> None:
+            with pytest.raises(ProposalDropped) as told:
+                await farm.members.change(ConfChange(Change.REMOVE, ClusterServer(1)))
+            refused.append(told.value.reason)
+
+        nursery.start_soon(leave)
+        heard, asked = await first_asked(plays)
+        await heard.answer(asked, Refusal.NO_QUORUM, accepted=False, destination=2)  # its next index
+        with trio.fail_after(20):
+            while not refused:  # noqa: ASYNC110 - the answer is on its way
+                await trio.sleep(0.01)
+        assert refused == ["refused"]
 
 
 async def test_peer_without_a_handshake_is_asked_one_thing_at_a_time(tmp_path: Path) -> None:

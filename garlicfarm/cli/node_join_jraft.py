@@ -1,0 +1,133 @@
+"""`garlicfarm node join-jraft`: make a node, and have a cluster that JRaft leads take it in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from garlicfarm.cli.options import Options, shared_options
+
+if TYPE_CHECKING:
+    from garlicfarm.token import JoinToken
+
+__all__ = ["join_jraft"]
+
+SCHEME = "jraft"
+NEVER_S = 2**62
+
+
+@click.command("join-jraft")
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
+@click.option("--id", "node_id", type=click.IntRange(1, 2**31 - 1), required=True, help="The new member's.")
+@click.option(
+    "--endpoint", metavar="URL", required=True, help="What the servers dial, as tcp://127.0.0.1:9004."
+)
+@click.option(
+    "--server",
+    "servers",
+    metavar="ID=URL",
+    multiple=True,
+    required=True,
+    help="A member, as 1=tcp://127.0.0.1:9001. Give all: JRaft names its leader by the id alone.",
+)
+@click.option(
+    "--admin-url", metavar="URL", help="Where the admin API listens.  [default: https://127.0.0.1:27151]"
+)
+@shared_options("farm", "timeout", "verbosity")
+def join_jraft(
+    options: Options,
+    directory: Path,
+    node_id: int,
+    endpoint: str,
+    servers: tuple[str, ...],
+    admin_url: str | None,
+) -> None:
+    """Make a new node of the application `log` in DIRECTORY (default: here), and enrol it in a cluster of
+    JRaft servers that runs on loopback.
+
+    It asks the leader with an AddServerRequest, then runs until the leader has brought it up to date and made
+    it a member. Interrupted, the same command goes on where it ended. Refused, it leaves nothing behind.
+    """
+    from garlicfarm.cli.node_join import enrol, undo_node
+    from garlicfarm.config import load
+    from garlicfarm.provision import CONFIG_NAME, MemberPlan, create_joining_node
+
+    file, new, own = directory / CONFIG_NAME, not directory.exists(), _loopback("--endpoint", endpoint)
+    resumed = file.exists()
+    token = _token(directory, options.farm or "farm", node_id, own, _table(servers), resumed)
+    if not resumed:
+        plan = MemberPlan(endpoint=own)
+        if admin_url is not None:
+            plan = MemberPlan(endpoint=own, admin_url=admin_url)
+        create_joining_node(directory, plan, token)
+    config = load(file, os.environ)
+    enrol(options, config, token, None if resumed else lambda: undo_node(directory, new))
+    click.echo(
+        f"node {node_id} is a member; run it with: garlicfarm node start --config {file}",
+        err=True,
+    )
+
+
+def _table(servers: Sequence[str]) -> dict[int, str]:
+    table: dict[int, str] = {}
+    for text in servers:
+        member, _, url = text.partition("=")
+        if not (member.isascii() and member.isdecimal() and 1 <= int(member) < 2**31) or int(member) in table:
+            raise click.UsageError(f"--server {text}: it must be ID=URL, each id once")
+        table[int(member)] = _loopback("--server", url)
+    return table
+
+
+def _loopback(option: str, text: str) -> str:
+    """The URL with the name of the transport, which reads no other."""
+    from garlicfarm.errors import ConfigError
+    from garlicfarm.transport import Endpoint
+
+    try:
+        endpoint = Endpoint.parse(text, SCHEME)
+    except ConfigError:
+        endpoint = None
+    if endpoint is None or endpoint.scheme != SCHEME or not endpoint.is_loopback:
+        raise click.UsageError(
+            f"{option} {text}: it must be tcp://HOST:PORT on loopback, since there is no handshake; put a "
+            "tunnel before a server on another machine"
+        )
+    return str(endpoint)
+
+
+def _token(
+    directory: Path, farm: str, node_id: int, endpoint: str, servers: dict[int, str], resumed: bool
+) -> JoinToken:
+    """What a join token would say. A JRaft cluster has neither farm id nor secret: they are this node's own,
+    and those of an interrupted run are on its disk."""
+    import secrets
+
+    from garlicfarm.config import load
+    from garlicfarm.errors import ConfigError
+    from garlicfarm.identity import read_secret_file
+    from garlicfarm.provision import ALGORITHM_VERSION, CONFIG_NAME, read_genesis
+    from garlicfarm.token import JoinToken
+
+    farm_id, secret = secrets.token_bytes(16), secrets.token_bytes(32)
+    if resumed:
+        config = load(directory / CONFIG_NAME, os.environ)
+        section = next((each for each in config.farm if each.name == farm), None)
+        if section is None or (config.node.id, section.endpoint) != (node_id, endpoint):
+            wrong = f"{config.path} is of another node: nothing was overwritten, name a new directory"
+            raise ConfigError([wrong])
+        farm_id = read_genesis(config.node.data_dir / "farms" / farm).farm_id
+        secret = read_secret_file(section.secret_file)[0]
+    return JoinToken(
+        farm=farm,
+        farm_id=farm_id,
+        farm_secret=secret,
+        application="log",
+        algorithm=ALGORITHM_VERSION,
+        id=node_id,
+        endpoints=servers,
+        expires_s=NEVER_S,
+    )
