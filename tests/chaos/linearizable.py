@@ -119,4 +119,4 @@ def _check_order(placed: list[tuple[tuple[int, int, float], float, Operation]]) 
 def _words(operation: Operation) -> str:
     if isinstance(operation, Post):
         return f"the post of {operation.label}"
-    return f"a read up to index {operation.upto}, begun at {operation.begun_s:.3f} s,"
+    return f"a read up to index {operation.upto} (from {operation.begun_s:.3f} to {operation.ended_s:.3f} s)"

@@ -57,7 +57,7 @@ def test_post_of_unknown_outcome_is_in_the_log_or_not_and_late() -> None:
     [
         ([*posts(), Read(3.5, 3.6, 2)], LOG, "not linearizable: the post of b ended 500.0 ms before a read"),
         ([*posts(), Read(2.1, 2.3, 3), Read(2.5, 2.6, 2)], LOG, "not linearizable: a read up to index 3"),
-        ([*posts(), Read(1.8, 1.9, 3)], LOG, "a read up to index 3, .* ended 100.0 ms before the post of b"),
+        ([*posts(), Read(1.8, 1.9, 3)], LOG, "a read up to index 3 .* ended 100.0 ms before the post of b"),
         ([*posts("a"), Post("a", 3.5, 6.0, 2)], LOG, "the post of b ended 500.0 ms before the post of a"),
         ([*posts("b"), Post("b", 5.5)], LOG, "the post of c ended 500.0 ms before the post of b"),
         (posts(), {2: "a", 3: "b"}, "c was acknowledged at index 5, where the log has nothing"),
