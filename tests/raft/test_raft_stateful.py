@@ -158,6 +158,8 @@ class Cluster(RuleBasedStateMachine):
         newest = max(player.node.term for player in players)
         best = max(players, key=lambda player: (player.terms[-1:], len(player.terms)))
         others = [player.id for player in players if player is not best]
+        if best.node.leaving:
+            best.crash()  # so it may stand
         for player in players:
             player.ask_vote(newest + 1, (0, 0), source=player.id % 3 + 1)  # all of them in one term
         self.stage.elect(best.id, *others)
