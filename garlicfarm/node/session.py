@@ -246,9 +246,9 @@ class Session:
 
     def refusals(self, request: Request) -> Iterator[int]:
         """Why the leader refuses each of the entries of a ClientRequest (D8), 0 where it does not."""
+        if not self._caller.may_post:
+            yield Refusal.ROLE
         for entry in request.entries:
-            if not self._caller.may_post:
-                yield Refusal.ROLE
             if len(entry.value) > self._farm.limits.max_entry_bytes:
                 yield Refusal.TOO_LARGE
             try:
