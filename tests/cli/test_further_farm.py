@@ -34,7 +34,7 @@ TOKEN = JoinToken(
     algorithm=1,
     id=1,
     endpoints={5: "ssl://127.0.0.1:1"},
-    expires_s=2**40,
+    expires_s=2**37,
 )
 
 SHORT = {

@@ -118,7 +118,7 @@ async def newcomer(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
         async def dial(imposter: Imposter) -> object:
             monkeypatch.setattr("garlicfarm.plugins.make_transport", lambda *table: imposter)
-            connect = _Enrolment(config, token, None, lambda *stage: None)._connector()  # type: ignore[arg-type]
+            connect, _ = _Enrolment(config, token, None, lambda *stage: None)._connector()  # type: ignore[arg-type]
             return await connect(ENDPOINT)
 
         yield dial
