@@ -411,11 +411,13 @@ async def test_client_of_whole_nodes_finds_the_leader_and_none_without_a_majorit
         async with client(*followers, leader) as all_three, client(followers[0]) as one:
             index, _ = await nodes.farm(followers[0]).post_entry(b"x", 0)
             page, commit_index = await all_three.page("farm", 0, linearizable=True)
-            assert ([entry.value for entry in page.entries], commit_index) == ([b"x"], index)
-            assert (await one.state("farm", linearizable=True))[0] == index
+            assert [entry.value for entry in page.entries] == [b"x"]
+            assert commit_index >= index
+            assert (await one.state("farm", linearizable=True))[0] >= index
             for node_id in followers:
                 nodes.running[node_id].scope.cancel()
             with pytest.raises(NoQuorum):
                 await all_three.page("farm", 0, linearizable=True)
             page, commit_index = await all_three.page("farm", 0)
-            assert ([entry.value for entry in page.entries], commit_index) == ([b"x"], index)
+            assert [entry.value for entry in page.entries] == [b"x"]
+            assert commit_index >= index
