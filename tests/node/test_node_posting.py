@@ -109,7 +109,7 @@ async def test_post_without_a_quorum_ends_in_time_and_none_is_acknowledged(tmp_p
 
 async def test_post_over_the_bound_of_uncommitted_entries_is_dropped(tmp_path: Path) -> None:
     raft = {"max_uncommitted_bytes": 1024}
-    async with cluster(tmp_path, 3, raft={**HASTY, **raft}) as nodes:
+    async with cluster(tmp_path, 3, raft={**STEADY, **raft}) as nodes:
         leader = await nodes.leader()
         farm, wire = nodes.farm(leader), await nodes.login(node_id=leader)
         for node_id in tuple(nodes.running):
