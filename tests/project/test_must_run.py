@@ -91,7 +91,7 @@ def test_every_need_has_a_marker_and_ci_names_it() -> None:
     needs = runpy.run_path(str(CONFTEST))["NEEDS"]
     assert sorted(markers) == sorted([*needs, "spark"])
     script = (ROOT / ".ci" / "run").read_text()
-    (named,) = re.findall(r'^make test SEED=1 MUST_RUN="(.*)"$', script, re.MULTILINE)
+    (named,) = re.findall(r'^step make test SEED=1 MUST_RUN="(.*)"$', script, re.MULTILINE)
     assert sorted(named.split()) == sorted(needs)
 
 
