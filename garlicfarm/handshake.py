@@ -143,7 +143,7 @@ def _gone(host: str) -> TransportError:
 class Guard:
     """What strangers may cost one listener (D3): sockets, time, and guesses.
 
-    :param deadline_s: for a whole handshake, after that of the transport.
+    :param deadline_s: bounds the whole handshake. It starts once the transport's own handshake is done.
     :param admission: the places of connections that are not logged in; other listeners may share them.
     :param longest_delay_s: of the answer to a wrong password. A peer that gave it by mistake should hear so
         before it gives up.

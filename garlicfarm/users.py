@@ -181,8 +181,8 @@ class Login:
 
     @property
     def role(self) -> Role | None:
-        """The user's role now; None: the login counts no longer, as the user was removed or has another
-        password. A file that is damaged is nobody's: then it counts no longer, too."""
+        """The user's role now. None: the login is no longer valid, since the user was removed or has another
+        password, or the users file is damaged."""
         try:
             user = self._users.find(self.name)
         except ConfigError:

@@ -471,20 +471,17 @@ class Farm:
             session = next(iter(self._judging))
             posts = self._judging.pop(session)
             request, token, refusals = posts[0]
-            if token not in self._slots:  # its connection is gone: the outcome is unknown there
-                posts.popleft()
-                refusal: int | None = 0
-            elif self.raw.role is not Role.LEADER:
-                refusal = None  # the core answers with the leader's id
-            else:
+            refusal = None  # where this member does not lead, the core answers with the leader's id
+            forgotten = token not in self._slots  # its connection is closed: the client knows no outcome
+            if not forgotten and self.raw.role is Role.LEADER:
                 refusal = next(refusals, None)
                 while refusal == 0 and trio.current_time() < until:
                     refusal = next(refusals, None)
-            if refusal != 0:  # it is judged to its end
+            if refusal != 0:  # judged to the end
                 posts.popleft()
             if refusal:
                 self._slots.pop(token).resolve(self.refuse(refusal))
-            elif refusal is None:
+            elif refusal is None and not forgotten:
                 self._pass_on(request, token)
             if posts:
                 self._judging[session] = posts  # behind the others

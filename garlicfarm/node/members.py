@@ -302,7 +302,7 @@ class Members:
         clock.
 
         Raises `NotLeader`, `ProposalDropped` (no such member, or one that cannot take over now),
-        `NoQuorum`: nobody took over within two election timeouts, or before the deadline.
+        `NoQuorum`: no member took over within two election timeouts, or before the deadline.
         """
         farm, begun = self._farm, trio.Event()
         refused: list[ProposalDropped] = []

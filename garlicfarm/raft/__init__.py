@@ -53,11 +53,10 @@ Where it differs from the paper (Raft, extended version, and the thesis)
 * A server that is added catches up before its Configuration is appended (thesis 4.2.1), in at most 10 rounds.
 * A follower refuses votes while it hears a leader (thesis 4.2.3), also of members that it does not know.
 * Check-quorum: a leader that no majority answers for the upper election timeout steps down.
-* A member that was told to leave votes and acknowledges, but does not stand: its leader may have removed it
-  without its hearing of the commit, and a later term would depose that leader. The price: where the leader
-  dies between its word and the commit, and the only members with all that is committed were told to leave,
-  nobody can be elected until the leader is back, or one of these is started again. A leader of this
-  implementation says it after the commit only.
+* A member that was told to leave votes and acknowledges, but does not stand: it may have been removed without
+  hearing of the commit, and a later term would depose that leader. The price: if the leader dies before the
+  commit, and the only members with every committed entry were told to leave, no member can be elected until
+  the leader is back or one of them restarts. A leader of this implementation tells it after the commit.
 * A leader whose own disk hangs hands over, or steps down after the upper election timeout: its followers
   would commit on, while it applied nothing. A member does not stand while its disk hangs.
 

@@ -39,7 +39,7 @@ that lacks much is to cost the others little."""
 class Leadership:
     """One term of leading. ``over`` is set when it has to end: no majority answers (check-quorum), the
     Configuration in force names it no longer, it hands over to a peer that cannot be told to stand, or its
-    disk hangs and nobody took over."""
+    disk hangs and no member took over."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -169,7 +169,7 @@ class Leadership:
         self._target = (best, member.now + member.config.election_timeout_max_ms, 0)
 
     def read_index(self, token: int, *, forwarded: bool = False) -> None:
-        """See `RawNode.read_index`; ``forwarded``: ``token`` is that of a follower's request."""
+        """See `RawNode.read_index`. ``forwarded``: a follower asks, and ``token`` is its request's."""
         # What was committed before is committed with the first entry of this term at the latest.
         self._reads.begin(token, max(self._member.commit, self._start), forwarded=forwarded)
 

@@ -27,9 +27,9 @@ class _Read(msgspec.Struct):
 
 
 class Reads:
-    """Those of a leader, its own and its followers'. They wait until a majority has answered a request sent
-    after they were asked: then nobody else led when they were, and the commit index of that moment is
-    good."""
+    """The reads of a leader, its own and its followers'. Each waits until a majority has answered a request
+    that was sent after the read was asked for. This proves that no other member led at that moment, so the
+    commit index of that moment is safe to read at."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
