@@ -48,14 +48,14 @@ check: .venv/test ## ruff and mypy only
 	.venv/bin/mypy
 
 sim: .venv/test ## the core in a simulated network: SEEDS runs, who publishes, in a tenth as many, and HOURS on slow and broken links
-	.venv/bin/python -m garlicfarm.testing.simulate --seeds $(SEEDS)
-	.venv/bin/python -m garlicfarm.testing.simulate --farm --seeds $$(( ($(SEEDS) + 9) / 10 ))
-	.venv/bin/python -m garlicfarm.testing.simulate --slow --hours $(HOURS)
+	.venv/bin/python -m garlicfarm.testing.simulator --seeds $(SEEDS)
+	.venv/bin/python -m garlicfarm.testing.simulator --farm --seeds $$(( ($(SEEDS) + 9) / 10 ))
+	.venv/bin/python -m garlicfarm.testing.simulator --slow --hours $(HOURS)
 
 soak: SEEDS = 10000
 soak: HOURS = 400
 soak: sim ## the same at length (SEEDS=10000 HOURS=400), and farms of 1 to 5 members, a tenth as many seeds each
-	for nodes in 1 2 4 5; do .venv/bin/python -m garlicfarm.testing.simulate --nodes $$nodes \
+	for nodes in 1 2 4 5; do .venv/bin/python -m garlicfarm.testing.simulator --nodes $$nodes \
 		--seeds $$(( ($(SEEDS) + 9) / 10 )) || exit; done
 
 fuzz: .venv/test .venv/fuzz ## hostile bytes into every decoder and into stores, for MINUTES: by atheris, else by Hypothesis

@@ -15,12 +15,12 @@ from pathlib import Path
 import trio
 
 from garlicfarm.client.farm import open_farm_client
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import NoQuorum, OutcomeUnknown, ProposalDropped
+from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
 from garlicfarm.plugins import make_transport
-from garlicfarm.provision import FarmPlan
-from garlicfarm.testing.processes import NodeProcess, ProcessFarm, process_farm
+from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.transport import Transport
-from garlicfarm.users import UserStore
 
 QUICK: Mapping[str, float] = {
     "election_timeout_min_s": 0.4,

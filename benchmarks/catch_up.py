@@ -35,9 +35,9 @@ from plain_copy import plain_copy
 
 from garlicfarm import logs
 from garlicfarm.config import load
+from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm
 from garlicfarm.node import serve
-from garlicfarm.provision import FarmPlan
-from garlicfarm.testing.processes import FAST, NodeProcess, ProcessFarm
+from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.wire.messages import Configuration
 
 BY_LOG_AT_MOST, BY_SNAPSHOT_AT_MOST = 3.5, 1.0

@@ -18,8 +18,8 @@ from pathlib import Path
 import trio
 from bench_farm import VALUE_BYTES, Poster, bench_farm, cpu_s, poster
 
-from garlicfarm.provision import FarmPlan
-from garlicfarm.testing.processes import FAST, ProcessFarm
+from garlicfarm.lab.processes import FAST, ProcessFarm
+from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.transport import Transport
 
 

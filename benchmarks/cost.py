@@ -48,20 +48,20 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from garlicfarm.config import load
 from garlicfarm.config.model import RetentionSection
+from garlicfarm.credentials.master_key import mint_master_key
 from garlicfarm.errors import GarlicFarmError
-from garlicfarm.farm.documents import StatusDocument
-from garlicfarm.farm.status import encode_status
-from garlicfarm.i2p_tunnel import Tunnel
-from garlicfarm.master_key import mint_master_key
-from garlicfarm.provision import FarmPlan, MemberPlan
-from garlicfarm.testing.i2pd import (
+from garlicfarm.lab.destinations import simulated_destination
+from garlicfarm.lab.i2pd import (
     I2pdRouter,
     i2pd_network,
     in_private_network,
     reexec_in_private_network,
 )
-from garlicfarm.testing.processes import NodeProcess, ProcessFarm, free_ports, process_farm
-from garlicfarm.testing.simulated_router import simulated_destination
+from garlicfarm.lab.processes import NodeProcess, ProcessFarm, free_ports, process_farm
+from garlicfarm.publishing.documents import StatusDocument
+from garlicfarm.publishing.entries import encode_status
+from garlicfarm.setup.i2p_tunnel import Tunnel
+from garlicfarm.setup.provision import FarmPlan, MemberPlan
 from garlicfarm_plugin_i2pcontrol._client import I2PControlClient
 
 MEMBERS = 5

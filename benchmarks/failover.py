@@ -16,8 +16,8 @@ import sys
 import trio
 from bench_farm import QUICK, VALUE_BYTES, Poster, bench_farm, percentile, poster, report
 
-from garlicfarm.provision import FarmPlan
-from garlicfarm.testing.processes import ProcessFarm
+from garlicfarm.lab.processes import ProcessFarm
+from garlicfarm.setup.provision import FarmPlan
 
 P50_AT_MOST_S = 1.5
 ROUND_TIMEOUT_S = 60.0

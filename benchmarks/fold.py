@@ -19,11 +19,11 @@ from pathlib import Path
 
 from bench_farm import report
 
-from garlicfarm.farm.state import FarmApplication
+from garlicfarm.publishing.application import PublisherApplication
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.farm.posting import WEEK_MS, WORST, Posting, changes_in, noisy
-from tests.farm.scripted_log import configuration
+from tests.publishing.posting import WEEK_MS, WORST, Posting, changes_in, noisy
+from tests.publishing.scripted_log import configuration
 
 
 def entries(members: int, destinations: int, rounds: int) -> Sequence[bytes]:
@@ -38,7 +38,7 @@ def entries(members: int, destinations: int, rounds: int) -> Sequence[bytes]:
 
 def fold_us(members: int, log: Sequence[bytes]) -> Iterator[float]:
     """The CPU time of each entry, in µs."""
-    farm = FarmApplication("farm")
+    farm = PublisherApplication("farm")
     farm.configure(0, configuration(*range(1, members + 1)))
     for index, entry in enumerate(log, 1):
         begun = time.thread_time_ns()

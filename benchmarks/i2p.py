@@ -32,18 +32,18 @@ import trio
 from bench_farm import PASSWORD, USER, report
 from commits import drive, fdatasync_ms
 
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError, GarlicFarmError, TransportError
-from garlicfarm.handshake import initiate
 from garlicfarm.http.digest import ChallengeCache
-from garlicfarm.i2p_tunnel import Tunnel, b32_address
+from garlicfarm.lab.i2pd import I2pdRouter, check_programs, i2pd_network, reexec_in_private_network
+from garlicfarm.lab.line_server import why_it_fails
+from garlicfarm.lab.processes import ProcessFarm, process_farm
+from garlicfarm.lab.tun_network import Weather, network, why_unavailable
+from garlicfarm.net.handshake import initiate
 from garlicfarm.plugins import make_transport
-from garlicfarm.provision import FarmPlan, MemberPlan
-from garlicfarm.testing.attendant import why_it_fails
-from garlicfarm.testing.i2pd import I2pdRouter, check_programs, i2pd_network, reexec_in_private_network
-from garlicfarm.testing.processes import ProcessFarm, process_farm
-from garlicfarm.testing.tun_network import Weather, network, why_unavailable
+from garlicfarm.setup.i2p_tunnel import Tunnel, b32_address
+from garlicfarm.setup.provision import FarmPlan, MemberPlan
 from garlicfarm.transport import Endpoint
-from garlicfarm.users import UserStore
 from garlicfarm_transport_i2p import I2PConfig, I2PTransport
 
 NODES = 3

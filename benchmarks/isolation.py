@@ -26,13 +26,13 @@ from bench_farm import PASSWORD, USER, Poster, percentile, poster, report
 
 from garlicfarm import logs
 from garlicfarm.config import load
-from garlicfarm.identity import write_secret_file
+from garlicfarm.credentials.member_credentials import write_secret_file
+from garlicfarm.credentials.users import UserStore
+from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, process_farm
 from garlicfarm.node import serve
 from garlicfarm.node.farm import Farm
-from garlicfarm.provision import FarmPlan
+from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.storage import Genesis, create_store
-from garlicfarm.testing.processes import FAST, NodeProcess, ProcessFarm, process_farm
-from garlicfarm.users import UserStore
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request
 
 RATIO_AT_MOST = 2.0

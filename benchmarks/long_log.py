@@ -24,10 +24,10 @@ from collections.abc import Callable
 import trio
 from bench_farm import QUICK, USER, VALUE_BYTES, bench_farm, cpu_s, percentile, poster, report, resident_mb
 
-from garlicfarm.farm.documents import StatusDocument
-from garlicfarm.farm.status import encode_status
-from garlicfarm.provision import FarmPlan
-from garlicfarm.testing.processes import ProcessFarm
+from garlicfarm.lab.processes import ProcessFarm
+from garlicfarm.publishing.documents import StatusDocument
+from garlicfarm.publishing.entries import encode_status
+from garlicfarm.setup.provision import FarmPlan
 
 MEMORY_AT_MOST_MB = 90.0
 RESTART_AT_MOST_S = 2.5

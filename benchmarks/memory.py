@@ -12,8 +12,8 @@ import os
 import trio
 from bench_farm import VALUE_BYTES, Poster, bench_farm, resident_mb
 
-from garlicfarm.provision import FarmPlan
-from garlicfarm.testing.processes import FAST
+from garlicfarm.lab.processes import FAST
+from garlicfarm.setup.provision import FarmPlan
 
 ENTRIES = 1000
 

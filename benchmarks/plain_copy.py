@@ -20,7 +20,7 @@ from pathlib import Path
 
 import trio
 
-from garlicfarm.certificates import make_certificate
+from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.raft.types import Entry, Persist
 from garlicfarm.storage import Genesis, LogStore, Writer, create_store
 from garlicfarm.wire.messages import Configuration, ValueType

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 
-from garlicfarm.farm.documents import (
+from garlicfarm.publishing.documents import (
     Bandwidth,
     DestinationStatus,
     RemoteStatus,

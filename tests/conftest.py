@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from garlicfarm.errors import ConfigError
-from garlicfarm.testing import i2pd, tun_network
+from garlicfarm.lab import i2pd, tun_network
 
 HERE = Path(__file__).parent
 NAMESPACE = ("unshare", "--map-root-user", "--net")

@@ -17,14 +17,14 @@ from typing import Any
 
 import trio
 
-from garlicfarm.certificates import pin_of_file
-from garlicfarm.i2p_tunnel import Tunnel, b32_address
-from garlicfarm.master_key import mint_master_key
-from garlicfarm.provision import FarmPlan, MemberPlan, create_farm
-from garlicfarm.testing.i2pd import CERTIFICATE, leaf_of, make_i2pd
-from garlicfarm.testing.processes import FAST
-from garlicfarm.testing.simulated_router import simulated_destination
-from garlicfarm.users import UserStore
+from garlicfarm.credentials.certificates import pin_of_file
+from garlicfarm.credentials.master_key import mint_master_key
+from garlicfarm.credentials.users import UserStore
+from garlicfarm.lab.destinations import simulated_destination
+from garlicfarm.lab.i2pd import CERTIFICATE, leaf_of, make_i2pd
+from garlicfarm.lab.processes import FAST
+from garlicfarm.setup.i2p_tunnel import Tunnel, b32_address
+from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 
 VOLUMES = {number: Path(f"/farm/node-{number}") for number in (1, 2, 3)}
 ROUTERS = {number: Path(f"/farm/router-{number}") for number in VOLUMES}

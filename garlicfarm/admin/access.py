@@ -1,7 +1,7 @@
 """Who may ask what: Digest users with roles, and a Bearer token for the scraper.
 
 The order of roles is reader < poster < admin: each may do what those below it may. Wrong passwords are
-delayed by the rule of the farm's listener (`garlicfarm.attempts.Attempts`).
+delayed by the rule of the farm's listener (`garlicfarm.credentials.login_attempts.Attempts`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from starlette.requests import Request
 
 from garlicfarm.admin.contract import NodeView
 from garlicfarm.admin.problems import Problem
-from garlicfarm.attempts import Attempts
+from garlicfarm.credentials.login_attempts import Attempts
 from garlicfarm.errors import ConfigError
 from garlicfarm.http.digest import ALGORITHMS, REALM, DigestVerifier, Verified
 from garlicfarm.transport import Peer

@@ -23,10 +23,10 @@ from garlicfarm.admin.contract import FarmView, NodeView
 from garlicfarm.admin.dashboard import Dashboard
 from garlicfarm.admin.problems import Problem, problem_of
 from garlicfarm.admin.responses import MAX_WRITE_BYTES, Pieces, Streamed, farm_headers, json_answer, left
-from garlicfarm.config.forms import is_dial_url
+from garlicfarm.config.validators import is_dial_url
+from garlicfarm.credentials.member_credentials import MAX_MEMBER_ID
 from garlicfarm.errors import Compacted, GarlicFarmError, NotLeader, OutcomeUnknown
-from garlicfarm.feed import lines, records
-from garlicfarm.identity import MAX_MEMBER_ID
+from garlicfarm.feed import binary_format, lines
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire.messages import ClusterServer, ValueType
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 _Encode = Callable[[Iterable[Entry]], bytes]
 _LINES: tuple[str, _Encode] = (lines.MEDIA_TYPE, lines.encode_lines)
 _FORMS: dict[str, tuple[str, _Encode]] = {
-    records.MEDIA_TYPE: (records.MEDIA_TYPE, records.encode_records),
+    binary_format.MEDIA_TYPE: (binary_format.MEDIA_TYPE, binary_format.encode_records),
     **dict.fromkeys((lines.MEDIA_TYPE, "application/*", "*/*"), _LINES),
 }
 _FARM = "garlicfarm.farm"  # in a request's scope: the `FarmView` that it asks
@@ -354,7 +354,7 @@ def _form(request: Request) -> tuple[str, _Encode]:
         form = _FORMS.get(part.partition(";")[0].strip().lower())
         if form is not None:
             return form
-    known = f"{lines.MEDIA_TYPE} and {records.MEDIA_TYPE}"
+    known = f"{lines.MEDIA_TYPE} and {binary_format.MEDIA_TYPE}"
     raise Problem(406, "not-acceptable", f"entries come as {known}", "Send one of them as `Accept`.")
 
 

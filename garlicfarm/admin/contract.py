@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from garlicfarm.feed.source import EntrySource
 
 if TYPE_CHECKING:
+    from garlicfarm.credentials.users import UserStore
     from garlicfarm.metrics import NodeMetrics
-    from garlicfarm.users import UserStore
 
 __all__ = ["FarmView", "NodeView"]
 

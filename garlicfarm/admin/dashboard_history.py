@@ -17,8 +17,8 @@ import trio
 
 from garlicfarm.admin.contract import FarmView
 from garlicfarm.errors import Compacted, EntryRefused, FellBehind
-from garlicfarm.farm import ranking
-from garlicfarm.farm.status import Administrative, Note, parse_entry
+from garlicfarm.publishing import scoring
+from garlicfarm.publishing.entries import Administrative, Note, parse_entry
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire.messages import ValueType
 
@@ -57,7 +57,7 @@ class History:
     async def lines(self, farm: FarmView) -> Sequence[Line]:
         """The last `KEPT` entries up to the commit index, oldest first. Cancelled, it has read less."""
         async with self._turn:
-            weights = farm.policy().get("weights", ranking.WEIGHTS)
+            weights = farm.policy().get("weights", scoring.WEIGHTS)
             if weights != self._weights:
                 self._weights = weights
                 self._lines.clear()
@@ -88,7 +88,7 @@ def _line(farm: FarmView, entry: Entry, weights: Mapping[str, int]) -> Line:
         args = msgspec.json.encode(parsed.admin.args, enc_hook=_as_written).decode()
         return Line(*head, parsed.admin.action, parsed.admin.by, args[:MAX_TEXT], parsed.date)
     document = parsed.document
-    score = ranking.score(ranking.parts(document), weights)
+    score = scoring.score(scoring.parts(document), weights)
     by = f"member {document.id}"
     return Line(*head, "status", by, f"score {score:,}", document.date, document.id, score)
 

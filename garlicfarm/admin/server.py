@@ -39,12 +39,12 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
 from garlicfarm.admin.access import LOGGED_IN
-from garlicfarm.admission import Admission, network_of
+from garlicfarm.credentials.users import Login
 from garlicfarm.errors import ConfigError, TransportError
 from garlicfarm.logs import EventLogger
-from garlicfarm.tcp import server_tls
+from garlicfarm.net.admission import Admission, network_of
+from garlicfarm.net.tcp import server_tls
 from garlicfarm.transport import Peer, Place, Stage
-from garlicfarm.users import Login
 
 __all__ = ["serve"]
 

@@ -112,7 +112,7 @@ def _ties(checked: Config) -> Iterator[str]:
     """Members whose place in the network everybody who reads the farm's log can tell, of a farm that serves
     something inside I2P."""
     from garlicfarm.errors import StorageError
-    from garlicfarm.provision import read_genesis
+    from garlicfarm.setup.provision import read_genesis
     from garlicfarm.transport import Endpoint
 
     for farm in checked.farm:
@@ -145,8 +145,9 @@ def _plain(value: object) -> object:
 
 def _problems(checked: Config) -> Iterator[str]:
     """What only shows once plugins are loaded and files are read."""
+    from garlicfarm.credentials.member_credentials import read_secret_file
+    from garlicfarm.credentials.private_files import read_private_file
     from garlicfarm.errors import ConfigError, PluginError
-    from garlicfarm.identity import read_private_file, read_secret_file
     from garlicfarm.plugins import make_router, make_transport
     from garlicfarm.transport import Endpoint, Transport, listener_problems
 

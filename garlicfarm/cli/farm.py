@@ -12,7 +12,7 @@ from garlicfarm.cli.lazy import LazyGroup
 from garlicfarm.cli.options import Options, print_rows, shared_options
 
 if TYPE_CHECKING:
-    from garlicfarm.provision import MemberPlan
+    from garlicfarm.setup.provision import MemberPlan
 
 __all__ = ["create", "farm"]
 
@@ -56,7 +56,7 @@ def create(
 
     Copy each to its machine (it holds the farm's secret) and run `garlicfarm node start` in it.
     """
-    from garlicfarm.provision import FarmPlan, create_farm
+    from garlicfarm.setup.provision import FarmPlan, create_farm
 
     plan = FarmPlan(name=options.farm or "farm", application=application, preset=preset, master=master)
     made = create_farm(out, _plans(members), plan)
@@ -69,7 +69,7 @@ def create(
 
 
 def _plans(members: tuple[str, ...]) -> dict[int, MemberPlan]:
-    from garlicfarm.provision import ADMIN_PORT, MemberPlan
+    from garlicfarm.setup.provision import ADMIN_PORT, MemberPlan
     from garlicfarm.transport import Endpoint
 
     endpoints: dict[int, Endpoint] = {}

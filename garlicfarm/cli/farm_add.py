@@ -33,8 +33,8 @@ def add(options: Options, name: str, endpoint: str, master: str, application: st
 
     from garlicfarm.config import find_config, load
     from garlicfarm.config.model import Name
-    from garlicfarm.further_farm import add_farm
-    from garlicfarm.provision import FarmPlan
+    from garlicfarm.setup.add_farm import add_farm
+    from garlicfarm.setup.provision import FarmPlan
 
     try:
         msgspec.convert(name, Name)

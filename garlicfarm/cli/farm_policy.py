@@ -31,7 +31,7 @@ _ALLOWED = {
     "exclude.hash": _HASH,
     "include.hash": _HASH,
 }
-"""What `garlicfarm.farm.administration` allows, in the words of the command line."""
+"""What `garlicfarm.publishing.administration` allows, in the words of the command line."""
 
 _Action = tuple[str, dict[str, Any]]
 
@@ -91,7 +91,7 @@ def set_(options: Options, settings: tuple[str, ...]) -> None:
     if not weights:
         _administer(options, actions)
         return
-    from garlicfarm.farm.ranking import WEIGHTS
+    from garlicfarm.publishing.scoring import WEIGHTS
 
     for name in weights:
         if name not in WEIGHTS:
@@ -148,7 +148,7 @@ def _administer(
 def _check(actions: Sequence[_Action]) -> None:
     """All are checked before the first one is sent: none is in force because the next one is wrong."""
     from garlicfarm.errors import EntryRefused
-    from garlicfarm.farm.administration import parse_admin
+    from garlicfarm.publishing.administration import parse_admin
 
     for action, args in actions:
         try:
@@ -180,7 +180,7 @@ def _base64(text: str) -> str:
     import base64
     import binascii
 
-    from garlicfarm.farm.base64 import encode
+    from garlicfarm.publishing.i2p_base64 import encode
 
     digits = text.removesuffix(_B32).upper()
     try:

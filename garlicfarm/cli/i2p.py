@@ -53,7 +53,7 @@ def setup(options: Options, tunnels_dir: Path, keys: Path | None, java: bool) ->
     --timeout), and puts the address into the configuration of the node, if there is one yet. Run it again
     whenever you like: keys that are there stay.
     """
-    from garlicfarm.i2p_tunnel import Tunnel
+    from garlicfarm.setup.i2p_tunnel import Tunnel
     from garlicfarm.transport import Endpoint
 
     config, farm = _configured(options)
@@ -136,7 +136,7 @@ def _write_tunnel(path: Path, text: str) -> None:
 
 
 def _await_address(keys: Path, timeout_s: float) -> str:
-    from garlicfarm.i2p_tunnel import b32_address
+    from garlicfarm.setup.i2p_tunnel import b32_address
 
     deadline = time.monotonic() + timeout_s
     while True:

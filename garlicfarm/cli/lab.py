@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from garlicfarm.cli.lab_rank import RankProcess
-    from garlicfarm.provision import FarmPlan, MemberPlan
-    from garlicfarm.testing.processes import ProcessFarm
+    from garlicfarm.lab.processes import ProcessFarm
+    from garlicfarm.setup.provision import FarmPlan, MemberPlan
 
 __all__ = ["lab", "running_lab"]
 
@@ -93,7 +93,7 @@ def lab(
     import trio
 
     if router == "i2pcontrol":
-        from garlicfarm.testing.i2pd import check_programs, in_private_network, reexec_in_private_network
+        from garlicfarm.lab.i2pd import check_programs, in_private_network, reexec_in_private_network
 
         check_programs()
         if not in_private_network():
@@ -152,9 +152,9 @@ async def running_lab(
 ) -> AsyncIterator[ProcessFarm]:
     """The lab's farm below ``directory``, its posting interval committed, for as long as the block lasts.
 
-    ``router``: ``simulated``, or ``i2pcontrol`` (in a private network only: `garlicfarm.testing.i2pd`).
+    ``router``: ``simulated``, or ``i2pcontrol`` (in a private network only: `garlicfarm.lab.i2pd`).
     """
-    from garlicfarm.testing.processes import process_farm
+    from garlicfarm.lab.processes import process_farm
 
     async with AsyncExitStack() as stack:
         members = await _members(stack, directory, nodes, router)
@@ -165,9 +165,9 @@ async def running_lab(
 
 def _plan(directory: Path) -> FarmPlan:
     """The farm, with a master destination of its own: its key is in ``master.key`` of ``directory``."""
-    from garlicfarm.master_key import mint_master_key
-    from garlicfarm.provision import FarmPlan
-    from garlicfarm.testing.processes import FAST
+    from garlicfarm.credentials.master_key import mint_master_key
+    from garlicfarm.lab.processes import FAST
+    from garlicfarm.setup.provision import FarmPlan
 
     key_file = directory / "master.key"
     return FarmPlan(raft=FAST, master=mint_master_key(key_file), master_key_file=key_file)
@@ -176,14 +176,14 @@ def _plan(directory: Path) -> FarmPlan:
 async def _members(stack: AsyncExitStack, directory: Path, nodes: int, router: str) -> dict[int, MemberPlan]:
     from base64 import b64encode
 
-    from garlicfarm.provision import MemberPlan
-    from garlicfarm.testing.processes import free_ports
-    from garlicfarm.testing.simulated_router import simulated_destination
+    from garlicfarm.lab.destinations import simulated_destination
+    from garlicfarm.lab.processes import free_ports
+    from garlicfarm.setup.provision import MemberPlan
 
     tables: list[dict[str, Any]] = []
     leaves: list[bytes] = []
     if router == "i2pcontrol":
-        from garlicfarm.testing.i2pd import i2pd_network
+        from garlicfarm.lab.i2pd import i2pd_network
 
         _say(f"starting {nodes} i2pd routers on a network of their own")
         for found in await stack.enter_async_context(i2pd_network(directory / "routers", nodes)):

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 import trio
 
-from garlicfarm.certificates import pin_of_file
+from garlicfarm.credentials.certificates import pin_of_file
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
-from garlicfarm.testing.processes import terminate
-from garlicfarm.users import UserStore
+from garlicfarm.lab.processes import terminate
 
 if TYPE_CHECKING:
-    from garlicfarm.testing.processes import ProcessFarm
+    from garlicfarm.lab.processes import ProcessFarm
 
 __all__ = ["RankProcess", "rank_process"]
 

@@ -16,7 +16,7 @@ from garlicfarm.cli.remote import ask
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
     from garlicfarm.config import Config
-    from garlicfarm.token import JoinToken
+    from garlicfarm.credentials.join_token import JoinToken
 
 __all__ = ["token"]
 
@@ -62,8 +62,8 @@ def token(options: Options, new_id: int | None, lifetime_s: int, out: Path) -> N
     import time
 
     from garlicfarm.config import find_config, load
-    from garlicfarm.identity import write_private_file
-    from garlicfarm.token import encode_token
+    from garlicfarm.credentials.join_token import encode_token
+    from garlicfarm.credentials.private_files import write_private_file
 
     async def known(client: AdminClient, farm: str) -> Mapping[str, Any]:
         return await client.members(farm)
@@ -86,10 +86,10 @@ def token(options: Options, new_id: int | None, lifetime_s: int, out: Path) -> N
 
 def _make(config: Config, body: Mapping[str, Any], new_id: int | None, expires_s: int) -> JoinToken:
     """The token, from this node's own files and what it knows of the members."""
+    from garlicfarm.credentials.join_token import JoinToken
+    from garlicfarm.credentials.member_credentials import read_secret_file
     from garlicfarm.errors import ConfigError
-    from garlicfarm.identity import read_secret_file
-    from garlicfarm.provision import read_genesis
-    from garlicfarm.token import JoinToken
+    from garlicfarm.setup.provision import read_genesis
 
     number, section = next((n, s) for n, s in enumerate(config.farm) if s.name == body["farm"])
     farm_secrets = read_secret_file(section.secret_file)

@@ -68,7 +68,7 @@ def init(
     """
     from msgspec.structs import replace
 
-    from garlicfarm.provision import FarmPlan, MemberPlan, create_node
+    from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_node
 
     if endpoint and host:
         raise click.UsageError("give --endpoint or --host, not both")

@@ -16,8 +16,8 @@ from garlicfarm.cli.options import Options, shared_options
 if TYPE_CHECKING:
     from garlicfarm.admin.contract import FarmView
     from garlicfarm.config import Config, FarmSection
-    from garlicfarm.handshake import Established
-    from garlicfarm.token import JoinToken
+    from garlicfarm.credentials.join_token import JoinToken
+    from garlicfarm.net.handshake import Established
 
 __all__ = ["enrol", "join", "undo_node"]
 
@@ -63,9 +63,9 @@ def join(
     import time
 
     from garlicfarm.config import load
-    from garlicfarm.further_farm import add_joining_farm, remove_farm
-    from garlicfarm.provision import CONFIG_NAME, MemberPlan, create_joining_node
-    from garlicfarm.token import check_expiry, decode_token
+    from garlicfarm.credentials.join_token import check_expiry, decode_token
+    from garlicfarm.setup.add_farm import add_joining_farm, remove_farm
+    from garlicfarm.setup.provision import CONFIG_NAME, MemberPlan, create_joining_node
 
     token, file = decode_token(_read(token_file)), directory / CONFIG_NAME
     there = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -107,7 +107,7 @@ def join(
 
 def undo_node(directory: Path, new: bool) -> None:
     """Remove the node that was made in ``directory``, and that itself where it is ``new``."""
-    from garlicfarm.provision import remove_node
+    from garlicfarm.setup.provision import remove_node
 
     remove_node(directory)
     if new:
@@ -142,7 +142,7 @@ def enrol(options: Options, config: Config, token: JoinToken, undo: Callable[[],
 
 
 def _read(token_file: Path) -> str:
-    from garlicfarm.identity import read_private_file
+    from garlicfarm.credentials.private_files import read_private_file
 
     return sys.stdin.read(1 << 20) if str(token_file) == "-" else read_private_file(token_file)
 
@@ -152,9 +152,9 @@ def _read(token_file: Path) -> str:
 
 def _check_same(config: Config, token: JoinToken, endpoint: str) -> None:
     """The node that is there is the one that an interrupted join has made."""
+    from garlicfarm.credentials.member_credentials import read_secret_file
     from garlicfarm.errors import ConfigError
-    from garlicfarm.identity import read_secret_file
-    from garlicfarm.provision import read_genesis
+    from garlicfarm.setup.provision import read_genesis
     from garlicfarm.transport import Endpoint
 
     section = _section(config, token)
@@ -237,8 +237,8 @@ class _Enrolment:
         import trio
 
         from garlicfarm.client.joining import NotYet, ask_to_join
+        from garlicfarm.credentials.join_token import check_expiry
         from garlicfarm.errors import LocalProtocolError
-        from garlicfarm.token import check_expiry
         from garlicfarm.transport import Endpoint
         from garlicfarm.wire.messages import ClusterServer
 
@@ -279,10 +279,10 @@ class _Enrolment:
         """What opens a connection to a member, and whether that is without a handshake."""
         from functools import cache, partial
 
-        from garlicfarm.handshake import dial_plain, initiate
+        from garlicfarm.credentials.member_credentials import member_password
         from garlicfarm.http.digest import ChallengeCache
-        from garlicfarm.identity import member_password
-        from garlicfarm.link import HINT
+        from garlicfarm.net.handshake import dial_plain, initiate
+        from garlicfarm.net.link import HINT
         from garlicfarm.plugins import make_transport
         from garlicfarm.transport import Endpoint, Transport
 

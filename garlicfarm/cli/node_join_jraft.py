@@ -12,7 +12,7 @@ import click
 from garlicfarm.cli.options import Options, shared_options
 
 if TYPE_CHECKING:
-    from garlicfarm.token import JoinToken
+    from garlicfarm.credentials.join_token import JoinToken
 
 __all__ = ["join_jraft"]
 
@@ -54,7 +54,7 @@ def join_jraft(
     """
     from garlicfarm.cli.node_join import enrol, undo_node
     from garlicfarm.config import load
-    from garlicfarm.provision import CONFIG_NAME, MemberPlan, create_joining_node
+    from garlicfarm.setup.provision import CONFIG_NAME, MemberPlan, create_joining_node
 
     file, new, own = directory / CONFIG_NAME, not directory.exists(), _loopback("--endpoint", endpoint)
     resumed = file.exists()
@@ -107,10 +107,10 @@ def _token(
     import secrets
 
     from garlicfarm.config import load
+    from garlicfarm.credentials.join_token import JoinToken
+    from garlicfarm.credentials.member_credentials import read_secret_file
     from garlicfarm.errors import ConfigError
-    from garlicfarm.identity import read_secret_file
-    from garlicfarm.provision import ALGORITHM_VERSION, CONFIG_NAME, read_genesis
-    from garlicfarm.token import JoinToken
+    from garlicfarm.setup.provision import ALGORITHM_VERSION, CONFIG_NAME, read_genesis
 
     farm_id, secret = secrets.token_bytes(16), secrets.token_bytes(32)
     if resumed:

@@ -28,7 +28,7 @@ def recover(options: Options, agreed: bool) -> None:
     """
     from garlicfarm.config import find_config, load
     from garlicfarm.node.node import APPLICATIONS
-    from garlicfarm.recovery import finish_recovery, read_survivor, recover_store
+    from garlicfarm.setup.recovery import finish_recovery, read_survivor, recover_store
     from garlicfarm.storage import DataDirectory
 
     config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)

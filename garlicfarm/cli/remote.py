@@ -52,8 +52,8 @@ def find_node(options: Options) -> Access:
             raise click.UsageError("--node needs --user and --password-file")
         return Access(options.node, options.user, options.password_file, options.pin, options.ca)
 
-    from garlicfarm.certificates import pin_of_file
     from garlicfarm.config import find_config, load
+    from garlicfarm.credentials.certificates import pin_of_file
 
     config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
     data_dir = config.node.data_dir
@@ -74,7 +74,7 @@ def find_node(options: Options) -> Access:
 def connect(options: Options) -> AdminClient:
     """A client for the node that `find_node` finds. Raises what it raises."""
     from garlicfarm.client.admin import AdminClient
-    from garlicfarm.identity import read_private_file
+    from garlicfarm.credentials.private_files import read_private_file
 
     found = find_node(options)
     password = read_private_file(found.password_file).strip()

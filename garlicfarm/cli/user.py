@@ -12,7 +12,7 @@ import click
 from garlicfarm.cli.options import Options, print_rows, shared_options
 
 if TYPE_CHECKING:
-    from garlicfarm.users import UserStore
+    from garlicfarm.credentials.users import UserStore
 
 __all__ = ["user"]
 
@@ -27,7 +27,7 @@ def user() -> None:
 def list_(options: Options) -> None:
     """Names and roles."""
     rows = [{"name": name, "role": role} for name, role in _store(options).list()]
-    print_rows(options.output, "garlicfarm.users/1", rows)
+    print_rows(options.output, "garlicfarm.credentials.users/1", rows)
 
 
 @user.command()
@@ -61,8 +61,8 @@ def remove(options: Options, name: str) -> None:
 
 def _store(options: Options) -> UserStore:
     from garlicfarm.config import find_config, load
+    from garlicfarm.credentials.users import UserStore
     from garlicfarm.errors import StorageMissing
-    from garlicfarm.users import UserStore
 
     data_dir = load(find_config(options.config, os.environ, Path.cwd()), os.environ).node.data_dir
     if not data_dir.is_dir():
@@ -72,7 +72,7 @@ def _store(options: Options) -> UserStore:
 
 def _password(name: str, file: Path | None) -> str:
     """The password, never from the command line, where every process could read it."""
-    from garlicfarm.identity import read_private_file
+    from garlicfarm.credentials.private_files import read_private_file
 
     if file is not None and str(file) != "-":
         return read_private_file(file).rstrip("\r\n")

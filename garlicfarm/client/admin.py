@@ -32,7 +32,7 @@ from garlicfarm.errors import (
     RemoteProtocolError,
     UnreachableError,
 )
-from garlicfarm.feed.records import MEDIA_TYPE, RecordDecoder
+from garlicfarm.feed.binary_format import MEDIA_TYPE, RecordDecoder
 from garlicfarm.raft.types import Entry
 
 __all__ = ["AdminClient", "Page"]

@@ -27,9 +27,9 @@ from garlicfarm.errors import (
     TransportError,
     UnreachableError,
 )
-from garlicfarm.handshake import Established, dial_plain, initiate
 from garlicfarm.http.digest import ALGORITHMS, ChallengeCache
-from garlicfarm.link import HINT, Backoff, Caller, close
+from garlicfarm.net.handshake import Established, dial_plain, initiate
+from garlicfarm.net.link import HINT, Backoff, Caller, close
 from garlicfarm.raft import Refusal
 from garlicfarm.transport import Endpoint, Transport
 from garlicfarm.wire import Limits, encode_request

@@ -18,8 +18,8 @@ from garlicfarm.errors import (
     TransportError,
     UnreachableError,
 )
-from garlicfarm.handshake import Established
-from garlicfarm.link import Backoff, Caller
+from garlicfarm.net.handshake import Established
+from garlicfarm.net.link import Backoff, Caller
 from garlicfarm.raft import Refusal
 from garlicfarm.wire import encode_cluster_server
 from garlicfarm.wire.messages import (

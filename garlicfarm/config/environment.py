@@ -21,8 +21,8 @@ from typing import Any, get_args
 import msgspec
 
 from garlicfarm.config.convert import Sources, is_list, join, section_type, unknown_key
-from garlicfarm.config.forms import parse_toml
 from garlicfarm.config.model import Document, PluginTable, PluginTables
+from garlicfarm.config.validators import parse_toml
 
 __all__ = ["NoSuchKey", "assign", "override"]
 

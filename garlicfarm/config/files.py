@@ -10,8 +10,8 @@ import msgspec
 
 from garlicfarm.config.convert import Converter, Sources
 from garlicfarm.config.environment import override
-from garlicfarm.config.forms import parse_toml, problems_between_tables
 from garlicfarm.config.model import DISK_TIMEOUT_S, PRESETS, Config, Document
+from garlicfarm.config.validators import parse_toml, problems_between_tables
 from garlicfarm.errors import ConfigError
 
 __all__ = ["FILE_NAME", "find_config", "load", "read"]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from garlicfarm.config import forms
+from garlicfarm.config import validators
 from garlicfarm.errors import ConfigError
 
 __all__ = [
@@ -54,11 +54,11 @@ Name = Annotated[
 ]
 Names = Annotated[tuple[str, ...], _allowed("a list of farm names")]
 Scheme = Annotated[str, _allowed("a transport's name, of a-z 0-9 + . -", pattern=r"^[a-z][a-z0-9+.-]*\Z")]
-ListenUrl = Annotated[str, _allowed("SCHEME://HOST:PORT, as ssl://0.0.0.0:27150", forms.is_listen_url)]
+ListenUrl = Annotated[str, _allowed("SCHEME://HOST:PORT, as ssl://0.0.0.0:27150", validators.is_listen_url)]
 DialUrl = Annotated[
-    str, _allowed("what others dial, SCHEME://HOST:PORT, as ssl://a.example:27150", forms.is_dial_url)
+    str, _allowed("what others dial, SCHEME://HOST:PORT, as ssl://a.example:27150", validators.is_dial_url)
 ]
-AdminUrl = Annotated[str, _allowed("https://HOST:PORT", forms.is_admin_url)]
+AdminUrl = Annotated[str, _allowed("https://HOST:PORT", validators.is_admin_url)]
 FilePath = Annotated[Path, _allowed("a path")]
 OptionalPath = Annotated[Path | None, _allowed('the path of a file, or "" for none')]
 Seconds = Annotated[float, _allowed("seconds, from 0.01 to 3600", ge=0.01, le=3600)]
@@ -77,12 +77,12 @@ Algorithms = Annotated[
     _allowed('a list that holds "MD5", "SHA-256" or both', min_length=1, max_length=2),
 ]
 Publish = Annotated[Literal["off", "on", "auto"], _allowed("off, on or auto")]
-Destination = Annotated[str, _allowed(_DESTINATION, forms.is_destination)]
+Destination = Annotated[str, _allowed(_DESTINATION, validators.is_destination)]
 OptionalDestination = Annotated[
-    str, _allowed(f'{_DESTINATION}, or "" for none', lambda text: not text or forms.is_destination(text))
+    str, _allowed(f'{_DESTINATION}, or "" for none', lambda text: not text or validators.is_destination(text))
 ]
 PluginTable = Annotated[
-    dict[str, Any], _allowed("a table whose key plugin names a router plugin", forms.is_plugin_table)
+    dict[str, Any], _allowed("a table whose key plugin names a router plugin", validators.is_plugin_table)
 ]
 PluginTables = Annotated[dict[str, dict[str, Any]], _allowed("a table of tables, as [transport.ssl]")]
 

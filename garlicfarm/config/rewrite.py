@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 
 from garlicfarm.config.files import load
 from garlicfarm.config.model import Config
+from garlicfarm.credentials.private_files import sync_directory
 from garlicfarm.errors import ConfigError
-from garlicfarm.identity import sync_directory
 
 __all__ = ["rewrite"]
 

@@ -17,7 +17,7 @@ from typing import Any
 from garlicfarm.config.convert import join
 from garlicfarm.config.environment import NoSuchKey, assign, override
 from garlicfarm.config.files import FILE_NAME, load, read
-from garlicfarm.config.forms import parse_toml
+from garlicfarm.config.validators import parse_toml
 from garlicfarm.errors import ConfigError
 
 __all__ = ["OWN", "export", "fill"]

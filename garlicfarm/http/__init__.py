@@ -1,5 +1,5 @@
 """The handshake in front of a Raft stream, sans I/O: HTTP Digest (`digest`) and the upgrade (`upgrade`).
 
 Bytes go in, verdicts and bytes come out; clocks and random bytes are arguments. The Trio side is
-`garlicfarm.handshake`.
+`garlicfarm.net.handshake`.
 """

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, Protocol
 
 import trio
 
+from garlicfarm.application import Application
 from garlicfarm.config import FarmSection
 from garlicfarm.config.model import HEADERS_BYTES
 from garlicfarm.errors import (
@@ -26,18 +27,17 @@ from garlicfarm.errors import (
     ProposalDropped,
     RemoteProtocolError,
 )
-from garlicfarm.farm.application import Application
-from garlicfarm.farm.state import FarmApplication
-from garlicfarm.handshake import Established
-from garlicfarm.link import Backoff
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import FarmMetrics
+from garlicfarm.net.handshake import Established
+from garlicfarm.net.link import Backoff
 from garlicfarm.node.disk import Disk
 from garlicfarm.node.members import Members
 from garlicfarm.node.peers import Peers
 from garlicfarm.node.posting import Posts
 from garlicfarm.node.reading import Reads
 from garlicfarm.node.session import Session, Slot
+from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.raft import (
     Entry,
     Persist,
@@ -208,7 +208,7 @@ class Farm:
         self.applied_index, self.applied_term = start.index, start.term
         self.applied_configuration = start.configuration
         self.members = Members(self, start.configuration)
-        if isinstance(application, FarmApplication):
+        if isinstance(application, PublisherApplication):
             self._publisher = application.publisher
             self._skipped = dict(application.skipped)
 
@@ -334,7 +334,7 @@ class Farm:
         self._have_applied(entry.index, entry.term)
 
     def _have_applied(self, index: int, term: int) -> None:
-        if isinstance(self.application, FarmApplication):
+        if isinstance(self.application, PublisherApplication):
             self._note_fold(self.application)
         self.applied_index, self.applied_term = index, term
         self.raw.applied(index)
@@ -344,7 +344,7 @@ class Farm:
         advanced, self._advanced = self._advanced, trio.Event()
         advanced.set()
 
-    def _note_fold(self, application: FarmApplication) -> None:
+    def _note_fold(self, application: PublisherApplication) -> None:
         """Tell what the fold decided: a new publisher, and entries that it skipped."""
         if application.publisher != self._publisher:
             self._publisher = application.publisher

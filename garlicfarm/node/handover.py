@@ -20,9 +20,9 @@ import msgspec
 import trio
 
 from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped
-from garlicfarm.farm.documents import NodeReport
-from garlicfarm.farm.state import FarmApplication
 from garlicfarm.node.farm import Farm
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.documents import NodeReport
 
 __all__ = ["HandOver", "better_placed"]
 
@@ -32,7 +32,7 @@ PAUSE_S = 3600.0
 class HandOver:
     """What a member does about it while it leads: at most once an hour, and not while the members change."""
 
-    def __init__(self, farm: Farm, application: FarmApplication) -> None:
+    def __init__(self, farm: Farm, application: PublisherApplication) -> None:
         self._farm = farm
         self._application = application
         self._missing: dict[int, int] = {}
@@ -70,7 +70,9 @@ class HandOver:
             farm.log.warning("not-handed-over", peer=to, cause=str(error))
 
 
-def better_placed(application: FarmApplication, leader: int, missing: Mapping[int, int]) -> dict[int, int]:
+def better_placed(
+    application: PublisherApplication, leader: int, missing: Mapping[int, int]
+) -> dict[int, int]:
     """Members that reach all but those who are ``missing`` to the leader, and one of these at least: those
     that reach most of them first, then by id; with the index of the status that says so.
 

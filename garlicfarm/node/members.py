@@ -21,7 +21,7 @@ from garlicfarm.errors import (
     Removed,
     TransportError,
 )
-from garlicfarm.link import CONNECTION_ERRORS, Caller, close
+from garlicfarm.net.link import CONNECTION_ERRORS, Caller, close
 from garlicfarm.raft import Change, ConfChange, Refusal
 from garlicfarm.wire import encode_cluster_server
 from garlicfarm.wire.messages import (
@@ -231,7 +231,7 @@ class Members:
     async def _ask_to_leave(self, leader: int) -> int | None:
         """The term in which ``leader`` removes this member; None: another member may lead.
 
-        Raises `ProposalDropped`: it refuses. Other errors as `garlicfarm.link.Caller.call`.
+        Raises `ProposalDropped`: it refuses. Other errors as `garlicfarm.net.link.Caller.call`.
         """
         farm = self._farm
         value = encode_cluster_server(ClusterServer(farm.node_id), id_only=True)

@@ -20,8 +20,12 @@ from garlicfarm._version import __version__
 from garlicfarm.admin.app import create_app
 from garlicfarm.admin.contract import FarmView
 from garlicfarm.admin.server import serve as serve_admin
-from garlicfarm.admission import Admission, network_of
+from garlicfarm.application import Application
 from garlicfarm.config import Config, FarmSection, ListenerSection
+from garlicfarm.credentials.master_key import read_master_key
+from garlicfarm.credentials.member_credentials import member_lookup, member_password, read_secret_file
+from garlicfarm.credentials.private_files import read_private_file
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import (
     ConfigError,
     OutcomeUnknown,
@@ -30,13 +34,13 @@ from garlicfarm.errors import (
     StorageError,
     TransportError,
 )
-from garlicfarm.farm.application import Application
-from garlicfarm.farm.base64 import decode_destination
-from garlicfarm.farm.lease import Lease
-from garlicfarm.farm.log import LogApplication
-from garlicfarm.farm.state import FarmApplication
 from garlicfarm.feed.pages import PageReader, reader_limiter
-from garlicfarm.handshake import (
+from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
+from garlicfarm.log_application import LogApplication
+from garlicfarm.logs import EventLogger
+from garlicfarm.metrics import NodeMetrics
+from garlicfarm.net.admission import Admission, network_of
+from garlicfarm.net.handshake import (
     Established,
     Gate,
     Guard,
@@ -45,12 +49,7 @@ from garlicfarm.handshake import (
     respond,
     without_handshake,
 )
-from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
-from garlicfarm.identity import member_lookup, member_password, read_private_file, read_secret_file
-from garlicfarm.link import CONNECTION_ERRORS, EXTENSIONS, close
-from garlicfarm.logs import EventLogger
-from garlicfarm.master_key import read_master_key
-from garlicfarm.metrics import NodeMetrics
+from garlicfarm.net.link import CONNECTION_ERRORS, EXTENSIONS, close
 from garlicfarm.node.farm import Farm
 from garlicfarm.node.handover import HandOver
 from garlicfarm.node.poster import Poster
@@ -59,10 +58,12 @@ from garlicfarm.node.retention import Retention
 from garlicfarm.node.session import Caller, Session
 from garlicfarm.node.view import View
 from garlicfarm.plugins import make_router, make_transport
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.i2p_base64 import decode_destination
+from garlicfarm.publishing.lease import Lease
 from garlicfarm.router import Router
 from garlicfarm.storage import DataDirectory, LogReader, LogStore, Writer
 from garlicfarm.transport import Endpoint, Peer, Transport, listener_problems
-from garlicfarm.users import UserStore
 from garlicfarm.wire.messages import Configuration
 
 __all__ = ["APPLICATIONS", "Node", "serve"]
@@ -82,7 +83,7 @@ PLAIN_SESSIONS = 256  # where there are no users, of all together
 ApplicationFactory = Callable[[str], Application]
 
 APPLICATIONS: Mapping[str, ApplicationFactory] = MappingProxyType(
-    {"farm": FarmApplication, "log": lambda farm: LogApplication()}
+    {"farm": PublisherApplication, "log": lambda farm: LogApplication()}
 )
 """The applications in the house (D14): name in the configuration → factory, given the farm's name."""
 
@@ -400,7 +401,7 @@ class Node:
 
     def _start_posting(self, nursery: trio.Nursery, member: _Member) -> None:
         farm, application = member.farm, member.farm.application
-        if not isinstance(application, FarmApplication):
+        if not isinstance(application, PublisherApplication):
             return
         meta = farm.section.meta
         lease = Lease()

@@ -10,8 +10,8 @@ from functools import partial
 
 import trio
 
-from garlicfarm.handshake import Established
-from garlicfarm.link import Backoff, Caller, Link
+from garlicfarm.net.handshake import Established
+from garlicfarm.net.link import Backoff, Caller, Link
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Response
 
 __all__ = ["Peers"]
@@ -206,7 +206,7 @@ class Peers:
 
     async def call(self, member: int, request: Request) -> Response | None:
         """Send a client's request on the member's other connection; None if it is no peer of ours.
-        Errors as `garlicfarm.link.Caller.call`."""
+        Errors as `garlicfarm.net.link.Caller.call`."""
         peer = self._peers.get(member)
         return await peer.caller.call(request) if peer else None
 

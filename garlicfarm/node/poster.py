@@ -10,8 +10,10 @@ import trio
 from garlicfarm._version import __version__
 from garlicfarm.config import FarmSection
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NotSupported, RouterError
-from garlicfarm.farm.base64 import decode_destination, encode, router_hash
-from garlicfarm.farm.documents import (
+from garlicfarm.node.farm import Farm
+from garlicfarm.node.publisher import Publisher, boot_ms
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.documents import (
     ConnectTest,
     DestinationStatus,
     MetaStatus,
@@ -20,11 +22,9 @@ from garlicfarm.farm.documents import (
     RouterStatus,
     StatusDocument,
 )
-from garlicfarm.farm.lease import Lease, lease_ms
-from garlicfarm.farm.state import FarmApplication
-from garlicfarm.farm.status import encode_status
-from garlicfarm.node.farm import Farm
-from garlicfarm.node.publisher import Publisher, boot_ms
+from garlicfarm.publishing.entries import encode_status
+from garlicfarm.publishing.i2p_base64 import decode_destination, encode, router_hash
+from garlicfarm.publishing.lease import Lease, lease_ms
 from garlicfarm.router import Router
 
 __all__ = ["Poster"]
@@ -43,7 +43,7 @@ class Poster:
     def __init__(
         self,
         farm: Farm,
-        application: FarmApplication,
+        application: PublisherApplication,
         router: Router | None,
         publisher: Publisher | None,
         lease: Lease,

@@ -19,7 +19,7 @@ from garlicfarm.errors import (
     RemoteProtocolError,
     TransportError,
 )
-from garlicfarm.farm.state import FarmApplication
+from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.raft import Refusal
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
 
@@ -177,7 +177,7 @@ class Posts:
 
 def check_entry(farm: Farm, entry: bytes, author: int) -> None:
     """Judge an entry of ``author`` where it is posted. Raises `EntryRefused`."""
-    if isinstance(farm.application, FarmApplication):
+    if isinstance(farm.application, PublisherApplication):
         farm.application.check_posted(entry, author, time.time_ns() // 1_000_000)
     else:
         farm.application.check(entry, author)
@@ -193,7 +193,7 @@ class _Note(msgspec.Struct):
 
 def check_user(farm: Farm, entry: bytes, user: str) -> None:
     """A note names the user who posts it (D18). Raises `EntryRefused`."""
-    if not isinstance(farm.application, FarmApplication):
+    if not isinstance(farm.application, PublisherApplication):
         return
     try:
         note = msgspec.json.decode(entry, type=_Note)

@@ -10,10 +10,10 @@ from typing import NoReturn
 import trio
 
 from garlicfarm.errors import NotSupported, RouterError
-from garlicfarm.farm.lease import Lease, lease_ms
-from garlicfarm.farm.metals import MetaLease, encode_contents
-from garlicfarm.farm.state import FarmApplication
 from garlicfarm.node.farm import Farm
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.lease import Lease, lease_ms
+from garlicfarm.publishing.meta_leaseset import MetaLease, encode_contents
 from garlicfarm.router import Router
 
 __all__ = ["Publisher", "boot_ms"]
@@ -39,7 +39,7 @@ class Publisher:
     """
 
     def __init__(
-        self, farm: Farm, application: FarmApplication, router: Router, master: bytes, lease: Lease
+        self, farm: Farm, application: PublisherApplication, router: Router, master: bytes, lease: Lease
     ) -> None:
         self._farm = farm
         self._application = application

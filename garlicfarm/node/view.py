@@ -10,13 +10,13 @@ import msgspec
 import trio
 
 from garlicfarm.errors import ConfigError, EntryRefused
-from garlicfarm.farm.documents import NodeReport
-from garlicfarm.farm.state import FarmApplication
-from garlicfarm.farm.status import encode_admin
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.feed.source import EntryStream
 from garlicfarm.node.farm import Farm
 from garlicfarm.node.posting import check_user
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.documents import NodeReport
+from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.raft import Change, ConfChange, Entry, Role
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import ClusterServer
@@ -68,7 +68,7 @@ class View:
 
     async def administer(self, action: str, args: dict[str, object], user: str) -> tuple[int, int]:
         application = self._farm.application
-        if not isinstance(application, FarmApplication):
+        if not isinstance(application, PublisherApplication):
             raise EntryRefused(
                 "", f"farm {self.farm}: the application {self.application} has nothing to administer"
             )
@@ -92,7 +92,7 @@ class View:
     def policy(self) -> dict[str, Any]:
         application = self._farm.application
         head = {"schema": "garlicfarm.policy/1", "farm": self.farm, "index": self._farm.applied_index}
-        if isinstance(application, FarmApplication):
+        if isinstance(application, PublisherApplication):
             return {**head, **msgspec.to_builtins(application.policy, str_keys=True)}
         return head
 
@@ -101,7 +101,7 @@ class View:
 
     def ranking(self, *, statuses: bool = False) -> dict[str, Any]:
         application = self._farm.application
-        if not isinstance(application, FarmApplication):
+        if not isinstance(application, PublisherApplication):
             return {"index": self._farm.applied_index, "publisher": None, "members": []}
         body: dict[str, Any] = {"index": self._farm.applied_index, **application.ranking()}
         if statuses:
@@ -152,7 +152,7 @@ class View:
         wanted = ConfChange(Change(change), ClusterServer(member, endpoint), force)
         if member != self.node_id:  # its own removal any member asks the leader for
             self._farm.members.must_lead()
-        if wanted.change is Change.REMOVE and isinstance(self._farm.application, FarmApplication):
+        if wanted.change is Change.REMOVE and isinstance(self._farm.application, PublisherApplication):
             await self.administer("remove", {"member": member}, user)  # who asked stays in the log (D16)
         return await self._here(await self._farm.members.change(wanted))
 
@@ -168,7 +168,7 @@ class View:
         reachable = sum(self._reachable(s.id) for s in core.configuration.servers)
         majority = len(core.configuration.servers) // 2 + 1
         publisher = None
-        if isinstance(farm.application, FarmApplication):
+        if isinstance(farm.application, PublisherApplication):
             publisher = farm.application.publisher
         return {
             "schema": "garlicfarm.status/1",
@@ -204,7 +204,7 @@ class View:
             age_s = self._farm.peers.contact_age_s(member)
             return age_s is not None and age_s <= self._farm.section.raft.election_timeout_max_s
         application = self._farm.application
-        if not isinstance(application, FarmApplication) or application.newest(member) is None:
+        if not isinstance(application, PublisherApplication) or application.newest(member) is None:
             return True  # it posts nothing
         return application.recent(member)
 
@@ -248,7 +248,7 @@ class View:
     def _report(self, member: int) -> tuple[NodeReport, float | None]:
         """What a member said of itself in its newest status, and how long ago by our clock."""
         application = self._farm.application
-        if isinstance(application, FarmApplication):
+        if isinstance(application, PublisherApplication):
             newest = application.newest(member)
             if newest is not None:
                 document = newest[1]
@@ -283,7 +283,7 @@ class View:
                 rtt_s=farm.peers.rtt_s(server.id),
                 last_contact_s=farm.peers.contact_age_s(server.id),
             )
-        if isinstance(farm.application, FarmApplication):
+        if isinstance(farm.application, PublisherApplication):
             metrics.farm_publisher_id.set(farm.application.publisher or 0)
             for member, score in farm.application.scores().items():
                 metrics.set_score(member, score)

@@ -14,8 +14,8 @@
 from garlicfarm.storage.directory import DataDirectory
 from garlicfarm.storage.log_store import SNAPSHOTS, LogStore, create_store
 from garlicfarm.storage.reader import LogReader
-from garlicfarm.storage.schema import Genesis
 from garlicfarm.storage.snapshots import Snapshot, remove_snapshots, write_snapshot
+from garlicfarm.storage.tables import Genesis
 from garlicfarm.storage.writer import Writer
 
 __all__ = [

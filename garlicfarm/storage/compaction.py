@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from garlicfarm.raft.types import SnapshotMeta
-from garlicfarm.storage.schema import Corrupt, decode_entry, encode_boundary
+from garlicfarm.storage.tables import Corrupt, decode_entry, encode_boundary
 from garlicfarm.wire import encode_configuration
 
 __all__ = ["delete_entries", "install"]

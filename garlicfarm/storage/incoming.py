@@ -23,8 +23,8 @@ from pathlib import Path
 from garlicfarm.errors import StorageDamaged, StorageError
 from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.storage.directory import fsync_path
-from garlicfarm.storage.schema import Genesis
 from garlicfarm.storage.snapshots import check_snapshot, claimed_size, make_directory, snapshot_name
+from garlicfarm.storage.tables import Genesis
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
 __all__ = ["Incoming"]

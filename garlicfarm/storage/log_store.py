@@ -1,6 +1,6 @@
 """A farm's store: made once, checked whole at every start, then the consensus core's read side.
 
-``log.db`` is SQLite in WAL mode (tables: `garlicfarm.storage.schema`). Two connections: the core's
+``log.db`` is SQLite in WAL mode (tables: `garlicfarm.storage.tables`). Two connections: the core's
 reads on the event loop go over a read-only one, all writes over the other, by `Writer`'s thread.
 """
 
@@ -25,12 +25,12 @@ from garlicfarm.errors import (
     StorageVersion,
 )
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
-from garlicfarm.storage import schema
+from garlicfarm.storage import tables
 from garlicfarm.storage.directory import fsync_path
+from garlicfarm.storage.jraft_snapshots import PlainOutgoing
 from garlicfarm.storage.outgoing import Outgoing
-from garlicfarm.storage.plain import PlainOutgoing
-from garlicfarm.storage.schema import Genesis
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, snapshot_name
+from garlicfarm.storage.tables import Genesis
 from garlicfarm.storage.wal import check_wal
 from garlicfarm.wire.messages import Configuration
 
@@ -51,7 +51,7 @@ def create_store(directory: Path, genesis: Genesis) -> None:
     Raises `StorageError` (there is a store already, or the system refuses; nothing is overwritten),
     `LocalProtocolError` (an illegal Configuration).
     """
-    meta = schema.encode_meta(genesis)
+    meta = tables.encode_meta(genesis)
     path, part = directory / FILE_NAME, directory / f"{FILE_NAME}.part"
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -60,28 +60,28 @@ def create_store(directory: Path, genesis: Genesis) -> None:
         for suffix in ("", "-journal", "-wal", "-shm"):
             part.with_name(part.name + suffix).unlink(missing_ok=True)
         part.touch(0o600)  # SQLite gives the files beside it the same mode
-        with closing(schema.connect(part, "rw")) as db:
+        with closing(tables.connect(part, "rw")) as db:
             for pragma in (
                 "page_size = 4096",
                 "auto_vacuum = INCREMENTAL",
-                f"application_id = {schema.APPLICATION_ID}",
-                f"user_version = {schema.FORMAT_VERSION}",
+                f"application_id = {tables.APPLICATION_ID}",
+                f"user_version = {tables.FORMAT_VERSION}",
                 "journal_mode = WAL",
             ):
                 db.execute(f"PRAGMA {pragma}").fetchall()
-            for statement in schema.SCHEMA.values():
+            for statement in tables.SCHEMA.values():
                 db.execute(statement)
             db.execute("INSERT INTO meta VALUES (?, ?, ?, ?, ?, ?, ?)", meta)
-            boundary = schema.encode_boundary(0, 0, meta[5])
+            boundary = tables.encode_boundary(0, 0, meta[5])
             db.execute("INSERT INTO boundary VALUES (?, ?, ?, ?)", boundary)
-            db.execute("INSERT INTO hard_state VALUES (?, ?, ?, ?)", schema.encode_hard_state(HardState()))
+            db.execute("INSERT INTO hard_state VALUES (?, ?, ?, ?)", tables.encode_hard_state(HardState()))
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # closing swallows its errors
         fsync_path(part)
         part.rename(path)
         fsync_path(directory)
         fsync_path(directory.absolute().parent)
     except (sqlite3.Error, OSError) as error:
-        raise schema.storage_error(error, path) from error
+        raise tables.storage_error(error, path) from error
 
 
 class _Contents(NamedTuple):
@@ -158,15 +158,15 @@ class LogStore:
         try:
             with path.open("rb") as file:
                 if file.read(len(_HEADER)) != _HEADER:
-                    raise schema.Corrupt("the file header is not a store's")
+                    raise tables.Corrupt("the file header is not a store's")
             check_wal(path)
             with ExitStack() as stack:
-                reads = stack.enter_context(closing(schema.connect(path, "ro")))
+                reads = stack.enter_context(closing(tables.connect(path, "ro")))
                 contents = _verify(reads, path)
                 if contents.genesis.farm != farm:
                     raise StorageError(f"{path} is of farm {contents.genesis.farm!r}, not of {farm!r}")
                 snapshots = _restorable(directory / SNAPSHOTS, reads, contents)
-                writes = stack.enter_context(closing(schema.connect(path, "rw")))
+                writes = stack.enter_context(closing(tables.connect(path, "rw")))
                 writes.execute("PRAGMA synchronous = FULL")
                 writes.execute("PRAGMA wal_autocheckpoint = 0")  # Writer does it: SQLite swallows its errors
                 if writes.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
@@ -175,7 +175,7 @@ class LogStore:
                     path_left.unlink()
                 stack.pop_all()
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # the last: SQLite quoting a bad schema
-            raise schema.storage_error(error, path) from error
+            raise tables.storage_error(error, path) from error
         return cls(path, contents, snapshots, reads, writes, plain)
 
     def close(self) -> None:
@@ -198,9 +198,9 @@ class LogStore:
         try:
             row = self._reads.execute(query, (self._boundary.index, self._hard_state.commit)).fetchone()
             if row is not None:
-                return self._hard_state, schema.configuration_of(schema.decode_entry(row).value)
+                return self._hard_state, tables.configuration_of(tables.decode_entry(row).value)
         except sqlite3.Error as error:
-            raise schema.storage_error(error, self.path) from error
+            raise tables.storage_error(error, self.path) from error
         return self._hard_state, self._boundary.configuration
 
     def entries(self, lo: int, hi: int, max_bytes: int) -> Sequence[Entry]:
@@ -251,7 +251,7 @@ class LogStore:
         try:
             piece = self._outgoing.piece(index, offset, max_bytes) if index <= self._newest.index else None
         except OSError as error:
-            raise schema.storage_error(error, self.path.parent / SNAPSHOTS) from error
+            raise tables.storage_error(error, self.path.parent / SNAPSHOTS) from error
         if piece is None:
             raise Compacted(self.first_index())
         return piece
@@ -269,14 +269,14 @@ class LogStore:
                 self._reads.execute("SELECT * FROM entries WHERE idx >= ? AND idx < ? ORDER BY idx", (lo, hi))
             ) as rows:
                 for row in rows:
-                    found.append(schema.decode_entry(row))
+                    found.append(tables.decode_entry(row))
                     max_bytes -= len(found[-1].value)
                     if max_bytes < 0:
                         break
             if not found or found[0].index != lo or found[-1].index != lo + len(found) - 1:
-                raise schema.Corrupt(f"entries from {lo} on are missing")
+                raise tables.Corrupt(f"entries from {lo} on are missing")
         except sqlite3.Error as error:
-            raise schema.storage_error(error, self.path) from error
+            raise tables.storage_error(error, self.path) from error
         return found
 
     # What Writer tells, in the Trio thread.
@@ -340,33 +340,33 @@ def _weight(entries: Sequence[Entry]) -> int:
 def _verify(db: sqlite3.Connection, path: Path) -> _Contents:
     """Check SQLite's own structure and every row. Raises `StorageVersion`, `sqlite3.Error`."""
     version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version != schema.FORMAT_VERSION:
+    if version != tables.FORMAT_VERSION:
         try:
-            schema.read_genesis(db)
+            tables.read_genesis(db)
         except sqlite3.Error:
             raise StorageVersion(
-                f"{path} has format version {version}, this program knows {schema.FORMAT_VERSION}; "
+                f"{path} has format version {version}, this program knows {tables.FORMAT_VERSION}; "
                 "use the program that wrote it"
             ) from None
-        raise schema.Corrupt(f"the file header names format version {version}, meta {schema.FORMAT_VERSION}")
-    if db.execute("PRAGMA application_id").fetchone()[0] != schema.APPLICATION_ID:
-        raise schema.Corrupt("the file header is not a store's")
-    if dict(db.execute("SELECT name, sql FROM sqlite_schema").fetchall()) != schema.SCHEMA:
-        raise schema.Corrupt("the tables are not a store's")
+        raise tables.Corrupt(f"the file header names format version {version}, meta {tables.FORMAT_VERSION}")
+    if db.execute("PRAGMA application_id").fetchone()[0] != tables.APPLICATION_ID:
+        raise tables.Corrupt("the file header is not a store's")
+    if dict(db.execute("SELECT name, sql FROM sqlite_schema").fetchall()) != tables.SCHEMA:
+        raise tables.Corrupt("the tables are not a store's")
     problem = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if problem != "ok":
-        raise schema.Corrupt(problem)
-    boundary = schema.read_boundary(db)
+        raise tables.Corrupt(problem)
+    boundary = tables.read_boundary(db)
     last = boundary.index
     query = "SELECT * FROM entries WHERE idx > ? ORDER BY idx"  # rows before that are still to be deleted
     with closing(db.execute(query, (boundary.index,))) as rows:
         for row in rows:
             last += 1
-            if schema.decode_entry(row).index != last:
-                raise schema.Corrupt(f"entry {last} is missing")
-    contents = _Contents(schema.read_genesis(db), schema.read_hard_state(db), boundary, last)
+            if tables.decode_entry(row).index != last:
+                raise tables.Corrupt(f"entry {last} is missing")
+    contents = _Contents(tables.read_genesis(db), tables.read_hard_state(db), boundary, last)
     if contents.hard_state.commit > last:
-        raise schema.Corrupt(f"the log ends at {last}, but is committed up to {contents.hard_state.commit}")
+        raise tables.Corrupt(f"the log ends at {last}, but is committed up to {contents.hard_state.commit}")
     return contents
 
 
@@ -393,7 +393,7 @@ def _restorable(directory: Path, db: sqlite3.Connection, contents: _Contents) ->
             return _Snapshots(snapshot, problems)
     if boundary.index:
         told = "; ".join(problems) or f"{directory} holds none"
-        raise schema.Corrupt(f"the log begins after {boundary.index}, without a snapshot of that. {told}")
+        raise tables.Corrupt(f"the log begins after {boundary.index}, without a snapshot of that. {told}")
     return _Snapshots(None, problems)
 
 
@@ -401,4 +401,4 @@ def _term(db: sqlite3.Connection, index: int, boundary: SnapshotMeta) -> int:
     if index == boundary.index:
         return boundary.term
     row = db.execute("SELECT * FROM entries WHERE idx = ?", (index,)).fetchone()
-    return schema.decode_entry(row).term
+    return tables.decode_entry(row).term

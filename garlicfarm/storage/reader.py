@@ -10,7 +10,7 @@ from pathlib import Path
 from garlicfarm.errors import Compacted, LocalProtocolError
 from garlicfarm.raft.types import Entry
 from garlicfarm.storage.log_store import FILE_NAME
-from garlicfarm.storage.schema import Corrupt, connect, decode_entry, storage_error
+from garlicfarm.storage.tables import Corrupt, connect, decode_entry, storage_error
 
 __all__ = ["LogReader"]
 

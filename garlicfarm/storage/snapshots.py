@@ -26,7 +26,7 @@ import msgspec
 from garlicfarm.errors import StorageDamaged, StorageError, StorageVersion
 from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.storage.directory import fsync_path
-from garlicfarm.storage.schema import Corrupt, configuration_of
+from garlicfarm.storage.tables import Corrupt, configuration_of
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ClusterServer, Configuration
 

@@ -15,9 +15,9 @@ from garlicfarm.errors import LocalProtocolError, StorageError
 from garlicfarm.raft.types import Persist, SnapshotMeta
 from garlicfarm.storage.compaction import delete_entries, install
 from garlicfarm.storage.incoming import Incoming
+from garlicfarm.storage.jraft_snapshots import PlainIncoming
 from garlicfarm.storage.log_store import SNAPSHOTS, LogStore
-from garlicfarm.storage.plain import PlainIncoming
-from garlicfarm.storage.schema import encode_entry, encode_hard_state, storage_error
+from garlicfarm.storage.tables import encode_entry, encode_hard_state, storage_error
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
 __all__ = ["Writer"]

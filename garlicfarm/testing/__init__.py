@@ -5,7 +5,7 @@ with ``trio_mode = true``).
 
 * A **transport** of yours: subclass `transport_suite.TransportSuite`, override its fixture ``transport``.
 * A **router** plugin of yours: subclass `router_suite.RouterSuite`, override its fixture ``router``.
-  `simulated_router.SimulatedRouter` is a router for tests of what uses one.
+  `garlicfarm_plugin_simulated.SimulatedRouter` is a router for tests of what uses one.
 * An **application** of yours: `cluster.cluster` runs real nodes in memory, to kill and to part. Six lines
   make the fixture; what waits takes no time on pytest-trio's ``autojump_clock``, which the test names::
 
@@ -18,8 +18,8 @@ with ``trio_mode = true``).
 
   With it: ``post``, ``leader``, ``kill``, ``restart``, ``partition``, ``heal``, ``applied``, ``application``.
   `memory_network.MemoryNetwork` is its network, and a transport for other uses.
-  `processes.process_farm` runs real processes, with TLS and disks, in a directory of yours.
-  `tun_network.network` gives them hosts of their own, whose wires are late or cut as you say.
-* The **core**: ``python -m garlicfarm.testing.simulate`` runs it through seeds of misfortune, under the
-  `invariants`; `memory_storage` has the stores that it can run on.
+  `garlicfarm.lab.processes.process_farm` runs real processes, with TLS and disks, in a directory of yours.
+  `garlicfarm.lab.tun_network.network` gives them hosts of their own, whose wires are late or cut as you say.
+* The **core**: ``python -m garlicfarm.testing.simulator`` runs it through seeds of misfortune, under the
+  `simulator.invariants`; `memory_storage` has the stores that it can run on.
 """

@@ -30,17 +30,17 @@ from typing import NoReturn
 import msgspec
 import trio
 
+from garlicfarm.application import Application
 from garlicfarm.config import FarmSection, MetaSection, RaftSection, RetentionSection
 from garlicfarm.config.model import PRESETS
+from garlicfarm.credentials.member_credentials import member_lookup, member_password
 from garlicfarm.errors import OutcomeUnknown, Removed
-from garlicfarm.farm.application import Application
-from garlicfarm.farm.log import LogApplication
-from garlicfarm.handshake import Established, Gate, Guard, initiate, respond
 from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
-from garlicfarm.identity import member_lookup, member_password
-from garlicfarm.link import CONNECTION_ERRORS, EXTENSIONS
+from garlicfarm.log_application import LogApplication
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
+from garlicfarm.net.handshake import Established, Gate, Guard, initiate, respond
+from garlicfarm.net.link import CONNECTION_ERRORS, EXTENSIONS
 from garlicfarm.node.farm import Farm
 from garlicfarm.node.session import Caller, Session
 from garlicfarm.raft import Persist, SnapshotMeta

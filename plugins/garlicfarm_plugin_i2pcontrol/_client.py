@@ -16,7 +16,7 @@ import h11
 import msgspec
 import trio
 
-from garlicfarm.certificates import pin_of
+from garlicfarm.credentials.certificates import pin_of
 from garlicfarm.errors import RouterError
 
 __all__ = ["I2PControlClient", "Question"]

@@ -93,7 +93,7 @@ class FarmFeed:
 
     def __init__(self, nodes: Nodes) -> None:
         """Raises `ConfigError`: an unusable URL, pin, authority or password file."""
-        from garlicfarm.identity import read_private_file
+        from garlicfarm.credentials.private_files import read_private_file
 
         self._farm = nodes.farm
         password = read_private_file(nodes.password_file).strip()
@@ -156,7 +156,7 @@ class FarmFeed:
                 problems = []
 
     def _page(self, node: _Node, after: int, upto: int, farm_id: str) -> Iterator[Sequence[Entry]]:
-        from garlicfarm.feed.records import MEDIA_TYPE, RecordDecoder
+        from garlicfarm.feed.binary_format import MEDIA_TYPE, RecordDecoder
 
         query = {
             "after": str(after),

@@ -1,7 +1,7 @@
 """The nodes' fold as a Structured Streaming query: for each batch and farm, the ranking at its last index.
 
-The fold is `garlicfarm.farm.state.FarmApplication` itself. Its snapshot is Spark's state for the farm, so
-that the checkpoint holds it, and what a batch repeats after a crash is known by its index.
+The fold is `garlicfarm.publishing.application.PublisherApplication` itself. Its snapshot is Spark's state for
+the farm, so that the checkpoint holds it, and what a batch repeats after a crash is known by its index.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from garlicfarm.errors import RemoteProtocolError
-from garlicfarm.farm.state import FarmApplication
+from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ValueType
 
@@ -42,9 +42,9 @@ class Fold:
     """One farm's fold, from a snapshot at ``index`` (0: from nothing) on."""
 
     def __init__(self, farm: str, index: int = 0, snapshot: bytes = b"") -> None:
-        """Raises `StorageVersion` or `StorageDamaged`, as `FarmApplication.restore` does."""
+        """Raises `StorageVersion` or `StorageDamaged`, as `PublisherApplication.restore` does."""
         self.index = index
-        self._farm = FarmApplication(farm)
+        self._farm = PublisherApplication(farm)
         if index:
             self._farm.restore(snapshot)
 

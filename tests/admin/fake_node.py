@@ -12,14 +12,14 @@ import trio
 
 from garlicfarm.admin.app import create_app
 from garlicfarm.admin.server import serve
-from garlicfarm.certificates import make_certificate
 from garlicfarm.client import AdminClient
+from garlicfarm.credentials.certificates import make_certificate
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import Compacted
-from garlicfarm.feed.records import HEAD_BYTES
+from garlicfarm.feed.binary_format import HEAD_BYTES
 from garlicfarm.feed.source import EntryStream
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.raft.types import Entry
-from garlicfarm.users import UserStore
 from garlicfarm.wire.messages import ValueType
 
 PASSWORDS = {"rita": ("reader", "rita's"), "paul": ("poster", "paul's"), "anna": ("admin", "anna's")}

@@ -12,10 +12,10 @@ import trio
 
 from garlicfarm.admin.app import COMMIT_DEADLINE_S, MAX_WAIT_S
 from garlicfarm.admin.server import IDLE_S
-from garlicfarm.certificates import make_certificate
 from garlicfarm.client import AdminClient
 from garlicfarm.client.admin import ANSWER_TIMEOUT_S
 from garlicfarm.config.model import PRESETS
+from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.errors import (
     AuthError,
     Compacted,

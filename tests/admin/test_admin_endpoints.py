@@ -17,8 +17,8 @@ from garlicfarm.errors import (
     OutcomeUnknown,
     ProposalDropped,
 )
+from garlicfarm.feed.binary_format import MEDIA_TYPE, encode_records
 from garlicfarm.feed.lines import encode_lines
-from garlicfarm.feed.records import MEDIA_TYPE, encode_records
 from garlicfarm.wire.messages import ValueType
 from tests.admin.fake_node import PASSWORDS, FakeNode, until
 

@@ -15,8 +15,8 @@ import trio
 from h2.connection import H2Connection
 from hypercorn.protocol.h11 import H11Protocol
 
-from garlicfarm.attempts import Attempts
 from garlicfarm.client.trust import client_tls
+from garlicfarm.credentials.login_attempts import Attempts
 from garlicfarm.errors import AuthError
 from garlicfarm.http.digest import ChallengeCache
 from tests.admin.fake_node import PASSWORDS, FakeNode, until
@@ -303,7 +303,7 @@ async def test_tries_of_a_password_are_judged_one_at_a_time_also_by_who_hangs_up
         looked_up.append(name)
         return lookup(name)
 
-    monkeypatch.setattr("garlicfarm.attempts._FIRST_DELAY_S", 1000.0)
+    monkeypatch.setattr("garlicfarm.credentials.login_attempts._FIRST_DELAY_S", 1000.0)
     monkeypatch.setattr("garlicfarm.admin.access.Attempts", partial(Attempts, 1000.0))
     monkeypatch.setattr(node.users, "lookup", counted)
     async with node.running() as url:
@@ -390,8 +390,8 @@ async def test_connections_of_one_user_are_bounded_and_the_oldest_makes_room(
 async def test_handshakes_of_an_address_beyond_its_rate_are_refused(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("garlicfarm.admission.BURST", 2)
-    monkeypatch.setattr("garlicfarm.admission.PER_SECOND", 0.0)
+    monkeypatch.setattr("garlicfarm.net.admission.BURST", 2)
+    monkeypatch.setattr("garlicfarm.net.admission.PER_SECOND", 0.0)
     async with node.running() as url:
         for _ in range(2):
             async with secured(node, url, "127.0.0.66"):

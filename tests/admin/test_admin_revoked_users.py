@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import trio
 
-from garlicfarm.users import UserStore
+from garlicfarm.credentials.users import UserStore
 from tests.admin.fake_node import PASSWORDS, FakeNode, until
 from tests.admin.test_admin_hostile_clients import GET, authorization, rest, secured
 

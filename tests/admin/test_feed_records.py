@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garlicfarm.errors import RemoteProtocolError
+from garlicfarm.feed.binary_format import RecordDecoder, encode_records
 from garlicfarm.feed.lines import encode_lines
-from garlicfarm.feed.records import RecordDecoder, encode_records
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire.messages import ValueType
 

@@ -20,17 +20,17 @@ from hypothesis import strategies as st
 
 from garlicfarm.admin.access import Gatekeeper
 from garlicfarm.admin.app import create_app
-from garlicfarm.farm.administration import ACTIONS
-from garlicfarm.farm.state import FarmApplication
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.node.farm import Farm
 from garlicfarm.node.view import View
+from garlicfarm.publishing.administration import ACTIONS
+from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.raft import Change, ConfChange, Entry
 from garlicfarm.testing.cluster import Cluster, cluster
 from garlicfarm.wire.messages import ClusterServer
-from tests.farm.scripted_log import T0, destination
-from tests.farm.test_admission import ARGS
+from tests.publishing.scripted_log import T0, destination
+from tests.publishing.test_admission import ARGS
 
 PAGES = (
     "/",
@@ -198,7 +198,7 @@ def run(story: Callable[[Cluster], Awaitable[None]]) -> None:
     """A farm of one in memory."""
 
     async def main() -> None:
-        async with cluster(1, application=lambda: FarmApplication("farm")) as nodes:
+        async with cluster(1, application=lambda: PublisherApplication("farm")) as nodes:
             await story(nodes)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from garlicfarm.cli.lab import running_lab  # noqa: E402
-from garlicfarm.testing.processes import ProcessFarm  # noqa: E402
-from garlicfarm.users import UserStore  # noqa: E402
+from garlicfarm.credentials.users import UserStore  # noqa: E402
+from garlicfarm.lab.processes import ProcessFarm  # noqa: E402
 from tests.browser.chromium import chromium  # noqa: E402
 
 WATCHED_S = 45

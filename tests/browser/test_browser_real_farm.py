@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from garlicfarm.cli.lab import running_lab
-from garlicfarm.identity import read_private_file
-from garlicfarm.provision import LOCAL_USER
+from garlicfarm.credentials.private_files import read_private_file
+from garlicfarm.setup.provision import LOCAL_USER
 from tests.browser.chromium import chromium
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]

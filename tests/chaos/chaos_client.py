@@ -23,9 +23,9 @@ import trio
 from crash_client import ENTRY_BYTES, PASSWORD, REFUSED_PAUSE_S, Journal, Spec
 from linearizable import Operation, Post, Read
 
-from garlicfarm.certificates import pin_of_file
 from garlicfarm.client import AdminClient
 from garlicfarm.client.farm import open_farm_client
+from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.errors import (
     NoQuorum,
     NotLeader,
@@ -34,8 +34,8 @@ from garlicfarm.errors import (
     RemoteProtocolError,
     UnreachableError,
 )
+from garlicfarm.lab.processes import NodeProcess
 from garlicfarm.plugins import make_transport
-from garlicfarm.testing.processes import NodeProcess
 
 ANSWER_S = 4.0
 READERS = 3

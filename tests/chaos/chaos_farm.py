@@ -24,10 +24,10 @@ from ledger import Ledger
 from linearizable import Operation, Post, Read, check_linearizable
 from watched_farm import RAFT, RETENTION, WatchedFarm
 
-from garlicfarm.provision import LOCAL_USER, FarmPlan, MemberPlan
+from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
+from garlicfarm.lab.tun_network import Network, Weather, address, network
+from garlicfarm.setup.provision import LOCAL_USER, FarmPlan, MemberPlan
 from garlicfarm.storage.directory import fsync_path
-from garlicfarm.testing.processes import NodeProcess, ProcessFarm, process_farm
-from garlicfarm.testing.tun_network import Network, Weather, address, network
 from garlicfarm.wire import ValueType
 
 __all__ = ["ChaosFarm", "Plan", "chaos_farm"]

@@ -13,7 +13,7 @@ from chaos_farm import ChaosFarm
 from disk_hangs import hang_disks
 from flood import flood
 
-from garlicfarm.testing.tun_network import Weather
+from garlicfarm.lab.tun_network import Weather
 
 __all__ = ["KINDS", "Kind", "draw"]
 

@@ -18,11 +18,11 @@ from crash_client import PASSWORD
 from watched_farm import WatchedFarm
 
 from garlicfarm.client.farm import FarmClient, open_farm_client
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import NoQuorum, OutcomeUnknown, ProposalDropped
+from garlicfarm.lab.processes import ProcessFarm, process_farm
 from garlicfarm.plugins import make_transport
-from garlicfarm.provision import FarmPlan
-from garlicfarm.testing.processes import ProcessFarm, process_farm
-from garlicfarm.users import UserStore
+from garlicfarm.setup.provision import FarmPlan
 
 if TYPE_CHECKING:
     from chaos_farm import ChaosFarm

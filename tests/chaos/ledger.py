@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from crash_checks import Violation
 
-from garlicfarm.farm.log import LogApplication
+from garlicfarm.log_application import LogApplication
 from garlicfarm.raft.types import Entry
 
 __all__ = ["Ledger"]

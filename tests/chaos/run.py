@@ -39,8 +39,8 @@ from chaos_farm import ChaosFarm, Plan, chaos_farm, count  # noqa: E402
 from crash_checks import Violation  # noqa: E402
 from faults import KINDS, draw  # noqa: E402
 
-from garlicfarm.testing import tun_network  # noqa: E402
-from garlicfarm.testing.attendant import why_it_fails  # noqa: E402
+from garlicfarm.lab import tun_network  # noqa: E402
+from garlicfarm.lab.line_server import why_it_fails  # noqa: E402
 
 NODES = 5
 INTERRUPTED = 130

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import trio
 
-from garlicfarm.farm.log import LogApplication
+from garlicfarm.log_application import LogApplication
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire import ValueType
 

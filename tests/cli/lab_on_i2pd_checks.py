@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 from garlicfarm.cli.lab import running_lab
-from garlicfarm.testing.processes import ProcessFarm
+from garlicfarm.lab.processes import ProcessFarm
 
 DEADLINE_S = 90.0
 KIB = 1024

@@ -12,8 +12,8 @@ import pytest
 import trio
 
 from garlicfarm.cli import run
-from garlicfarm.provision import MemberPlan, create_node
-from garlicfarm.testing.processes import NodeProcess, ProcessFarm, process_farm
+from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
+from garlicfarm.setup.provision import MemberPlan, create_node
 from tests.cli.test_cli_remote import Served
 
 Capture = pytest.CaptureFixture[str]

@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-import garlicfarm.provision
-from garlicfarm.certificates import pin_of_file
+import garlicfarm.setup.provision
 from garlicfarm.cli import run
 from garlicfarm.config import load
+from garlicfarm.credentials.certificates import pin_of_file
+from garlicfarm.credentials.member_credentials import read_secret_file
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError, StorageError, StorageInUse
-from garlicfarm.farm.base64 import encode
-from garlicfarm.identity import read_secret_file
-from garlicfarm.provision import FarmPlan, MemberPlan, create_farm, create_node
+from garlicfarm.lab.destinations import simulated_destination
+from garlicfarm.publishing.i2p_base64 import encode
+from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm, create_node
 from garlicfarm.storage import DataDirectory, LogStore
-from garlicfarm.testing.simulated_router import simulated_destination
-from garlicfarm.users import UserStore
 
 Capture = pytest.CaptureFixture[str]
 
@@ -154,7 +154,7 @@ def test_create_node_failing_on_the_way_leaves_nothing(
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("garlicfarm.provision.create_store", full)
+    monkeypatch.setattr("garlicfarm.setup.provision.create_store", full)
     plan = MemberPlan(endpoint="ssl://a.example:1")
     with pytest.raises(StorageError, match="No space left on device"):
         create_node(tmp_path / "new", 1, plan)
@@ -169,7 +169,7 @@ def test_create_node_losing_a_race_overwrites_nothing(
     def meanwhile(*arguments: object) -> None:
         (tmp_path / "garlicfarm.toml").write_text("theirs")
 
-    monkeypatch.setattr("garlicfarm.provision.create_store", meanwhile)
+    monkeypatch.setattr("garlicfarm.setup.provision.create_store", meanwhile)
     with pytest.raises(ConfigError, match=r"garlicfarm\.toml is there already"):
         create_node(tmp_path, 1, MemberPlan(endpoint="ssl://a.example:1"))
     assert everything_in(tmp_path) == {"garlicfarm.toml": b"theirs"}
@@ -177,8 +177,8 @@ def test_create_node_losing_a_race_overwrites_nothing(
 
 KILLED = """
 import os, signal, sys
-import garlicfarm.cli, garlicfarm.provision
-garlicfarm.provision.create_store = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+import garlicfarm.cli, garlicfarm.setup.provision
+garlicfarm.setup.provision.create_store = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 garlicfarm.cli.run(sys.argv[1:])
 """
 CREATE = [
@@ -214,7 +214,7 @@ def test_command_that_was_killed_leaves_nothing_once_it_is_repeated(
 
 def test_farm_of_which_a_killed_command_put_some_nodes_in_place_is_left_as_it_is(tmp_path: Path) -> None:
     members = {i: MemberPlan(endpoint=f"ssl://{i}.example:1") for i in (1, 2)}
-    out, staging = tmp_path / "out", tmp_path / "out" / garlicfarm.provision.STAGING
+    out, staging = tmp_path / "out", tmp_path / "out" / garlicfarm.setup.provision.STAGING
     create_farm(out, members)
     staging.mkdir()
     (out / "node-2").rename(staging / "node-2")  # killed between the two
@@ -228,7 +228,7 @@ def test_command_leaves_alone_what_another_process_makes_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = MemberPlan(endpoint="ssl://a.example:1")
-    make = garlicfarm.provision.create_store
+    make = garlicfarm.setup.provision.create_store
 
     def meanwhile(*arguments: Any) -> None:
         before = everything_in(tmp_path)
@@ -237,7 +237,7 @@ def test_command_leaves_alone_what_another_process_makes_there(
         assert everything_in(tmp_path) == before
         make(*arguments)
 
-    monkeypatch.setattr("garlicfarm.provision.create_store", meanwhile)
+    monkeypatch.setattr("garlicfarm.setup.provision.create_store", meanwhile)
     create_node(tmp_path / "new", 1, plan)
     assert load(tmp_path / "new/garlicfarm.toml", {}).node.id == 1
 

@@ -17,10 +17,10 @@ import pytest
 from garlicfarm.cli import run
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.node_join import _Lines, _progress
+from garlicfarm.credentials.join_token import decode_token
+from garlicfarm.credentials.member_credentials import write_secret_file
 from garlicfarm.errors import NoQuorum, NotLeader, OutcomeUnknown, ProposalDropped
-from garlicfarm.identity import write_secret_file
 from garlicfarm.storage import Genesis, create_store
-from garlicfarm.token import decode_token
 from tests.admin.fake_node import FakeFarm
 from tests.cli.test_cli_remote import Served
 

@@ -19,7 +19,7 @@ import trio
 
 from garlicfarm.cli import run
 from garlicfarm.errors import NotLeader
-from garlicfarm.provision import FarmPlan, MemberPlan, create_farm
+from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from tests.admin.fake_node import FakeNode
 
 CONFIG = """

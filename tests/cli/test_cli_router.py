@@ -11,8 +11,9 @@ import pytest
 
 from garlicfarm.cli import run
 from garlicfarm.errors import NotSupported
+from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.router import RouterStatus, figures
-from garlicfarm.testing.simulated_router import SimulatedRouter, simulated_destination, simulated_status
+from garlicfarm_plugin_simulated import SimulatedRouter, simulated_status
 
 Capture = pytest.CaptureFixture[str]
 

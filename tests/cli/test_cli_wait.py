@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from garlicfarm.cli import run
-from garlicfarm.provision import MemberPlan, create_node
+from garlicfarm.setup.provision import MemberPlan, create_node
 from tests.cli.test_cli_remote import Served
 
 Capture = pytest.CaptureFixture[str]

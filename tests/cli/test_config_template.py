@@ -10,9 +10,9 @@ import pytest
 
 from garlicfarm.cli import run
 from garlicfarm.config import load
-from garlicfarm.farm.base64 import encode
-from garlicfarm.provision import FarmPlan, MemberPlan, create_farm
-from garlicfarm.testing.simulated_router import simulated_destination
+from garlicfarm.lab.destinations import simulated_destination
+from garlicfarm.publishing.i2p_base64 import encode
+from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 
 Capture = pytest.CaptureFixture[str]
 MASTER, LEAF, OTHER = (encode(simulated_destination(number)) for number in (1, 2, 3))

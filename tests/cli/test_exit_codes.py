@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from garlicfarm.cli.exits import Exit
-from garlicfarm.testing.processes import NodeProcess, process_farm
-from garlicfarm.users import UserStore
+from garlicfarm.credentials.users import UserStore
+from garlicfarm.lab.processes import NodeProcess, process_farm
 
 GARLICFARM = (sys.executable, "-m", "garlicfarm")
 DEADLINE_S = 60

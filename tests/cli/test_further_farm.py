@@ -15,14 +15,14 @@ from msgspec.structs import replace
 from garlicfarm.cli import run
 from garlicfarm.config import Config, load
 from garlicfarm.config.model import PRESETS
+from garlicfarm.credentials.join_token import JoinToken, encode_token
+from garlicfarm.credentials.member_credentials import read_secret_file
 from garlicfarm.errors import ConfigError, StorageInUse
-from garlicfarm.further_farm import add_joining_farm, remove_farm
-from garlicfarm.identity import read_secret_file
+from garlicfarm.lab.processes import FAST, free_ports, process_farm
 from garlicfarm.node import serve
-from garlicfarm.provision import FarmPlan, MemberPlan, create_node
+from garlicfarm.setup.add_farm import add_joining_farm, remove_farm
+from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_node
 from garlicfarm.storage import DataDirectory, LogStore
-from garlicfarm.testing.processes import FAST, free_ports, process_farm
-from garlicfarm.token import JoinToken, encode_token
 
 Capture = pytest.CaptureFixture[str]
 

@@ -12,7 +12,7 @@ import pytest
 
 from garlicfarm.cli import run
 from garlicfarm.config import load
-from garlicfarm.i2p_tunnel import b32_address
+from garlicfarm.setup.i2p_tunnel import b32_address
 
 Capture = pytest.CaptureFixture[str]
 

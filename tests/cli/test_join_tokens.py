@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garlicfarm.config import load
+from garlicfarm.credentials.join_token import JoinToken, check_expiry, decode_token, encode_token
+from garlicfarm.credentials.member_credentials import read_secret_file
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import AuthError, ConfigError
-from garlicfarm.identity import read_secret_file
-from garlicfarm.provision import MemberPlan, create_joining_node, remove_node
+from garlicfarm.setup.provision import MemberPlan, create_joining_node, remove_node
 from garlicfarm.storage import DataDirectory, LogStore
-from garlicfarm.token import JoinToken, check_expiry, decode_token, encode_token
-from garlicfarm.users import UserStore
 
 TOKEN = JoinToken(
     farm="barn",

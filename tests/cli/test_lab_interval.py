@@ -12,7 +12,7 @@ import pytest
 
 from garlicfarm.cli.lab import INTERVAL_TRIES, _set_interval
 from garlicfarm.errors import GarlicFarmError, NoQuorum, OutcomeUnknown, ProposalDropped, UnreachableError
-from garlicfarm.testing.processes import NodeProcess
+from garlicfarm.lab.processes import NodeProcess
 
 
 class Node(NodeProcess):

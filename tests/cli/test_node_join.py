@@ -19,12 +19,12 @@ import trio
 
 from garlicfarm.cli.exits import Exit
 from garlicfarm.config import load
+from garlicfarm.credentials.join_token import JoinToken, decode_token, encode_token
+from garlicfarm.credentials.member_credentials import read_secret_file
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import GarlicFarmError, ProposalDropped
-from garlicfarm.identity import read_secret_file
-from garlicfarm.provision import FarmPlan
-from garlicfarm.testing.processes import FAST, NodeProcess, ProcessFarm, free_ports, process_farm
-from garlicfarm.token import JoinToken, decode_token, encode_token
-from garlicfarm.users import UserStore
+from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, free_ports, process_farm
+from garlicfarm.setup.provision import FarmPlan
 
 COMMAND = (sys.executable, "-m", "garlicfarm")
 TIMEOUT_S = 60

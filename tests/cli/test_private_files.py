@@ -12,12 +12,12 @@ import trio
 
 from garlicfarm.cli import run
 from garlicfarm.config import load
+from garlicfarm.credentials.master_key import mint_master_key
+from garlicfarm.credentials.private_files import write_private_file
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError
-from garlicfarm.further_farm import add_farm
-from garlicfarm.identity import write_private_file
-from garlicfarm.master_key import mint_master_key
-from garlicfarm.provision import STAGING, FarmPlan, MemberPlan, create_farm, create_node
-from garlicfarm.users import UserStore
+from garlicfarm.setup.add_farm import add_farm
+from garlicfarm.setup.provision import STAGING, FarmPlan, MemberPlan, create_farm, create_node
 from tests.node.cluster import ALONE, cluster
 
 PUBLIC = {"garlicfarm.toml", "node.crt", "out.toml"}

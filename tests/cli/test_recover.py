@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from garlicfarm import recovery
 from garlicfarm.cli import run
 from garlicfarm.cli.exits import Exit
 from garlicfarm.errors import NoQuorum, OutcomeUnknown, StorageError
-from garlicfarm.farm.log import LogApplication
-from garlicfarm.provision import FarmPlan, MemberPlan, create_farm
+from garlicfarm.lab.processes import FAST, ProcessFarm, process_farm
+from garlicfarm.log_application import LogApplication
 from garlicfarm.raft.types import Entry, HardState, Persist
+from garlicfarm.setup import recovery
+from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.storage import SNAPSHOTS, DataDirectory, LogStore, Snapshot, Writer, write_snapshot
 from garlicfarm.storage.compaction import delete_entries
-from garlicfarm.storage.schema import connect
-from garlicfarm.testing.processes import FAST, ProcessFarm, process_farm
+from garlicfarm.storage.tables import connect
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ClusterServer, Configuration, ValueType
 

@@ -9,9 +9,9 @@ import pytest
 
 from garlicfarm.client.farm import FarmClient
 from garlicfarm.errors import NoQuorum
-from garlicfarm.handshake import initiate
 from garlicfarm.http.digest import ChallengeCache
-from garlicfarm.link import Link
+from garlicfarm.net.handshake import initiate
+from garlicfarm.net.link import Link
 from garlicfarm.wire import ResponseDecoder, encode_request
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Response
 from tests.node.cluster import Cluster, client_request, cluster, password_of

@@ -11,9 +11,9 @@ import trio.testing
 
 from garlicfarm.client.farm import FarmClient, open_farm_client
 from garlicfarm.errors import NoQuorum
-from garlicfarm.handshake import Gate, Guard, respond
 from garlicfarm.http.digest import ALGORITHMS, REALM, DigestVerifier, ha1
-from garlicfarm.link import HINT
+from garlicfarm.net.handshake import Gate, Guard, respond
+from garlicfarm.net.link import HINT
 from garlicfarm.testing.memory_network import MemoryNetwork
 from garlicfarm.transport import Endpoint, Peer
 from garlicfarm.wire import RequestDecoder, encode_response

@@ -17,8 +17,8 @@ from garlicfarm.errors import (
     RemoteProtocolError,
     UnreachableError,
 )
-from garlicfarm.handshake import Established
-from garlicfarm.link import HINT
+from garlicfarm.net.handshake import Established
+from garlicfarm.net.link import HINT
 from garlicfarm.raft import Refusal
 from garlicfarm.wire import Limits, RequestDecoder, decode_cluster_server, encode_response
 from garlicfarm.wire.messages import (

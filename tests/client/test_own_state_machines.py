@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from garlicfarm.certificates import pin_of_file
 from garlicfarm.client import AdminClient
+from garlicfarm.credentials.certificates import pin_of_file
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import EntryRefused, NoQuorum, NotLeader
-from garlicfarm.provision import FarmPlan
+from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, process_farm
+from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.storage.snapshots import list_snapshots
-from garlicfarm.testing.processes import FAST, NodeProcess, ProcessFarm, process_farm
-from garlicfarm.users import UserStore
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OWN_NODE = EXAMPLES / "own_node.py"

@@ -8,11 +8,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
+from garlicfarm.application import Application
 from garlicfarm.errors import EntryRefused, StorageError
-from garlicfarm.farm.application import Application
-from garlicfarm.farm.log import LogApplication
-from garlicfarm.farm.state import FarmApplication
-from garlicfarm.farm.status import Note, Status, parse_entry
+from garlicfarm.log_application import LogApplication
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.entries import Note, Status, parse_entry
 from garlicfarm.raft.types import Entry, HardState
 from garlicfarm.storage import LogStore
 from garlicfarm.wire import decode_configuration
@@ -90,9 +90,9 @@ def fold(log: Log, application: Application, up_to: int) -> Counter[str]:
         if entry.value_type is ValueType.CONFIGURATION:
             application.configure(entry.index, decode_configuration(entry.value))
             continue
-        skipped = sum(application.skipped.values()) if isinstance(application, FarmApplication) else 0
+        skipped = sum(application.skipped.values()) if isinstance(application, PublisherApplication) else 0
         application.apply(entry.index, entry.term, entry.value)
-        if isinstance(application, FarmApplication) and sum(application.skipped.values()) > skipped:
+        if isinstance(application, PublisherApplication) and sum(application.skipped.values()) > skipped:
             continue
         applied[_label(entry, application)] += 1
     for label, times in applied.items():

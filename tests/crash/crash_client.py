@@ -25,14 +25,14 @@ from typing import BinaryIO, NoReturn
 import msgspec
 import trio
 
-from garlicfarm.certificates import pin_of_file
 from garlicfarm.client import AdminClient
 from garlicfarm.client.farm import FarmClient, open_farm_client
+from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.errors import NoQuorum, NotLeader, OutcomeUnknown, ProposalDropped, UnreachableError
-from garlicfarm.farm.documents import StatusDocument
-from garlicfarm.farm.status import encode_status
+from garlicfarm.lab.processes import NodeProcess
 from garlicfarm.plugins import make_transport
-from garlicfarm.testing.processes import NodeProcess
+from garlicfarm.publishing.documents import StatusDocument
+from garlicfarm.publishing.entries import encode_status
 
 PASSWORD = "the crash test's password"
 ENTRY_BYTES = 100

@@ -14,8 +14,8 @@ import powerloss
 import trio
 from watched_farm import RAFT, RETENTION, WatchedFarm
 
-from garlicfarm.provision import FarmPlan
-from garlicfarm.testing.processes import NodeProcess, ProcessFarm, process_farm
+from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
+from garlicfarm.setup.provision import FarmPlan
 
 __all__ = ["Rounds", "run_rounds"]
 

@@ -36,7 +36,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from garlicfarm.testing.attendant import Attendant, attendant, why_it_fails
+from garlicfarm.lab.line_server import Attendant, attendant, why_it_fails
 
 __all__ = ["Storage", "mounted", "why_unavailable"]
 

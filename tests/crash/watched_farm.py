@@ -24,6 +24,7 @@ from crash_checks import Attempts, Violation, check_attempts, check_logs, fold, 
 from crash_client import PASSWORD, Spec
 
 from garlicfarm.client import AdminClient
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import (
     NoQuorum,
     NotLeader,
@@ -32,13 +33,12 @@ from garlicfarm.errors import (
     RemoteProtocolError,
     UnreachableError,
 )
-from garlicfarm.farm.documents import StatusDocument
-from garlicfarm.farm.log import LogApplication
-from garlicfarm.farm.state import FarmApplication
-from garlicfarm.farm.status import encode_status
-from garlicfarm.provision import LOCAL_USER
-from garlicfarm.testing.processes import NodeProcess, ProcessFarm
-from garlicfarm.users import UserStore
+from garlicfarm.lab.processes import NodeProcess, ProcessFarm
+from garlicfarm.log_application import LogApplication
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.documents import StatusDocument
+from garlicfarm.publishing.entries import encode_status
+from garlicfarm.setup.provision import LOCAL_USER
 
 __all__ = ["RAFT", "RETENTION", "WatchedFarm"]
 
@@ -222,7 +222,7 @@ class WatchedFarm:
         attempts.terms.update(self._own.terms)
         logs = {node.id: read_log(node.directory) for node in self.farm.nodes.values()}
         log = logs[min(logs)]
-        application = FarmApplication("farm") if self._application == "farm" else LogApplication()
+        application = PublisherApplication("farm") if self._application == "farm" else LogApplication()
         appeared = check_attempts(attempts, log, application)
         applied = fold(log, application, index)
         check_logs(logs, states, application, index)
@@ -243,6 +243,6 @@ class WatchedFarm:
             "term": log.hard_state.term,
             "s at most without a commit": round(longest, 2),
         }
-        if isinstance(application, FarmApplication):
+        if isinstance(application, PublisherApplication):
             figures["repeated, skipped"] = application.skipped.get("repeated", 0)
         return figures

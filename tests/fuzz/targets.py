@@ -26,6 +26,7 @@ import msgspec
 import trio
 
 from garlicfarm.config import load
+from garlicfarm.credentials.join_token import JoinToken, check_expiry, decode_token, encode_token
 from garlicfarm.errors import (
     AuthError,
     ConfigError,
@@ -35,10 +36,6 @@ from garlicfarm.errors import (
     StorageError,
     StorageVersion,
 )
-from garlicfarm.farm.log import LogApplication
-from garlicfarm.farm.state import FarmApplication
-from garlicfarm.farm.status import check_author, parse_entry
-from garlicfarm.farm.strict_json import decode_object
 from garlicfarm.http.digest import (
     ALGORITHMS,
     REALM,
@@ -50,11 +47,14 @@ from garlicfarm.http.digest import (
     parse_header,
 )
 from garlicfarm.http.upgrade import Accepted, Gate, Initiator, NewStream, Rejected, Responder, farm_target
+from garlicfarm.log_application import LogApplication
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.entries import check_author, parse_entry
+from garlicfarm.publishing.strict_json import decode_object
 from garlicfarm.raft.types import Entry, HardState, Persist
 from garlicfarm.storage import Genesis, LogStore, Snapshot, Writer, create_store, write_snapshot
 from garlicfarm.storage.incoming import Incoming
 from garlicfarm.storage.snapshots import read_snapshot
-from garlicfarm.token import JoinToken, check_expiry, decode_token, encode_token
 from garlicfarm.wire import (
     ClusterServer,
     Configuration,
@@ -360,7 +360,7 @@ def _digest_seeds() -> list[bytes]:
 
 def status(data: bytes) -> None:
     """Entries, one per line: judged one by one, then folded as if all had been committed."""
-    application = FarmApplication(FARM)
+    application = PublisherApplication(FARM)
     application.configure(0, MEMBERS)
     for index, entry in enumerate(data.split(b"\n"), 1):
         for judge in (decode_object, lambda text: check_author(parse_entry(text, FARM), 1)):
@@ -372,7 +372,7 @@ def status(data: bytes) -> None:
         msgspec.json.encode(application.ranking())
         application.contents()
     state = application.snapshot()
-    restored = FarmApplication(FARM)
+    restored = PublisherApplication(FARM)
     restored.restore(state)
     assert restored.snapshot() == state
     assert restored.ranking() == application.ranking()
@@ -488,7 +488,7 @@ def _sent() -> bytes:
 
 @cache
 def _farm_states() -> tuple[bytes, ...]:
-    application, states = FarmApplication(FARM), []
+    application, states = PublisherApplication(FARM), []
     application.configure(0, MEMBERS)
     for index, entry in enumerate(_scripted_entries()[:60], 1):
         application.apply(index, 1, entry)
@@ -497,7 +497,7 @@ def _farm_states() -> tuple[bytes, ...]:
     return tuple(states)
 
 
-def _snapshot_restore(application: LogApplication | FarmApplication, data: bytes) -> None:
+def _snapshot_restore(application: LogApplication | PublisherApplication, data: bytes) -> None:
     before = application.snapshot()
     try:
         application.restore(data)
@@ -545,7 +545,7 @@ def snapshot(data: bytes) -> None:
     if kind == 0:
         _snapshot_restore(LogApplication(), rest)
     elif kind == 1:
-        _snapshot_restore(FarmApplication(FARM), rest)
+        _snapshot_restore(PublisherApplication(FARM), rest)
     elif kind == 2:
         _snapshot_pieces(rest)
     else:
@@ -558,7 +558,7 @@ def _snapshot_seeds() -> list[bytes]:
     pieces = [
         bytes([2 * (at + length == size)]) + at.to_bytes(2, "big") + bytes([length]) for at, length in places
     ]
-    smallest = FarmApplication(FARM).snapshot()
+    smallest = PublisherApplication(FARM).snapshot()
     return [
         b"\x00" + LogApplication().snapshot(),
         *(b"\x01" + state for state in (smallest, *_farm_states())),

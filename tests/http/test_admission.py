@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from garlicfarm import admission as module
-from garlicfarm.admission import Admission, network_of
+from garlicfarm.net import admission as module
+from garlicfarm.net.admission import Admission, network_of
 from garlicfarm.transport import Peer, Place, Stage
 
 TUNNEL = Peer("127.0.0.1", False, None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from garlicfarm import attempts as module
-from garlicfarm.attempts import Attempts
+from garlicfarm.credentials import login_attempts as module
+from garlicfarm.credentials.login_attempts import Attempts
 from garlicfarm.http.digest import Refused, Verified
 from garlicfarm.transport import Peer
 

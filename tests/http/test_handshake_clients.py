@@ -19,12 +19,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from garlicfarm.credentials.member_credentials import member_lookup, member_password
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import AuthError
-from garlicfarm.handshake import Established, Gate, Guard, initiate, respond
 from garlicfarm.http.digest import ALGORITHMS, REALM, ChallengeCache, DigestVerifier
-from garlicfarm.identity import member_lookup, member_password
+from garlicfarm.net.handshake import Established, Gate, Guard, initiate, respond
 from garlicfarm.transport import Peer
-from garlicfarm.users import UserStore
 
 SECRET = b"s" * 32
 FARM_ID = b"f" * 16

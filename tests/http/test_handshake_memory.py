@@ -13,11 +13,11 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from garlicfarm.admission import Admission
+from garlicfarm.credentials.member_credentials import member_lookup, member_password
 from garlicfarm.errors import AuthError, ConfigError, RemoteProtocolError, TransportError
-from garlicfarm.handshake import Established, Gate, Guard, initiate, respond
 from garlicfarm.http.digest import ALGORITHMS, REALM, ChallengeCache, DigestVerifier, ha1
-from garlicfarm.identity import member_lookup, member_password
+from garlicfarm.net.admission import Admission
+from garlicfarm.net.handshake import Established, Gate, Guard, initiate, respond
 from garlicfarm.transport import Peer
 
 SECRET = b"s" * 32

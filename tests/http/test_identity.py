@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from garlicfarm.errors import ConfigError, LocalProtocolError
-from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
-from garlicfarm.identity import (
+from garlicfarm.credentials.member_credentials import (
     member_lookup,
     member_password,
-    read_private_file,
     read_secret_file,
     write_secret_file,
 )
+from garlicfarm.credentials.private_files import read_private_file
+from garlicfarm.errors import ConfigError, LocalProtocolError
+from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
 
 SECRET = bytes(range(32))
 FARM_ID = bytes(range(100, 116))

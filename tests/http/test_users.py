@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
-from garlicfarm.users import UserStore
 
 
 def test_added_user_is_found_with_role_and_the_hashes_of_both_algorithms(tmp_path: Path) -> None:

@@ -21,12 +21,12 @@ from echo import Side, silent, stand_in
 
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.lab_rank import RankProcess, rank_process
+from garlicfarm.credentials.master_key import mint_master_key
 from garlicfarm.errors import GarlicFarmError
-from garlicfarm.i2p_tunnel import Tunnel
-from garlicfarm.master_key import mint_master_key
-from garlicfarm.provision import FarmPlan, MemberPlan
-from garlicfarm.testing.i2pd import I2pdRouter, i2pd_network
-from garlicfarm.testing.processes import NodeProcess, ProcessFarm, process_farm
+from garlicfarm.lab.i2pd import I2pdRouter, i2pd_network
+from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
+from garlicfarm.setup.i2p_tunnel import Tunnel
+from garlicfarm.setup.provision import FarmPlan, MemberPlan
 
 DEADLINE_S = 600.0
 REACHED_S = 120.0

@@ -52,13 +52,13 @@ from farm_over_i2p import (  # noqa: E402
 from watched_farm import RETENTION, WatchedFarm  # noqa: E402
 
 from garlicfarm.config.model import PRESETS  # noqa: E402
+from garlicfarm.credentials.master_key import mint_master_key  # noqa: E402
 from garlicfarm.errors import ConfigError  # noqa: E402
-from garlicfarm.i2p_tunnel import Tunnel  # noqa: E402
-from garlicfarm.master_key import mint_master_key  # noqa: E402
-from garlicfarm.provision import FarmPlan  # noqa: E402
-from garlicfarm.testing.i2pd import I2pdRouter, check_programs, i2pd_network, i2pd_restarted  # noqa: E402
-from garlicfarm.testing.processes import ProcessFarm, process_farm  # noqa: E402
-from garlicfarm.testing.tun_network import Network, Weather, network, why_unavailable  # noqa: E402
+from garlicfarm.lab.i2pd import I2pdRouter, check_programs, i2pd_network, i2pd_restarted  # noqa: E402
+from garlicfarm.lab.processes import ProcessFarm, process_farm  # noqa: E402
+from garlicfarm.lab.tun_network import Network, Weather, network, why_unavailable  # noqa: E402
+from garlicfarm.setup.i2p_tunnel import Tunnel  # noqa: E402
+from garlicfarm.setup.provision import FarmPlan  # noqa: E402
 
 NODES = (1, 2, 3)
 POSTERS = 12

@@ -14,10 +14,10 @@ import msgspec
 import trio
 from crash_client import PASSWORD, REFUSED_PAUSE_S, Journal, Posters, Spec
 
-from garlicfarm.certificates import pin_of_file
 from garlicfarm.client import AdminClient
+from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.errors import NoQuorum, NotLeader, OutcomeUnknown, ProposalDropped, UnreachableError
-from garlicfarm.testing.processes import NodeProcess
+from garlicfarm.lab.processes import NodeProcess
 
 ANSWER_S = 70.0
 """By then every post has its answer: a node gives one up after 52 s, and its admin API after 60 s."""

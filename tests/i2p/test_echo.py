@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from garlicfarm.testing.processes import free_ports
+from garlicfarm.lab.processes import free_ports
 
 HERE = Path(__file__).parent
 

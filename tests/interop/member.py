@@ -14,10 +14,10 @@ import trio.testing
 
 from garlicfarm.config import FarmSection, MetaSection, RaftSection, RetentionSection
 from garlicfarm.errors import EntryRefused, OutcomeUnknown
-from garlicfarm.handshake import Established, without_handshake
-from garlicfarm.link import CONNECTION_ERRORS
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
+from garlicfarm.net.handshake import Established, without_handshake
+from garlicfarm.net.link import CONNECTION_ERRORS
 from garlicfarm.node.farm import Farm
 from garlicfarm.node.session import Caller, Session
 from garlicfarm.raft import Entry, HardState, Persist, SnapshotMeta

@@ -12,8 +12,8 @@ import trio
 import trio.testing
 
 import garlicfarm_transport_jraft
-from garlicfarm import tcp
 from garlicfarm.config.model import PRESETS
+from garlicfarm.net import tcp
 from garlicfarm.raft import HardState, Role
 from garlicfarm.wire import Limits, RequestDecoder, encode_response
 from garlicfarm.wire.messages import MessageType, Request, Response

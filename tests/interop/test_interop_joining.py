@@ -12,7 +12,7 @@ import trio
 
 from garlicfarm.cli import run
 from garlicfarm.cli.exits import Exit
-from garlicfarm.testing.processes import free_ports
+from garlicfarm.lab.processes import free_ports
 from garlicfarm.wire import Limits, RequestDecoder, decode_cluster_server, encode_response
 from garlicfarm.wire.messages import MessageType, Request, Response
 from tests.interop.captured import conversation, exchanges

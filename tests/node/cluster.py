@@ -12,16 +12,16 @@ import trio
 
 from garlicfarm.client.farm import FarmClient, open_farm_client
 from garlicfarm.config import load
-from garlicfarm.handshake import Established, initiate
+from garlicfarm.credentials.member_credentials import member_password, read_secret_file
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.http.digest import ChallengeCache
-from garlicfarm.identity import member_password, read_secret_file
+from garlicfarm.lab.processes import free_ports
+from garlicfarm.net.handshake import Established, initiate
 from garlicfarm.node import APPLICATIONS, Node, serve
 from garlicfarm.node.farm import Farm
 from garlicfarm.plugins import make_transport
-from garlicfarm.provision import FarmPlan, MadeFarm, MemberPlan, create_farm
-from garlicfarm.testing.processes import free_ports
+from garlicfarm.setup.provision import FarmPlan, MadeFarm, MemberPlan, create_farm
 from garlicfarm.transport import Endpoint
-from garlicfarm.users import UserStore
 from garlicfarm.wire import ResponseDecoder, encode_request
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 

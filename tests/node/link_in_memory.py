@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 import trio
 import trio.testing
 
-from garlicfarm.handshake import Established
-from garlicfarm.link import Backoff, Link
+from garlicfarm.net.handshake import Established
+from garlicfarm.net.link import Backoff, Link
 from garlicfarm.wire import Limits, RequestDecoder, encode_response
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 

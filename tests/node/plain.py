@@ -9,9 +9,9 @@ from typing import Any
 
 import trio
 
-from garlicfarm.handshake import without_handshake
-from garlicfarm.provision import MemberPlan
-from garlicfarm.testing.processes import free_ports
+from garlicfarm.lab.processes import free_ports
+from garlicfarm.net.handshake import without_handshake
+from garlicfarm.setup.provision import MemberPlan
 from garlicfarm.wire import Limits, RequestDecoder, encode_response
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response
 from tests.node.cluster import Cluster, Wire, cluster, next_message

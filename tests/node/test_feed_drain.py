@@ -11,10 +11,10 @@ import trio
 
 from garlicfarm.client import AdminClient
 from garlicfarm.client.farm import FarmClient, open_farm_client
+from garlicfarm.credentials.users import UserStore
+from garlicfarm.lab.processes import FAST, ProcessFarm, process_farm
 from garlicfarm.plugins import make_transport
-from garlicfarm.provision import FarmPlan
-from garlicfarm.testing.processes import FAST, ProcessFarm, process_farm
-from garlicfarm.users import UserStore
+from garlicfarm.setup.provision import FarmPlan
 
 ENTRIES = int(os.environ.get("FEED_ENTRIES", "200000"))
 BATCH = 500

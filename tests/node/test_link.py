@@ -18,8 +18,8 @@ from garlicfarm.errors import (
     TransportError,
     UnreachableError,
 )
-from garlicfarm.handshake import Established
-from garlicfarm.link import QUEUE_LIMIT, Backoff, Caller
+from garlicfarm.net.handshake import Established
+from garlicfarm.net.link import QUEUE_LIMIT, Backoff, Caller
 from garlicfarm.wire import Limits, RequestDecoder
 from tests.node.link_in_memory import (
     BACKOFF,

@@ -13,8 +13,8 @@ from garlicfarm.errors import (
     AuthError,
     UnreachableError,
 )
-from garlicfarm.handshake import Established
-from garlicfarm.link import Caller
+from garlicfarm.net.handshake import Established
+from garlicfarm.net.link import Caller
 from tests.node.link_in_memory import (
     BACKOFF,
     POST,

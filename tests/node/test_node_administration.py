@@ -14,12 +14,12 @@ import pytest
 import trio
 
 from garlicfarm.cli import run
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import Removed
-from garlicfarm.farm.base64 import encode
-from garlicfarm.provision import MemberPlan
-from garlicfarm.testing.processes import free_ports
-from garlicfarm.testing.simulated_router import simulated_destination
-from garlicfarm.users import UserStore
+from garlicfarm.lab.destinations import simulated_destination
+from garlicfarm.lab.processes import free_ports
+from garlicfarm.publishing.i2p_base64 import encode
+from garlicfarm.setup.provision import MemberPlan
 from tests.node.cluster import Cluster, cluster, password_of
 
 HASH = encode(bytes(range(32)))

@@ -14,12 +14,12 @@ from typing import NamedTuple, Protocol
 import pytest
 import trio
 
-from garlicfarm.handshake import initiate
 from garlicfarm.http.digest import ChallengeCache
-from garlicfarm.link import EXTENSIONS
-from garlicfarm.provision import MemberPlan
+from garlicfarm.lab.processes import free_ports
+from garlicfarm.net.handshake import initiate
+from garlicfarm.net.link import EXTENSIONS
 from garlicfarm.raft import Role
-from garlicfarm.testing.processes import free_ports
+from garlicfarm.setup.provision import MemberPlan
 from garlicfarm.wire import (
     encode_configuration,
     encode_log_pack,

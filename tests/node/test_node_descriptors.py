@@ -16,10 +16,10 @@ import trio
 
 from garlicfarm import logs
 from garlicfarm.client.farm import open_farm_client
-from garlicfarm.provision import FarmPlan
-from garlicfarm.testing.processes import process_farm
+from garlicfarm.credentials.users import UserStore
+from garlicfarm.lab.processes import process_farm
+from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.transport import Endpoint
-from garlicfarm.users import UserStore
 from tests.node.cluster import ALONE, TRANSPORT
 
 LIMIT = 48

@@ -13,8 +13,8 @@ import trio
 
 from garlicfarm.cli.exits import Exit
 from garlicfarm.errors import DiskHangs, GarlicFarmError
-from garlicfarm.provision import FarmPlan
-from garlicfarm.testing.processes import process_farm
+from garlicfarm.lab.processes import process_farm
+from garlicfarm.setup.provision import FarmPlan
 from tests.node.cluster import ALONE
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("hanging_node.py")))

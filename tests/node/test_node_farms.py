@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 
+from garlicfarm.credentials.member_credentials import member_password, read_secret_file
 from garlicfarm.errors import (
     AuthError,
     ConfigError,
@@ -21,10 +22,9 @@ from garlicfarm.errors import (
     RemoteProtocolError,
     StorageError,
 )
-from garlicfarm.farm.log import LogApplication
-from garlicfarm.identity import member_password, read_secret_file
+from garlicfarm.log_application import LogApplication
 from garlicfarm.node.farm import Farm
-from garlicfarm.provision import FarmPlan, MemberPlan, create_farm
+from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.storage import writer as writer_module
 from tests.node.cluster import ALONE, Cluster, client_request, cluster
 

@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from garlicfarm.errors import EntryRefused
-from garlicfarm.farm.log import LogApplication
+from garlicfarm.log_application import LogApplication
 from garlicfarm.node.farm import Farm
 from garlicfarm.node.session import Caller, Session
 from garlicfarm.raft import Entry, Refusal, SnapshotMeta

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from garlicfarm.admission import Admission, _Held
 from garlicfarm.errors import GarlicFarmError
-from garlicfarm.provision import MemberPlan
-from garlicfarm.testing.processes import free_ports
+from garlicfarm.lab.processes import free_ports
+from garlicfarm.net.admission import Admission, _Held
+from garlicfarm.setup.provision import MemberPlan
 from garlicfarm.transport import Peer
 from tests.node.cluster import Cluster, cluster
 

@@ -15,18 +15,18 @@ import trio.testing
 from garlicfarm.config import RaftSection
 from garlicfarm.config.model import PRESETS
 from garlicfarm.errors import NoQuorum
-from garlicfarm.farm.documents import ConnectTest, RemoteRouter
-from garlicfarm.farm.lease import Lease
-from garlicfarm.farm.state import FarmApplication
-from garlicfarm.farm.status import encode_status
 from garlicfarm.node import handover
 from garlicfarm.node import poster as poster_module
 from garlicfarm.node.handover import HandOver, better_placed
 from garlicfarm.node.members import Members
 from garlicfarm.node.poster import Poster
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.documents import ConnectTest, RemoteRouter
+from garlicfarm.publishing.entries import encode_status
+from garlicfarm.publishing.lease import Lease
 from garlicfarm.raft import Change, ConfChange
 from garlicfarm.testing.cluster import Cluster, cluster
-from tests.farm.scripted_log import T0, configuration, status
+from tests.publishing.scripted_log import T0, configuration, status
 
 Clock = trio.testing.MockClock
 RAFT = msgspec.convert(PRESETS["i2p"], RaftSection)
@@ -53,9 +53,9 @@ class Posting:
                 nursery.start_soon(Poster(farm, application, None, None, Lease(), None).run)
                 nursery.start_soon(HandOver(farm, application).run)
 
-    def fold(self, node: int) -> FarmApplication:
+    def fold(self, node: int) -> PublisherApplication:
         application = self.nodes.application(node)
-        assert isinstance(application, FarmApplication)
+        assert isinstance(application, PublisherApplication)
         return application
 
     async def settled(self) -> tuple[int, list[int]]:
@@ -95,7 +95,7 @@ def simulated_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def posting(size: int) -> AsyncIterator[Posting]:
     async with (
-        cluster(size, application=partial(FarmApplication, "farm"), raft=RAFT) as nodes,
+        cluster(size, application=partial(PublisherApplication, "farm"), raft=RAFT) as nodes,
         trio.open_nursery() as nursery,
     ):
         yield Posting(nodes, nursery)
@@ -262,7 +262,7 @@ class Log:
     """Five members, of whom 2 … 5 say whom they reach; each round is an interval."""
 
     def __init__(self) -> None:
-        self.fold = FarmApplication("farm")
+        self.fold = PublisherApplication("farm")
         self.fold.configure(1, configuration(1, 2, 3, 4, 5, index=1))
         self.index, self.date = 1, T0
 

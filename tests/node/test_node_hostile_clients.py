@@ -18,9 +18,9 @@ import trio
 
 import garlicfarm_transport_ssl
 from garlicfarm.errors import AuthError, RemoteProtocolError, TransportError
-from garlicfarm.handshake import Guard
 from garlicfarm.http.upgrade import farm_target
 from garlicfarm.logs import TextFormatter
+from garlicfarm.net.handshake import Guard
 from garlicfarm.node import node as node_module
 from garlicfarm.node import session as session_module
 from garlicfarm.wire import encode_request, encode_response

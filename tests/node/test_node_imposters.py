@@ -14,8 +14,8 @@ import trio
 from garlicfarm.cli.node_join import _Enrolment
 from garlicfarm.client.farm import open_farm_client
 from garlicfarm.config import load
+from garlicfarm.credentials.join_token import JoinToken
 from garlicfarm.errors import AuthError, GarlicFarmError, RemoteProtocolError
-from garlicfarm.token import JoinToken
 from garlicfarm.transport import Endpoint
 from tests.node.cluster import Cluster, cluster
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from garlicfarm.provision import MemberPlan
-from garlicfarm.testing.processes import free_ports
+from garlicfarm.lab.processes import free_ports
+from garlicfarm.setup.provision import MemberPlan
 from tests.node.cluster import cluster
 
 LOOPBACK = "１２７.0.0.1"  # as a resolver reads it: 127.0.0.1

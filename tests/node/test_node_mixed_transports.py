@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import trio
 
-from garlicfarm.handshake import Guard
+from garlicfarm.lab.processes import free_ports
+from garlicfarm.net.handshake import Guard
 from garlicfarm.node import node as node_module
-from garlicfarm.provision import MemberPlan
-from garlicfarm.testing.processes import free_ports
+from garlicfarm.setup.provision import MemberPlan
 from tests.node.cluster import Cluster, cluster
 from tests.transports.connect_proxy import B32, ConnectProxy, connect_proxy
 

@@ -9,8 +9,8 @@ import trio
 import trio.testing
 
 from garlicfarm.errors import UnreachableError
-from garlicfarm.handshake import Established
-from garlicfarm.link import Backoff
+from garlicfarm.net.handshake import Established
+from garlicfarm.net.link import Backoff
 from garlicfarm.node.peers import Peers
 from garlicfarm.wire import encode_request, encode_response
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request, Response

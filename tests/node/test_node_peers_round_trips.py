@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from garlicfarm.handshake import Established
-from garlicfarm.link import Backoff
+from garlicfarm.net.handshake import Established
+from garlicfarm.net.link import Backoff
 from garlicfarm.node.peers import SAMPLES, Peers
 from garlicfarm.wire import Limits, RequestDecoder, encode_response
 from garlicfarm.wire.messages import (

@@ -9,9 +9,9 @@ import trio
 
 from garlicfarm.config import load
 from garlicfarm.errors import ConfigError, NotLeader, ProposalDropped, TransportError
-from garlicfarm.farm.log import LogApplication
-from garlicfarm.handshake import dial_plain
 from garlicfarm.http.digest import ChallengeCache
+from garlicfarm.log_application import LogApplication
+from garlicfarm.net.handshake import dial_plain
 from garlicfarm.node import serve
 from garlicfarm.plugins import make_transport
 from garlicfarm.raft import Change, ConfChange, Refusal

@@ -14,18 +14,18 @@ import trio
 import trio.testing
 
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NoQuorum, OutcomeUnknown, ProposalDropped
-from garlicfarm.farm import base64
-from garlicfarm.farm.documents import RouterStatus
-from garlicfarm.farm.lease import Lease
-from garlicfarm.farm.state import FarmApplication
-from garlicfarm.farm.status import encode_admin, encode_status
 from garlicfarm.node import poster as poster_module
 from garlicfarm.node.farm import Farm
 from garlicfarm.node.poster import ROUTER_TIMEOUT_S, Poster
 from garlicfarm.node.publisher import Publisher
+from garlicfarm.publishing import i2p_base64
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.documents import RouterStatus
+from garlicfarm.publishing.entries import encode_admin, encode_status
+from garlicfarm.publishing.lease import Lease
 from garlicfarm.router import Router
-from tests.farm.scripted_log import T0, configuration, destination, status
 from tests.node.cluster import Cluster, cluster
+from tests.publishing.scripted_log import T0, configuration, destination, status
 
 Clock = trio.testing.MockClock
 INTERVAL_S = 30.0  # of a farm that was told nothing else
@@ -34,7 +34,7 @@ INTERVAL_S = 30.0  # of a farm that was told nothing else
 class FakeFarm:
     """Commits what it is given, unless ``trouble`` says otherwise."""
 
-    def __init__(self, application: FarmApplication) -> None:
+    def __init__(self, application: PublisherApplication) -> None:
         self.name = "farm"
         self.node_id = 1
         self.application = application
@@ -85,7 +85,7 @@ class FakeFarm:
 
 
 def made() -> tuple[FakeFarm, Lease, Poster]:
-    application = FarmApplication("farm")
+    application = PublisherApplication("farm")
     application.configure(0, configuration(1, 2, 3))
     farm, lease = FakeFarm(application), Lease()
     return farm, lease, Poster(cast(Farm, farm), application, None, None, lease, None)
@@ -171,14 +171,16 @@ async def test_first_status_waits_until_the_router_publishes_nothing_of_an_earli
 async def test_status_says_how_the_handshakes_with_the_other_members_went(autojump_clock: Clock) -> None:
     farm, _, poster = made()
     info = destination(3)  # a router info begins with an identity of this shape
-    router = RouterStatus(last_published_ri=base64.encode(base64.decode_destination(info) + b"addresses"))
+    router = RouterStatus(
+        last_published_ri=i2p_base64.encode(i2p_base64.decode_destination(info) + b"addresses")
+    )
     farm.application.apply(1, 1, encode_status(status(3, T0, router=router)))
     farm.application.apply(2, 1, encode_status(status(2, T0)))
     farm.handshakes[2] = (0.0125, True)
     await run_for(1, poster)
     farm.handshakes |= {2: (5.0, False), 3: (0.02, True)}
     await run_for(INTERVAL_S, poster)
-    hash_ = base64.encode(base64.destination_hash(info))
+    hash_ = i2p_base64.encode(i2p_base64.destination_hash(info))
     assert [json.loads(entry)["remoteRouters"] for entry in farm.posted] == [
         [{"member": 2, "connectTest": {"ms": 12, "ok": True}}, {"hash": hash_, "member": 3}],
         [
@@ -324,5 +326,5 @@ async def test_restarted_node_continues_its_sequence_although_its_clock_was_set_
         assert newest[-1] > before[-1]["sequence"]
         assert after[-1]["date"] < before[-1]["date"]
         application = nodes.farm().application
-        assert isinstance(application, FarmApplication)
+        assert isinstance(application, PublisherApplication)
         assert application.last_sequence(1) == newest[-1]

@@ -24,11 +24,11 @@ from garlicfarm.errors import (
     TransportError,
     UnreachableError,
 )
-from garlicfarm.farm.state import FarmApplication
-from garlicfarm.provision import MemberPlan
+from garlicfarm.lab.processes import free_ports
+from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.raft import Refusal
+from garlicfarm.setup.provision import MemberPlan
 from garlicfarm.testing.cluster import cluster as memory_cluster
-from garlicfarm.testing.processes import free_ports
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
 from tests.node.cluster import HASTY, STEADY, Cluster, client_request, cluster
 
@@ -167,7 +167,7 @@ async def test_sequence_that_would_keep_its_poster_out_is_refused_on_every_way_i
             await nodes.node().farms["farm"].post(last, "alice")
         index, _ = await client.post([note("alice", 8)])
         await nodes.applied(index)
-        assert isinstance(farm.application, FarmApplication)
+        assert isinstance(farm.application, PublisherApplication)
         assert farm.application.last_sequence("alice") == 8
 
 

@@ -20,13 +20,13 @@ import trio
 from garlicfarm.cli import run
 from garlicfarm.cli.exits import Exit
 from garlicfarm.client.farm import open_farm_client
-from garlicfarm.handshake import initiate
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.http.digest import ChallengeCache
-from garlicfarm.provision import FarmPlan, MemberPlan, create_farm
+from garlicfarm.lab.processes import free_ports, process_farm
+from garlicfarm.net.handshake import initiate
+from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.storage import LogStore
-from garlicfarm.testing.processes import free_ports, process_farm
 from garlicfarm.transport import Endpoint
-from garlicfarm.users import UserStore
 from garlicfarm.wire import encode_request
 from tests.node.cluster import ALONE, TRANSPORT, client_request
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import trio
 
 from garlicfarm.client.farm import open_farm_client
+from garlicfarm.lab.processes import free_ports
 from garlicfarm.plugins import make_transport
-from garlicfarm.testing.processes import free_ports
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 from tests.node.plain import Heard, request, wire
 

@@ -11,12 +11,12 @@ import trio
 import trio.testing
 
 from garlicfarm.errors import NotSupported, RouterError
-from garlicfarm.farm.lease import Lease
-from garlicfarm.farm.metals import MetaLease
-from garlicfarm.farm.state import FarmApplication
 from garlicfarm.node import publisher as publisher_module
 from garlicfarm.node.farm import Farm
 from garlicfarm.node.publisher import Publisher
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.lease import Lease
+from garlicfarm.publishing.meta_leaseset import MetaLease
 from garlicfarm.router import Router
 
 Clock = trio.testing.MockClock
@@ -39,7 +39,11 @@ class Fake:
         self.lasts_s = 3600
         self.interval_ms, self.R = 30_000, 3
         self.task = Publisher(
-            cast(Farm, self), cast(FarmApplication, self), cast(Router, self), b"master", cast(Lease, self)
+            cast(Farm, self),
+            cast(PublisherApplication, self),
+            cast(Router, self),
+            b"master",
+            cast(Lease, self),
         )
 
     def _note(self, event: str, **fields: object) -> None:

@@ -7,20 +7,20 @@ from typing import Any
 
 import trio
 
-from garlicfarm.farm.base64 import encode
-from garlicfarm.farm.state import FarmApplication
-from garlicfarm.master_key import mint_master_key
-from garlicfarm.provision import MemberPlan
-from garlicfarm.testing.processes import free_ports
-from garlicfarm.testing.simulated_router import simulated_destination
+from garlicfarm.credentials.master_key import mint_master_key
+from garlicfarm.lab.destinations import simulated_destination
+from garlicfarm.lab.processes import free_ports
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.i2p_base64 import encode
+from garlicfarm.setup.provision import MemberPlan
 from tests.node.cluster import Cluster, cluster
 
 LEADER = 1
 
 
-def fold_of(nodes: Cluster, node_id: int) -> FarmApplication:
+def fold_of(nodes: Cluster, node_id: int) -> PublisherApplication:
     application = nodes.farm(node_id).application
-    assert isinstance(application, FarmApplication)
+    assert isinstance(application, PublisherApplication)
     return application
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from garlicfarm.provision import FarmPlan
-from garlicfarm.testing.processes import FAST, NodeProcess, ProcessFarm, process_farm
+from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, process_farm
+from garlicfarm.setup.provision import FarmPlan
 
 INTERVAL_MS = 1000
 

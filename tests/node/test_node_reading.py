@@ -10,13 +10,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from garlicfarm.certificates import pin_of_file
 from garlicfarm.client import AdminClient
 from garlicfarm.config import RaftSection
 from garlicfarm.config.model import PRESETS
+from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.errors import GarlicFarmError, NoQuorum, NotLeader, ProposalDropped
-from garlicfarm.farm.log import LogApplication
-from garlicfarm.link import EXTENSIONS
+from garlicfarm.log_application import LogApplication
+from garlicfarm.net.link import EXTENSIONS
 from garlicfarm.node.farm import Farm
 from garlicfarm.raft import Persist
 from garlicfarm.testing.cluster import Cluster, cluster

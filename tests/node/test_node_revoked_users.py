@@ -9,10 +9,10 @@ import pytest
 import trio
 import trio.testing
 
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import AuthError
 from garlicfarm.node.session import Caller
 from garlicfarm.raft import Refusal
-from garlicfarm.users import UserStore
 from tests.node.cluster import Cluster, client_request, cluster, password_of
 from tests.node.test_node_sessions import FakeFarm, running, session
 

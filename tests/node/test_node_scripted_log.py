@@ -1,6 +1,6 @@
 """The scripted log, posted through three real nodes: the same publisher at every index on each of them.
 
-A node posts statuses of its own where its application is a `FarmApplication`. Here it is a `Witness`
+A node posts statuses of its own where its application is a `PublisherApplication`. Here it is a `Witness`
 that has one: the fold is the real one, the posts are the script's alone, and the publisher is noted
 after each entry.
 """
@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from garlicfarm.farm.state import FarmApplication
+from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.wire.messages import Configuration
-from tests.farm.test_farm_scripted_log import GOLDEN, LAST, golden, lines
 from tests.node.cluster import cluster
+from tests.publishing.test_farm_scripted_log import GOLDEN, LAST, golden, lines
 
 LEADER = 1
 
 
 class Witness:
-    """An application that folds as `FarmApplication` does, and remembers whom it named when."""
+    """An application that folds as `PublisherApplication` does, and remembers whom it named when."""
 
     def __init__(self, farm: str) -> None:
-        self.fold = FarmApplication(farm)
+        self.fold = PublisherApplication(farm)
         self.publishers: dict[int, int | None] = {}
 
     def check(self, entry: bytes, author: int) -> None:

@@ -10,10 +10,10 @@ import trio
 
 from garlicfarm.cli import run
 from garlicfarm.errors import PluginError
+from garlicfarm.lab.processes import free_ports
 from garlicfarm.plugins import make_transport
-from garlicfarm.provision import MemberPlan
 from garlicfarm.raft import Change, ConfChange
-from garlicfarm.testing.processes import free_ports
+from garlicfarm.setup.provision import MemberPlan
 from garlicfarm.wire.messages import ClusterServer
 from tests.node.cluster import Cluster, cluster
 from tests.transports.connect_proxy import B32, connect_proxy

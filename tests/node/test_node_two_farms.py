@@ -8,11 +8,11 @@ from unittest.mock import ANY
 
 import trio
 
-from garlicfarm.farm.base64 import encode
-from garlicfarm.identity import write_secret_file
+from garlicfarm.credentials.member_credentials import write_secret_file
+from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.node.farm import Farm
+from garlicfarm.publishing.i2p_base64 import encode
 from garlicfarm.storage import Genesis, create_store
-from garlicfarm.testing.simulated_router import simulated_destination
 from garlicfarm.wire.messages import ClusterServer, Configuration
 from tests.node.cluster import Cluster, cluster
 

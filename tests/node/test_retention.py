@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import trio
 
-from garlicfarm.certificates import pin_of_file
 from garlicfarm.client import AdminClient
+from garlicfarm.credentials.certificates import pin_of_file
+from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.errors import Compacted, StorageError
-from garlicfarm.farm.log import LogApplication
-from garlicfarm.farm.state import FarmApplication
-from garlicfarm.identity import read_private_file
+from garlicfarm.log_application import LogApplication
 from garlicfarm.node import retention as retention_module
-from garlicfarm.provision import LOCAL_USER
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.setup.provision import LOCAL_USER
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, write_snapshot
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ValueType
@@ -237,7 +237,7 @@ async def test_farm_of_statuses_is_shortened_by_every_member(tmp_path: Path) -> 
         for node_id, start in zip(nodes.directories, starts, strict=True):
             store = nodes.farm(node_id).store
             assert store.snapshot().index == start.index
-            fold = FarmApplication(nodes.plan.name)
+            fold = PublisherApplication(nodes.plan.name)
             fold.restore(start.state)
             for entry in store.entries(start.index + 1, index + 1, 1 << 30):
                 if entry.value_type is ValueType.CONFIGURATION:

@@ -9,13 +9,13 @@ import pytest
 import trio
 
 from garlicfarm.client.farm import open_farm_client
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import Compacted, NoQuorum, OutcomeUnknown, UnreachableError
-from garlicfarm.farm.log import LogApplication
+from garlicfarm.lab.processes import ProcessFarm, process_farm
+from garlicfarm.log_application import LogApplication
 from garlicfarm.plugins import make_transport
-from garlicfarm.provision import FarmPlan
 from garlicfarm.raft import Entry
-from garlicfarm.testing.processes import ProcessFarm, process_farm
-from garlicfarm.users import UserStore
+from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.wire.messages import ValueType
 
 KILLS = 10

@@ -16,8 +16,8 @@ import pytest
 import trio
 
 from garlicfarm.errors import NoQuorum, NotLeader, OutcomeUnknown, ProposalDropped
-from garlicfarm.provision import FarmPlan, MemberPlan
-from garlicfarm.testing.processes import FAST, NodeProcess, ProcessFarm, free_ports, process_farm
+from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, free_ports, process_farm
+from garlicfarm.setup.provision import FarmPlan, MemberPlan
 
 OWN_NODE = Path(__file__).parents[2] / "examples" / "own_node.py"
 MIB = 1 << 20

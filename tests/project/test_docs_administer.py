@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from garlicfarm.cli.farm_policy import set_
-from garlicfarm.testing.processes import process_farm
+from garlicfarm.lab.processes import process_farm
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "administer.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from garlicfarm.testing.processes import free_ports
-from garlicfarm.testing.simulated_router import simulated_destination
+from garlicfarm.lab.destinations import simulated_destination
+from garlicfarm.lab.processes import free_ports
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

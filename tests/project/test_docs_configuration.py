@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from garlicfarm.config import model
-from garlicfarm.testing.simulated_router import SimulatedConfig
 from garlicfarm_plugin_i2pcontrol import I2PControlConfig
+from garlicfarm_plugin_simulated import SimulatedConfig
 from garlicfarm_transport_i2p import I2PConfig
 from garlicfarm_transport_ssl import SslConfig
 from garlicfarm_transport_wss import WssConfig

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from garlicfarm.cli import cli
-from garlicfarm.identity import read_secret_file, write_secret_file
+from garlicfarm.credentials.member_credentials import read_secret_file, write_secret_file
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "howto" / "members.md").read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ SAID = re.findall(r"^\| ([^|]+) \| \d \|", PAGE.partition("it removes what it ma
 
 @pytest.mark.parametrize("message", SAID)
 def test_message_of_the_guide_is_one_of_the_code(message: str) -> None:
-    names = ("token.py", "client/joining.py", "cli/node_join.py", "further_farm.py")
+    names = ("credentials/join_token.py", "client/joining.py", "cli/node_join.py", "setup/add_farm.py")
     said = "\n".join((ROOT / "garlicfarm" / name).read_text(encoding="utf-8") for name in names)
     said = re.sub(r'"\s*\n\s*f?"', "", said)
     said = re.sub(r"\{[^{}\n]*\}", "…", said)

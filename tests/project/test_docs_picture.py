@@ -11,7 +11,7 @@ import pytest
 
 from garlicfarm.cli.rank import ranking_table
 from garlicfarm.cli.remote import table
-from garlicfarm.farm.state import FarmApplication
+from garlicfarm.publishing.application import PublisherApplication
 
 COLUMNS = 150
 """The picture's, see tools/picture.py."""
@@ -40,7 +40,7 @@ def test_picture_has_the_columns_of_the_tables(which: str) -> None:
     made = (
         table(body, COLUMNS)
         if which == "members"
-        else ranking_table(FarmApplication("farm").ranking(), "", COLUMNS)
+        else ranking_table(PublisherApplication("farm").ranking(), "", COLUMNS)
     )
     assert " ".join(str(column.header) for column in made.columns) in LINES
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from garlicfarm.i2p_tunnel import Tunnel
 from garlicfarm.plugins import TRANSPORTS, list_plugins
+from garlicfarm.setup.i2p_tunnel import Tunnel
 from tests.transports.nginx import LOCATION
 
 ROOT = Path(__file__).parents[2]

@@ -1,6 +1,6 @@
 """The doors between the rooms: who may import what. House rules, checked on the syntax tree.
 
-`wire`, `http`, `raft` and `farm` (and the errors that they raise) are pure: no I/O, no clock, no
+`wire`, `http`, `raft` and `publishing` (and the errors that they raise) are pure: no I/O, no clock, no
 randomness, so what they may import is a list of what is harmless, not of what is harmful. Imports inside
 functions and under TYPE_CHECKING count.
 """
@@ -55,7 +55,7 @@ DOORS: dict[str, set[str]] = {
     "wire": {"garlicfarm.errors"},
     "http": {"garlicfarm.errors", "h11"},
     "raft": {"garlicfarm.errors", "garlicfarm.wire", "garlicfarm.wire.messages"},
-    "farm": {"garlicfarm.errors", "garlicfarm.wire", "garlicfarm.wire.messages"},
+    "publishing": {"garlicfarm.errors", "garlicfarm.wire", "garlicfarm.wire.messages"},
 }
 IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint"}
 MAY_IMPORT_NODE = {"node", "cli", "testing"}
@@ -228,10 +228,10 @@ def test_door_of_a_pure_room_forced_is_noticed(room: str, line: str) -> None:
         ("garlicfarm.raft.synthetic", "from garlicfarm.wire.codec import Reader"),
         ("garlicfarm.raft.synthetic", "from garlicfarm.wire import codec"),
         ("garlicfarm.raft.synthetic", "from ..wire.codec import Reader"),
-        ("garlicfarm.farm.synthetic", "from garlicfarm.raft.types import Entry"),
+        ("garlicfarm.publishing.synthetic", "from garlicfarm.raft.types import Entry"),
         ("garlicfarm.admin.synthetic", "from garlicfarm.node.farm import Farm"),
         ("garlicfarm.admin.synthetic", "from garlicfarm import node"),
-        ("garlicfarm.provision", "import garlicfarm.node"),
+        ("garlicfarm.setup.provision", "import garlicfarm.node"),
         ("garlicfarm.node.synthetic", "from garlicfarm_transport_ssl import SslTransport"),
         ("garlicfarm_plugin_x", "from garlicfarm.node import serve"),
         ("garlicfarm_plugin_x", "from garlicfarm.plugins import _convert"),
@@ -254,7 +254,7 @@ def test_door_between_rooms_forced_is_noticed(module: str, line: str) -> None:
         ),
         ("garlicfarm.http.synthetic", "import h11\nfrom http import HTTPStatus"),
         ("garlicfarm.raft.synthetic", "from garlicfarm.wire.messages import Request"),
-        ("garlicfarm.farm.synthetic", "import re\nx = re.compile('x')  # a pattern"),
+        ("garlicfarm.publishing.synthetic", "import re\nx = re.compile('x')  # a pattern"),
         ("garlicfarm.cli.synthetic", "from garlicfarm.node import serve\nimport time"),
         ("garlicfarm.testing.synthetic", "import garlicfarm.node"),
         ("garlicfarm_plugin_x", "from garlicfarm.router import Router\nfrom garlicfarm_plugin_x._y import z"),

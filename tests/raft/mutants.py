@@ -22,7 +22,7 @@ __all__ = ["MUTANTS", "Mutant", "run"]
 
 _FRESH = (
     "garlicfarm.raft",
-    "garlicfarm.testing.invariants",
+    "garlicfarm.testing.simulator.invariants",
     "garlicfarm.testing.memory_storage",
     "tests.raft",
 )

@@ -24,8 +24,8 @@ from garlicfarm.raft import (
 )
 from garlicfarm.raft.candidacy import ORDERED, PRE_VOTE, TIMEOUT_NOW
 from garlicfarm.raft.reads import READ_INDEX
-from garlicfarm.testing.invariants import Observer
 from garlicfarm.testing.memory_storage import Stored, UnsyncedStorage
+from garlicfarm.testing.simulator.invariants import Observer
 from garlicfarm.wire import encode_configuration, encode_snapshot_sync_request
 from garlicfarm.wire.messages import (
     ClusterServer,

@@ -18,7 +18,7 @@ import pytest
 import trio
 import trio.testing
 
-from garlicfarm.certificates import make_certificate
+from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm_plugin_i2pcontrol import I2PControlConfig, I2PControlRouter
 
 CAPTURE = Path(__file__).parents[1] / "data" / "i2pcontrol" / "i2pcontrol-2.45.1.txt"

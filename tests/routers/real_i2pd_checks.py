@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from garlicfarm.errors import RouterError
+from garlicfarm.lab.i2pd import I2pdRouter, i2pd_restarted, in_private_network
 from garlicfarm.router import Bandwidth, Router, RouterStatus
-from garlicfarm.testing.i2pd import I2pdRouter, i2pd_restarted, in_private_network
 from garlicfarm.testing.router_suite import RouterSuite
 from garlicfarm_plugin_i2pcontrol import I2PControlConfig, I2PControlRouter
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import trio
 
-from garlicfarm.testing.i2pd import i2pd_network
+from garlicfarm.lab.i2pd import i2pd_network
 
 
 async def main(directory: Path, count: int, arguments: list[str]) -> int:

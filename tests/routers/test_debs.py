@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from garlicfarm.testing.i2pd import PACKAGES
+from garlicfarm.lab.i2pd import PACKAGES
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "debs.sh"
 

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from garlicfarm.errors import ConfigError
-from garlicfarm.testing import i2pd
+from garlicfarm.lab import i2pd
 
 HERE = Path(__file__).parent
 NAMESPACE = ["unshare", "--map-root-user", "--net"]
@@ -70,9 +70,9 @@ def running_below(directory: Path) -> list[int]:
 @pytest.mark.i2pd
 @pytest.mark.netns
 def test_reexec_leads_into_a_private_network() -> None:
-    inner = "from garlicfarm.testing.i2pd import in_private_network; print(in_private_network())"
+    inner = "from garlicfarm.lab.i2pd import in_private_network; print(in_private_network())"
     outer = (
-        "import sys; from garlicfarm.testing.i2pd import reexec_in_private_network;"
+        "import sys; from garlicfarm.lab.i2pd import reexec_in_private_network;"
         f"reexec_in_private_network([sys.executable, '-c', {inner!r}])"
     )
     ended = subprocess.run([sys.executable, "-c", outer], capture_output=True, text=True, check=True)

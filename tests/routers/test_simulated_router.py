@@ -13,15 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garlicfarm.errors import ConfigError, LocalProtocolError, RouterError
+from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.plugins import make_router
 from garlicfarm.router import RouterStatus
 from garlicfarm.testing.router_suite import RouterSuite
-from garlicfarm.testing.simulated_router import (
-    SimulatedConfig,
-    SimulatedRouter,
-    simulated_destination,
-    simulated_status,
-)
+from garlicfarm_plugin_simulated import SimulatedConfig, SimulatedRouter, simulated_status
 
 MASTER = bytes(32)
 LEASES = b"\x01" + bytes(40)

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from garlicfarm.config import RaftSection
 from garlicfarm.config.model import PRESETS
 from garlicfarm.errors import EntryRefused, NoQuorum, OutcomeUnknown
-from garlicfarm.farm.log import LogApplication
+from garlicfarm.log_application import LogApplication
 from garlicfarm.testing.cluster import Cluster, cluster
 from garlicfarm.testing.memory_network import MemoryNetwork
 from garlicfarm.transport import Endpoint

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from garlicfarm.farm.state import FarmApplication
-from garlicfarm.farm.status import encode_admin, encode_status
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.entries import encode_admin, encode_status
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire import decode_configuration, encode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
-from tests.farm.scripted_log import FILE, T0, configuration, status
+from tests.publishing.scripted_log import FILE, T0, configuration, status
 
 GENESIS = configuration(1, 2, 3)
 
@@ -38,7 +38,7 @@ class Node:
     """Folds as a node does: from the first Configuration, which is no entry of the log."""
 
     def __init__(self, genesis: Configuration | None = GENESIS) -> None:
-        self.farm = FarmApplication("farm")
+        self.farm = PublisherApplication("farm")
         self.index = 0
         if genesis is not None:
             self.farm.configure(0, genesis)

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 from garlicfarm.cli.lab_rank import RankProcess
 from garlicfarm.errors import GarlicFarmError
-from garlicfarm.testing.processes import ProcessFarm, process_farm
+from garlicfarm.lab.processes import ProcessFarm, process_farm
 
 pytestmark = pytest.mark.spark
 

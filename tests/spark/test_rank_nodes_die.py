@@ -12,8 +12,8 @@ import trio
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
 from garlicfarm.cli.lab_rank import RankProcess, rank_process
-from garlicfarm.provision import FarmPlan, MemberPlan
-from garlicfarm.testing.processes import FAST, ProcessFarm, free_ports, process_farm
+from garlicfarm.lab.processes import FAST, ProcessFarm, free_ports, process_farm
+from garlicfarm.setup.provision import FarmPlan, MemberPlan
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-from garlicfarm.farm.log import LogApplication
+from garlicfarm.log_application import LogApplication
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage import (
     SNAPSHOTS,

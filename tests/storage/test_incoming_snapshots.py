@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.storage import Genesis, Snapshot, snapshots, write_snapshot
 from garlicfarm.storage.incoming import Incoming
+from garlicfarm.storage.jraft_snapshots import PlainOutgoing
 from garlicfarm.storage.outgoing import Outgoing
-from garlicfarm.storage.plain import PlainOutgoing
 from garlicfarm.storage.snapshots import list_snapshots, read_snapshot
 from garlicfarm.wire import ClusterServer, Configuration
 from garlicfarm.wire.messages import SnapshotSyncRequest

@@ -11,7 +11,7 @@ import trio
 from garlicfarm.errors import Compacted, LocalProtocolError, StorageDamaged, StorageError
 from garlicfarm.raft.types import Entry, Persist
 from garlicfarm.storage import LogReader, LogStore
-from garlicfarm.storage.schema import encode_boundary
+from garlicfarm.storage.tables import encode_boundary
 from garlicfarm.wire import Configuration, ValueType, encode_configuration
 
 CONFIGURATIONS = {1, 4, 5, 6, 10}

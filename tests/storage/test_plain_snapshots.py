@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from garlicfarm.storage import Genesis, Snapshot
-from garlicfarm.storage import plain as plain_module
-from garlicfarm.storage.plain import PlainIncoming, PlainOutgoing
+from garlicfarm.storage import jraft_snapshots as plain_module
+from garlicfarm.storage.jraft_snapshots import PlainIncoming, PlainOutgoing
 from garlicfarm.storage.snapshots import read_snapshot, write_snapshot
 from garlicfarm.wire.messages import ClusterServer, Configuration, SnapshotSyncRequest
 

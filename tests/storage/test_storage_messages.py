@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from garlicfarm.errors import StorageDamaged, StorageError
-from garlicfarm.storage.schema import storage_error
+from garlicfarm.storage.tables import storage_error
 
 
 def test_failed_system_call_is_told_without_repeating_the_path() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from garlicfarm.errors import LocalProtocolError, StorageError
 from garlicfarm.raft.types import Entry, HardState, Persist
-from garlicfarm.storage import Genesis, LogStore, Writer, create_store, log_store, schema, writer
+from garlicfarm.storage import Genesis, LogStore, Writer, create_store, log_store, tables, writer
 from garlicfarm.wire import ValueType
 
 Make = Callable[..., Entry]
@@ -97,7 +97,7 @@ async def test_cancellation_writes_and_reports_what_is_queued_and_empties_the_wa
 def read_without_a_rest(path: Path, ended: threading.Event) -> None:
     """Two that take turns so that at any moment one of them is in the midst of a read."""
     with ExitStack() as stack:
-        readers = [stack.enter_context(closing(schema.connect(path, "ro"))) for _ in range(2)]
+        readers = [stack.enter_context(closing(tables.connect(path, "ro"))) for _ in range(2)]
         while not ended.is_set():
             for reader in readers:
                 if reader.in_transaction:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from garlicfarm.farm.state import FarmApplication
+from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.raft.changes import Changes
 from garlicfarm.raft.core import RawNode
 from garlicfarm.raft.leadership import Leadership
@@ -145,11 +145,11 @@ NODES: dict[BrokenRule, int] = {answers_followers_without_asking_the_others: 5}
 
 
 def publishes_beyond_its_lease(patch: pytest.MonkeyPatch) -> None:
-    change(patch, FarmApplication.may_publish, (" and now_ms < expires_ms", ""))
+    change(patch, PublisherApplication.may_publish, (" and now_ms < expires_ms", ""))
 
 
 def publishes_beside_another_holder(patch: pytest.MonkeyPatch) -> None:
-    change(patch, FarmApplication.may_publish, (" and self.due_since is not None", ""))
+    change(patch, PublisherApplication.may_publish, (" and self.due_since is not None", ""))
 
 
 FARM: list[BrokenRule] = [publishes_beyond_its_lease, publishes_beside_another_holder]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from garlicfarm.farm.log import LogApplication
+from garlicfarm.log_application import LogApplication
 from garlicfarm.raft import Entry, HardState, PeerStatus, Persist, Ready, Role, SnapshotMeta, Status
-from garlicfarm.testing import invariants
-from garlicfarm.testing.invariants import Observer, Violation
+from garlicfarm.testing.simulator import invariants
+from garlicfarm.testing.simulator.invariants import Observer, Violation
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request, Response, ValueType
 

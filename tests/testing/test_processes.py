@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from garlicfarm.errors import UnreachableError
-from garlicfarm.provision import MemberPlan
-from garlicfarm.testing import processes
-from garlicfarm.testing.processes import process_farm
+from garlicfarm.lab import processes
+from garlicfarm.lab.processes import process_farm
+from garlicfarm.setup.provision import MemberPlan
 
 WAITS = "print('it waits', flush=True); import time; time.sleep(600)"
 LATE = """

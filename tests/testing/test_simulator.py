@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from garlicfarm.testing import simulate
-from garlicfarm.testing.invariants import Violation
-from garlicfarm.testing.simulate import Simulation
-from garlicfarm.testing.simulate_farm import FarmSimulation
-from garlicfarm.testing.simulate_slow import SlowSimulation
-from garlicfarm.testing.simulated_cluster import Outcome
-from garlicfarm.testing.simulated_faults import Faults
+from garlicfarm.testing.simulator import simulation
+from garlicfarm.testing.simulator.cluster import Outcome
+from garlicfarm.testing.simulator.faults import Faults
+from garlicfarm.testing.simulator.invariants import Violation
+from garlicfarm.testing.simulator.publisher_simulation import FarmSimulation
+from garlicfarm.testing.simulator.simulation import Simulation
+from garlicfarm.testing.simulator.slow_simulation import SlowSimulation
 from tests.testing import broken_rules
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,7 @@ def test_broken_rule_of_publishers_is_found_within_twenty_seeds(
 
 @pytest.mark.parametrize("farm", [[], ["--farm"]])
 def test_main_tells_rate_events_and_violations(farm: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert simulate.main(["--seeds", "2", "--first", "5", *farm]) == 0
+    assert simulation.main(["--seeds", "2", "--first", "5", *farm]) == 0
     told = capsys.readouterr().out
     assert told.startswith("2 seeds of 3 nodes, 0 violations: ")
     assert " seeds a CPU minute, " in told
@@ -117,11 +117,11 @@ def test_main_violation_prints_its_story_and_the_command_that_repeats_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken_rules.acknowledges_before_fsync(monkeypatch)
-    assert simulate.main(["--seeds", "50"]) == 1
+    assert simulation.main(["--seeds", "50"]) == 1
     *story, verdict, replay, _, _ = capsys.readouterr().out.splitlines()
     assert len(story) == 50
     assert verdict.startswith("seed ")
-    command = replay.removeprefix("replay: python -m garlicfarm.testing.simulate ")
+    command = replay.removeprefix("replay: python -m garlicfarm.testing.simulator ")
     assert command != replay
-    assert simulate.main(command.split()) == 1
+    assert simulation.main(command.split()) == 1
     assert verdict in capsys.readouterr().out.splitlines()

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from garlicfarm.raft import Role
-from garlicfarm.testing import simulate, simulate_slow
-from garlicfarm.testing.invariants import Violation
-from garlicfarm.testing.simulate_slow import PATH, SlowSimulation, Told
-from garlicfarm.testing.simulated_links import Path, SimulatedLink, SlowNetwork
-from garlicfarm.testing.simulated_slow import PARTITIONS
+from garlicfarm.testing.simulator import simulation, slow_simulation
+from garlicfarm.testing.simulator.invariants import Violation
+from garlicfarm.testing.simulator.slow_cluster import PARTITIONS
+from garlicfarm.testing.simulator.slow_links import Path, SimulatedLink, SlowNetwork
+from garlicfarm.testing.simulator.slow_simulation import PATH, SlowSimulation, Told
 
 ROUND_TRIP_MS = 3_400
 STEADY = Path(ROUND_TRIP_MS // 2, ROUND_TRIP_MS // 2, loss=0, life_ms=10**9)
@@ -51,7 +51,7 @@ def test_timing_of_clearnet_is_noticed_by_its_terms(monkeypatch: pytest.MonkeyPa
 
 
 def test_members_without_pre_vote_are_noticed_by_their_terms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulate_slow, "FAULTS", msgspec.structs.replace(simulate_slow.FAULTS, plain=1))
+    monkeypatch.setattr(slow_simulation, "FAULTS", msgspec.structs.replace(slow_simulation.FAULTS, plain=1))
     told = Told()
     for seed in range(1, 4):
         told.add(SlowSimulation(seed, 5).run(2))
@@ -68,7 +68,7 @@ def test_connections_that_are_not_made_again_are_noticed(monkeypatch: pytest.Mon
 
 
 def test_main_slow_tells_terms_commits_and_who_led(capsys: pytest.CaptureFixture[str]) -> None:
-    status = simulate.main(["--slow", "--hours", "1", "--first", "2"])
+    status = simulation.main(["--slow", "--hours", "1", "--first", "2"])
     told = capsys.readouterr().out
     assert told.startswith("all: 1 hours, ")
     assert "3 members, resent: 1 hours, " not in told
@@ -82,20 +82,20 @@ def test_main_slow_tells_terms_commits_and_who_led(capsys: pytest.CaptureFixture
 def test_main_slow_fails_where_a_bound_is_broken(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulate_slow, "MAX_TERMS_AN_HOUR", 0.1)
-    assert simulate.main(["--slow", "--hours", "2"]) == 1
+    monkeypatch.setattr(slow_simulation, "MAX_TERMS_AN_HOUR", 0.1)
+    assert simulation.main(["--slow", "--hours", "2"]) == 1
     assert "all: more than 0.1 terms an hour\n" in capsys.readouterr().out
 
 
 def test_main_slow_violation_prints_the_command_that_repeats_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulate_slow, "HEALING_MS", 100)  # less than a round trip
-    assert simulate.main(["--slow", "--hours", "0.1", "--first", "3"]) == 1
+    monkeypatch.setattr(slow_simulation, "HEALING_MS", 100)  # less than a round trip
+    assert simulation.main(["--slow", "--hours", "0.1", "--first", "3"]) == 1
     *_, verdict, replay = capsys.readouterr().out.splitlines()
     assert verdict.startswith("seed 3 of 5 nodes: Violation: liveness: ")
-    command = replay.removeprefix("replay: python -m garlicfarm.testing.simulate ")
-    assert simulate.main(command.split()) == 1
+    command = replay.removeprefix("replay: python -m garlicfarm.testing.simulator ")
+    assert simulation.main(command.split()) == 1
     assert verdict in capsys.readouterr().out.splitlines()
 
 
@@ -161,8 +161,8 @@ def test_entries_wait_for_the_batch_before_where_one_is_on_its_way_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What the test above is to notice."""
-    one = msgspec.structs.replace(simulate_slow.FAULTS, config={"max_inflight_messages": 1})
-    monkeypatch.setattr(simulate_slow, "FAULTS", one)
+    one = msgspec.structs.replace(slow_simulation.FAULTS, config={"max_inflight_messages": 1})
+    monkeypatch.setattr(slow_simulation, "FAULTS", one)
     assert max(_commit_times(_led(), 64)) > 1.9 * ROUND_TRIP_MS
 
 

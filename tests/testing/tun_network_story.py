@@ -9,7 +9,7 @@ import time
 
 import trio
 
-from garlicfarm.testing.tun_network import Weather, address, network
+from garlicfarm.lab.tun_network import Weather, address, network
 
 PORT = 9000
 PATIENCE_S = 2.0

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from garlicfarm.certificates import make_certificate
-from garlicfarm.testing.processes import free_ports
+from garlicfarm.credentials.certificates import make_certificate
+from garlicfarm.lab.processes import free_ports
 
 CONFIGURATION = """\
 daemon off;

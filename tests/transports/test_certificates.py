@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from garlicfarm.certificates import make_certificate, pin_of, pin_of_file
+from garlicfarm.credentials.certificates import make_certificate, pin_of, pin_of_file
 from garlicfarm.errors import ConfigError, StorageError
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garlicfarm.errors import ConfigError
-from garlicfarm.provision import pinned
+from garlicfarm.setup.provision import pinned
 from garlicfarm.transport import Endpoint
 
 PRINTABLE = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -11,8 +11,8 @@ import trio
 
 from garlicfarm.errors import ConfigError, TransportError, UnreachableError
 from garlicfarm.http.digest import DigestVerifier, Verified, ha1
+from garlicfarm.lab.processes import free_ports
 from garlicfarm.plugins import make_transport
-from garlicfarm.testing.processes import free_ports
 from garlicfarm.transport import Endpoint, Peer, Transport
 from tests.transports.connect_proxy import B32, ESTABLISHED, NO_LEASESET, ConnectProxy, connect_proxy, page
 
@@ -332,7 +332,7 @@ async def test_handler_that_returns_while_the_far_end_is_stuck_is_soon_gone(
             await far.send_all(bytes(1000))
             await trio.sleep(0.01)
 
-    monkeypatch.setattr("garlicfarm.tcp.CLOSE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("garlicfarm.net.tcp.CLOSE_TIMEOUT_S", 0.1)
     transport = make_transport("i2p", {}, tmp_path)
     bound = await nursery.start(partial(transport.serve, Endpoint("i2p", "127.0.0.1", 0), leave))
     with trio.fail_after(5):

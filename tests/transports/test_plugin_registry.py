@@ -23,8 +23,8 @@ from garlicfarm.plugins import (
     make_transport,
 )
 from garlicfarm.router import Router
-from garlicfarm.testing.simulated_router import SimulatedRouter
 from garlicfarm.transport import Transport
+from garlicfarm_plugin_simulated import SimulatedRouter
 from garlicfarm_transport_ssl import SslTransport
 
 GROUP = "garlicfarm.examples"

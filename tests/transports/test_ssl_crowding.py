@@ -15,9 +15,9 @@ import pytest
 import trio
 
 import garlicfarm_transport_ssl
-from garlicfarm.admission import Admission
-from garlicfarm.certificates import make_certificate
+from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.errors import TransportError
+from garlicfarm.net.admission import Admission
 from garlicfarm.transport import Endpoint, Peer, Place
 from garlicfarm_transport_ssl import SslConfig, SslTransport
 
@@ -137,8 +137,8 @@ async def test_silent_clients_of_many_addresses_keep_nobody_out(tmp_path: Path) 
 async def test_handshakes_beyond_the_rate_of_their_address_cost_no_tls_and_silence_takes_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("garlicfarm.admission.BURST", 3)
-    monkeypatch.setattr("garlicfarm.admission.PER_SECOND", 0.0)
+    monkeypatch.setattr("garlicfarm.net.admission.BURST", 3)
+    monkeypatch.setattr("garlicfarm.net.admission.PER_SECOND", 0.0)
     transport = Counting(tmp_path)
     admission = transport.limited()
     async with serving(transport) as bound, AsyncExitStack() as stack:

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from garlicfarm.certificates import make_certificate, pin_of_file
+from garlicfarm.credentials.certificates import make_certificate, pin_of_file
 from garlicfarm.errors import ConfigError, TransportError, UnreachableError
 from garlicfarm.transport import Endpoint, Peer, Transport
 from garlicfarm_transport_ssl import SslConfig, SslTransport

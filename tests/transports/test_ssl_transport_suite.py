@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 import trio
 
-from garlicfarm.certificates import make_certificate
+from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.errors import TransportError, UnreachableError
 from garlicfarm.testing.transport_suite import TransportSuite
 from garlicfarm.transport import Endpoint, Peer

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, WebSocketRequest, serve_websocket, wrap_client_stream
 
-from garlicfarm.certificates import make_certificate
+from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.plugins import make_transport
 from garlicfarm.transport import Endpoint, Peer
 

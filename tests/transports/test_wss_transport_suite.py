@@ -12,8 +12,8 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, Request
 
 from garlicfarm.errors import ConfigError, TransportError
+from garlicfarm.lab.processes import free_ports
 from garlicfarm.plugins import make_transport
-from garlicfarm.testing.processes import free_ports
 from garlicfarm.testing.transport_suite import TransportSuite
 from garlicfarm.transport import Endpoint, Peer, Transport
 from garlicfarm_transport_wss import WebSocketStream

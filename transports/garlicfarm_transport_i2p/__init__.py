@@ -20,10 +20,10 @@ import h11
 import msgspec
 import trio
 
+from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.errors import ConfigError, RemoteProtocolError, TransportError, UnreachableError
 from garlicfarm.http.digest import ChallengeCache
-from garlicfarm.identity import read_private_file
-from garlicfarm.tcp import check_loopback, serve_tcp
+from garlicfarm.net.tcp import check_loopback, serve_tcp
 from garlicfarm.transport import Endpoint, Peer, Transport
 
 __all__ = ["I2PConfig", "I2PTransport"]

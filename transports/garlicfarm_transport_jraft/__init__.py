@@ -9,7 +9,7 @@ import msgspec
 import trio
 
 from garlicfarm.errors import UnreachableError
-from garlicfarm.tcp import serve_tcp
+from garlicfarm.net.tcp import serve_tcp
 from garlicfarm.transport import Endpoint, Peer, Transport
 
 __all__ = ["JRaftConfig", "JRaftTransport"]

@@ -19,9 +19,9 @@ from typing import NoReturn
 import msgspec
 import trio
 
-from garlicfarm.certificates import pin_of, pin_of_file
+from garlicfarm.credentials.certificates import pin_of, pin_of_file
 from garlicfarm.errors import ConfigError, TransportError, UnreachableError
-from garlicfarm.tcp import server_tls
+from garlicfarm.net.tcp import server_tls
 from garlicfarm.transport import Endpoint, Peer, Place, Transport
 
 __all__ = ["SslConfig", "SslTransport"]

@@ -20,9 +20,9 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, Event, RejectConnection, Request
 from wsproto.utilities import ProtocolError
 
-from garlicfarm.certificates import pin_of
+from garlicfarm.credentials.certificates import pin_of
 from garlicfarm.errors import ConfigError, TransportError, UnreachableError
-from garlicfarm.tcp import check_loopback, serve_tcp
+from garlicfarm.net.tcp import check_loopback, serve_tcp
 from garlicfarm.transport import Endpoint, Peer, Transport
 from garlicfarm_transport_wss._stream import WebSocketStream
 

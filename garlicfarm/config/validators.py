@@ -1,0 +1,116 @@
+"""The forms of values that types and ranges cannot describe, and the rules between tables."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from garlicfarm.errors import ConfigError
+from garlicfarm.publishing.i2p_base64 import decode_destination
+from garlicfarm.transport import Endpoint
+
+__all__ = [
+    "is_admin_url",
+    "is_destination",
+    "is_dial_url",
+    "is_listen_url",
+    "is_plugin_table",
+    "parse_toml",
+    "problems_between_tables",
+]
+
+
+MAX_DEPTH = 32
+"""Of tables and lists in a document: ours need five, and a plugin's table some more."""
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """What a TOML document says. Raises `ValueError`: it is none, or nested deeper than `MAX_DEPTH`."""
+    too_deep = ValueError(f"nested more than {MAX_DEPTH} deep")
+    try:
+        document = tomllib.loads(text)
+    except RecursionError:
+        raise too_deep from None
+    level: list[Any] = [document]
+    for _ in range(MAX_DEPTH + 1):
+        children = (child for each in level for child in (each.values() if isinstance(each, dict) else each))
+        level = [child for child in children if isinstance(child, dict | list)]
+        if not level:
+            return document
+    raise too_deep
+
+
+def is_listen_url(text: str) -> bool:
+    """Whether a listener can be told to bind to it; port 0 lets the system choose."""
+    return _endpoint(text) is not None
+
+
+def is_dial_url(text: str) -> bool:
+    """Whether others could dial it: a possible name or an address, not a wildcard, and a port."""
+    endpoint = _endpoint(text)
+    if endpoint is None or endpoint.port == 0 or endpoint.host in ("0.0.0.0", "::"):
+        return False
+    try:
+        endpoint.host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
+
+
+def is_admin_url(text: str) -> bool:
+    """Whether it is an HTTPS URL of host and port alone."""
+    try:
+        url = urlsplit(text)
+        host_and_port = bool(url.hostname) and url.port is not None
+    except ValueError:
+        return False
+    bare = url.path in ("", "/") and not (url.query or url.fragment or url.username)
+    return url.scheme == "https" and host_and_port and bare
+
+
+def is_destination(text: str) -> bool:
+    """Whether it is a destination in I2P base64."""
+    try:
+        decode_destination(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_plugin_table(table: dict[str, Any]) -> bool:
+    """Whether a router table names its plugin; a table that is not there does not have to."""
+    return not table or (isinstance(table.get("plugin"), str) and table["plugin"] != "")
+
+
+def problems_between_tables(raw: dict[str, Any]) -> Iterator[str]:
+    """What is wrong between tables of the raw document, a sentence each. What has the wrong type is
+    passed over here: it was reported already."""
+    names = [farm.get("name") for farm in _tables(raw, "farm")]
+    for key in ("listener", "farm"):
+        if raw.get(key, []) == []:
+            yield f"{key}: missing; at least one table [[{key}]] is needed"
+    for index, name in enumerate(names):
+        if name is not None and name in names[:index]:
+            yield f"farm[{index}].name: {name!r} is taken by farm[{names.index(name)}]"
+    for index, listener in enumerate(_tables(raw, "listener")):
+        farms = listener.get("farms")
+        for name in farms if isinstance(farms, list) else ():
+            if isinstance(name, str) and name not in names:
+                known = ", ".join(str(known) for known in names)
+                yield f"listener[{index}].farms: there is no farm {name!r}; it must be one of {known}"
+
+
+def _endpoint(text: str) -> Endpoint | None:
+    try:
+        return Endpoint.parse(text)
+    except ConfigError:
+        return None
+
+
+def _tables(raw: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    tables = raw.get(key)
+    return [
+        table if isinstance(table, dict) else {} for table in (tables if isinstance(tables, list) else ())
+    ]

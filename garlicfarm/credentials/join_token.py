@@ -1,0 +1,74 @@
+"""Join tokens (D12): what a new member has to know of a farm, as one line of base64url.
+
+A token holds the farm's secret, so whoever reads it can pose as any member. It expires, which the program
+that joins checks; only rotating the farm's secret takes it back.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from garlicfarm.config.model import ApplicationName, DialUrl, Name, NodeId, Preset
+from garlicfarm.errors import AuthError, ConfigError
+
+__all__ = ["JoinToken", "check_expiry", "decode_token", "encode_token"]
+
+_LAST_DATE_S = 253_402_300_799  # of the year 9999
+_EXAMPLE = "it is one line that `garlicfarm member token` printed"
+
+
+class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
+    """``id`` is the new member's. ``endpoints``: id → endpoint of the members when the token was made.
+    ``expires_s``: seconds since the epoch. ``preset``, ``raft``, ``retention`` and ``master`` are what all
+    members' configurations have in common, as in `garlicfarm.setup.provision.FarmPlan`."""
+
+    farm: Name
+    farm_id: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    farm_secret: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+    application: ApplicationName
+    algorithm: int
+    id: NodeId
+    endpoints: Annotated[Mapping[NodeId, DialUrl], msgspec.Meta(min_length=1)]
+    expires_s: Annotated[int, msgspec.Meta(ge=0, le=_LAST_DATE_S)]
+    preset: Preset = "clearnet"
+    raft: Mapping[str, Any] = {}
+    retention: Mapping[str, Any] = {}
+    master: str = ""
+
+    def __repr__(self) -> str:
+        return f"JoinToken(farm={self.farm!r}, id={self.id})"  # no secret in a traceback
+
+
+def encode_token(token: JoinToken) -> str:
+    """The token as one line, without padding or line end."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(token)).rstrip(b"=").decode()
+
+
+def decode_token(text: str) -> JoinToken:
+    """The reverse of `encode_token`; blanks around it do not matter.
+
+    Raises `ConfigError`: it is something else, of which the message says nothing more.
+    """
+    line = text.strip()
+    try:
+        data = base64.b64decode(line + "=" * (-len(line) % 4), altchars=b"-_", validate=True)
+        return msgspec.json.decode(data, type=JoinToken)
+    except (binascii.Error, ValueError, RecursionError):
+        # msgspec's errors and those of UTF-8 are ValueErrors. Not chained: they may quote the secret.
+        raise ConfigError([f"this is no join token, or not the whole of one; {_EXAMPLE}"]) from None
+
+
+def check_expiry(token: JoinToken, now_s: float) -> None:
+    """Raises `AuthError`: the token has expired. ``now_s``: seconds since the epoch."""
+    if now_s >= token.expires_s:
+        when = datetime.fromtimestamp(token.expires_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        raise AuthError(
+            f"the join token expired at {when}; make another with `garlicfarm member token` on a member's "
+            "machine, or set this machine's clock"
+        )

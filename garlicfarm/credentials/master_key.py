@@ -1,0 +1,52 @@
+"""The private key of a master destination, in a file of mode 0600.
+
+One line of I2P base64 of the bytes that I2P's own private key files hold::
+
+    destination 391 | private encryption key 256 (unused, zero) | Ed25519 seed 32
+
+Source: I2P common structures, "Destination", "KeyCertificate"; i2pd and Java I2P private key files.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from garlicfarm.credentials.private_files import read_private_file, write_private_file
+from garlicfarm.errors import ConfigError
+from garlicfarm.publishing import i2p_base64
+
+__all__ = ["mint_master_key", "read_master_key"]
+
+_CERTIFICATE = bytes.fromhex("05000400070000")  # key certificate: signing type 7 (Ed25519), crypto type 0
+
+
+def mint_master_key(path: Path) -> str:
+    """Make a new master destination and write its key to ``path``; returns the destination in base64.
+
+    Raises `ConfigError`: ``path`` exists or cannot be written.
+    """
+    seed = secrets.token_bytes(32)
+    public = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+    destination = secrets.token_bytes(256 + 96) + public + _CERTIFICATE
+    write_private_file(path, f"{i2p_base64.encode(destination + bytes(256) + seed)}\n".encode())
+    return i2p_base64.encode(destination)
+
+
+def read_master_key(path: Path, destination: str) -> bytes:
+    """The 32-byte Ed25519 seed of the master destination ``destination`` (I2P base64).
+
+    Raises `ConfigError`: missing, readable by others, no key file, or the key of another destination.
+    """
+    text = read_private_file(path).strip()
+    try:
+        key = i2p_base64.decode(text)
+        binary = i2p_base64.decode_destination(destination)
+    except ValueError as error:
+        raise ConfigError([f"{path} does not hold a private key in I2P base64"]) from error
+    seed = key[len(binary) + 256 :]
+    if len(seed) != 32 or not key.startswith(binary):
+        raise ConfigError([f"{path} does not hold the key of meta.destination"])
+    return seed

@@ -1,0 +1,190 @@
+"""The users of a node: operators and clients, with roles, in the file ``data/users``.
+
+JSON lines, one user each, mode 0600: name, role, one HA1 per algorithm; never a password. HA1s depend
+on the realm, which is one constant (`garlicfarm.http.digest.REALM`), so that the same users serve the
+admin API and the farm listener.
+
+A running node sees every change at the next request: the file is read again when its identity on disk
+has changed. Writers replace it as a whole and take turns. A `Login` tells what became of its user since.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, get_args
+
+import msgspec
+
+from garlicfarm.credentials.private_files import read_private_file, sync_directory
+from garlicfarm.errors import ConfigError
+from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
+
+__all__ = ["LOCAL_USER", "Login", "Role", "User", "UserStore", "is_name"]
+
+LOCAL_USER = "local"
+"""Who is logged in by the password that a node made for the commands of its own machine."""
+
+Role = Literal["reader", "poster", "admin"]
+"""What a user may do; each role includes those before it."""
+
+_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+
+
+def is_name(text: str) -> bool:
+    """Whether a user, or a member, can have this name."""
+    return _NAME.fullmatch(text) is not None
+
+
+class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of the file."""
+
+    name: str
+    role: Role
+    ha1: dict[str, str]
+
+
+class UserStore:
+    """The users in one file. A missing file holds no users.
+
+    :raises ConfigError: the file is damaged, or others can read it; also from every method, should it
+        become so later. Nobody is let in, and nothing is overwritten, until that is repaired.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._identity: tuple[int, int, int] | None = None
+        self._users: dict[str, User] = {}
+        self._refresh()
+
+    def lookup(self, name: str) -> Mapping[str, Sequence[str]]:
+        """A user's HA1s by algorithm, for a `DigestVerifier`; empty if there is no such user."""
+        user = self.find(name)
+        return {} if user is None else {algorithm: (value,) for algorithm, value in user.ha1.items()}
+
+    def role(self, name: str) -> Role | None:
+        """A user's role; None if there is no such user (any more)."""
+        user = self.find(name)
+        return None if user is None else user.role
+
+    def login(self, name: str) -> Login | None:
+        """A login of this user, as of now; None if there is no such user."""
+        user = self.find(name)
+        return None if user is None else Login(self, user)
+
+    def find(self, name: str) -> User | None:
+        """A user, as of now; None if there is no such user."""
+        self._refresh()
+        return self._users.get(name)
+
+    def list(self) -> list[tuple[str, Role]]:
+        """Names and roles, by name."""
+        self._refresh()
+        return sorted((user.name, user.role) for user in self._users.values())
+
+    def add(self, name: str, role: Role, password: str) -> None:
+        """Add a user, or give an existing one a new role and password.
+
+        :param name: 1 to 64 of ``A-Za-z0-9._@-``, not digits only: those are members (D10).
+        :param password: not empty; only its HA1s are kept.
+        :raises ConfigError: name, role or password is not usable, or the file cannot be written.
+        """
+        if not is_name(name):
+            raise ConfigError([f"user name {name!r}: it must be 1 to 64 of A-Z a-z 0-9 . _ @ -"])
+        if name.isdigit():
+            raise ConfigError([f"user name {name!r}: names of digits only are members' ids"])
+        if role not in get_args(Role):
+            raise ConfigError([f"role {role!r}: it must be reader, poster or admin"])
+        if not password:
+            raise ConfigError([f"the password of user {name!r} must not be empty"])
+        user = User(name, role, {a: ha1(a, name, REALM, password) for a in ALGORITHMS})
+        self._change(lambda users: users.update({name: user}))
+
+    def remove(self, name: str) -> None:
+        """Remove a user; the next request is refused, and a running node closes the user's connections.
+
+        :raises ConfigError: there is no such user, or the file cannot be written.
+        """
+
+        def forget(users: dict[str, User]) -> None:
+            if users.pop(name, None) is None:
+                raise ConfigError([f"there is no user {name!r} in {self._path}"])
+
+        self._change(forget)
+
+    def _refresh(self) -> None:
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            self._identity, self._users = None, {}
+            return
+        except OSError as error:
+            raise ConfigError([f"{self._path} cannot be read: {error.strerror}"]) from error
+        identity = (found.st_ino, found.st_mtime_ns, found.st_size)
+        if identity != self._identity:
+            self._users = self._parse(read_private_file(self._path))
+            self._identity = identity
+
+    def _parse(self, text: str) -> dict[str, User]:
+        users: dict[str, User] = {}
+        for number, line in enumerate(text.splitlines(), start=1):
+            try:
+                user = msgspec.json.decode(line, type=User)
+            except msgspec.MsgspecError as error:
+                raise ConfigError([f"{self._path}, line {number}: {error}"]) from error
+            if user.name in users or user.name.isdigit():
+                raise ConfigError([f"{self._path}, line {number}: user {user.name!r} twice, or a number"])
+            users[user.name] = user
+        return users
+
+    def _change(self, change: Callable[[dict[str, User]], object]) -> None:
+        """Read, change and replace the file as a whole, one writer at a time."""
+        try:
+            with self._turn():
+                self._refresh()
+                users = dict(self._users)
+                change(users)
+                new = self._path.with_name(self._path.name + ".new")
+                new.unlink(missing_ok=True)  # left by a crash
+                with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                    file.writelines(msgspec.json.encode(user) + b"\n" for user in users.values())
+                    file.flush()
+                    os.fsync(file.fileno())
+                new.replace(self._path)
+                sync_directory(self._path.parent)
+        except OSError as error:
+            raise ConfigError([f"{self._path} cannot be written: {error.strerror}"]) from error
+        self._refresh()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Hold the directory's flock: two ``garlicfarm user add`` at once both count."""
+        descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+class Login:
+    """The login of one user, on a connection that goes on."""
+
+    def __init__(self, users: UserStore, user: User) -> None:
+        self.name = user.name
+        self._users = users
+        self._ha1 = user.ha1
+
+    @property
+    def role(self) -> Role | None:
+        """The user's role now. None: the login is no longer valid, since the user was removed or has another
+        password, or the users file is damaged."""
+        try:
+            user = self._users.find(self.name)
+        except ConfigError:
+            return None
+        return None if user is None or user.ha1 != self._ha1 else user.role

@@ -1,0 +1,1 @@
+"""Whole farms on one machine: node processes, and private networks of real routers."""

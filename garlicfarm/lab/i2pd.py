@@ -1,0 +1,416 @@
+"""Real i2pd routers on a network of their own, for tests and for the lab.
+
+The routers run in the network namespace of the calling process, which must have no interface but
+``lo``: no packet can leave, whatever a router tries. Without such a namespace everything here refuses
+to start; `reexec_in_private_network` makes one (no root needed). Or each router has one to itself, and
+between them are wires that fail as they are told (`tun_network`), which lead nowhere else either.
+
+Addresses are 198.18.0.11 and up, or those of the hosts, from the range for benchmarks (RFC 2544): i2pd
+before 2.51.0 drops peers at 127.0.0.0/8 and at private addresses whatever its configuration says. Each
+router has its own address and data directory, knows the others from files (no reseeding), and answers
+I2PControl.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import trio
+
+from garlicfarm.credentials.certificates import make_certificate, pin_of_file
+from garlicfarm.errors import ConfigError, RouterError
+from garlicfarm.lab import tun_network
+from garlicfarm.setup.i2p_tunnel import Tunnel, b32_address
+
+__all__ = [
+    "CERTIFICATE",
+    "I2pdRouter",
+    "check_programs",
+    "i2pd_network",
+    "i2pd_restarted",
+    "in_private_network",
+    "leaf_of",
+    "make_i2pd",
+    "reexec_in_private_network",
+]
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 5.0
+CONTROL_PORT = 7650
+CERTIFICATE = "i2pcontrol.crt.pem"
+PACKAGES = {"i2pd": "i2pd", "ip": "iproute2", "unshare": "util-linux", "setpriv": "util-linux"}
+
+# reservedrange works in the file only; no reseed URLs, no address book, no UPnP, no NTP: silence.
+CONFIGURATION = """\
+log = file
+logfile = {data_dir}/i2pd.log
+loglevel = warn
+daemon = false
+host = {address}
+address4 = {address}
+port = 12345
+ipv4 = true
+ipv6 = false
+nat = false
+netid = 99
+reservedrange = false
+floodfill = true
+bandwidth = {bandwidth_kb}
+share = 100
+[ntcp2]
+enabled = true
+published = true
+[ssu2]
+enabled = {ssu2}
+published = {ssu2}
+[i2pcontrol]
+enabled = true
+address = {address}
+port = {control_port}
+password = {password}
+[http]
+enabled = false
+[httpproxy]
+enabled = {proxy}
+address = 127.0.0.1
+port = {proxy_port}
+inbound.length = {hops}
+outbound.length = {hops}
+inbound.quantity = 2
+outbound.quantity = 2
+[socksproxy]
+enabled = false
+[sam]
+enabled = false
+[upnp]
+enabled = false
+[nettime]
+enabled = false
+[addressbook]
+enabled = false
+[reseed]
+threshold = 0
+urls =
+yggurls =
+[exploratory]
+inbound.length = {hops}
+outbound.length = {hops}
+inbound.quantity = 2
+outbound.quantity = 2
+[persist]
+profiles = false
+"""
+
+# The leaf that a farm lists. Nothing has to listen behind it for its tunnels to be built.
+TUNNEL = """\
+[leaf]
+type = server
+host = {address}
+port = 9000
+keys = leaf.dat
+inbound.quantity = 3
+outbound.quantity = 3
+"""
+LENGTHS = """\
+inbound.length = {hops}
+outbound.length = {hops}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class I2pdRouter:
+    """One running i2pd: where its I2PControl answers, and what its configuration file says."""
+
+    address: str
+    url: str
+    password_file: Path
+    pin: str
+    pid: int
+    data_dir: Path
+    bandwidth_kb: int
+    """Configured bandwidth, KiB/s, the same each way."""
+    leaf: bytes
+    """The destination of a server tunnel, in binary form."""
+    proxy: str
+    """The URL of its HTTP proxy, "" if it has none."""
+    address_of_tunnel: str
+    """The b32 address of the tunnel that it was given, "" if it was given none."""
+    place: str
+    """The file of its network namespace, "" if that is this process's."""
+
+
+def check_programs() -> None:
+    """Raises `ConfigError`, naming the Debian packages, if a program is missing here."""
+    missing = [name for name in PACKAGES if shutil.which(name) is None]
+    if missing:
+        packages = " ".join(sorted({PACKAGES[name] for name in missing}))
+        raise ConfigError(
+            [f"{', '.join(missing)} not found: as root, make debs, or apt-get install {packages}"]
+        )
+
+
+def in_private_network() -> bool:
+    """Whether ``lo`` is the only network interface of this process."""
+    return [name for _, name in socket.if_nameindex()] == ["lo"]
+
+
+def reexec_in_private_network(argv: Sequence[str]) -> NoReturn:
+    """Replace this process by ``argv``, run in a user and network namespace of its own.
+
+    Raises `ConfigError` if programs are missing. Where the system forbids user namespaces, ``unshare``
+    says so on stderr and exits with 1.
+    """
+    check_programs()
+    os.execvp("unshare", ["unshare", "--map-root-user", "--net", *argv])
+
+
+@asynccontextmanager
+async def i2pd_network(
+    base_dir: Path,
+    count: int,
+    tunnels: Sequence[Tunnel] = (),
+    wires: tun_network.Network | None = None,
+    *,
+    ssu2: bool = True,
+) -> AsyncIterator[list[I2pdRouter]]:
+    """Run ``count`` (1 … 200) i2pd routers that know each other, below ``base_dir``.
+
+    ``tunnels``: one more server tunnel for each of the first routers, which then have an HTTP proxy too.
+    Where that is all of them, tunnels are of no hops; else of one, for which it takes five routers.
+    ``wires``: the first router runs on their host 1, and so on; what talks to its proxy has to be there.
+    ``ssu2`` False: they talk over TCP alone. (Over UDP, i2pd learns of a longer round trip from packets that
+    it has not resent yet, so not of one that grew to the double; and it has 5 s for the 2½ of connecting.)
+    Yields them once every I2PControl listens; tunnels come about in the seconds after.
+    On the way out, and when cancelled, every router is ended; they also end if this process is killed.
+
+    Raises `ConfigError` outside a private network or where programs are missing; `RouterError` if a
+    router ends or does not listen within 60 s.
+    """
+    check_programs()
+    places = [await wires.place(i + 1) for i in range(count)] if wires else []
+    if not places:
+        if not in_private_network():
+            raise ConfigError(
+                [
+                    "i2pd would reach the public network from here: use reexec_in_private_network, "
+                    "or unshare -rn"
+                ]
+            )
+        _ip("link", "set", "lo", "up")
+        for i in range(count):
+            _ip("address", "replace", f"{_address(i)}/32", "dev", "lo")
+    addresses = [tun_network.address(i + 1) if wires else _address(i) for i in range(count)]
+    data_dirs = await make_i2pd(base_dir, addresses, tunnels, places, ssu2=ssu2)
+    async with _running(data_dirs, places) as processes:
+        await _wait_for(processes, lambda i: _listens(addresses[i]))
+        yield [
+            I2pdRouter(
+                address=addresses[i],
+                url=f"https://{addresses[i]}:{CONTROL_PORT}",
+                password_file=data_dir / "i2pcontrol.password",
+                pin=pin_of_file(data_dir / CERTIFICATE),
+                pid=processes[i].pid,
+                data_dir=data_dir,
+                bandwidth_kb=_bandwidth_kb(i),
+                leaf=leaf_of(data_dir),
+                proxy=f"http://127.0.0.1:{_proxy_port(i)}" if i < len(tunnels) else "",
+                address_of_tunnel=b32_address(data_dir / tunnels[i].keys) if i < len(tunnels) else "",
+                place=places[i] if places else "",
+            )
+            for i, data_dir in enumerate(data_dirs)
+        ]
+
+
+async def make_i2pd(
+    base_dir: Path,
+    addresses: Sequence[str],
+    tunnels: Sequence[Tunnel] = (),
+    places: Sequence[str] = (),
+    *,
+    ssu2: bool = True,
+) -> list[Path]:
+    """Make the data directories of routers that know each other, as `i2pd_network` runs them.
+
+    The certificate of each one's I2PControl is in `CERTIFICATE`. Nobody needs to have the addresses yet.
+    Raises `RouterError` if a router makes no keys within 60 s.
+    """
+    hops = int(len(tunnels) < len(addresses))
+    data_dirs = [
+        _configure(
+            base_dir / f"i2pd{i + 1}", address, i, tunnels[i] if i < len(tunnels) else None, hops, ssu2
+        )
+        for i, address in enumerate(addresses)
+    ]
+    # The first start makes the router's keys; only then can each be told of the others.
+    async with _running(data_dirs, places, "--i2pcontrol.enabled=0") as processes:
+        await _wait_for(
+            processes, lambda i: _has_keys(data_dirs[i], [each.keys for each in tunnels[i : i + 1]])
+        )
+    for data_dir in data_dirs:
+        # Where there is none, i2pd makes an RSA key of 4096 bits, which on a busy machine takes a minute.
+        make_certificate(data_dir / CERTIFICATE, data_dir / "i2pcontrol.key.pem", "127.0.0.1")
+        for other in data_dirs:
+            if other is not data_dir:
+                _introduce(data_dir, (other / "router.info").read_bytes())
+    return data_dirs
+
+
+@asynccontextmanager
+async def i2pd_restarted(router: I2pdRouter, *options: str) -> AsyncIterator[None]:
+    """Run a router of `i2pd_network` again after its process was ended, with its data directory.
+
+    ``options`` are i2pd's own and outdo its configuration file, as ``--i2pcontrol.address=127.0.0.1``.
+    It is not waited for: I2PControl answers a little later. On the way out it is ended as there.
+    """
+    async with _running([router.data_dir], [router.place] if router.place else [], *options):
+        yield
+
+
+@asynccontextmanager
+async def _running(
+    data_dirs: Sequence[Path], places: Sequence[str], *options: str
+) -> AsyncIterator[list[subprocess.Popen[bytes]]]:
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for i, data_dir in enumerate(data_dirs):
+            into = ["nsenter", f"--net={places[i]}"] if places else []
+            processes.append(_start(into, data_dir, options))
+        yield processes
+    finally:
+        with trio.CancelScope(shield=True):
+            await _end(processes)
+
+
+def _start(into: Sequence[str], data_dir: Path, options: Sequence[str]) -> subprocess.Popen[bytes]:
+    # Not trio's open_process: its worker thread would be the parent whose death counts.
+    with (data_dir / "output").open("ab") as output:
+        return subprocess.Popen(
+            [*into, "setpriv", "--pdeathsig", "KILL", "i2pd", *_arguments(data_dir), *options],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+
+
+async def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.send_signal(signal.SIGTERM)  # SIGINT would be a graceful shutdown of minutes
+    for process in processes:
+        try:
+            await trio.to_thread.run_sync(process.wait, STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+async def _wait_for(processes: Sequence[subprocess.Popen[bytes]], ready: Callable[[int], bool]) -> None:
+    with trio.move_on_after(START_TIMEOUT_S):
+        for i, process in enumerate(processes):
+            while not await trio.to_thread.run_sync(ready, i, abandon_on_cancel=True):  # it connects
+                if process.poll() is not None:
+                    raise RouterError(
+                        f"i2pd {i + 1} ended with status {process.returncode}; "
+                        "the reason is in the files output and i2pd.log of its data directory"
+                    )
+                await trio.sleep(0.05)
+        return
+    raise RouterError(f"i2pd was not ready within {START_TIMEOUT_S:.0f} s")
+
+
+def _address(i: int) -> str:
+    return f"198.18.0.{11 + i}"
+
+
+def _bandwidth_kb(i: int) -> int:
+    return 4096 + 512 * i
+
+
+def _proxy_port(i: int) -> int:
+    return 4444 + i
+
+
+def _configure(data_dir: Path, address: str, i: int, tunnel: Tunnel | None, hops: int, ssu2: bool) -> Path:
+    data_dir.mkdir(mode=0o700, parents=True)
+    password = secrets.token_hex(16)
+    lengths = LENGTHS.format(hops=hops)
+    _write_secret(data_dir / "i2pcontrol.password", password + "\n")
+    _write_secret(
+        data_dir / "i2pd.conf",
+        CONFIGURATION.format(
+            data_dir=data_dir,
+            address=address,
+            ssu2=str(ssu2).lower(),
+            bandwidth_kb=_bandwidth_kb(i),
+            control_port=CONTROL_PORT,
+            password=password,
+            proxy="false" if tunnel is None else "true",
+            proxy_port=_proxy_port(i),
+            hops=hops,
+        ),
+    )
+    farm = "" if tunnel is None else tunnel.i2pd() + lengths
+    (data_dir / "tunnels.conf").write_text(TUNNEL.format(address=address) + lengths + farm)
+    for folder in ("tunnels.d", "certs"):
+        (data_dir / folder).mkdir()
+    return data_dir
+
+
+def _arguments(data_dir: Path) -> list[str]:
+    return [
+        f"--datadir={data_dir}",
+        f"--conf={data_dir / 'i2pd.conf'}",
+        f"--tunconf={data_dir / 'tunnels.conf'}",
+        f"--tunnelsdir={data_dir / 'tunnels.d'}",
+        f"--certsdir={data_dir / 'certs'}",
+    ]
+
+
+def _write_secret(path: Path, text: str) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def _introduce(data_dir: Path, router_info: bytes) -> None:
+    """Put a RouterInfo where i2pd looks for it: named by the hash of the identity it begins with."""
+    name = b64encode(hashlib.sha256(_identity(router_info)).digest(), altchars=b"-~").decode()
+    folder = data_dir / "netDb" / f"r{name[0]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"routerInfo-{name}.dat").write_bytes(router_info)
+
+
+def _identity(data: bytes) -> bytes:
+    """The identity or destination that ``data`` begins with."""
+    return data[: 387 + int.from_bytes(data[385:387], "big")]
+
+
+def leaf_of(data_dir: Path) -> bytes:
+    """The destination of a router's tunnel ``leaf``, in binary form."""
+    return _identity((data_dir / "leaf.dat").read_bytes())
+
+
+def _has_keys(data_dir: Path, more: Sequence[str]) -> bool:
+    return all((data_dir / name).exists() for name in ("router.info", "leaf.dat", *more))
+
+
+def _listens(address: str) -> bool:
+    try:
+        socket.create_connection((address, CONTROL_PORT), 1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)

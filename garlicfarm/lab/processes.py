@@ -1,0 +1,233 @@
+"""A farm of real processes on this machine: own data directories, TLS on loopback, real fsyncs.
+
+The lab, the crash test and the benchmarks run on it. Processes are children of this one and end with
+it; what they write to stderr goes to ``node.log`` beside their configuration.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from subprocess import DEVNULL, STDOUT
+from types import MappingProxyType
+from typing import BinaryIO
+
+import trio
+
+from garlicfarm.client import AdminClient
+from garlicfarm.credentials.certificates import pin_of_file
+from garlicfarm.credentials.private_files import read_private_file
+from garlicfarm.errors import UnreachableError
+from garlicfarm.setup.provision import LOCAL_USER, FarmPlan, MadeFarm, MemberPlan, create_farm
+
+__all__ = ["FAST", "NodeProcess", "ProcessFarm", "free_ports", "process_farm", "terminate"]
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+"""Time in which a process can run: how long it waits for a processor of a busy machine does not count."""
+
+FAST: Mapping[str, float] = {
+    "election_timeout_min_s": 1.0,
+    "election_timeout_max_s": 2.0,
+    "heartbeat_s": 0.3,
+    "rpc_timeout_s": 2.0,
+}
+"""``[farm.raft]`` for members that share a machine: seconds to a new leader where the preset takes more."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on, outside the range that the kernel deals out itself."""
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.SystemRandom().randint(15000, 31999)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in ports:
+                ports.append(port)
+    return ports
+
+
+class NodeProcess:
+    """One node: ``directory`` holds its configuration, data and ``node.log``; ``process`` is None while
+    it is down."""
+
+    def __init__(self, node_id: int, directory: Path) -> None:
+        self.id = node_id
+        self.directory = directory
+        self.process: trio.Process | None = None
+        self._log_from = 0
+
+    def open_log(self) -> BinaryIO:
+        """What the next process of this node writes to."""
+        log = self.log_file.open("ab")
+        self._log_from = log.tell()
+        return log
+
+    @property
+    def log_file(self) -> Path:
+        return self.directory / "node.log"
+
+    @property
+    def url(self) -> str | None:
+        """The admin URL, None before the node has started."""
+        try:
+            return (self.directory / "data" / "admin.url").read_text().strip()
+        except FileNotFoundError:
+            return None
+
+    def failure(self, what: str) -> UnreachableError:
+        """That this node did ``what``, with the end of what its process wrote."""
+        wrote = self.log_file.read_bytes()[self._log_from :][-2000:].decode(errors="replace")
+        said = f"its log ends:\n{wrote}" if wrote else "it wrote nothing"
+        return UnreachableError(f"node {self.id} {what}", f"in {self.log_file} {said}")
+
+    def client(self) -> AdminClient:
+        """A client as the user ``local``. Raises `UnreachableError` before the node has started."""
+        url = self.url
+        if url is None:
+            raise UnreachableError(f"node {self.id} has not started", f"see {self.log_file}")
+        data = self.directory / "data"
+        password = read_private_file(data / "local.password").strip()
+        return AdminClient(
+            [url], user=LOCAL_USER, password=password, pin=pin_of_file(data / "tls" / "node.crt")
+        )
+
+
+class ProcessFarm:
+    """The processes of one farm; made by `process_farm`."""
+
+    def __init__(
+        self,
+        made: MadeFarm,
+        plan: FarmPlan,
+        command: Sequence[str],
+        places: Mapping[int, str],
+        nursery: trio.Nursery,
+    ) -> None:
+        self.name = plan.name
+        self.farm_id = made.farm_id
+        self.endpoints = {server.id: server.endpoint for server in made.configuration.servers}
+        self.nodes = {node_id: NodeProcess(node_id, path) for node_id, path in made.directories.items()}
+        self._command = command
+        self._places = places
+        self._nursery = nursery
+
+    async def start(self, node_id: int) -> None:
+        """Start a node and wait until it listens. Raises `UnreachableError` with the end of its log if it
+        ends instead, or could run for 30 s and does not."""
+        node = self.nodes[node_id]
+        ready = node.directory / "data" / "admin.url"
+        ready.unlink(missing_ok=True)
+        into = ["nsenter", f"--net={self._places[node_id]}"] if node_id in self._places else []
+        with node.open_log() as log:
+            node.process = await self._nursery.start(
+                partial(
+                    trio.run_process,
+                    [*into, *self._command, "--config", str(node.directory / "garlicfarm.toml")],
+                    stdin=DEVNULL,
+                    stdout=log,
+                    stderr=STDOUT,
+                    check=False,
+                    deliver_cancel=terminate,
+                )
+            )
+        patience = _Patience(node.process, START_TIMEOUT_S)
+        while not ready.exists():
+            if (code := node.process.returncode) is not None:
+                raise node.failure(f"ended with exit code {code} before it listened")
+            if patience.over:
+                raise node.failure(f"does not listen after {START_TIMEOUT_S:g} s in which it could run")
+            await trio.sleep(0.02)
+
+    async def kill(self, node_id: int) -> None:
+        """End a node as a power cut would end the process: SIGKILL."""
+        await self._end(node_id, signal.SIGKILL)
+
+    async def stop(self, node_id: int) -> int:
+        """End a node in order (SIGTERM); its exit code."""
+        return await self._end(node_id, signal.SIGTERM)
+
+    async def _end(self, node_id: int, how: signal.Signals) -> int:
+        node = self.nodes[node_id]
+        process = node.process
+        if process is None:
+            return 0
+        patience = _Patience(process, STOP_TIMEOUT_S)
+        process.send_signal(how)
+        while (code := process.returncode) is None:
+            if patience.over:
+                raise trio.TooSlowError(str(node.failure(f"did not end within {STOP_TIMEOUT_S:g} s")))
+            with trio.move_on_after(1):
+                await process.wait()
+        node.process = None
+        return code
+
+
+class _Patience:
+    """Over once a process could run for ``timeout_s`` since."""
+
+    def __init__(self, process: trio.Process, timeout_s: float) -> None:
+        self._pid = process.pid
+        self._until = trio.current_time() + timeout_s - _kept_waiting_s(self._pid)
+
+    @property
+    def over(self) -> bool:
+        return trio.current_time() - _kept_waiting_s(self._pid) > self._until
+
+
+def _kept_waiting_s(pid: int) -> float:
+    """For how long a process that could run has waited for a processor; 0 where the system does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
+async def terminate(process: trio.Process, timeout_s: float = STOP_TIMEOUT_S) -> None:
+    """End a process: SIGTERM, and SIGKILL if it takes longer than that."""
+    with suppress(ProcessLookupError):
+        process.terminate()
+    with trio.move_on_after(timeout_s):
+        await process.wait()
+        return
+    with suppress(ProcessLookupError):
+        process.kill()
+
+
+@asynccontextmanager
+async def process_farm(
+    directory: Path,
+    members: Mapping[int, MemberPlan] | int,
+    plan: FarmPlan | None = None,
+    *,
+    command: Sequence[str] = (sys.executable, "-m", "garlicfarm", "node", "start"),
+    places: Mapping[int, str] = MappingProxyType({}),
+    start: bool = True,
+) -> AsyncIterator[ProcessFarm]:
+    """A farm in ``directory`` (must not exist) for as long as the block lasts.
+
+    ``members``: a plan for each id, or how many on free ports of loopback. ``command`` runs a node, given
+    ``--config FILE``. ``places``: files of the network namespaces of nodes that do not live in this one.
+    ``start``: start all of them, and wait until they listen.
+    """
+    plan = plan or FarmPlan(raft=FAST)
+    if isinstance(members, int):
+        members = {
+            node_id: MemberPlan(endpoint=f"ssl://127.0.0.1:{port}", admin_url="https://127.0.0.1:0")
+            for node_id, port in enumerate(free_ports(members), 1)
+        }
+    made = await trio.to_thread.run_sync(create_farm, directory, members, plan)
+    async with trio.open_nursery() as nursery:
+        farm = ProcessFarm(made, plan, command, places, nursery)
+        if start:
+            async with trio.open_nursery() as starting:
+                for node_id in farm.nodes:
+                    starting.start_soon(farm.start, node_id)
+        yield farm
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,1 @@
+"""Connections between members, on Trio: TCP, the handshake over a stream, and links."""

@@ -1,0 +1,282 @@
+"""The handshake on Trio streams: `initiate` and `respond` drive `garlicfarm.http.upgrade`.
+
+`respond` is the one place where strangers can cost us something; `Guard` bounds that (D3). What a bad
+peer does ends in `Guard.on_rejected` and a closed stream, never in an exception.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+import trio
+
+from garlicfarm.credentials.login_attempts import LONGEST_DELAY_S, Attempts
+from garlicfarm.errors import TransportError
+from garlicfarm.http.digest import ChallengeCache, Refused, Verified
+from garlicfarm.http.upgrade import Accepted, Gate, Initiator, Rejected, Responder, Verifier
+from garlicfarm.net.admission import Admission
+from garlicfarm.transport import Endpoint, Peer, Place, Stage, Transport
+
+__all__ = ["Established", "Gate", "Guard", "dial_plain", "initiate", "respond", "without_handshake"]
+
+_CHUNK = 4096
+_LINGER_S = 1.0
+_LINGER_BYTES = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Established:
+    """A stream that carries Raft from here on; it belongs to the caller.
+
+    ``user`` is who logged in, "" where nobody had to. ``farm_id`` and ``leader`` are what the peer sent,
+    None if it did not. ``leftover`` are bytes that already arrived and come before whatever the stream still
+    brings.
+    """
+
+    stream: trio.abc.Stream
+    farm: str
+    user: str
+    extensions: frozenset[str]
+    farm_id: bytes | None
+    leader: tuple[int, str] | None
+    leftover: bytes
+
+
+def without_handshake(stream: trio.abc.Stream, farm: str) -> Established:
+    """A stream of a transport that has no handshake: the proposal's messages, and nothing else."""
+    return Established(stream, farm, "", frozenset(), None, None, b"")
+
+
+async def dial_plain(transport: Transport, endpoint: Endpoint, farm: str) -> Established:
+    """Open a stream where there is no handshake.
+
+    :raises TransportError: ``endpoint`` is not on loopback, where alone this may be; or from the transport.
+
+    Cancelled: leaves nothing open.
+    """
+    if not endpoint.is_loopback:
+        wrong = f"{endpoint} is not dialled: {endpoint.scheme} has no handshake"
+        raise TransportError(wrong, "it is for loopback only; elsewhere use a tunnel, or another transport")
+    return without_handshake(await transport.open_stream(endpoint), farm)
+
+
+def _established(stream: trio.abc.Stream, accepted: Accepted) -> Established:
+    return Established(
+        stream=stream,
+        farm=accepted.farm,
+        user=accepted.user,
+        extensions=accepted.extensions,
+        farm_id=accepted.farm_id,
+        leader=accepted.leader,
+        leftover=accepted.leftover,
+    )
+
+
+async def initiate(
+    open_stream: Callable[[], Awaitable[trio.abc.Stream]],
+    *,
+    host: str,
+    farm: str,
+    user: str,
+    password: str,
+    cache: ChallengeCache,
+    farm_id: bytes | None = None,
+    extensions: Mapping[str, str] | None = None,
+    proxied: bool = False,
+) -> Established:
+    """Log in to a farm: one stream with a cached challenge that still holds, else two.
+
+    Arguments are those of `Initiator`; ``proxied``: send a WebSocket's key for the proxy before the server
+    (D4). The deadline is the caller's.
+
+    :returns: the open stream; all others are closed, also when this raises.
+    :raises AuthError: wrong password, or a server that cannot prove that it knows it.
+    :raises RemoteProtocolError: no such farm there, another farm, or not this protocol.
+    :raises TransportError: from ``open_stream``, or the peer went away.
+
+    Cancelled: closes what it opened; the server may or may not have let us in.
+
+    Source: protocol page §3.
+    """
+    initiator = Initiator(
+        host=host,
+        farm=farm,
+        user=user,
+        password=password,
+        cache=cache,
+        farm_id=farm_id,
+        extensions=extensions,
+    )
+    while True:
+        stream = await open_stream()
+        accepted: Accepted | None = None
+        try:
+            key = base64.b64encode(secrets.token_bytes(16)).decode() if proxied else ""
+            await stream.send_all(initiator.request(secrets.token_hex(16), key))
+            verdict = None
+            while verdict is None:
+                data = await stream.receive_some(_CHUNK)
+                if not data:
+                    raise _gone(host)
+                verdict = initiator.receive(bytes(data))
+            if isinstance(verdict, Accepted):
+                accepted = verdict
+                return _established(stream, accepted)
+        except trio.BrokenResourceError as error:
+            raise _gone(host) from error
+        finally:
+            if accepted is None:
+                await trio.aclose_forcefully(stream)
+
+
+def _gone(host: str) -> TransportError:
+    return TransportError(
+        f"{host} closed the connection during the handshake", "it may be busy; try again later"
+    )
+
+
+class Guard:
+    """What strangers may cost one listener (D3): sockets, time, and guesses.
+
+    :param deadline_s: bounds the whole handshake. It starts once the transport's own handshake is done.
+    :param admission: the places of connections that are not logged in; other listeners may share them.
+    :param longest_delay_s: of the answer to a wrong password. A peer that gave it by mistake should hear so
+        before it gives up.
+    :param on_rejected: told once of every connection that is not let in, before it is answered, with
+        a fixed word: those of `Rejected`, or too-soon, busy, timeout, broken. It must not raise.
+        ``challenge`` is the ordinary first half of a login, and ``stale`` costs an honest peer one more
+        stream.
+    """
+
+    def __init__(
+        self,
+        *,
+        deadline_s: float = 10.0,
+        admission: Admission | None = None,
+        longest_delay_s: float = LONGEST_DELAY_S,
+        on_rejected: Callable[[Peer, str], None] = lambda peer, reason: None,
+    ) -> None:
+        self.deadline_s = deadline_s
+        self.admission = Admission() if admission is None else admission
+        self.on_rejected = on_rejected
+        self.attempts = Attempts(longest_delay_s)
+
+    def place(self, peer: Peer) -> AbstractContextManager[Place]:
+        """The place that the transport got for this connection, else one from here on."""
+        if peer.place is not None:
+            return nullcontext(peer.place)
+        return self.admission.admit(peer, lambda peer: self.on_rejected(peer, "busy"))
+
+
+class _Counting:
+    """The verifier of a `Gate` for one connection. Where a delay is running for the name that is tried,
+    ``wait_s`` is what is left of it, and nothing was judged; else it is for how long to hold the answer."""
+
+    def __init__(self, verifier: Verifier, attempts: Attempts, peer: Peer) -> None:
+        self._verifier = verifier
+        self._attempts = attempts
+        self._peer = peer
+        self.is_too_soon = False
+        self.wait_s = 0.0
+
+    def challenges(self, now_s: float, random: bytes, *, stale: bool = False) -> list[str]:
+        return self._verifier.challenges(now_s, random, stale=stale)
+
+    def verify(self, method: str, target: str, authorization: str | None, now_s: float) -> Verified | Refused:
+        verdict, self.wait_s = self._attempts.judge(
+            self._verifier, self._peer, method, target, authorization, now_s
+        )
+        self.is_too_soon = verdict is None
+        return verdict or Refused()
+
+
+async def respond(
+    stream: trio.abc.Stream, gates: Mapping[str, Gate], guard: Guard, peer: Peer
+) -> Established | None:
+    """Take one incoming connection through the handshake, within the guard's limits.
+
+    :returns: None if the peer was not let in: it was answered, ``guard.on_rejected`` was told, and
+        ``stream`` is closed.
+    :raises ConfigError: from a lookup, if the users file broke (the operator's fault).
+
+    Nothing that a peer does raises. Cancelled, or raising: ``stream`` is closed.
+
+    Source: protocol page §3, D3.
+    """
+    established: Established | None = None
+    with guard.place(peer) as place:
+        place.advance(Stage.STREAM)
+        reason = "timeout"  # what is still to be reported
+        try:
+            with trio.move_on_after(guard.deadline_s):
+                verdict, hold_s = await _judge(stream, gates, guard.attempts, peer, place)
+                if isinstance(verdict, Rejected):
+                    reason = ""
+                    guard.on_rejected(peer, verdict.reason)
+                    await _refuse(stream, verdict, hold_s, place)
+                else:
+                    place.leave()
+                    await stream.send_all(verdict.reply)
+                    established, reason = _established(stream, verdict), ""
+        except trio.BrokenResourceError:
+            reason = reason and "broken"
+        finally:
+            if established is None:
+                await trio.aclose_forcefully(stream)
+        if reason:
+            guard.on_rejected(peer, reason)
+    return established
+
+
+async def _judge(
+    stream: trio.abc.Stream, gates: Mapping[str, Gate], attempts: Attempts, peer: Peer, place: Place
+) -> tuple[Accepted | Rejected, float]:
+    """The verdict, and for how many seconds to hold its answer."""
+    counting = {name: _Counting(gate.verifier, attempts, peer) for name, gate in gates.items()}
+    responder = Responder({name: replace(gate, verifier=counting[name]) for name, gate in gates.items()})
+    verdict = None
+    while verdict is None:
+        data = await stream.receive_some(_CHUNK)
+        place.advance(Stage.REQUEST)
+        verdict = responder.receive(bytes(data), trio.current_time(), secrets.token_bytes(16))
+    for each in counting.values():
+        if each.is_too_soon:
+            return Rejected("too-soon", _too_soon(each.wait_s)), 0.0
+        if each.wait_s:
+            return verdict, each.wait_s
+    return verdict, 0.0
+
+
+def _too_soon(wait_s: float) -> bytes:
+    """Source: RFC 6585 §4."""
+    lines = (
+        "HTTP/1.1 429 Too Many Requests",
+        "Content-Type: text/plain",
+        "Content-Length: 18",
+        f"Retry-After: {math.ceil(wait_s)}",
+        "Connection: close",
+        "",
+        "Too Many Requests\n",
+    )
+    return "\r\n".join(lines).encode()
+
+
+async def _refuse(stream: trio.abc.Stream, verdict: Rejected, hold_s: float, place: Place) -> None:
+    if hold_s:
+        place.advance(Stage.CLOSING)
+        await trio.sleep(hold_s)
+    if verdict.reply:
+        await stream.send_all(verdict.reply)
+    place.advance(Stage.CLOSING)
+    if verdict.pending:
+        # Closing over unread bytes resets the connection, and our answer with it.
+        left = _LINGER_BYTES
+        with trio.move_on_after(_LINGER_S):
+            while left > 0 and (data := await stream.receive_some(_CHUNK)):
+                left -= len(data)
+    await stream.aclose()

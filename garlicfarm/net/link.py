@@ -1,0 +1,389 @@
+"""One outgoing connection that keeps itself up: requests out, their answers back in order.
+
+Answers carry no number; the n-th answer on a connection belongs to its n-th request. A `Link` keeps that
+pairing, gives every request a deadline, reconnects with back-off and jitter, and reports each request
+exactly once: answered or failed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import msgspec
+import trio
+
+from garlicfarm.errors import (
+    AuthError,
+    GarlicFarmError,
+    OutcomeUnknown,
+    RemoteProtocolError,
+    TransportError,
+    UnreachableError,
+)
+from garlicfarm.net.handshake import Established
+from garlicfarm.wire import ResponseDecoder, encode_request
+from garlicfarm.wire.messages import MessageType, Request, Response
+
+__all__ = ["CONNECTION_ERRORS", "EXTENSIONS", "HINT", "Backoff", "Caller", "Link", "close"]
+
+CONNECTION_ERRORS = (
+    TransportError,
+    RemoteProtocolError,
+    AuthError,
+    OSError,
+    trio.BrokenResourceError,
+    trio.ClosedResourceError,
+    trio.TooSlowError,
+)
+"""What a broken peer or path can raise: each costs its connection and nothing else."""
+
+HINT = "leader-hint"
+EXTENSIONS = {"pre-vote": "1", "timeout-now": "1", "read-index": "1", HINT: "1"}
+"""What members offer each other, name and version (D5)."""
+
+_NEEDED = {
+    MessageType.PRE_VOTE_REQUEST: "pre-vote",
+    MessageType.TIMEOUT_NOW_REQUEST: "timeout-now",
+    MessageType.READ_INDEX_REQUEST: "read-index",
+}
+
+ATTEMPTS = 3
+"""How many streams share the time to be let in: one that leads nowhere costs a third of it, not all."""
+RECEIVE_BYTES = 65536
+CLOSE_TIMEOUT_S = 1.0
+QUEUE_LIMIT = 4096
+
+
+async def close(stream: trio.abc.Stream) -> None:
+    """Close gracefully within a second, else forcefully; also when cancelled."""
+    with trio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+        await stream.aclose()
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """Waits between attempts: from ``first_s``, doubling up to ``longest_s``, each times a random
+    factor between ½ and 1½ from ``random()`` in [0, 1)."""
+
+    random: Callable[[], float]
+    first_s: float = 0.05
+    longest_s: float = 5.0
+
+    def wait_s(self, failures: int) -> float:
+        """How long to wait after so many failures in a row (≥ 1)."""
+        return min(self.first_s * 2.0 ** min(failures - 1, 30), self.longest_s) * (0.5 + self.random())
+
+
+class Link:
+    """One connection to one server.
+
+    ``connect()`` opens it within ``connect_timeout_s``; each third of that it is begun once more beside
+    what is still under way, and the first that is let in is taken (as happy eyeballs do, RFC 8305).
+    ``server_id`` is the id that answers must come from (None: any), ``timeout_s`` bounds the wait for each
+    answer, and is the other's default.
+    ``on_answer(tag, response)`` and ``on_failure(tag, sent)`` are called once per request, from `run`'s
+    task or from `send`; ``sent`` says whether any of it may have reached the server.
+    ``on_change(error)`` tells that the connection came up (None) or went away. ``lazy``: connect only
+    while there is something to send.
+
+    A peer without a handshake is sent a request once it has answered the one before.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Established]],
+        *,
+        server_id: int | None,
+        timeout_s: float,
+        backoff: Backoff,
+        on_answer: Callable[[int, Response], None],
+        on_failure: Callable[[int, bool], None],
+        on_change: Callable[[Exception | None], None],
+        connect_timeout_s: float | None = None,
+        lazy: bool = False,
+    ) -> None:
+        self._lazy = lazy
+        self._connect = connect
+        self._connect_timeout_s = timeout_s if connect_timeout_s is None else connect_timeout_s
+        self._server_id = server_id
+        self._timeout_s = timeout_s
+        self._backoff = backoff
+        self._on_answer = on_answer
+        self._on_failure = on_failure
+        self._on_change = on_change
+        self._queue: deque[tuple[int, Request]] = deque()
+        self._outstanding: deque[tuple[int, MessageType, float]] = deque()
+        self._work = trio.Event()
+        self._poke = trio.Event()
+        self._waiting = False
+        self._failures = 0
+        self._refusal: AuthError | None = None  # the last one, since it was let in
+        self._heard = float("-inf")  # when the last answer came
+        self._receive_scope = trio.CancelScope()
+        self._one_by_one = False
+        self.connected = False
+        self.extensions: frozenset[str] = frozenset()  # in force on the connection, or on the last one
+        self.rtt_s: float | None = None
+        self.handshake: tuple[float, bool] | None = None
+        """How long it took, the last time, to connect and to be let in, in seconds, and whether it came
+        about; None before."""
+
+    def send(self, tag: int, request: Request) -> None:
+        """Queue a request; while the link waits between two attempts, or its queue is full, it fails at
+        once."""
+        if self._waiting or len(self._queue) >= QUEUE_LIMIT:
+            self._on_failure(tag, False)
+        else:
+            self._queue.append((tag, request))
+            self._work.set()
+
+    def poke(self) -> None:
+        """The server showed a sign of life: try again now."""
+        self._poke.set()
+
+    async def run(self) -> NoReturn:
+        """Keep the connection up until cancelled; then the stream is closed, and what was not answered
+        has failed."""
+        try:
+            while True:
+                if self._lazy:
+                    await self._work.wait()
+                try:
+                    await self._exchange(await self._connected())
+                except* CONNECTION_ERRORS as group:
+                    error = _first(group)
+                if isinstance(error, AuthError):
+                    self._refusal = error
+                self._fail_all()
+                self._on_change(error)
+                self._failures += 1
+                self._waiting = True
+                self._poke = trio.Event()
+                with trio.move_on_after(self._backoff.wait_s(self._failures)):
+                    await self._poke.wait()
+                self._waiting = False
+        finally:
+            self._waiting = True  # whoever still sends is told at once
+            self._fail_all()
+
+    async def _connected(self) -> Established:
+        begun, ok = trio.current_time(), False
+        let_in: list[Established] = []
+        try:
+            with trio.move_on_after(self._connect_timeout_s):
+                await self._race(let_in)
+            if not let_in:
+                hint = (
+                    "is that node up? what stands before it, a tunnel or a proxy, may take connections for "
+                    "nobody"
+                )
+                if self._refusal is not None:  # each wrong password is answered later than the last one
+                    hint = f"before that, {self._refusal}"
+                raise UnreachableError(f"not let in within {self._connect_timeout_s:g} s", hint)
+            ok, self._refusal = True, None
+            return let_in.pop(0)
+        finally:
+            self.handshake = trio.current_time() - begun, ok
+            for spare in let_in:
+                await trio.aclose_forcefully(spare.stream)
+
+    async def try_handshake(self) -> None:
+        """Connect once more, beside the connection that may be up, only to see whether that comes about now:
+        `handshake` tells."""
+        try:
+            established = await self._connected()
+        except* CONNECTION_ERRORS:
+            pass
+        else:
+            await close(established.stream)
+
+    async def _race(self, let_in: list[Established]) -> None:
+        """Until one attempt is let in; the first one that fails ends all."""
+        async with trio.open_nursery() as nursery:
+
+            async def attempt() -> None:
+                let_in.append(await self._connect())
+                nursery.cancel_scope.cancel()
+
+            for _ in range(ATTEMPTS):
+                nursery.start_soon(attempt)
+                await trio.sleep(self._connect_timeout_s / ATTEMPTS)
+
+    def _fail_all(self) -> None:
+        self.connected = False
+        self._work = trio.Event()
+        while self._outstanding:
+            self._on_failure(self._outstanding.popleft()[0], True)
+        while self._queue:
+            self._on_failure(self._queue.popleft()[0], False)
+
+    async def _exchange(self, established: Established) -> NoReturn:
+        stream = established.stream
+        self.connected = True
+        self.extensions = established.extensions
+        self._one_by_one = not established.user
+        self._on_change(None)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._send_all, stream)
+                await self._receive_all(stream, established.leftover)
+        finally:
+            self.connected = False
+            await close(stream)
+        raise AssertionError("unreachable: the receiver ends with an error")
+
+    async def _send_all(self, stream: trio.abc.Stream) -> NoReturn:
+        while True:
+            await self._work.wait()
+            self._work = trio.Event()
+            now = trio.current_time()
+            data = []
+            while self._queue and not (self._one_by_one and self._outstanding):
+                tag, request = self._queue.popleft()
+                if _NEEDED.get(request.type) not in (None, *self.extensions):
+                    self._on_failure(tag, False)
+                    continue
+                self._outstanding.append((tag, request.type, now))
+                data.append(encode_request(request))
+            self._watch()
+            await stream.send_all(b"".join(data))
+
+    def _watch(self) -> None:
+        """The oldest unanswered request sets the receiver's deadline; it bounds the sender too. Its time
+        begins with the answer to the one before: until then the server was busy with that."""
+        since = max(self._outstanding[0][2], self._heard) if self._outstanding else float("inf")
+        self._receive_scope.deadline = since + self._timeout_s
+
+    async def _receive_all(self, stream: trio.abc.Stream, leftover: bytes) -> None:
+        decoder = ResponseDecoder()
+        decoder.receive_data(leftover)
+        heard = self._heard
+        with trio.CancelScope() as self._receive_scope:
+            self._watch()
+            while True:
+                data = await stream.receive_some(RECEIVE_BYTES)
+                if not data:
+                    decoder.receive_eof()
+                    refused = self._server_id is not None and self._outstanding and self._heard == heard
+                    hint = f"is that member {self._server_id} at all? its log tells" if refused else ""
+                    raise UnreachableError("the peer closed the connection", hint)
+                decoder.receive_data(data)
+                now = trio.current_time()
+                while (response := decoder.next_message(hinted=self._is_hinted())) is not None:
+                    self._take(response, now)
+                self._watch()
+        raise UnreachableError(f"no answer within {self._timeout_s:g} s")
+
+    def _is_hinted(self) -> bool:
+        """Whether the next answer brings a hint if it refuses (D5)."""
+        asked = self._outstanding[0][1] if self._outstanding else None
+        return asked is MessageType.CLIENT_REQUEST and HINT in self.extensions
+
+    def _take(self, response: Response, now: float) -> None:
+        if not self._outstanding:
+            raise RemoteProtocolError("an answer to nothing", response.type.name)
+        tag, kind, sent = self._outstanding[0]
+        expected = (
+            MessageType.APPEND_ENTRIES_RESPONSE
+            if kind is MessageType.CLIENT_REQUEST
+            else MessageType(kind + 1)
+        )
+        if response.type is not expected:
+            raise RemoteProtocolError(f"{response.type.name} answers {kind.name}")
+        if self._server_id not in (None, response.source):
+            raise RemoteProtocolError(f"member {self._server_id} answers as {response.source}")
+        self._outstanding.popleft()
+        if self._queue:
+            self._work.set()  # it may have waited for this answer
+        self._failures = 0  # not before: a server may let us in and close, again and again
+        self._heard = now
+        self.rtt_s = now - sent
+        self._on_answer(tag, response)
+
+
+def _first(group: BaseExceptionGroup[Exception]) -> Exception:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, Exception)
+    return error
+
+
+class Caller:
+    """Calls over a `Link`, each with an answer of its own. Arguments as for `Link`."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Established]],
+        *,
+        server_id: int | None,
+        timeout_s: float,
+        backoff: Backoff,
+        connect_timeout_s: float | None = None,
+        lazy: bool = False,
+    ) -> None:
+        self._calls: dict[int, Callable[[Response | None, bool], None]] = {}
+        self._next_tag = 0
+        self._error: Exception | None = None
+        self._link = Link(
+            connect,
+            server_id=server_id,
+            timeout_s=timeout_s,
+            backoff=backoff,
+            on_answer=self._answered,
+            on_failure=self._failed,
+            on_change=self._changed,
+            connect_timeout_s=connect_timeout_s,
+            lazy=lazy,
+        )
+
+    async def run(self) -> NoReturn:
+        """Keep the connection up until cancelled."""
+        await self._link.run()
+
+    def start(self, request: Request, done: Callable[[Response | None, bool], None]) -> int:
+        """Send a request. ``done(answer, sent)`` is called once, perhaps before this returns: without an
+        answer, ``sent`` says whether any of it may have reached the server. Returns a number of its own."""
+        self._next_tag = tag = self._next_tag + 1
+        self._calls[tag] = done
+        self._link.send(tag, request)
+        return tag
+
+    async def call(self, request: Request) -> Response:
+        """Send a request and wait for its answer.
+
+        Raises `OutcomeUnknown` (sent, no answer), or what is wrong with the connection, the request
+        being certainly not sent: `TransportError`, `AuthError`, `RemoteProtocolError`. Cancelled, the
+        request may or may not take effect.
+        """
+        ended, response, sent = trio.Event(), None, False
+
+        def done(answer: Response | None, may_be_sent: bool) -> None:
+            nonlocal response, sent
+            response, sent = answer, may_be_sent
+            ended.set()
+
+        tag = self.start(request, done)
+        try:
+            await ended.wait()
+        finally:
+            self._calls.pop(tag, None)
+        if response is not None:
+            return response
+        if sent:
+            raise OutcomeUnknown("the connection broke before the answer came")
+        if isinstance(self._error, GarlicFarmError):
+            raise self._error
+        raise UnreachableError(f"not connected: {self._error}")
+
+    def _answered(self, tag: int, response: Response) -> None:
+        if done := self._calls.pop(tag, None):
+            done(response, True)
+
+    def _failed(self, tag: int, sent: bool) -> None:
+        if done := self._calls.pop(tag, None):
+            done(None, sent)
+
+    def _changed(self, error: Exception | None) -> None:
+        self._error = error

@@ -1,0 +1,472 @@
+"""The application ``farm``, algorithm version 1: who publishes the Meta LeaseSet, and what is in it.
+
+A deterministic fold over the committed log, in index order, in integers only. Its input is every
+Application entry (judged by `status`) and every Configuration; its whole state is `records.FarmState`,
+which is also the snapshot. Same log, same bytes, on every server. Nobody's clock is read and no two
+members' clocks are compared. Interval (30 s), R (3), margin (50,000), weights, lifetime and excluded
+leaves are those of `policy`: what committed administrative entries say, else these constants.
+
+**What one entry does.** An entry is counted by the first of these that is true of it, and changes nothing
+else: it is not valid (`status`); it is an order that cannot be obeyed (`Policy.check`), or a note, or a
+status while at least three members are recent, dated more than ten years past farm time, if that is
+past 2020 ("years ahead"); it comes from no current member ("not a member"); its ``sequence`` is not
+above the last applied one of its poster ("repeated", D17; the poster is the member ``id``, or the user
+``by`` of a note). After every other entry but notes, and every Configuration, the points below are
+evaluated once, in this order. A member that a Configuration removes is forgotten with all that is kept
+of it, at once or when it no longer holds (point 6); its statuses count against nobody from then on, also
+if it should return.
+
+1. *Recent.* A member's newest status is its last one in the log; interval and R of the member are those
+   which that status names (else the farm's at that index). For each interval in use by the newest status
+   of some member, or removed one that still holds, a status is *counted* for its poster if its date
+   differs by at least 0.9 of that interval from the poster's previously counted one for that interval
+   (the first is counted, and so is the first after a status of that poster at which that interval was
+   not in use). A member is recent unless it has no
+   status, or more than half of the other current members have each posted R statuses after its newest
+   one that are counted for its interval and name a ``config.node.applied`` ≥ the index of its newest.
+2. *Farm time*: the lower median of the recent members' newest dates; unchanged while nobody is recent.
+3. *Eligible*: recent members whose mode (override, else ``publishConfig``, else ``auto``) is not
+   ``off``, provided that some recent member reports a usable leaf that is not excluded. If any of these
+   reports ``meta.publishing``, only those which do are eligible.
+4. *Score*: `scoring`.
+5. *Publisher.* Eligible members fall into groups: the sanctioned behind the others, within that mode
+   ``on`` before ``auto``; only the foremost group that has members counts. If the incumbent is not in
+   it, the member with the highest score is named, the lowest id among equals. If it is, it stays, unless
+   the poster of this status, another one of the same group, now has led by the margin or more at three
+   consecutive statuses of its own that are counted for its own interval (others change nothing): then
+   the poster is named. A change of publisher sets all leads, and the count of failures below, to 0.
+   *Sanction*: a publisher that posts ``publishing=false`` R times in a row, R as in the last of them, is
+   sanctioned until its 10 R-th status after that. Statuses that lack the key, or were not begun when it
+   was due to start (``applied`` below that index), neither count nor break the row.
+6. *Holders*: members named and not yet released. One that is no longer named is released by a status of
+   its own without ``publishing=true`` and with ``applied`` ≥ the index that took the role from it, or
+   by not being recent. A member removed by a Configuration is kept and judged until it is released. The
+   publisher is *due to start* from the index at which it became the only holder. The highest
+   ``meta.lastPublishedTime`` is kept, of those at most 10 minutes past farm time after their own entry.
+7. *Contents*: `metals`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
+from garlicfarm.publishing import meta_leaseset, ranking, scoring
+from garlicfarm.publishing.administration import check_arguments
+from garlicfarm.publishing.documents import PublishConfig, StatusDocument
+from garlicfarm.publishing.entries import Administrative, Entry, Note, Status, check_author, parse_entry
+from garlicfarm.publishing.fold_state import (
+    SCHEMA,
+    Because,
+    FarmState,
+    Header,
+    Member,
+    View,
+    encode_state,
+    is_consistent,
+)
+from garlicfarm.publishing.policy import Policy
+from garlicfarm.publishing.strict_json import check_values
+from garlicfarm.wire.messages import Configuration
+
+__all__ = ["PublisherApplication"]
+
+_SANCTION_RS = 10
+_PUBLISHED_AHEAD_MS = 600_000
+_MAX_NOTE_POSTERS = 1024
+_YEAR_2020_MS = 1_577_836_800_000
+_TEN_YEARS_MS = 315_576_000_000
+
+
+def _view(status: Status, policy: Policy) -> View:
+    parts = scoring.parts(status.document)
+    meta = status.document.meta
+    return View(
+        document=status.document,
+        reported=status.leaves,
+        leaves=policy.listed(status.leaves),
+        parts=parts,
+        score=scoring.score(parts, policy.weights),
+        publishing=None if meta is None else meta.publishing,
+    )
+
+
+def _restored_view(entry: bytes, farm: str, policy: Policy, member: int) -> View:
+    status = parse_entry(entry, farm)
+    if not isinstance(status, Status) or status.document.id != member:
+        raise EntryRefused("", f"not a status of member {member}")
+    return _view(status, policy)
+
+
+class PublisherApplication:
+    """The fold of one farm. Implements `garlicfarm.application.Application`."""
+
+    def __init__(self, farm: str) -> None:
+        """``farm``: its name, the ``cluster`` of its entries."""
+        self._state = FarmState(farm=farm)
+        self._views: dict[int, View] = {}
+
+    # What others ask
+
+    @property
+    def farm(self) -> str:
+        """The farm's name."""
+        return self._state.farm
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Ids of the current members, ascending."""
+        return self._state.members
+
+    @property
+    def publisher(self) -> int | None:
+        """The member that is named to publish, if any."""
+        return self._state.publisher
+
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """Members named and not yet released, ascending."""
+        return tuple(sorted(self._state.holders))
+
+    @property
+    def due_since(self) -> int | None:
+        """The index from which the publisher is the only holder; None while another one holds too."""
+        return self._state.due_since
+
+    @property
+    def policy(self) -> Policy:
+        """What administrators have decided: to be read only."""
+        return self._state.policy
+
+    @property
+    def interval_ms(self) -> int:
+        """How often a member is to post its status, in ms."""
+        return self._state.policy.interval_ms
+
+    @property
+    def R(self) -> int:
+        """After how many statuses of others a silent member is not recent any more."""
+        return self._state.policy.R
+
+    @property
+    def farm_time_ms(self) -> int:
+        """Farm time (point 2), 0 before the first status."""
+        return self._state.farm_time_ms
+
+    @property
+    def skipped(self) -> Mapping[str, int]:
+        """How many committed entries were skipped, by reason."""
+        return self._state.skipped
+
+    def newest(self, member: int) -> tuple[int, StatusDocument] | None:
+        """Index and document of a member's newest status."""
+        view = self._views.get(member)
+        return None if view is None else (self._state.records[member].index, view.document)
+
+    def newest_entry(self, member: int) -> msgspec.Raw:
+        """The same status as it was posted, JSON with every key; ``null``: none."""
+        return self._state.records[member].status
+
+    def last_sequence(self, poster: int | str) -> int:
+        """The last sequence applied of a member, or of a user's notes; −1 if none (D17)."""
+        if isinstance(poster, str):
+            return self._state.notes.get(poster, -1)
+        record = self._state.records.get(poster)
+        return -1 if record is None else record.sequence
+
+    def mode(self, member: int) -> PublishConfig:
+        """Whether a member may be named: override, else its ``publishConfig``, else ``auto``."""
+        view = self._views.get(member)
+        own = None if view is None or view.document.meta is None else view.document.meta.publish_config
+        return self._state.policy.overrides.get(member) or own or "auto"
+
+    def recent(self, member: int) -> bool:
+        """Point 1, for current members and removed ones that still hold."""
+        record = self._state.records.get(member)
+        if record is None or not record.index:
+            return False
+        return 2 * record.against <= len(self._state.members) - (member in self._state.members)
+
+    def eligible(self) -> list[int]:
+        """Point 3: ids of the members that may be named, ascending."""
+        return self._eligible([member for member in self._state.members if self.recent(member)])
+
+    def scores(self) -> dict[int, int]:
+        """Point 4: the score of each current member that has a status, 0 … 1,000,000."""
+        return {id_: self._views[id_].score for id_ in self.members if id_ in self._views}
+
+    def leases(self) -> tuple[meta_leaseset.MetaLease, ...]:
+        """Point 7: what the Meta LeaseSet lists. Republish when hashes or costs differ; the end dates
+        move with farm time."""
+        recent = [member for member in self._state.members if self.recent(member)]
+        costs = {member: self._state.records[member].cost or 0 for member in recent}
+        leaves = ((leaf, costs[member]) for member in recent for leaf in self._views[member].leaves)
+        return meta_leaseset.choose(leaves, self.farm_time_ms, self._state.policy.lifetime_ms)
+
+    def contents(self) -> bytes:
+        """The same as ``num u8`` and MetaLease entries."""
+        return meta_leaseset.encode_contents(self.leases())
+
+    def published_ms(self, own_ms: int) -> int:
+        """The ``published`` date of a Meta LeaseSet that is made at ``own_ms``, wall clock (point 6)."""
+        return meta_leaseset.published_ms(own_ms, self._state.last_published_ms)
+
+    def may_publish(self, member: int, now_ms: int, expires_ms: int | None) -> bool:
+        """Whether ``member`` may publish at ``now_ms``, with a `Lease` that ends at ``expires_ms``, both
+        on a clock of its own that counts suspended time."""
+        only_holder = self.publisher == member and self.due_since is not None
+        return only_holder and expires_ms is not None and now_ms < expires_ms
+
+    def ranking(self) -> dict[str, object]:
+        """All members, best first, with score parts and why: ready for JSON, see `explain`."""
+        return ranking.ranking(self, self._state, self._views)
+
+    # Application
+
+    def check(self, entry: bytes, author: int) -> None:
+        """Judge an entry before it is proposed. Refused is what would be skipped if committed (`status`,
+        `Policy.check`), and so are too many values and unknown arguments. Raises `EntryRefused`."""
+        self._check(entry, author)
+
+    def check_posted(self, entry: bytes, author: int, now_ms: int) -> None:
+        """The same at ``now_ms`` of the wall clock where it is posted: a ``sequence`` more than ten years
+        above both the poster's last one and this date (one before 2020 counts as 2020) is refused too. It
+        would keep its poster out for as long. Raises `EntryRefused`."""
+        posted = self._check(entry, author)
+        sequence = posted.document.sequence if isinstance(posted, Status) else posted.sequence
+        last = self.last_sequence(posted.by if isinstance(posted, Note) else author)
+        newest = max(last, now_ms, _YEAR_2020_MS)
+        if sequence is not None and sequence > newest + _TEN_YEARS_MS:
+            raise EntryRefused("sequence", "years ahead")
+
+    def _check(self, entry: bytes, author: int) -> Entry:
+        check_values(entry)
+        parsed = self._parse(entry)
+        check_author(parsed, author)
+        if isinstance(parsed, Administrative):
+            check_arguments(parsed.admin)
+        return parsed
+
+    def apply(self, index: int, term: int, entry: bytes) -> None:
+        """Fold in the committed entry at ``index``; never raises on content."""
+        try:
+            self._fold(index, entry)
+        except EntryRefused as error:
+            self._state.skipped[error.reason] = self._state.skipped.get(error.reason, 0) + 1
+
+    def configure(self, index: int, members: Configuration) -> None:
+        """The servers of ``members`` are the current members from ``index`` on."""
+        state = self._state
+        state.members = tuple(sorted({server.id for server in members.servers}))
+        kept = {*state.members, *state.holders}
+        state.records = {id_: state.records.get(id_) or Member() for id_ in sorted(kept)}
+        state.policy.forget(state.members)
+        self._views = {id_: view for id_, view in self._views.items() if id_ in kept}
+        for record in state.records.values():
+            record.silences = {id_: n for id_, n in record.silences.items() if id_ in state.members}
+            record.against = sum(n >= record.R for n in record.silences.values())
+        self._evaluate(index)
+
+    def snapshot(self) -> bytes:
+        """The state as JSON."""
+        return encode_state(self._state)
+
+    def restore(self, data: bytes) -> None:
+        """Take up a snapshot of this farm.
+
+        Raises `StorageVersion` for another schema or algorithm, `StorageDamaged` for another farm's
+        snapshot or none at all; the state is unchanged then.
+        """
+        try:
+            header = msgspec.json.decode(data, type=Header)
+            if (header.schema, header.algorithm) != (SCHEMA, scoring.ALGORITHM):
+                raise StorageVersion(f"this is a snapshot of {header.schema}, algorithm {header.algorithm}")
+            state = msgspec.json.decode(data, type=FarmState)
+            if state.farm != self.farm:
+                raise StorageDamaged(f"this is a snapshot of the farm {state.farm}, not of {self.farm}")
+            if not is_consistent(state):
+                raise StorageDamaged(f"this snapshot of the farm {self.farm} contradicts itself")
+            views = {
+                id_: _restored_view(bytes(one.status), self.farm, state.policy, id_)
+                for id_, one in state.records.items()
+                if one.index
+            }
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, EntryRefused) as error:
+            raise StorageDamaged(f"this is no snapshot of the farm {self.farm}: {error}") from error
+        self._state, self._views = state, views
+
+    # The fold
+
+    def _parse(self, entry: bytes) -> Entry:
+        parsed = parse_entry(entry, self.farm)
+        if isinstance(parsed, Administrative):
+            self._state.policy.check(parsed, self.members)
+        elif _YEAR_2020_MS < self.farm_time_ms < parsed.date - _TEN_YEARS_MS and (
+            # Two wrong clocks must not keep a right one out, nor any that began in 1970.
+            isinstance(parsed, Note) or sum(map(self.recent, self.members)) >= 3
+        ):
+            raise EntryRefused("date", "years ahead")
+        return parsed
+
+    def _fold(self, index: int, entry: bytes) -> None:
+        parsed = self._parse(entry)
+        if isinstance(parsed, Status):
+            record = self._accept(parsed.document.id, parsed.document.sequence)
+            self._fold_status(index, record, parsed)
+        elif isinstance(parsed, Administrative):
+            self._fold_admin(index, parsed)
+        elif parsed.sequence is not None:
+            self._fold_note(parsed.by, parsed.sequence)
+
+    def _accept(self, member: int, sequence: int | None) -> Member:
+        if member not in self._state.members:
+            raise EntryRefused("id", "not a member")
+        record = self._state.records[member]
+        if sequence is not None:
+            if sequence <= record.sequence:
+                raise EntryRefused("sequence", "repeated")
+            record.sequence = sequence
+        return record
+
+    def _fold_note(self, by: str, sequence: int) -> None:
+        notes = self._state.notes
+        if sequence <= notes.get(by, -1):
+            raise EntryRefused("sequence", "repeated")
+        notes[by] = sequence
+        if len(notes) > _MAX_NOTE_POSTERS:
+            del notes[min(notes, key=lambda name: (notes[name], name))]
+
+    def _fold_admin(self, index: int, entry: Administrative) -> None:
+        policy = self._state.policy
+        self._accept(entry.id, entry.sequence)
+        policy.obey(index, entry)
+        for member, view in self._views.items():
+            score = scoring.score(view.parts, policy.weights)
+            self._views[member] = msgspec.structs.replace(
+                view, score=score, leaves=policy.listed(view.reported)
+            )
+            record = self._state.records[member]
+            record.cost = meta_leaseset.cost(score, record.cost)
+        self._evaluate(index)
+
+    def _fold_status(self, index: int, record: Member, status: Status) -> None:
+        state, node, poster = self._state, status.node, status.document.id
+        record.index, record.status = index, msgspec.Raw(status.entry)
+        record.interval_ms, record.R = node.interval_ms or self.interval_ms, node.R or self.R
+        record.silences, record.against = {}, 0
+        view = self._views[poster] = _view(status, state.policy)
+        record.cost = meta_leaseset.cost(view.score, record.cost)
+
+        intervals = self._count(record, status.document.date)
+        if node.applied is not None:
+            for other in state.records.values():
+                if other.index <= node.applied and other.interval_ms in intervals and other.index:
+                    silent = other.silences.get(poster, 0) + 1
+                    if other is not record and silent <= other.R:
+                        other.silences[poster] = silent
+                        other.against += silent == other.R
+
+        began = index - 1 if node.applied is None else node.applied
+        record.sanction = max(record.sanction - 1, 0)
+        if poster == state.publisher and state.due_since is not None and began >= state.due_since:
+            self._judge_failure(record, view)
+
+        counted = record.interval_ms in intervals
+        self._evaluate(index, poster, counted=counted, applied=node.applied)
+
+        published = None if status.document.meta is None else status.document.meta.last_published_time
+        if published is not None and published <= state.farm_time_ms + _PUBLISHED_AHEAD_MS:
+            state.last_published_ms = max(state.last_published_ms, published)
+
+    def _count(self, record: Member, date: int) -> set[int]:
+        """For which of the intervals in use a status of this date is counted."""
+        in_use = {other.interval_ms for other in self._state.records.values() if other.index}
+        previous = record.counted
+        counted = {
+            interval
+            for interval in in_use
+            if interval not in previous or 10 * abs(date - previous[interval]) >= 9 * interval
+        }
+        record.counted = {
+            interval: date if interval in counted else previous[interval] for interval in in_use
+        }
+        return counted
+
+    def _judge_failure(self, publisher: Member, view: View) -> None:
+        if view.publishing is None:
+            return
+        publisher.failures = 0 if view.publishing else publisher.failures + 1
+        if publisher.failures >= publisher.R:
+            publisher.failures = 0
+            publisher.sanction = _SANCTION_RS * publisher.R
+
+    def _evaluate(
+        self, index: int, poster: int = 0, *, counted: bool = False, applied: int | None = None
+    ) -> None:
+        """Points 2, 3, 5 and 6, after a status of ``poster`` or (0) something else at ``index``."""
+        state = self._state
+        recent = [member for member in state.members if self.recent(member)]
+        if recent:
+            dates = sorted(self._views[member].document.date for member in recent)
+            state.farm_time_ms = dates[(len(dates) - 1) // 2]
+        chosen, because = self._choose(self._eligible(recent), poster if counted else 0)
+        if chosen != state.publisher:
+            if state.publisher is not None:
+                state.holders[state.publisher] = index
+            if chosen is not None:
+                state.holders[chosen] = 0
+            state.publisher, state.since, state.because, state.due_since = chosen, index, because, None
+            for record in state.records.values():
+                record.lead = record.failures = 0
+        for holder, taken in list(state.holders.items()):
+            if holder == state.publisher:
+                continue
+            lets_go = holder == poster and self._views[holder].publishing is not True
+            if not self.recent(holder) or (lets_go and applied is not None and applied >= taken):
+                self._release(holder)
+        if state.publisher is not None and state.due_since is None and len(state.holders) == 1:
+            state.due_since = index
+
+    def _release(self, holder: int) -> None:
+        del self._state.holders[holder]
+        if holder not in self._state.members:
+            del self._state.records[holder]
+            self._views.pop(holder, None)
+
+    def _eligible(self, recent: list[int]) -> list[int]:
+        if not any(self._views[member].leaves for member in recent):
+            return []
+        willing = [member for member in recent if self.mode(member) != "off"]
+        return [m for m in willing if self._views[m].publishing is not None] or willing
+
+    def group(self, member: int) -> tuple[bool, bool]:
+        """Point 5: members of the lowest group go first."""
+        return self._state.records[member].sanction > 0, self.mode(member) != "on"
+
+    def _choose(self, eligible: list[int], poster: int) -> tuple[int | None, Because]:
+        """Who is to publish, after a counted status of ``poster`` (0: after something else)."""
+        publisher = self._state.publisher
+        groups = {member: self.group(member) for member in eligible}
+        foremost = min(groups.values(), default=None)
+        front = [member for member in eligible if groups[member] == foremost]
+        leads = (
+            publisher in front
+            and poster in front
+            and poster != publisher  # at a margin of 0 it would lead over itself
+            and self._views[poster].score - self._views[publisher].score >= self._state.policy.margin
+        )
+        if poster:
+            record = self._state.records[poster]
+            record.lead = record.lead + 1 if leads else 0
+            if record.lead >= ranking.LEADS:
+                return poster, "margin"
+        if publisher in front:
+            return publisher, ""
+        if not front:
+            return None, "ineligible"
+        best = min(front, key=lambda member: (-self._views[member].score, member))
+        if publisher is None:
+            return best, "vacant"
+        return best, "group" if publisher in eligible else "ineligible"

@@ -1,0 +1,205 @@
+"""Entries of a farm: encoded once by their author, judged by one rule wherever they are met.
+
+**The validity rule, version 1.** An entry is valid in the farm ``farm`` if
+
+* its bytes are a JSON object as `strict_json` says, and its known keys have the types and bounds of
+  `documents` as `schema` says: ``cluster``, ``date`` and ``id`` must be there, the rest may be absent;
+* ``cluster`` is the farm's name, and ``date`` is below 2**32 seconds, the last that I2P can write;
+* ``meta.destination`` and each ``destinations[].destination`` is a destination in I2P base64 (387
+  bytes or more, as long as its certificate says), none of the latter twice; ``lastPublishedLS`` and
+  ``lastPublishedRI`` are I2P base64; each ``hash`` is I2P base64 of 32 bytes;
+* ``config.node``, where present, is a `NodeReport`, its ``interval_ms`` 1,000 … 3,600,000 and its
+  ``R`` 3 … 1,000.
+
+It is then one of three (D16, D18):
+
+* with ``config.admin``: an *administrative* entry, as `administration` says; ``id`` ≥ 1;
+* else with ``id`` ≥ 1: a *status* of that member;
+* else a *note* of the user ``config.by`` (1 … 64 characters); the fold only deduplicates notes.
+
+Whose it may be is judged where it is posted, since a committed entry no longer shows its connection:
+member ``author`` ≥ 1 posts ``id`` = author, or forwards ``id`` 0; everybody else posts ``id`` 0. The rules
+above are judged there and at apply, by `parse_entry`; what else is refused where an entry is posted
+(`PublisherApplication.check_posted`) makes no committed entry invalid. Reasons are a fixed set of short
+phrases: servers count skipped entries by them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from garlicfarm.errors import EntryRefused
+from garlicfarm.publishing.administration import Admin, check_by, parse_admin
+from garlicfarm.publishing.documents import DestinationStatus, NodeReport, StatusDocument
+from garlicfarm.publishing.i2p_base64 import decode, decode_hash, destination_hash
+from garlicfarm.publishing.strict_json import decode_object
+from garlicfarm.publishing.validation import at, checker
+
+__all__ = [
+    "DATE_END_MS",
+    "VALIDITY_VERSION",
+    "Administrative",
+    "Entry",
+    "Leaf",
+    "Note",
+    "Status",
+    "check_author",
+    "encode_admin",
+    "encode_status",
+    "parse_entry",
+]
+
+VALIDITY_VERSION = 1
+
+DATE_END_MS = 2**32 * 1000
+"""no ``date`` is this late: I2P writes dates as u32 seconds"""
+
+
+class Leaf(msgspec.Struct, frozen=True):
+    """A leaf destination that a status reports and that is usable (D13): its tunnels are not
+    reported, or there is at least one each way. ``expires_ms``: its LeaseSet's end, if reported."""
+
+    hash: bytes
+    expires_ms: int | None
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """A valid status: the document, what its ``config.node`` says, its usable leaves."""
+
+    entry: bytes
+    document: StatusDocument
+    node: NodeReport
+    leaves: tuple[Leaf, ...]
+
+    @property
+    def date(self) -> int:
+        return self.document.date
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A valid note of a user."""
+
+    by: str
+    date: int
+    sequence: int | None
+
+
+class Administrative(msgspec.Struct, frozen=True):
+    """A valid administrative entry, accepted by member ``id``."""
+
+    id: int
+    date: int
+    sequence: int | None
+    admin: Admin
+
+
+Entry = Status | Administrative | Note
+
+
+class _By(msgspec.Struct):
+    by: str
+
+
+_TEXT_RULES = {
+    "hash": decode_hash,
+    "lastPublishedLS": decode,
+    "lastPublishedRI": decode,
+}
+_check_document = checker(StatusDocument, _TEXT_RULES)
+_check_node = checker(NodeReport, {})
+_check_config_by = checker(_By, {"by": check_by})
+
+
+def parse_entry(entry: bytes, farm: str) -> Entry:
+    """What a valid entry is. Raises `EntryRefused` (its poster's fault) with the field and the reason."""
+    tree = decode_object(entry)
+    _check_document(tree)
+    document = msgspec.convert(tree, StatusDocument)
+    if document.cluster != farm:
+        raise EntryRefused("cluster", "another cluster")
+    if document.date >= DATE_END_MS:
+        raise EntryRefused("date", "out of range")
+    if document.meta is not None and document.meta.destination is not None:
+        _destination("meta.destination", document.meta.destination)
+    leaves = _leaves(document.destinations or ())
+    config = document.config or {}
+    node = NodeReport()
+    if config.get("node") is not None:
+        at("config.node", _check_node, config["node"])
+        node = msgspec.convert(config["node"], NodeReport)
+    if config.get("admin") is not None:
+        admin = at("config.admin", parse_admin, config["admin"])
+        if document.id == 0:
+            raise EntryRefused("id", "not a member's")
+        return Administrative(document.id, document.date, document.sequence, admin)
+    if document.id == 0:
+        at("config", _check_config_by, config)
+        return Note(str(config["by"]), document.date, document.sequence)
+    return Status(entry=entry.strip(), document=document, node=node, leaves=leaves)
+
+
+def _destination(path: str, text: str) -> bytes:
+    try:
+        return destination_hash(text)
+    except ValueError as error:
+        raise EntryRefused(path, str(error)) from None
+
+
+def _leaves(destinations: tuple[DestinationStatus, ...]) -> tuple[Leaf, ...]:
+    seen: set[bytes] = set()
+    usable = []
+    for place, one in enumerate(destinations):
+        hash_ = _destination(f"destinations[{place}].destination", one.destination)
+        if hash_ in seen:
+            raise EntryRefused(f"destinations[{place}].destination", "named twice")
+        seen.add(hash_)
+        tunnels = one.current_tunnels
+        if tunnels is None or (tunnels.in_ > 0 and tunnels.out > 0):
+            usable.append(Leaf(hash_, one.lease_set_expires))
+    return tuple(usable)
+
+
+def check_author(entry: Entry, author: int) -> None:
+    """Who may post it (D18). ``author``: member id of the connection, 0 for users and raw clients.
+
+    Raises `EntryRefused` on ``id``.
+    """
+    if isinstance(entry, Note):
+        return
+    poster = entry.document.id if isinstance(entry, Status) else entry.id
+    if poster != author:
+        raise EntryRefused("id", "not the poster's id")
+
+
+def encode_status(document: StatusDocument) -> bytes:
+    """A status as the bytes that travel and are stored, keys in the order of `documents`.
+
+    Equal documents give equal bytes. Raises `EntryRefused` (ours: a router plugin's or configuration's
+    value that no server would accept).
+    """
+    return _encode(document)
+
+
+def encode_admin(
+    cluster: str,
+    date_ms: int,
+    id: int,
+    sequence: int | None,
+    action: str,
+    by: str,
+    args: dict[str, object],
+) -> bytes:
+    """An administrative entry that member ``id`` ≥ 1 accepted from user ``by`` at ``date_ms``.
+
+    Raises `EntryRefused` (the user's fault) for an unknown action or arguments out of range.
+    """
+    admin = {"action": action, "by": by, "args": args}
+    return _encode(
+        StatusDocument(cluster=cluster, date=date_ms, id=id, sequence=sequence, config={"admin": admin})
+    )
+
+
+def _encode(document: StatusDocument) -> bytes:
+    entry = msgspec.json.encode(document, order="deterministic")
+    parse_entry(entry, document.cluster)
+    return entry

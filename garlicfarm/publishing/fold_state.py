@@ -1,0 +1,127 @@
+"""What the fold of `state` keeps: as live records, and as the snapshot's JSON."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+
+from garlicfarm.publishing.documents import U63, IntervalMs, Staleness, StatusDocument
+from garlicfarm.publishing.entries import DATE_END_MS, Leaf
+from garlicfarm.publishing.meta_leaseset import COSTS
+from garlicfarm.publishing.policy import DEFAULT_INTERVAL_MS, DEFAULT_R, Policy
+from garlicfarm.publishing.scoring import ALGORITHM, WEIGHTS
+
+__all__ = [
+    "SCHEMA",
+    "Because",
+    "FarmState",
+    "Header",
+    "Member",
+    "View",
+    "encode_state",
+    "is_consistent",
+]
+
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+
+SCHEMA = "garlicfarm.farm/1"
+
+_ServerId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+_Date = Annotated[int, msgspec.Meta(ge=0, lt=DATE_END_MS)]
+
+Because = Literal["", "vacant", "ineligible", "group", "margin"]
+
+
+class Member(msgspec.Struct, kw_only=True):
+    """What the fold keeps of one member. ``index`` 0: it has no status yet."""
+
+    sequence: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] = -1
+    index: U63 = 0
+    interval_ms: IntervalMs = DEFAULT_INTERVAL_MS
+    R: Staleness = DEFAULT_R
+    counted: dict[IntervalMs, _Date] = {}
+    """interval in use -> date of its previous status that was counted for that interval"""
+    silences: dict[_ServerId, U63] = {}
+    """other member -> its statuses that count against this one, at most R"""
+    against: U63 = 0
+    """how many of the other current members have reached R there"""
+    cost: Annotated[int, msgspec.Meta(ge=0, lt=COSTS)] | None = None
+    """of its leaves, None before its first status"""
+    lead: U63 = 0
+    failures: U63 = 0
+    sanction: U63 = 0
+    status: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class FarmState(msgspec.Struct, kw_only=True):
+    """The fold's state; by `encode_state`, the snapshot (statuses in it verbatim)."""
+
+    schema: str = SCHEMA
+    farm: str
+    algorithm: int = ALGORITHM
+    members: tuple[_ServerId, ...] = ()
+    policy: Policy = msgspec.field(default_factory=Policy)
+    publisher: int | None = None
+    since: U63 = 0
+    because: Because = ""
+    due_since: U63 | None = None
+    holders: dict[_ServerId, U63] = {}
+    """holder -> index that took the role from it, 0 for the publisher"""
+    farm_time_ms: _Date = 0
+    last_published_ms: U63 = 0
+    records: dict[_ServerId, Member] = {}
+    """the current members, and removed ones that still hold"""
+    notes: dict[str, U63] = {}
+    """user -> last sequence; of more than 1,024 the one with the lowest (then first by name) goes"""
+    skipped: dict[str, U63] = {}
+
+
+class Header(msgspec.Struct):
+    """What every version of the snapshot begins to be read by."""
+
+    schema: str
+    algorithm: int
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What is derived from a member's newest status and the policy, and not part of the snapshot."""
+
+    document: StatusDocument
+    reported: tuple[Leaf, ...]
+    leaves: tuple[Leaf, ...]
+    """those reported that are not excluded"""
+    parts: dict[str, int | None]
+    score: int
+    publishing: bool | None
+
+
+def is_consistent(state: FarmState) -> bool:
+    """Whether the parts of a decoded state belong together, as the fold leaves them after each entry."""
+    members, holders, policy = {*state.members}, state.holders, state.policy
+    return (
+        state.members == tuple(sorted(members))
+        and state.records.keys() == members | holders.keys()
+        and [member for member, taken in holders.items() if not taken]
+        == ([] if state.publisher is None else [state.publisher])
+        and (
+            state.publisher is None
+            or (state.publisher in members and state.records[state.publisher].index > 0)
+        )
+        and policy.weights.keys() == WEIGHTS.keys()
+        and policy.overrides.keys() <= members
+        and {f"override {member}" for member in policy.overrides} <= policy.orders.keys()
+    )
+
+
+def encode_state(state: FarmState) -> bytes:
+    """The snapshot: JSON, keys of a record in the order above, keys of a map ascending."""
+    records = {member: _sorted_maps(record) for member, record in state.records.items()}
+    policy = _sorted_maps(state.policy)
+    return msgspec.json.encode(_sorted_maps(msgspec.structs.replace(state, records=records, policy=policy)))
+
+
+def _sorted_maps(record: Struct) -> Struct:
+    values = {name: getattr(record, name) for name in record.__struct_fields__}
+    maps = {name: dict(sorted(value.items())) for name, value in values.items() if isinstance(value, dict)}
+    return msgspec.structs.replace(record, **maps)

@@ -1,0 +1,86 @@
+"""What a Meta LeaseSet (LS2 type 7) of the farm lists, as bytes. Signing is the router's business.
+
+::
+
+    contents  = num u8 | num x MetaLease                            num 0 … 16
+    MetaLease = hash 32 | flags 3 | cost u8 | end_date u32          40 bytes, big-endian
+
+``hash`` is the SHA-256 of the leaf destination; ``flags`` is 3, a LeaseSet2, in its low four bits;
+``end_date`` is in seconds. Entries are sorted by hash, so equal inputs give equal bytes.
+
+* Listed are the usable leaves of recent members, at most 16: those of lowest cost, then lowest hash.
+* ``cost``, 0 … 15, is that of the member, by the score of its newest status: a step of 1/16 of the range
+  each, 0 the best. It stays until the score is more than half a step outside of its own step, as seen
+  after each status of that member and each administrative entry. A leaf
+  that several members report gets the lowest of their costs, and the latest of their ends.
+* ``end_date`` is farm time + the lifetime in force (one hour, unless administrators set another), or the
+  end of the leaf's LeaseSet if its status reports one and that is earlier. What ended by farm time is not
+  listed.
+
+Source: I2P common structures, "MetaLease", "MetaLeaseSet"; protocol page, section 6, point 7.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+import msgspec
+
+from garlicfarm.publishing.entries import Leaf
+from garlicfarm.publishing.scoring import FULL
+
+__all__ = ["COSTS", "MAX_LEASES", "MetaLease", "choose", "cost", "encode_contents", "published_ms"]
+
+COSTS = 16
+MAX_LEASES = 16
+
+_STEP = FULL // COSTS
+
+_META_LEASE = struct.Struct(">32s3sBI")
+_FLAGS_LEASE_SET_2 = b"\0\0\3"
+
+
+class MetaLease(msgspec.Struct, frozen=True, order=True):
+    """One leaf in the Meta LeaseSet. ``cost`` 0 … 15, lower is better; ``end_date`` in seconds."""
+
+    hash: bytes
+    cost: int
+    end_date: int
+
+
+def cost(score: int, before: int | None) -> int:
+    """The cost of a member's leaves at ``score``, 0 … 1,000,000, where it was ``before`` (None: new)."""
+    missing = FULL - score
+    if before is not None and abs(2 * missing - (2 * before + 1) * _STEP) <= 2 * _STEP:
+        return before
+    return min(missing // _STEP, COSTS - 1)
+
+
+def choose(leaves: Iterable[tuple[Leaf, int]], farm_time_ms: int, lifetime_ms: int) -> tuple[MetaLease, ...]:
+    """The entries for the usable leaves of the recent members, each with its member's cost, sorted by
+    hash."""
+    found: dict[bytes, tuple[int, int]] = {}
+    now_s = farm_time_ms // 1000
+    for leaf, cost in leaves:
+        end_ms = farm_time_ms + lifetime_ms
+        if leaf.expires_ms is not None:
+            end_ms = min(end_ms, leaf.expires_ms)
+        end_s = min(end_ms // 1000, 2**32 - 1)
+        if end_s > now_s:
+            other_cost, other_end_s = found.get(leaf.hash, (cost, end_s))
+            found[leaf.hash] = min(cost, other_cost), max(end_s, other_end_s)
+    listed = sorted(found, key=lambda hash_: (found[hash_][0], hash_))[:MAX_LEASES]
+    return tuple(MetaLease(hash_, *found[hash_]) for hash_ in sorted(listed))
+
+
+def encode_contents(leases: Iterable[MetaLease]) -> bytes:
+    """The bytes that ``Router.publish_meta_ls`` takes, entries in the order given."""
+    entries = [_META_LEASE.pack(one.hash, _FLAGS_LEASE_SET_2, one.cost, one.end_date) for one in leases]
+    return bytes([len(entries)]) + b"".join(entries)
+
+
+def published_ms(own_ms: int, last_published_ms: int) -> int:
+    """The ``published`` date (ms) of the next Meta LeaseSet: our own time, but at least a second after
+    the newest one that the farm knows of, since floodfills take only what is newer."""
+    return max(own_ms, last_published_ms + 1000)

@@ -1,0 +1,104 @@
+"""What administrators have decided for a farm: the parameters of its fold, and who decided them (D16).
+
+Each value is the one of the newest committed entry that set it, else the constant of algorithm version 1.
+``orders`` says of each that is in force by whom it was set, when, and at which index: the entry itself
+goes with the compacted part of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from garlicfarm.errors import EntryRefused
+from garlicfarm.publishing.administration import LifetimeMs, Margin, Percent
+from garlicfarm.publishing.documents import U63, IntervalMs, PublishConfig, Staleness
+from garlicfarm.publishing.entries import Administrative, Leaf
+from garlicfarm.publishing.i2p_base64 import encode
+from garlicfarm.publishing.scoring import WEIGHTS
+
+__all__ = ["DEFAULT_INTERVAL_MS", "DEFAULT_R", "MARGIN", "MAX_EXCLUDED", "Order", "Policy"]
+
+DEFAULT_INTERVAL_MS = 30_000
+DEFAULT_R = 3
+MARGIN = 50_000
+LIFETIME_MS = 3_600_000
+MAX_EXCLUDED = 1024
+
+
+class Order(msgspec.Struct, frozen=True):
+    """Who set a value, at which date (ms, of the accepting member) and index."""
+
+    by: str
+    date: U63
+    index: U63
+
+
+class Policy(msgspec.Struct, kw_only=True):
+    """The values in force. Part of the snapshot."""
+
+    interval_ms: IntervalMs = DEFAULT_INTERVAL_MS
+    R: Staleness = DEFAULT_R
+    margin: Margin = MARGIN
+    lifetime_ms: LifetimeMs = LIFETIME_MS
+    """how far beyond farm time a leaf is listed"""
+    weights: dict[str, Percent] = msgspec.field(default_factory=WEIGHTS.copy)
+    overrides: dict[int, PublishConfig] = {}
+    excluded: tuple[str, ...] = ()
+    """hashes of leaves, I2P base64, ascending"""
+    orders: dict[str, Order] = {}
+    """``interval``, ``staleness``, ``weights``, ``publisher``, ``override ID``, ``exclude HASH``,
+    ``remove ID``"""
+
+    def check(self, entry: Administrative, members: Collection[object]) -> None:
+        """Whether it can be obeyed here and now: raises `EntryRefused` unless an override or a removal is of
+        one of ``members``, and what is excluded still fits."""
+        action, args = entry.admin.action, entry.admin.args
+        if action in ("override", "remove") and args["member"] not in members:
+            raise EntryRefused("config.admin.args.member", "not a member")
+        if action == "exclude" and len({*self.excluded, args["hash"]}) > MAX_EXCLUDED:
+            raise EntryRefused("config.admin.args.hash", "too many")
+
+    def obey(self, index: int, entry: Administrative) -> None:
+        """Take over what a checked entry at ``index`` says."""
+        admin, args = entry.admin, entry.admin.args
+        key, in_force = admin.action, True
+        match admin.action:
+            case "interval":
+                self.interval_ms = msgspec.convert(args["ms"], int)
+            case "staleness":
+                self.R = msgspec.convert(args["R"], int)
+            case "weights":
+                self.weights = {name: msgspec.convert(args[name], int) for name in WEIGHTS}
+            case "publisher":
+                for name in ("margin", "lifetime_ms"):
+                    if args.get(name) is not None:
+                        setattr(self, name, args[name])
+            case "override":
+                member, mode = msgspec.convert(args["member"], int), args.get("mode")
+                key, in_force = f"override {member}", mode is not None
+                self.overrides.pop(member, None)
+                if in_force:
+                    self.overrides[member] = msgspec.convert(mode, PublishConfig)
+            case "remove":
+                key = f"remove {args['member']}"
+            case "exclude" | "include":
+                hash_ = str(args["hash"])
+                key, in_force = f"exclude {hash_}", admin.action == "exclude"
+                rest = {*self.excluded} - {hash_}
+                self.excluded = tuple(sorted(rest | {hash_} if in_force else rest))
+        self.orders.pop(key, None)
+        if in_force:
+            self.orders[key] = Order(admin.by, entry.date, index)
+
+    def forget(self, members: Collection[object]) -> None:
+        """Overrides go with their member: only those of ``members`` stay."""
+        for member in [one for one in self.overrides if one not in members]:
+            del self.overrides[member], self.orders[f"override {member}"]
+
+    def listed(self, leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
+        """Those of some leaves that are not excluded."""
+        if not self.excluded:
+            return leaves
+        return tuple(leaf for leaf in leaves if encode(leaf.hash) not in self.excluded)

@@ -1,0 +1,163 @@
+"""The fold's state in words and figures: the ``ranking`` of the admin API, of Spark and of tests.
+
+::
+
+    {"schema": "garlicfarm.ranking/1", "farm", "algorithm", "interval_ms", "R", "margin", "lifetime_ms",
+     "farm_time_ms", "publisher": id | null, "since": index, "because": word, "due_since": index | null,
+     "holders": [id …], "excluded": [hash …], "orders": {what: {"by", "date", "index"}},
+     "members": [{"id", "score": int | null, "parts": {name: {"value", "weight", "reported"}},
+                  "mode", "recent", "eligible", "publisher", "index", "date": ms | null,
+                  "cost": int | null, "lead", "sanction", "why": [sentence …]} …]}
+
+Members that are eligible come first, best first (group, score, id), then the others by id. ``because``
+says what made ``since`` happen: vacant (nobody was named), ineligible (the one before stopped being
+eligible), group (a better group: mode ``on``, or the one before was sanctioned), margin (it led three
+times in a row). ``orders``: by whom, when and at which index what is in force was set (`policy`).
+
+The ``why`` of a member has, in this order, what its status leaves out, one sentence on whether it is
+recent, one on whether it is eligible, and whatever else applies: its sanction, that it is the publisher
+or when it would be, and that it still holds the role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from garlicfarm.publishing.fold_state import FarmState, Member, View
+from garlicfarm.publishing.scoring import MIDDLE
+
+if TYPE_CHECKING:
+    from garlicfarm.publishing.application import PublisherApplication
+
+__all__ = ["LEADS", "ranking"]
+
+LEADS = 3
+"""at how many counted statuses in a row a challenger has to lead"""
+
+
+def ranking(farm: PublisherApplication, state: FarmState, views: Mapping[int, View]) -> dict[str, object]:
+    """The object shown above, of integers, strings, booleans and null."""
+    eligible = farm.eligible()
+    best_first = sorted(eligible, key=lambda member: (farm.group(member), -views[member].score, member))
+    others = [member for member in farm.members if member not in eligible]
+    policy = state.policy
+    return {
+        "schema": "garlicfarm.ranking/1",
+        "farm": state.farm,
+        "algorithm": state.algorithm,
+        "interval_ms": policy.interval_ms,
+        "R": policy.R,
+        "margin": policy.margin,
+        "lifetime_ms": policy.lifetime_ms,
+        "farm_time_ms": state.farm_time_ms,
+        "publisher": state.publisher,
+        "since": state.since,
+        "because": state.because,
+        "due_since": state.due_since,
+        "holders": list(farm.holders),
+        "excluded": list(policy.excluded),
+        "orders": {what: msgspec.to_builtins(order) for what, order in sorted(policy.orders.items())},
+        "members": [
+            _member(farm, state, views, member, eligible=member in eligible)
+            for member in (*best_first, *others)
+        ],
+    }
+
+
+def _member(
+    farm: PublisherApplication, state: FarmState, views: Mapping[int, View], member: int, *, eligible: bool
+) -> dict[str, object]:
+    record, view = state.records[member], views.get(member)
+    parts = {} if view is None else view.parts
+    return {
+        "id": member,
+        "score": None if view is None else view.score,
+        "parts": {name: _part(value, state.policy.weights[name]) for name, value in parts.items()},
+        "mode": farm.mode(member),
+        "recent": farm.recent(member),
+        "eligible": eligible,
+        "publisher": member == state.publisher,
+        "index": record.index,
+        "date": None if view is None else view.document.date,
+        "cost": record.cost,
+        "lead": record.lead,
+        "sanction": record.sanction,
+        "why": _why(farm, state, views, member, eligible=eligible),
+    }
+
+
+def _part(value: int | None, weight: int) -> dict[str, object]:
+    return {"value": MIDDLE if value is None else value, "weight": weight, "reported": value is not None}
+
+
+def _why(
+    farm: PublisherApplication, state: FarmState, views: Mapping[int, View], member: int, *, eligible: bool
+) -> list[str]:
+    view, record = views.get(member), state.records[member]
+    if view is None:
+        return ["not recent: no status yet", "not eligible: it is not recent"]
+    why = [f"{name}: not reported" for name, value in view.parts.items() if value is None]
+    why.append(_why_recent(farm, record, member))
+    why.append(_why_eligible(farm, state, view, member, eligible=eligible))
+    if record.sanction:
+        why.append(
+            f"ranks behind the others for {record.sanction} more statuses: it was due and did not publish"
+        )
+    if member == state.publisher:
+        why.append(f"publisher since index {state.since}: {state.because}")
+        if state.due_since is None:
+            others = ", ".join(str(holder) for holder in farm.holders if holder != member)
+            why.append(f"not due to start yet: member {others} has not let go")
+    elif eligible and state.publisher is not None:
+        why.append(_why_not_publisher(farm, state, views, member, state.publisher))
+    if member != state.publisher and member in state.holders:
+        why.append(f"has not let go of the role that index {state.holders[member]} took from it")
+    return why
+
+
+def _why_recent(farm: PublisherApplication, record: Member, member: int) -> str:
+    others = len(farm.members) - 1
+    if not others:
+        return "recent: there are no others to judge it"
+    silence = (
+        f"{record.against} of {others} other members have posted {record.R} times since index {record.index}"
+    )
+    if farm.recent(member):
+        return f"recent: {silence}; it would take {others // 2 + 1}"
+    return f"not recent: {silence}"
+
+
+def _why_eligible(
+    farm: PublisherApplication, state: FarmState, view: View, member: int, *, eligible: bool
+) -> str:
+    mode = farm.mode(member) + (" by override" if member in state.policy.overrides else "")
+    if not farm.recent(member):
+        return "not eligible: it is not recent"
+    if eligible and view.publishing is None:
+        return (
+            f"eligible: its mode is {mode}; it reports no meta.publishing, but nobody who could be named does"
+        )
+    if eligible:
+        return f"eligible: its mode is {mode}"
+    if farm.mode(member) == "off":
+        return f"not eligible: its mode is {mode}"
+    if farm.eligible():
+        return "not eligible: it reports no meta.publishing, and others do"
+    return "not eligible: no recent member reports a usable leaf"
+
+
+def _why_not_publisher(
+    farm: PublisherApplication, state: FarmState, views: Mapping[int, View], member: int, publisher: int
+) -> str:
+    group, foremost = farm.group(member), farm.group(publisher)
+    if group != foremost:
+        reason = "it is sanctioned" if group[0] > foremost[0] else "that one's mode is on"
+        return f"behind member {publisher} whatever the scores: {reason}"
+    ahead = views[member].score - views[publisher].score
+    return (
+        f"takes over from member {publisher} once {state.policy.margin} ahead at {LEADS} statuses in a row:"
+        f" now {abs(ahead)} {'behind' if ahead < 0 else 'ahead'}, at {state.records[member].lead} so far"
+    )

@@ -1,0 +1,1 @@
+"""Makes and changes what a node starts from: new farms and nodes, joining, recovery."""

@@ -1,0 +1,134 @@
+"""A further farm for a node that is there: its secret, its store, and its table in the configuration.
+
+The node must not run meanwhile. Its other farms are not touched. The table comes last: a store that no
+table names is nobody's.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from garlicfarm.config import Config
+from garlicfarm.config.model import PRESETS
+from garlicfarm.config.rewrite import rewrite
+from garlicfarm.credentials.certificates import pin_of_file
+from garlicfarm.credentials.join_token import JoinToken
+from garlicfarm.errors import ConfigError, StorageError
+from garlicfarm.setup.provision import (
+    FarmPlan,
+    MadeFarm,
+    MemberPlan,
+    check_endpoints,
+    farm_tables,
+    joining_genesis,
+    make_store,
+    new_genesis,
+    pinned,
+    plan_of,
+    toml_of,
+)
+from garlicfarm.storage import DataDirectory, Genesis
+from garlicfarm.transport import Endpoint
+from garlicfarm.wire.messages import ClusterServer, Configuration
+
+__all__ = ["add_farm", "add_joining_farm", "remove_farm"]
+
+
+def add_farm(config: Config, endpoint: str, farm: FarmPlan) -> MadeFarm:
+    """Make a farm of the one node of ``config``, which others dial at ``endpoint``; "": where they dial
+    its first farm.
+
+    Mints farm id and farm secret. Raises `StorageInUse`: the node runs; `ConfigError`: it has a farm of
+    that name, or the plan makes no valid configuration; `StorageError`. Then nothing was made.
+    """
+    dialled = _dialled(config, endpoint)
+    server = ClusterServer(config.node.id, str(dialled))
+    configuration = Configuration(log_index=0, last_log_index=0, servers=(server,))
+    genesis = new_genesis(farm, configuration)
+    _add(config, dialled, farm, secrets.token_bytes(32), genesis)
+    return MadeFarm(genesis.farm_id, configuration, {config.node.id: config.base_dir})
+
+
+def add_joining_farm(config: Config, endpoint: str, token: JoinToken) -> None:
+    """Make what the node of ``config`` needs in order to join the farm that ``token`` is for. Raises as
+    `add_farm` does, and `ConfigError` where the token is for another id."""
+    if token.id != config.node.id:
+        raise ConfigError(
+            [
+                f"the token is for node {token.id}, and {config.path} is of node {config.node.id}: make one "
+                f"with member token --farm {token.farm} --id {config.node.id}, or name a new directory"
+            ]
+        )
+    _add(config, _dialled(config, endpoint), plan_of(token), token.farm_secret, joining_genesis(token))
+
+
+def remove_farm(config: Config, name: str, text: str) -> None:
+    """Undo `add_joining_farm` of a farm that was never joined; ``text`` is what the configuration said
+    before. Raises `ConfigError`, `StorageError`."""
+    with DataDirectory.open(config.node.data_dir) as directory:
+        rewrite(config.path, text)
+        _clear(_files(directory, name))
+
+
+def _dialled(config: Config, endpoint: str) -> Endpoint:
+    if not endpoint:
+        first = config.farm[0]
+        return Endpoint.parse(first.endpoint, first.default_transport)
+    check_endpoints({config.node.id: MemberPlan(endpoint=endpoint)})
+    dialled = Endpoint.parse(endpoint)
+    if dialled.scheme != "ssl":
+        return dialled
+    certificate = config.transport.get("ssl", {}).get("certificate")
+    if not isinstance(certificate, str):
+        raise ConfigError([f"{config.path.name}: transport.ssl.certificate is missing"])
+    return pinned(dialled, pin_of_file(config.base_dir / certificate))
+
+
+def _add(config: Config, dialled: Endpoint, farm: FarmPlan, secret: bytes, genesis: Genesis) -> None:
+    if farm.name in [section.name for section in config.farm]:
+        raise ConfigError([f"{config.path} has a farm {farm.name} already; nothing was changed"])
+    if farm.preset != config.node.preset:  # one preset for all farms of a node, but not of a farm
+        farm = msgspec.structs.replace(farm, raft={**PRESETS[farm.preset], **farm.raft})
+    data = config.node.data_dir
+    named = data.relative_to(config.base_dir) if data.is_relative_to(config.base_dir) else data
+    table = toml_of(farm_tables(farm, dialled, str(named), MemberPlan(endpoint=str(dialled))))
+    with DataDirectory.open(data) as directory, _all_or_nothing(_files(directory, farm.name)):
+        make_store(data, farm, secret, genesis)
+        rewrite(config.path, f"{config.path.read_text(encoding='utf-8').rstrip()}\n{table}")
+
+
+def _files(directory: DataDirectory, name: str) -> tuple[Path, ...]:
+    """What of a farm is in a data directory. Raises `LocalProtocolError`: that is no farm's name."""
+    store, kept = directory.farm_directory(name), directory.path / "secrets"
+    return store, kept / f"{name}.secret", kept / f"{name}.master.key"
+
+
+@contextmanager
+def _all_or_nothing(paths: tuple[Path, ...]) -> Iterator[None]:
+    there = [str(path) for path in paths if path.exists()]
+    if there:
+        raise ConfigError(
+            [f"{', '.join(there)} would be overwritten: of an earlier farm? Move it away first"]
+        )
+    try:
+        yield
+    except BaseException:
+        _clear(paths)
+        raise
+
+
+def _clear(paths: tuple[Path, ...]) -> None:
+    try:
+        for path in paths:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot remove {error.filename}: {error.strerror}") from error

@@ -1,0 +1,368 @@
+"""Makes nodes: configuration, certificate, secret, the user ``local``, and the store with its genesis.
+A node that joins a farm gets the farm's secret and a genesis without a Configuration: it is to be told that.
+
+All or nothing: everything is made in a hidden directory beside its place and moved there at the end;
+what exists is never touched, but for what a command that was killed left in that hidden directory. Only
+this makes stores (D12): a running node never does. ::
+
+    DIRECTORY/garlicfarm.toml
+    DIRECTORY/data/                node.json  users  local.password  tls/  secrets/  farms/<farm>/
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from garlicfarm.config import load
+from garlicfarm.config.validators import is_dial_url
+from garlicfarm.credentials.certificates import make_certificate
+from garlicfarm.credentials.join_token import JoinToken
+from garlicfarm.credentials.member_credentials import write_secret_file
+from garlicfarm.credentials.private_files import make_private_directory, write_new_file, write_private_file
+from garlicfarm.credentials.users import LOCAL_USER, UserStore
+from garlicfarm.errors import ConfigError, StorageError, StorageInUse, StorageMissing
+from garlicfarm.storage import DataDirectory, Genesis, create_store, tables
+from garlicfarm.storage.directory import fsync_path
+from garlicfarm.storage.log_store import FILE_NAME
+from garlicfarm.transport import Endpoint
+from garlicfarm.wire.messages import ClusterServer, Configuration
+
+__all__ = [
+    "ADMIN_PORT",
+    "CONFIG_NAME",
+    "LOCAL_USER",
+    "FarmPlan",
+    "MadeFarm",
+    "MemberPlan",
+    "Tables",
+    "check_endpoints",
+    "create_farm",
+    "create_joining_node",
+    "create_node",
+    "farm_tables",
+    "joining_genesis",
+    "make_store",
+    "new_genesis",
+    "pinned",
+    "plan_of",
+    "read_genesis",
+    "remove_node",
+    "toml_of",
+]
+
+Tables = list[tuple[str, Mapping[str, Any]]]
+"""Tables of a configuration file: heading, and keys with their values."""
+
+ALGORITHM_VERSION = 1
+ADMIN_PORT = 27151
+CONFIG_NAME = "garlicfarm.toml"
+STAGING = ".garlicfarm-new"
+
+
+class FarmPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What all members of a new farm share. ``raft`` and ``retention`` hold keys of the tables of
+    those names that differ from the preset; ``master`` is the master destination in I2P base64, a copy
+    of ``master_key_file`` goes to each member: without it, none can publish."""
+
+    name: str = "farm"
+    application: str = "farm"
+    preset: str = "clearnet"
+    master: str = ""
+    master_key_file: Path | None = None
+    raft: Mapping[str, Any] = {}
+    retention: Mapping[str, Any] = {}
+
+
+class MemberPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one member has of its own.
+
+    ``endpoint`` is what others dial; a pin is added to it where the transport is ``ssl`` (D11).
+    ``listen`` "": every address at the endpoint's port, or loopback if the endpoint is there.
+    ``router`` is the table ``[farm.router]``, {} for none; ``leaves`` are I2P base64.
+    """
+
+    endpoint: str
+    listen: str = ""
+    admin_url: str = f"https://127.0.0.1:{ADMIN_PORT}"
+    router: Mapping[str, Any] = {}
+    leaves: tuple[str, ...] = ()
+
+
+class MadeFarm(msgspec.Struct, frozen=True):
+    """A new farm: its id (16 bytes), the first Configuration, and where each member's files are."""
+
+    farm_id: bytes
+    configuration: Configuration
+    directories: Mapping[int, Path]
+
+
+def create_node(directory: Path, node_id: int, member: MemberPlan, farm: FarmPlan | None = None) -> MadeFarm:
+    """Make a farm of one node in ``directory``, which may exist but must not hold a node.
+
+    Mints farm id and farm secret. Raises `ConfigError`: something is there already, or the plans make
+    no valid configuration; `StorageError`: it cannot be written. Then nothing was made.
+    """
+    _check_free(directory)
+    with _staging(directory) as staging:
+        made = _make(farm or FarmPlan(), {node_id: member}, {node_id: staging})
+    return msgspec.structs.replace(made, directories={node_id: directory})
+
+
+def create_joining_node(directory: Path, member: MemberPlan, token: JoinToken) -> None:
+    """Make the node that ``token`` is for in ``directory``; it is no member before it has been enrolled.
+    Raises as `create_node` does."""
+    farm = plan_of(token)
+    _check_free(directory)
+    check_endpoints({token.id: member})
+    with _staging(directory) as staging:
+        _make_node(staging, farm, token.id, member)
+        make_store(staging / "data", farm, token.farm_secret, joining_genesis(token))
+
+
+def plan_of(token: JoinToken) -> FarmPlan:
+    """What a token says of its farm."""
+    return FarmPlan(
+        name=token.farm,
+        application=token.application,
+        preset=token.preset,
+        master=token.master,
+        raft=token.raft,
+        retention=token.retention,
+    )
+
+
+def joining_genesis(token: JoinToken) -> Genesis:
+    """What the store of a new member is born with: it is to be told the Configuration."""
+    return Genesis(token.farm, token.farm_id, token.application, token.algorithm, None)
+
+
+def read_genesis(directory: Path) -> Genesis:
+    """What the store in ``directory`` was born with; a node may be running on it.
+
+    Raises `StorageMissing`, `StorageDamaged`, `StorageError`.
+    """
+    path = directory / FILE_NAME
+    try:
+        if not path.exists():
+            raise StorageMissing(f"there is no store in {directory}")
+        with closing(tables.connect(path, "ro")) as db:
+            return tables.read_genesis(db)
+    except (OSError, sqlite3.Error) as error:
+        raise tables.storage_error(error, path) from error
+
+
+def remove_node(directory: Path) -> None:
+    """Remove what `create_joining_node` made of a node that was never invited. Raises `StorageError`."""
+    try:
+        (directory / CONFIG_NAME).unlink()
+        shutil.rmtree(directory / "data")
+    except OSError as error:
+        raise StorageError(f"cannot remove {error.filename}: {error.strerror}") from error
+
+
+def _check_free(directory: Path) -> None:
+    for name in (CONFIG_NAME, "data"):
+        if (directory / name).exists():
+            raise ConfigError([f"{directory / name} is there already; nothing was overwritten"])
+
+
+def create_farm(out: Path, members: Mapping[int, MemberPlan], farm: FarmPlan | None = None) -> MadeFarm:
+    """Make all nodes of a farm at once, each in its own directory ``out/node-<id>``; ``out`` must not
+    exist, unless it holds nothing but what a command that was killed had not finished: a node that is in
+    its place already may be in use. The genesis of each names all of them. Raises as `create_node` does.
+    """
+    if out.exists() and not (out.is_dir() and os.listdir(out) == [STAGING]):
+        raise ConfigError([f"{out} is there already; nothing was overwritten"])
+    if not members:
+        raise ConfigError(["a farm needs at least one member"])
+    with _staging(out) as staging:
+        directories = {node_id: staging / f"node-{node_id}" for node_id in sorted(members)}
+        for directory in directories.values():
+            directory.mkdir(mode=0o700)
+        made = _make(farm or FarmPlan(), members, directories)
+    return msgspec.structs.replace(made, directories={i: out / path.name for i, path in directories.items()})
+
+
+def check_endpoints(members: Mapping[int, MemberPlan]) -> None:
+    """Raises `ConfigError`: an endpoint cannot be dialled, or two members have the same."""
+    problems = [
+        f"member {node_id}: {member.endpoint!r} is not what others can dial; it must be SCHEME://HOST:PORT"
+        for node_id, member in members.items()
+        if not is_dial_url(member.endpoint)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    dialled = [Endpoint.parse(member.endpoint) for member in members.values()]
+    if len({(endpoint.host, endpoint.port) for endpoint in dialled}) < len(dialled):
+        raise ConfigError(["two members have the same endpoint; each needs its own host or port"])
+
+
+def _make(farm: FarmPlan, members: Mapping[int, MemberPlan], directories: Mapping[int, Path]) -> MadeFarm:
+    check_endpoints(members)
+    servers = tuple(
+        ClusterServer(node_id, str(_make_node(directories[node_id], farm, node_id, members[node_id])))
+        for node_id in sorted(members)
+    )
+    configuration = Configuration(log_index=0, last_log_index=0, servers=servers)
+    genesis, secret = new_genesis(farm, configuration), secrets.token_bytes(32)
+    for directory in directories.values():
+        make_store(directory / "data", farm, secret, genesis)
+    return MadeFarm(genesis.farm_id, configuration, directories)
+
+
+def new_genesis(farm: FarmPlan, configuration: Configuration) -> Genesis:
+    """What the stores of a new farm are born with; mints its id."""
+    return Genesis(farm.name, secrets.token_bytes(16), farm.application, ALGORITHM_VERSION, configuration)
+
+
+def _make_node(directory: Path, farm: FarmPlan, node_id: int, member: MemberPlan) -> Endpoint:
+    """What a node has before it is of a farm: data directory, user, certificate, configuration. Returns
+    what others dial, with its pin."""
+    data, endpoint = directory / "data", Endpoint.parse(member.endpoint)
+    DataDirectory.create(data, node_id)
+    password = secrets.token_urlsafe(32)
+    UserStore(data / "users").add(LOCAL_USER, "admin", password)
+    write_private_file(data / "local.password", f"{password}\n".encode())
+    pin = make_certificate(data / "tls" / "node.crt", data / "tls" / "node.key", endpoint.host)
+    endpoint = pinned(endpoint, pin)
+    tables: Tables = [
+        ("[node]", {"id": node_id, "data_dir": "data", "preset": farm.preset}),
+        ("[admin]", {"url": member.admin_url}),
+        ("[[listener]]", {"url": member.listen or _listen_url(endpoint)}),
+        ("[transport.ssl]", {"certificate": "data/tls/node.crt", "private_key": "data/tls/node.key"}),
+        *farm_tables(farm, endpoint, "data", member),
+    ]
+    head = "# The configuration of one garlicfarm node; `garlicfarm config check` explains it.\nversion = 1\n"
+    write_new_file(directory / CONFIG_NAME, f"{head}{toml_of(tables)}".encode(), 0o644)
+    load(directory / CONFIG_NAME, {})  # the plans are checked where every configuration is
+    return endpoint
+
+
+def pinned(endpoint: Endpoint, pin: str) -> Endpoint:
+    """The endpoint with the pin of the node's own certificate, where its transport is ``ssl`` (D11). A
+    proxy before it shows its own certificate, whose pin stays."""
+    if endpoint.scheme != "ssl" or (endpoint.proxied and "pin" in endpoint.params):
+        return endpoint
+    return Endpoint("ssl", endpoint.host, endpoint.port, {**endpoint.params, "pin": pin})
+
+
+def make_store(data: Path, farm: FarmPlan, secret: bytes, genesis: Genesis) -> None:
+    """Make what a node keeps of one farm in its data directory: the farm's secret and key, and the store."""
+    write_secret_file(data / _secret_name(farm), secret)
+    if farm.master_key_file is not None:
+        write_private_file(data / _master_key_name(farm), farm.master_key_file.read_bytes())
+    create_store(data / "farms" / farm.name, genesis)
+
+
+def farm_tables(farm: FarmPlan, endpoint: Endpoint, data: str, member: MemberPlan) -> Tables:
+    """The tables ``[[farm]]`` and below of a node; ``data``: its data directory, as the file names it."""
+    meta = {"destination": farm.master} if farm.master else {}
+    if farm.master_key_file is not None:
+        meta["key_file"] = f"{data}/{_master_key_name(farm)}"
+    return [
+        (
+            "[[farm]]",
+            {
+                "name": farm.name,
+                "application": farm.application,
+                "endpoint": str(endpoint),
+                **({"default_transport": endpoint.scheme} if endpoint.scheme != "ssl" else {}),
+                "secret_file": f"{data}/{_secret_name(farm)}",
+            },
+        ),
+        ("[farm.raft]", farm.raft),
+        ("[farm.retention]", farm.retention),
+        ("[farm.router]", member.router),
+        ("[farm.meta]", meta),
+        *(("[[farm.leaf]]", {"destination": leaf}) for leaf in member.leaves),
+    ]
+
+
+def toml_of(tables: Tables) -> str:
+    """The tables as text, an empty line before each; those without a key are left out."""
+    lines = []
+    for heading, table in tables:
+        if table:
+            lines += ["", heading, *(f"{key} = {_toml(value)}" for key, value in table.items())]
+    return "\n".join([*lines, ""])
+
+
+def _listen_url(endpoint: Endpoint) -> str:
+    """Where a member listens that others dial at ``endpoint``; what is no ``ssl`` sits behind a tunnel
+    on this machine."""
+    host = "0.0.0.0"
+    try:
+        address = ip_address(endpoint.host)
+    except ValueError:
+        address = None
+    if address is not None and (address.is_loopback or address.version == 6):
+        host = endpoint.host if address.is_loopback else "::"
+    elif endpoint.scheme != "ssl" or endpoint.host == "localhost":
+        host = "127.0.0.1"
+    return str(Endpoint(endpoint.scheme, host, endpoint.port))
+
+
+def _toml(value: Any) -> str:
+    """A TOML value; JSON's spelling is TOML's for everything that a plan holds, but for DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _secret_name(farm: FarmPlan) -> str:
+    return f"secrets/{farm.name}.secret"
+
+
+def _master_key_name(farm: FarmPlan) -> str:
+    return f"secrets/{farm.name}.master.key"
+
+
+@contextmanager
+def _staging(target: Path) -> Iterator[Path]:
+    """A directory whose contents are moved into ``target`` when the block ends well; else nothing is
+    left of it. What is in ``target`` already is not overwritten. What a process that was killed left of
+    its own is cleared away: whoever still works there holds the flock of ``target``."""
+    new, staging = not target.exists(), target / STAGING
+    try:
+        make_private_directory(target)
+        turn = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise StorageError(f"cannot make {target}: {error.strerror}") from error
+    moved: list[Path] = []
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if staging.exists():
+            shutil.rmtree(staging)
+        staging.mkdir(mode=0o700)
+        yield staging
+        # "data" goes before "garlicfarm.toml": a configuration is never seen without its store.
+        for child in sorted(staging.iterdir()):
+            if (target / child.name).exists():
+                raise ConfigError([f"{target / child.name} is there already; nothing was overwritten"])
+            moved.append(child.rename(target / child.name))
+        staging.rmdir()
+        fsync_path(target)
+        fsync_path(target.absolute().parent)
+    except BlockingIOError as error:
+        raise StorageInUse(f"another process makes nodes in {target}") from error
+    except BaseException as error:
+        for path in (staging, *moved):
+            shutil.rmtree(path, ignore_errors=True)
+        if new:
+            with suppress(OSError):  # somebody else put something into it
+                target.rmdir()
+        if isinstance(error, OSError):
+            raise StorageError(f"cannot make {target}: {error}") from error
+        raise
+    finally:
+        os.close(turn)

@@ -1,0 +1,146 @@
+"""A farm that has lost its majority for good: one survivor's store becomes a new farm of this member alone.
+
+The new farm has another id. So members of the old one, should they come back, are refused at the handshake
+and log in with other passwords (D10): two halves can never mix. It has the survivor's whole log, also what
+was not known to be committed there (an entry that a lost majority had acknowledged may be among it), and
+after it, in a new term, the Configuration that names this member alone. All others are removed; they come
+back under new ids, since ids are used once (D12).
+
+The store is made anew beside the old one, which is then renamed and kept::
+
+    data/farms/<farm>                   the recovered store
+    data/farms/<farm>~<old farm id>     the store as it was; never to be started
+    data/farms/<farm>~recovered         while at work
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from garlicfarm.application import Application
+from garlicfarm.errors import LocalProtocolError, StorageError
+from garlicfarm.raft.types import Entry, HardState
+from garlicfarm.storage import SNAPSHOTS, LogStore, Snapshot, write_snapshot
+from garlicfarm.storage.directory import fsync_path
+from garlicfarm.storage.log_copy import rewrite_log
+from garlicfarm.wire import decode_configuration, encode_configuration
+from garlicfarm.wire.messages import ClusterServer, Configuration, ValueType
+
+__all__ = ["Survivor", "finish_recovery", "read_survivor", "recover_store"]
+
+_PAGE_BYTES = 1 << 20
+
+
+class Survivor(msgspec.Struct, frozen=True):
+    """What a survivor's store holds, all of its log applied. ``last_term`` and ``last_index``: the survivor
+    where they are highest, compared in this order, lacks least. ``ever``: all that were ever members."""
+
+    farm: str
+    farm_id: bytes
+    term: int
+    commit: int
+    first_index: int
+    last_index: int
+    last_term: int
+    configuration: Configuration
+    ever: tuple[ClusterServer, ...]
+    application: Application
+
+
+def read_survivor(directory: Path, farm: str, application: Application) -> Survivor:
+    """Look into the store in ``directory``, whose data directory is held, and bring ``application``, a new
+    one, to the state after all of it. Nothing is changed. Blocking.
+
+    Raises `StorageMissing`, `StorageError`, `StorageDamaged`, `StorageVersion` as `LogStore.open`.
+    """
+    with closing(LogStore.open(directory, farm=farm)) as store:
+        hard_state, last = store.initial_state()[0], store.last_index()
+        start = store.snapshot()
+        configuration = start.configuration
+        ever = {server.id: server for server in configuration.servers}
+        if store.restored is not None:
+            application.restore(store.restored.state)
+            ever = {server.id: server for server in store.restored.ever}
+        elif configuration.servers:
+            application.configure(0, configuration)
+        index = start.index + 1
+        while index <= last:
+            for entry in store.entries(index, last + 1, _PAGE_BYTES):
+                if entry.value_type is ValueType.CONFIGURATION:
+                    configuration = decode_configuration(entry.value)
+                    ever.update((server.id, server) for server in configuration.servers)
+                    application.configure(entry.index, configuration)
+                else:
+                    application.apply(entry.index, entry.term, entry.value)
+                index = entry.index + 1
+        return Survivor(
+            farm,
+            store.genesis.farm_id,
+            hard_state.term,
+            hard_state.commit,
+            store.first_index(),
+            last,
+            store.term(last),
+            configuration,
+            tuple(ever[member] for member in sorted(ever)),
+            application,
+        )
+
+
+def recover_store(directory: Path, node_id: int, survivor: Survivor) -> tuple[bytes, Path]:
+    """Make the store of the new farm in the place of the old one; the new farm id, and where the old store
+    is kept. Durable on return; an interrupted call leaves the old store or, to be seen by
+    `finish_recovery`, the new one. Blocking.
+
+    Raises `LocalProtocolError` (this node is no member), `StorageError`.
+    """
+    servers = tuple(server for server in survivor.configuration.servers if server.id == node_id)
+    if not servers:
+        raise LocalProtocolError(f"node {node_id} is no member of the farm {survivor.farm}")
+    index, term = survivor.last_index + 1, max(survivor.term, survivor.last_term) + 1
+    alone = Configuration(index, survivor.configuration.log_index, servers)
+    entry = Entry(index, term, ValueType.CONFIGURATION, encode_configuration(alone))
+    farm_id = secrets.token_bytes(16)
+    survivor.application.configure(index, alone)
+    made, kept = _beside(directory, "recovered"), _beside(directory, survivor.farm_id.hex())
+    try:
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(mode=0o700)
+        genesis = rewrite_log(directory, made, farm_id, HardState(term, 0, index), entry)
+        state = survivor.application.snapshot()
+        snapshot = Snapshot(
+            farm_id, genesis.application, genesis.algorithm, index, term, alone, survivor.ever, state
+        )
+        write_snapshot(made / SNAPSHOTS, snapshot)
+        LogStore.open(made, farm=survivor.farm).close()  # it is what a node will find
+        fsync_path(made)
+        directory.rename(kept)
+        made.rename(directory)
+        fsync_path(directory.parent)
+    except (OSError, sqlite3.Error) as error:
+        raise StorageError(f"{made}: {error}; the store in {directory} is as it was") from error
+    return farm_id, kept
+
+
+def finish_recovery(directory: Path) -> bool:
+    """Whether a recovery had been interrupted between its two renames, which this then makes up for.
+    Raises `StorageError`."""
+    made = _beside(directory, "recovered")
+    if directory.exists() or not made.exists():
+        return False
+    try:
+        made.rename(directory)
+        fsync_path(directory.parent)
+    except OSError as error:
+        raise StorageError(f"cannot rename {made} to {directory.name}: {error.strerror}") from error
+    return True
+
+
+def _beside(directory: Path, what: str) -> Path:
+    return directory.with_name(f"{directory.name}~{what}")  # no farm's name has a tilde

@@ -1,0 +1,91 @@
+"""Snapshots among plain JRaft servers: what travels is the application's state, and nothing around it.
+
+There is no header, so that the farm that it is of cannot be told, and no checksum: the last piece is the
+one that says so, and two servers' snapshots of one index may differ, so that none is gone on with after
+another began. So the application itself says whether it can take one, before the old state goes. On the
+disk they are what all snapshots are (`garlicfarm.storage.snapshots`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO
+
+from garlicfarm.errors import StorageDamaged
+from garlicfarm.raft.types import SnapshotMeta
+from garlicfarm.storage.incoming import Incoming
+from garlicfarm.storage.outgoing import Outgoing
+from garlicfarm.storage.snapshots import (
+    MAX_SNAPSHOT_BYTES,
+    Snapshot,
+    read_snapshot,
+    state_start,
+    write_snapshot,
+)
+from garlicfarm.storage.tables import Genesis
+from garlicfarm.wire.messages import SnapshotSyncRequest
+
+__all__ = ["PlainIncoming", "PlainOutgoing"]
+
+LOOK_AGAIN = 32
+"""Behind the same first piece another server's snapshot of this index may differ."""
+
+
+class PlainIncoming(Incoming):
+    """Takes states on which ``check(state)`` raises nothing. Other arguments as for `Incoming`."""
+
+    def __init__(self, directory: Path, genesis: Genesis, check: Callable[[bytes], None]) -> None:
+        super().__init__(directory, genesis)
+        self._check_state = check
+        self._first: tuple[int, int, bytes] | None = None  # index, term, digest of the first piece
+        self._refused: tuple[int, int, bytes] | None = None  # the same of what was refused,
+        self._why = ""  # why,
+        self._times = 0  # and how often
+
+    def take(self, request: SnapshotSyncRequest) -> tuple[int, SnapshotMeta | None]:
+        """As `Incoming.take`. What was refused is refused again by its first piece and not stored: a JRaft
+        leader sends it for as long as it has no newer one. Each `LOOK_AGAIN` th time it is judged anew."""
+        if request.offset == 0:
+            digest = sha256(request.data).digest()
+            self._first = (request.last_log_index, request.last_log_term, digest)
+            if self._first == self._refused and self._times < LOOK_AGAIN:
+                self._times += 1
+                self.problem = self._why
+                return 0, None
+        taken = super().take(request)
+        if self.refused:
+            self._refused, self._why, self._times = self._first, self.problem, 1
+        return taken
+
+    def _held_whole(self, whole: Path) -> tuple[int, SnapshotMeta]:
+        snapshot = read_snapshot(whole)
+        return len(snapshot.state), snapshot.meta
+
+    def _agrees(self, part: Path, data: bytes) -> bool:
+        return False
+
+    def _is_whole(self, part: Path, request: SnapshotSyncRequest, held: int) -> bool:
+        if held > MAX_SNAPSHOT_BYTES:
+            raise StorageDamaged(f"it is one of more than {MAX_SNAPSHOT_BYTES} bytes")
+        return request.done and held == request.offset + len(request.data)
+
+    def _keep(self, part: Path, whole: Path, request: SnapshotSyncRequest) -> SnapshotMeta:
+        born = (self._genesis.farm_id, self._genesis.application, self._genesis.algorithm)
+        what = (request.last_log_index, request.last_log_term, request.configuration)
+        snapshot = Snapshot(*born, *what, request.configuration.servers, part.read_bytes())
+        try:
+            self._check_state(snapshot.state)
+        except Exception as error:  # of whoever wrote the application
+            raise StorageDamaged(f"the application cannot take it: {error}") from error
+        write_snapshot(self._directory, snapshot)
+        part.unlink()
+        return snapshot.meta
+
+
+class PlainOutgoing(Outgoing):
+    """Sends states. Arguments as for `Outgoing`."""
+
+    def _start(self, file: BinaryIO) -> int:
+        return state_start(file)

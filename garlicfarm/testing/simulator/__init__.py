@@ -1,0 +1,1 @@
+"""The consensus core and the publishing rules in a simulated network (``make sim``)."""

@@ -1,0 +1,7 @@
+"""``python -m garlicfarm.testing.simulator``."""
+
+import sys
+
+from garlicfarm.testing.simulator.simulation import main
+
+sys.exit(main())

@@ -1,0 +1,237 @@
+"""Who uses a simulated cluster: clients with entries, members with their own, readers, and an
+administrator who changes the members. Each asks again while it does not know what became of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from garlicfarm.raft import Change, ConfChange
+from garlicfarm.testing.simulator.cluster import SimulatedCluster
+from garlicfarm.testing.simulator.member import SimulatedMember
+from garlicfarm.testing.simulator.network import CLIENT, Connection
+from garlicfarm.wire.messages import (
+    NO_LEADER,
+    ClusterServer,
+    LogEntry,
+    MessageType,
+    Request,
+    Response,
+    ValueType,
+)
+
+__all__ = ["Administrator", "Client", "Proposer", "Reader"]
+
+CLIENT_TIMEOUT_MS = 1_000
+MAX_MEMBERS = 7
+MAX_REFUSALS = 12
+
+
+class Client:
+    """Somebody who wants entries in the log and repeats each until it is acknowledged: ``acknowledged(index,
+    term, entry)``. Ids are negative."""
+
+    def __init__(
+        self, cluster: SimulatedCluster, client_id: int, acknowledged: Callable[[int, int, bytes], None]
+    ) -> None:
+        self.id = client_id
+        self._cluster = cluster
+        self._acknowledged = acknowledged
+        self._target = 1
+        self._connection: Connection | None = None
+        self.todo: deque[bytes] = deque()
+        cluster.callers[client_id] = self
+
+    def __str__(self) -> str:
+        return f"client {-self.id}"
+
+    def send(self) -> None:
+        """What waits, as far as the window allows."""
+        cluster = self._cluster
+        if self._connection is None:
+            if cluster.members[self._target].node is None:
+                self._go_elsewhere()
+                return
+            self._connection = cluster.network.connect(self.id, self._target, CLIENT_TIMEOUT_MS)
+        while self.todo and len(self._connection.outstanding) < 4:
+            value = self.todo.popleft()
+            entry = LogEntry(0, ValueType.APPLICATION, value)
+            request = Request(MessageType.CLIENT_REQUEST, 0, self._target, entries=(entry,))
+            cluster.network.send(self._connection, value, request)
+
+    def answered(self, connection: Connection, tag: Any, response: Response) -> None:
+        if response.accepted:
+            self._acknowledged(response.next_index - 1, response.term, tag)
+            return
+        self.todo.append(tag)
+        if response.destination != connection.server:  # redirected (D8)
+            self._cluster.network.sever(connection)
+            self._cluster.network.lose(connection, CLIENT)
+            if response.destination != NO_LEADER:
+                self._target = response.destination
+
+    def failed(self, connection: Connection, tags: list[Any]) -> None:
+        self.todo.extendleft(reversed(tags))
+        self._connection = None
+        self._go_elsewhere()
+
+    def _go_elsewhere(self) -> None:
+        self._target = self._cluster.rng.choice(self._cluster.newest.servers).id
+
+
+class Proposer:
+    """A member's own entries, two at once."""
+
+    def __init__(self, cluster: SimulatedCluster, acknowledged: Callable[[int, int, bytes], None]) -> None:
+        self._cluster = cluster
+        self._acknowledged = acknowledged
+        self._made = 0
+
+    def act(self) -> None:
+        cluster = self._cluster
+        cluster.world.at(cluster.world.around(cluster.faults.entries_every_ms * 2) + 1, self.act)
+        member = cluster.members[cluster.rng.randint(1, len(cluster.members))]
+        if member.node is None or cluster.is_paused(member.id):
+            return
+        self._made += 1
+        entries = (b"", f"{member} entry {self._made}".encode())
+        offer = -self._made
+        cluster.observer.refused.offered(offer, entries)
+
+        def then(outcome: Any) -> None:
+            if outcome is not None:
+                self._acknowledged(outcome[0], outcome[1], entries[1])
+
+        if cluster.ask(member, member.node.propose, entries, then=then):
+            cluster.observer.refused.refuse(offer)
+
+
+class Reader:
+    """Reads, from a member that takes itself for the leader, or from any other one."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self._reads = 0
+
+    def act(self) -> None:
+        cluster = self._cluster
+        if not cluster.faults.read_ms:
+            return
+        cluster.world.at(cluster.world.around(cluster.faults.read_ms) + 1, self.act)
+        running = [m for m in cluster.members.values() if m.node is not None and not cluster.is_paused(m.id)]
+        leading = [m for m in running if m.leads]
+        if not running:
+            return
+        member = cluster.rng.choice(leading if leading and cluster.world.chance(0.5) else running)
+        self._reads += 1
+        read, what = self._reads, "reads" if member.leads else "follower_reads"
+        cluster.observer.reads.begin(read)
+
+        def done(index: int) -> None:
+            cluster.counts[what] += 1
+            cluster.observer.reads.done(read, index, member.applied)
+
+        def then(index: Any) -> None:
+            if index is None:
+                return
+            if index <= member.applied:
+                done(index)
+            else:
+                member.until_applied.append((index, lambda: done(index)))
+
+        cluster.read_index(member, then)
+
+
+class Administrator:
+    """Adds servers under new ids, removes members, moves them to other endpoints: one change after the
+    other, each asked for again until it is done, or was refused too often."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self._change: ConfChange | None = None
+        self._asked = 0
+        self._refusals = 0
+
+    def act(self) -> None:
+        cluster = self._cluster
+        if not cluster.faults.change_ms:
+            return
+        cluster.world.at(cluster.world.around(cluster.faults.change_ms) + 1, self.act)
+        self.ask()
+
+    def ask(self) -> None:
+        """Ask whoever takes itself for the leader, unless an answer is due."""
+        cluster = self._cluster
+        if self._asked or not cluster.faults.change_ms:
+            return
+        leading = [m for m in cluster.leading() if not cluster.is_paused(m.id)]
+        if not leading:
+            return
+        change = self._change = self._change or self._draw()
+        member = cluster.rng.choice(leading)
+        self._asked = asked = cluster.token()
+        assert member.node is not None
+        refused = cluster.ask(
+            member, member.node.propose_conf_change, change, then=lambda outcome: self._told(asked, outcome)
+        )
+        if refused:
+            self._asked = 0
+            self._refused(refused)
+
+    def _draw(self) -> ConfChange:
+        cluster, rng = self._cluster, self._cluster.rng
+        servers = cluster.newest.servers
+        self._refusals = 0
+        kinds = [Change.SET]
+        if len(servers) > 1:
+            kinds += [Change.REMOVE] * 2
+        if len(cluster.members) < MAX_MEMBERS:
+            kinds += [Change.ADD] * 2
+        kind = rng.choice(kinds)
+        if kind is Change.ADD:
+            new = cluster.join(len(cluster.members) + 1)
+            return ConfChange(kind, ClusterServer(new.id, f"tcp://member{new.id}:9001"))
+        server = ClusterServer(cluster.pick([server.id for server in servers]).id)
+        if kind is Change.REMOVE:
+            return ConfChange(kind, server, force=rng.random() < 0.1)
+        return ConfChange(kind, ClusterServer(server.id, f"tcp://member{server.id}:{rng.randint(1, 9999)}"))
+
+    def _told(self, asked: int, outcome: Any) -> None:
+        if asked != self._asked:
+            return
+        self._asked = 0
+        if isinstance(outcome, tuple):
+            self._done()
+        elif isinstance(outcome, str):
+            self._refused(outcome)
+
+    def _refused(self, reason: str) -> None:
+        self._refusals += 1
+        if reason in ("a-member-already", "no-such-member"):
+            self._done()  # it was, after all
+        elif self._refusals == MAX_REFUSALS:
+            self._change = None
+
+    def _done(self) -> None:
+        cluster, change = self._cluster, self._change
+        assert change is not None
+        self._change = None
+        cluster.counts[change.change.name] += 1
+        if change.change is Change.REMOVE and cluster.world.chance(0.3):
+            cluster.world.at(cluster.world.around(300) + 1, self._retire, cluster.members[change.server.id])
+
+    def _retire(self, member: SimulatedMember) -> None:
+        """Stop a removed server for good. Not before those that are left are sure to do without it: the
+        last one could not learn that any more."""
+        cluster = self._cluster
+        left = [cluster.members[server.id] for server in cluster.newest.servers]
+        if any(
+            other.node is None or any(s.id == member.id for s in other.disk.initial_state()[1].servers)
+            for other in left
+        ):
+            cluster.world.at(cluster.world.around(300) + 1, self._retire, member)
+        else:
+            cluster.counts["retired"] += 1
+            cluster.crash(member)
+            member.retired = True

@@ -1,0 +1,102 @@
+"""What befalls a simulated cluster, as its faults say, until they end."""
+
+from __future__ import annotations
+
+from garlicfarm.errors import ProposalDropped
+from garlicfarm.testing.simulator.cluster import SimulatedCluster
+from garlicfarm.testing.simulator.faults import CALM
+from garlicfarm.testing.simulator.member import SimulatedMember
+
+__all__ = ["Misfortune"]
+
+
+class Misfortune:
+    """Strikes every now and then, until `end`."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+
+    def act(self) -> None:
+        """One more fault."""
+        cluster, faults = self._cluster, self._cluster.faults
+        if not faults.kinds:
+            return
+        cluster.world.at(cluster.world.around(faults.every_ms) + 1, self.act)
+        kind = cluster.rng.choice(faults.kinds)
+        member = cluster.pick(list(cluster.members))
+        if kind.endswith("leader"):
+            member = cluster.rng.choice(cluster.leading() or [member])
+        cluster.world.trace.append((cluster.world.now, kind, member))
+        if kind.startswith("crash"):
+            cluster.crash_for_a_while(member)
+        elif kind in ("partition", "isolate_leader", "one_way"):
+            self._part(kind, member)
+        elif kind == "heal":
+            cluster.network.blocked.clear()
+            cluster.network.drain_all()
+        elif kind == "transfer":
+            self._transfer()
+        else:
+            self._upset(kind, member)
+
+    def _part(self, kind: str, member: SimulatedMember) -> None:
+        cluster, rng = self._cluster, self._cluster.rng
+        others = [other for other in cluster.members if other != member.id]
+        if kind == "partition":
+            side = [other for other in cluster.members if rng.random() < 0.5]
+            cluster.separate(side, [other for other in cluster.members if other not in side])
+        elif kind == "isolate_leader":
+            with_it = rng.sample(others, rng.randint(0, max(len(others) - 1, 0) // 2))  # a minority for sure
+            cluster.separate([member.id, *with_it], [other for other in others if other not in with_it])
+        elif others:
+            cluster.cut(member.id, rng.choice(others))
+
+    def _upset(self, kind: str, member: SimulatedMember) -> None:
+        world = self._cluster.world
+        if kind == "pause":  # as by SIGSTOP: then it finds all that came meanwhile
+            member.paused_until = world.around(self._cluster.faults.away_ms)
+            world.at(member.paused_until, self._cluster.network.drain_all)
+        elif kind == "jump":  # as after a suspend, for its clock counts that
+            member.set_clock(world.now, member.rate, world.around(self._cluster.faults.away_ms) - world.now)
+            self._cluster.tick(member, member.generation)
+        else:
+            assert kind == "slow_disk"
+            member.disk_factor = 21 - member.disk_factor
+
+    def _transfer(self) -> None:
+        cluster = self._cluster
+        leading = [member for member in cluster.leading() if not cluster.is_paused(member.id)]
+        if leading:
+            member = cluster.rng.choice(leading)
+            to = cluster.rng.choice((0, *[s.id for s in cluster.newest.servers if s.id != member.id]))
+            assert member.node is not None
+            try:
+                cluster.turn(member, member.node.transfer_leadership, to)
+            except ProposalDropped:
+                pass
+            else:
+                cluster.counts["transfers"] += 1
+
+    def snapshot(self) -> None:
+        """A member, the leader as likely as all others, takes a snapshot and shortens its log."""
+        cluster, faults = self._cluster, self._cluster.faults
+        if not faults.snapshot_ms:
+            return
+        cluster.world.at(cluster.world.around(faults.snapshot_ms) + 1, self.snapshot)
+        of = cluster.leading() if cluster.world.chance(0.5) else list(cluster.members.values())
+        if of:
+            cluster.take_snapshot(cluster.rng.choice(of), cluster.rng.choice(faults.tails))
+
+    def end(self) -> None:
+        """All faults are over; who is down is started."""
+        cluster = self._cluster
+        cluster.faults = CALM
+        cluster.network.weather = CALM.weather
+        cluster.network.blocked.clear()
+        for member in cluster.members.values():
+            member.paused_until = 0
+            member.disk_factor = 1
+            member.set_clock(cluster.world.now, 1000)
+            cluster.start(member)
+            cluster.tick(member, member.generation)
+        cluster.network.drain_all()

@@ -1,0 +1,23 @@
+"""A server outside the newest Configuration that it knows as committed neither leads nor stands for
+election: a removed one, and one that only joins (thesis 4.2.2; D6)."""
+
+from __future__ import annotations
+
+from garlicfarm.raft import Ready, Role
+from garlicfarm.testing.simulator.invariants.history import History, Member, Violation
+
+__all__ = ["RemovedMembers"]
+
+
+class RemovedMembers:
+    def turn(self, member: Member, ready: Ready, history: History) -> None:
+        status = member.status
+        if (
+            status is not None
+            and status.role is not Role.FOLLOWER
+            and all(server.id != member.id for server in status.configuration.servers)
+        ):
+            raise Violation(
+                "who is no member does not lead",
+                f"{member.id} is {status.role.value} in term {status.term} under {status.configuration}",
+            )

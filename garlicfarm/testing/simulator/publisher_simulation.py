@@ -1,0 +1,291 @@
+"""Farms in one process, from one seed: never do two members publish within their leases at once.
+
+    python -m garlicfarm.testing.simulator --farm --seeds 100 [--first N] [--nodes 3]
+
+The members of a `SimulatedCluster` fold `garlicfarm.publishing.application.PublisherApplication`. Each
+posts its status every interval of its own clock, again until it is known as committed, as a node's poster
+does, and keeps its `garlicfarm.publishing.lease.Lease`. All that the simulator does to a cluster is done to
+them, to whoever publishes most of all; clocks run at rates up to 5 % off, and one member's wall clock shows
+anything.
+An administrator changes the interval and who may publish. A process that died counts as one that
+publishes until its next one has begun: the router was not told to stop.
+
+Then all faults end, and some member has to publish (protocol page, section 6, point 6).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import msgspec
+
+from garlicfarm.lab.destinations import simulated_destination
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.documents import (
+    Bandwidth,
+    DestinationStatus,
+    MetaStatus,
+    NodeReport,
+    PublishConfig,
+    RouterStatus,
+    StatusDocument,
+)
+from garlicfarm.publishing.entries import encode_admin, encode_status
+from garlicfarm.publishing.i2p_base64 import encode
+from garlicfarm.publishing.lease import Lease
+from garlicfarm.testing.simulator.clients import Administrator, Client
+from garlicfarm.testing.simulator.cluster import Outcome, SimulatedCluster
+from garlicfarm.testing.simulator.fault_injector import Misfortune
+from garlicfarm.testing.simulator.faults import Faults
+from garlicfarm.testing.simulator.invariants import Violation
+from garlicfarm.testing.simulator.member import SimulatedMember
+from garlicfarm.testing.simulator.network import CLIENT
+
+__all__ = ["FarmSimulation"]
+
+FARM = "simulated"
+CHAOS_MS = 60_000
+HEALING_MS = 60_000
+EPOCH_MS = 1_800_000_000_000
+DATE_END_MS = 2**32 * 1000
+INTERVAL_MS, MAX_INTERVAL_MS = 1_000, 4_000
+ADMIN = -1_000
+TIMING = {"election_timeout_min_ms": 300, "election_timeout_max_ms": 600, "heartbeat_ms": 150}
+_MODES: tuple[PublishConfig, ...] = ("auto", "auto", "on", "off")
+
+
+def _draw(rng: random.Random) -> Faults:
+    """As for any cluster, but slower: what matters here takes intervals. No clock that counts suspended
+    time jumps."""
+    drawn = Faults.draw(rng)
+    return msgspec.structs.replace(
+        drawn,
+        kinds=tuple(kind for kind in drawn.kinds if kind != "jump"),
+        every_ms=10 * drawn.every_ms,
+        away_ms=rng.choice((500, 2_000, 8_000)),
+        change_ms=20 * drawn.change_ms,
+        snapshot_ms=20 * drawn.snapshot_ms,
+        rates=rng.choice(((1000, 1000), (950, 1050))),
+        new_leader_crashes=drawn.new_leader_crashes / 3,
+    )
+
+
+class _Poster:
+    """The statuses of one process, and the lease that rests on them."""
+
+    def __init__(self, farm: FarmSimulation, member: SimulatedMember) -> None:
+        self._farm = farm
+        self._member = member
+        self._generation = member.generation
+        self.lease = Lease()
+        self._client = Client(farm, -member.id, self._acknowledged)
+        self._due_ms: int | None = None
+        self._begun_ms: int | None = None  # of a status whose fate is not known
+        self._sequence = 0
+
+    def act(self) -> None:
+        """Begin a status if one is due; else see to the one that is on its way."""
+        farm, member, world = self._farm, self._member, self._farm.world
+        if member.generation != self._generation or member.node is None:
+            return
+        if farm.is_paused(member.id):
+            world.at(member.paused_until, self.act)
+            return
+        world.at(world.around(100) + 1, self.act)
+        if self._begun_ms is None and farm.application(member).interval_ms <= MAX_INTERVAL_MS:
+            clock_ms = member.clock_ms(world.now)
+            if self._due_ms is None or clock_ms >= self._due_ms:
+                self._begin(clock_ms)
+        self._client.send()
+
+    def _begin(self, clock_ms: int) -> None:
+        farm, member = self._farm, self._member
+        application = farm.application(member)
+        self._due_ms = clock_ms if self._due_ms is None else self._due_ms
+        self._begun_ms = clock_ms
+        self.lease.begin(clock_ms, application.interval_ms, application.R)
+        date = farm.wall_ms(member)
+        self._sequence = max(self._sequence + 1, application.last_sequence(member.id) + 1, date)
+        status = farm.status(member, date, self._sequence, farm.may_publish(member))
+        self._client.todo.append(encode_status(status))
+
+    def _acknowledged(self, index: int, term: int, entry: bytes) -> None:
+        member = self._member
+        if member.generation == self._generation and member.node is not None:
+            if member.applied >= index:
+                self._settled()
+            else:
+                member.until_applied.append((index, self._settled))
+
+    def _settled(self) -> None:
+        application = self._farm.application(self._member)
+        assert self._begun_ms is not None
+        assert self._due_ms is not None
+        if application.last_sequence(self._member.id) == self._sequence:
+            self.lease.committed(self._begun_ms)
+            self._farm.check_publishers()
+        now_ms = self._member.clock_ms(self._farm.world.now)
+        self._due_ms = max(self._due_ms + application.interval_ms, now_ms)
+        self._begun_ms = None
+
+
+class FarmSimulation(SimulatedCluster):
+    """One seed's run."""
+
+    def __init__(self, seed: int, nodes: int = 3) -> None:
+        self._posters: dict[int, _Poster] = {}
+        self._wrong_ms: int | None = None  # by how much, at the moment
+        self._publisher: int | None = None
+        super().__init__(seed, nodes, _draw, lambda: PublisherApplication(FARM), TIMING)
+        self._misfortune = Misfortune(self)
+        self._wrong = self.rng.randint(0, nodes)
+        self._admin = Client(self, ADMIN, lambda index, term, entry: None)
+        self._router_fails = self.rng.choice((0, 0, 0.1, 0.5))
+        self._calm = False
+
+    def run(self) -> Outcome:
+        """Chaos, then healing. Raises `Violation`."""
+        world, rng = self.world, self.rng
+        self._order("interval", {"ms": INTERVAL_MS})
+        for user in (Administrator(self), self._misfortune):
+            world.at(rng.randint(0, 5_000), user.act)
+        world.at(rng.randint(0, 5_000), self._misfortune.snapshot)
+        world.at(0, self._orders)
+        world.at(CHAOS_MS, self._heal)
+        while not self._published_again():
+            if world.now > CHAOS_MS + HEALING_MS:
+                raise Violation("liveness", f"nobody publishes {HEALING_MS} ms after the last fault")
+            world.next_event()
+        self.observer.ended()
+        return self.outcome()
+
+    # ------------------------------------------------------------------ members
+
+    def application(self, member: SimulatedMember) -> PublisherApplication:
+        """What it folds."""
+        assert isinstance(member.application, PublisherApplication)
+        return member.application
+
+    def start(self, member: SimulatedMember) -> None:
+        was_down = member.node is None and not member.retired
+        if was_down:
+            self._posters.pop(member.id, None)
+        super().start(member)
+        if was_down:
+            poster = self._posters[member.id] = _Poster(self, member)
+            self.world.at(self.world.now, poster.act)
+
+    def crash(self, member: SimulatedMember) -> None:
+        super().crash(member)
+        for connection in self.network.of(-member.id):
+            self.network.sever(connection)
+            self.network.lose(connection, CLIENT)
+
+    def is_paused(self, member_id: int) -> bool:
+        return super().is_paused(abs(member_id)) if member_id > ADMIN else False
+
+    def cut(self, a: int, b: int) -> None:
+        """As for all clusters; what the poster of a member sends goes the same way."""
+        self.network.blocked |= {(a, b), (-a, b), (a, -b)}
+
+    def pick(self, ids: Sequence[int]) -> SimulatedMember:
+        """Often the publisher."""
+        if self._publisher is not None and self._publisher in ids and self.rng.random() < 0.5:
+            return self.members[self._publisher]
+        return super().pick(ids)
+
+    def applied(self, member: SimulatedMember) -> None:
+        self.check_publishers()
+
+    # ------------------------------------------------------------------ what they post
+
+    def wall_ms(self, member: SimulatedMember) -> int:
+        """What its wall clock shows: one member's is wrong by any amount, and not always the same."""
+        honest = EPOCH_MS + member.clock_ms(self.world.now)
+        if member.id != self._wrong:
+            return honest
+        if self._wrong_ms is None or self.world.chance(0.2):
+            reach = self.rng.choice((2_000, 60_000, 10**12))
+            self._wrong_ms = self.rng.randint(-reach, reach)
+        return min(max(honest + self._wrong_ms, 1), DATE_END_MS - 1)
+
+    def status(self, member: SimulatedMember, date: int, sequence: int, publishing: bool) -> StatusDocument:
+        """A member's status; it says that it publishes, if its router does."""
+        application, rng = self.application(member), self.rng
+        node = NodeReport(
+            applied=member.applied, interval_ms=application.interval_ms, R=application.R, role="follower"
+        )
+        all_, used = Bandwidth(in_=100, out=100), rng.randint(0, 100)
+        works = self._calm or not self.world.chance(self._router_fails)
+        return StatusDocument(
+            cluster=FARM,
+            date=date,
+            id=member.id,
+            sequence=sequence,
+            config={"node": node},
+            meta=MetaStatus(
+                publish_config="auto" if self._calm else rng.choice(_MODES), publishing=publishing and works
+            ),
+            router=RouterStatus(configured_bandwidth=all_, current_bandwidth=Bandwidth(in_=used, out=used)),
+            destinations=(DestinationStatus(destination=encode(simulated_destination(member.id))),),
+        )
+
+    def _order(self, action: str, args: dict[str, object]) -> None:
+        """An administrative entry that some member accepted."""
+        accepting = self.rng.choice(self.newest.servers).id
+        entry = encode_admin(FARM, EPOCH_MS + self.world.now, accepting, None, action, "admin", args)
+        self._admin.todo.append(entry)
+
+    def _orders(self) -> None:
+        self._admin.send()
+        self.world.at(self.world.around(500) + 1, self._orders)
+        if not self.world.chance(0.1):
+            return
+        if self._calm:
+            self._clear()
+            return
+        if self.world.chance(0.5):
+            self._order("interval", {"ms": self.rng.choice((INTERVAL_MS, 1_500, MAX_INTERVAL_MS))})
+        else:
+            member = self.rng.choice(self.newest.servers).id
+            mode = self.rng.choice((None, "on", "off", "auto"))
+            args: dict[str, object] = {"member": member}
+            self._order("override", args if mode is None else args | {"mode": mode})
+
+    def _heal(self) -> None:
+        self._misfortune.end()
+        self._calm = True
+        self._clear()
+
+    def _clear(self) -> None:
+        """Again and again: an order from before may still be on its way, and come after this."""
+        self._order("interval", {"ms": INTERVAL_MS})
+        for server in self.newest.servers:
+            self._order("override", {"member": server.id})
+
+    # ------------------------------------------------------------------ who publishes
+
+    def may_publish(self, member: SimulatedMember) -> bool:
+        """Whether it may publish now, as far as it knows."""
+        poster = self._posters.get(member.id)
+        if poster is None:
+            return False
+        now_ms = member.clock_ms(self.world.now)
+        return self.application(member).may_publish(member.id, now_ms, poster.lease.expires_ms)
+
+    def check_publishers(self) -> None:
+        """At most one may. Only what is applied and what is known as committed gives leave to publish; time
+        alone takes it. Raises `Violation`."""
+        publishing = [member.id for member in self.members.values() if self.may_publish(member)]
+        if len(publishing) > 1:
+            raise Violation("one publisher", f"members {publishing} publish within their leases")
+        if publishing and publishing[0] != self._publisher:
+            self.counts["hand_overs"] += 1
+            self._publisher = publishing[0]
+
+    def _published_again(self) -> bool:
+        return self._calm and any(
+            member.node is not None and self.may_publish(member)
+            for member in (self.members[server.id] for server in self.newest.servers)
+        )

@@ -1,0 +1,198 @@
+"""Connections as members have them through I2P: slow, and gone now and then without a word.
+
+A message takes 0.5 s and an exponentially distributed time more, 1.7 s in the mean. Of a hundred, three
+are lost. What becomes of those is one of two things:
+
+* ``resent``, as the streams of I2P do: after 9 s (i2pd's first timeout of retransmission), then 18 s, …;
+  all that was sent behind waits for it.
+* not: it was the last one that its connection brought. That is harder. On a connection whose answers are
+  matched by their order no single message can be missing.
+
+A connection that is gone takes whatever is sent, and nothing comes back: only the deadline of a request
+tells. So does one through a router that was started again, for as long as it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from garlicfarm.http.digest import NONCE_LIFETIME_S
+from garlicfarm.net.link import ATTEMPTS, Backoff
+from garlicfarm.testing.simulator.network import Connection, Network, World
+from garlicfarm.wire.messages import Request
+
+__all__ = ["Path", "SimulatedLink", "SlowNetwork"]
+
+RESENT_MS = 9_000
+NONCE_LIFETIME_MS = round(1000 * NONCE_LIFETIME_S)
+AGAIN_MS = 5_000
+
+
+class Path(NamedTuple):
+    """What each message is in for: ``fastest_ms`` on the way, exponentially distributed time beyond it so
+    that the mean is ``mean_ms``; ``loss``, a probability; ``resent``: see the module. And how long a
+    connection lasts, in the mean."""
+
+    fastest_ms: int = 500
+    mean_ms: int = 1_700
+    loss: float = 0.03
+    resent: bool = True
+    life_ms: int = 1_800_000
+
+
+class SlowNetwork(Network):
+    """All of its connections lead over a ``path``. Made like `Network`."""
+
+    path = Path()
+
+    def arrival(self, sent_ms: int) -> int | None:
+        """When a message that is sent at ``sent_ms`` arrives, None: never."""
+        world, path = self._world, self.path
+        more_ms = path.mean_ms - path.fastest_ms
+        at = sent_ms + path.fastest_ms + (int(world.rng.expovariate(1 / more_ms)) if more_ms else 0)
+        wait = RESENT_MS
+        while world.chance(path.loss):
+            if not path.resent:
+                return None
+            at += wait
+            wait *= 2
+        return at
+
+    def opened(self, round_trips: int) -> int | None:
+        """When a connection that is begun now has been let in, None: never."""
+        at: int | None = self._world.now
+        for _ in range(2 * round_trips):
+            at = self.arrival(at) if at is not None else None
+        return at
+
+    def swallow(self, connection: Connection) -> None:
+        """From now on it takes what is sent, which arrives nowhere, and nobody is told."""
+        connection.broken = True
+
+    def sever(self, connection: Connection) -> None:
+        """A side gives it up: the other one learns of that as it does of all else."""
+        connection.broken = True
+        for side in (0, 1):
+            self._world.at(self.arrival(self._world.now) or self._world.now, self._tell, connection, side)
+
+    def _tell(self, connection: Connection, side: int) -> None:
+        if (connection.end(1 - side), connection.end(side)) in self.blocked:
+            self._world.at(self._world.now + AGAIN_MS, self._tell, connection, side)
+        else:
+            self.lose(connection, side)
+
+    def _transmit(self, connection: Connection, side: int, data: bytes) -> None:
+        if connection.broken:
+            return
+        at = self.arrival(self._world.now)
+        if at is None:
+            self.swallow(connection)
+            return
+        at = connection.arrival_ms[side] = max(connection.arrival_ms[side], at)
+        self._world.at(at, self._deliver, connection, side, data)
+
+
+class SimulatedLink:
+    """`garlicfarm.net.link.Link` in a `World`: connected always, or about to be, with its deadlines and its
+    back-off. ``ends``: who asks, and who answers. ``on_up(*ends)``: a connection is there;
+    ``on_failure(*ends, seq)``: a request gets no answer."""
+
+    def __init__(
+        self,
+        world: World,
+        network: SlowNetwork,
+        ends: tuple[int, int],
+        timeout_ms: int,
+        backoff: Backoff,
+        on_up: Callable[[int, int], None],
+        on_failure: Callable[[int, int, int], None],
+    ) -> None:
+        self._world = world
+        self._network = network
+        self._ends = ends
+        self._timeout_ms = timeout_ms
+        self._backoff = backoff
+        self._on_up = on_up
+        self._on_failure = on_failure
+        self._connection: Connection | None = None
+        self._queue: list[tuple[int, Request]] = []
+        self._waiting = False
+        self._dialling = False
+        self._stale_ms = 0  # until then a challenge is cached, which saves a round trip
+        self._attempts = 0
+        self._failures = 0
+
+    def send(self, seq: int, request: Request) -> None:
+        """As `Link.send`; what fails at once does so in an event of its own."""
+        if self._waiting:
+            self._world.at(self._world.now, self._fail, seq)
+        elif self._connection is None:
+            self._queue.append((seq, request))
+        else:
+            self._network.send(self._connection, seq, request)
+
+    def dial(self) -> None:
+        """Begin a connection, and again beside it each third of the deadline: within that one of them is
+        there, or all have failed."""
+        self._waiting, self._dialling = False, True
+        self._attempts += 1
+        for attempt in range(ATTEMPTS):
+            begin_ms = self._world.now + attempt * self._timeout_ms // ATTEMPTS
+            self._world.at(begin_ms, self._begin, self._attempts)
+        self._world.at(self._world.now + self._timeout_ms, self._give_up, self._attempts)
+
+    def _begin(self, attempts: int) -> None:
+        if self._is_dialling(attempts) and not self._is_cut():
+            at = self._network.opened(1 if self._world.now < self._stale_ms else 2)
+            if at is not None:
+                self._world.at(at, self._open, attempts)
+
+    def _give_up(self, attempts: int) -> None:
+        if self._is_dialling(attempts):
+            self.lost([])
+
+    def _is_dialling(self, attempts: int) -> bool:
+        return self._dialling and attempts == self._attempts
+
+    def poke(self) -> None:
+        """The other end showed a sign of life."""
+        if self._waiting:
+            self.dial()
+
+    def answered(self) -> None:
+        """The other end answers: the next failure is the first one."""
+        self._failures = 0
+
+    def lost(self, seqs: list[Any]) -> None:
+        """The connection is gone, or did not come about; these got no answer."""
+        self._connection, self._waiting, self._dialling = None, True, False
+        self._failures += 1
+        wait_ms = round(1000 * self._backoff.wait_s(self._failures))
+        self._world.at(self._world.now + wait_ms, self._again, self._attempts)
+        failed, self._queue = [*seqs, *(seq for seq, _ in self._queue)], []
+        for seq in failed:
+            self._fail(seq)
+
+    def _open(self, attempts: int) -> None:
+        if not self._is_dialling(attempts) or self._is_cut():
+            return
+        self._dialling = False
+        if self._world.now >= self._stale_ms:
+            self._stale_ms = self._world.now + NONCE_LIFETIME_MS
+        connection = self._connection = self._network.connect(*self._ends, self._timeout_ms)
+        self._world.at(self._world.around(self._network.path.life_ms), self._network.swallow, connection)
+        waiting, self._queue = self._queue, []
+        self._on_up(*self._ends)
+        for seq, request in waiting:
+            self.send(seq, request)
+
+    def _fail(self, seq: int) -> None:
+        self._on_failure(*self._ends, seq)
+
+    def _again(self, attempts: int) -> None:
+        if attempts == self._attempts:
+            self.dial()
+
+    def _is_cut(self) -> bool:
+        return bool({self._ends, self._ends[::-1]} & self._network.blocked)

@@ -1,0 +1,235 @@
+"""Members with the timing of the preset ``i2p``, for hours, over links as slow and broken as those of I2P.
+
+    python -m garlicfarm.testing.simulator --slow [--hours 100] [--first N]
+
+Each seed is a run of five hours. By turns they have 3 and 5 members, and messages that are lost are resent,
+or their connection is cut by that (`slow_links`). Every 10 minutes on average a partition begins, or
+the one that is there ends (`slow_cluster.PARTITIONS`). The members' connections are kept up as a node's
+are, with deadlines and back-off. A client posts an entry every 10 s to whoever leads.
+
+The invariants are checked after every event. At the end the links are whole, and all members have to agree.
+And there are bounds, for all hours and for those of each kind: on the mean of terms an hour, and on the
+share of entries that are committed within a minute, of those that were posted while a majority could talk
+to each other.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from math import ceil, sqrt
+from statistics import quantiles
+from typing import Any
+
+import msgspec
+
+from garlicfarm.config.model import PRESETS
+from garlicfarm.testing.simulator.fault_injector import Misfortune
+from garlicfarm.testing.simulator.faults import CALM
+from garlicfarm.testing.simulator.invariants import Violation
+from garlicfarm.testing.simulator.member import SimulatedMember
+from garlicfarm.testing.simulator.network import Weather
+from garlicfarm.testing.simulator.slow_cluster import SlowCluster
+from garlicfarm.testing.simulator.slow_links import Path
+
+__all__ = ["SlowSimulation", "Told", "run_hours"]
+
+MAX_TERMS_AN_HOUR = 3.0
+MIN_IN_TIME = 0.95
+IN_TIME_MS = 60_000
+HOUR_MS = 3_600_000
+HOURS_A_SEED = 5
+LONG_ENOUGH_HOURS = 100
+TOGGLE_MS = 600_000
+POST_MS = 10_000
+AGAIN_MS = 1_000
+HEALING_MS = 600_000
+PATH = Path()
+FAULTS = msgspec.structs.replace(
+    CALM,
+    weather=Weather(PATH.mean_ms, 0, 0),
+    disk_ms=10,
+    rates=(999, 1001),
+    snapshot_ms=1_200_000,
+    tails=(0, 20, 200),
+)
+
+
+class Told(msgspec.Struct):
+    """What came of a run, or of several. While a majority was connected: ``led`` of ``looked`` times somebody
+    led who was connected to one, and ``in_time`` of the entries that were ``due`` were committed."""
+
+    hours: float = 0
+    terms: int = 0
+    most: int = 0  # terms in one hour
+    committed: int = 0
+    due: int = 0
+    in_time: int = 0
+    looked: int = 0
+    led: int = 0
+    commit_ms: list[int] = []
+
+    def add(self, other: Told) -> None:
+        """Take in another run."""
+        self.most = max(self.most, other.most)
+        for name in ("hours", "terms", "committed", "due", "in_time", "looked", "led"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.commit_ms = self.commit_ms + other.commit_ms
+
+    @property
+    def problems(self) -> list[str]:
+        """The bounds that are broken. Fewer than `LONG_ENOUGH_HOURS` may have more terms by chance: three
+        standard deviations of a number with this mean."""
+        found = []
+        terms = MAX_TERMS_AN_HOUR * self.hours
+        if self.terms > terms + (3 * sqrt(terms) if self.hours < LONG_ENOUGH_HOURS else 0):
+            found.append(f"more than {MAX_TERMS_AN_HOUR:g} terms an hour")
+        if self.in_time < MIN_IN_TIME * self.due:
+            found.append(f"less than {MIN_IN_TIME:.0%} of the entries in time")
+        return found
+
+    def __str__(self) -> str:
+        trips = quantiles([ms / (2 * PATH.mean_ms) for ms in self.commit_ms or [0, 0]], n=100)
+        return (
+            f"{self.hours:g} hours, {self.terms / self.hours:.2f} terms an hour (at most {self.most}); "
+            f"{self.committed} commits, in round trips p50 {trips[49]:.2f} p99 {trips[98]:.2f}; "
+            f"a leader {self.led / self.looked:.1%} of the time; {self.in_time / self.due:.1%} in time"
+        )
+
+
+class _Post(msgspec.Struct, eq=False):
+    value: bytes
+    posted_ms: int
+    index: int = 0  # once it is committed
+
+
+class SlowSimulation(SlowCluster):
+    """One seed's run, with the timing of ``preset`` and the ``path`` of all messages."""
+
+    def __init__(self, seed: int, nodes: int = 3, path: Path = PATH, preset: str = "i2p") -> None:
+        super().__init__(seed, nodes, FAULTS, path, PRESETS[preset])
+        self.told = Told()
+        self._made = 0
+        self._last_term = 0
+        self._over = False
+
+    def run(self, hours: float = HOURS_A_SEED) -> Told:
+        """So many hours, then healing. Raises `Violation`."""
+        world = self.world
+        for time_ms in range(HOUR_MS, round(hours * HOUR_MS) + 1, HOUR_MS):
+            world.at(time_ms, self._hour_ends)
+        world.at(world.around(TOGGLE_MS), self._toggle)
+        world.at(world.around(POST_MS), self._post)
+        world.at(0, Misfortune(self).snapshot)
+        while world.now < hours * HOUR_MS:
+            world.next_event()
+        outcome = self.outcome()
+        self.told.hours, self.told.terms, self.told.committed = hours, outcome.term, outcome.committed
+        self._heal()
+        self.observer.ended()
+        return self.told
+
+    # ------------------------------------------------------------------ entries
+
+    def _post(self) -> None:
+        """A new entry, and a look at who leads."""
+        world = self.world
+        if self._over:
+            return
+        world.at(world.around(POST_MS), self._post)
+        if self.connected_since is not None:
+            leader = self._leader()
+            self.told.looked += 1
+            self.told.led += leader is not None and self.reaches_majority(leader.id)
+        post = self._new_post()
+        world.at(world.now + IN_TIME_MS, self._due, post)
+
+    def _new_post(self) -> _Post:
+        self._made += 1
+        post = _Post(b"entry %d" % self._made, self.world.now)
+        self._offer(post)
+        return post
+
+    def _leader(self) -> SimulatedMember | None:
+        """Who leads in the latest term."""
+        return max(self.leading(), key=lambda member: member.node.term if member.node else 0, default=None)
+
+    def _offer(self, post: _Post) -> None:
+        """Ask the leader to append it, again and again until it is committed."""
+        leader = self._leader()
+        if leader is None or leader.node is None:
+            self.world.at(self.world.now + AGAIN_MS, self._offer, post)
+            return
+        offer = self.token()
+        self.observer.refused.offered(offer, (post.value,))
+        then = partial(self._answered, post, self.world.now)
+        if self.ask(leader, leader.node.propose, (post.value,), then=then):
+            self.observer.refused.refuse(offer)
+            self.world.at(self.world.now + AGAIN_MS, self._offer, post)
+
+    def _answered(self, post: _Post, offered_ms: int, outcome: Any) -> None:
+        if outcome is None:
+            self.world.at(self.world.now + AGAIN_MS, self._offer, post)
+            return
+        index, term = outcome
+        self.observer.acknowledged(index, term, post.value)
+        self.told.commit_ms.append(self.world.now - offered_ms)
+        post.index = index
+
+    def _due(self, post: _Post) -> None:
+        """A minute after it was posted."""
+        since = self.connected_since
+        if not self._over and since is not None and since <= post.posted_ms:
+            self.told.due += 1
+            self.told.in_time += post.index > 0
+
+    def _toggle(self) -> None:
+        """A partition begins, or ends."""
+        if not self._over:
+            self.world.at(self.world.around(TOGGLE_MS), self._toggle)
+            self.toggle()
+
+    def _hour_ends(self) -> None:
+        term = self.outcome().term
+        self.told.most = max(self.told.most, term - self._last_term)
+        self._last_term = term
+
+    def _heal(self) -> None:
+        """All links are whole: all members come to the same."""
+        world = self.world
+        self._over = True
+        self.heal()
+        deadline, last = world.now + HEALING_MS, self._new_post()
+        while not last.index or any(member.applied < last.index for member in self.members.values()):
+            if world.now > deadline:
+                raise Violation("liveness", f"no agreement {HEALING_MS} ms after the last partition")
+            world.next_event()
+
+
+def run_hours(hours: float, first: int, program: str) -> int:
+    """Runs of `HOURS_A_SEED`, from the seed ``first`` on, ``hours`` altogether; prints what came of them, and
+    returns the exit code."""
+    begun = time.process_time()
+    runs = ceil(hours / HOURS_A_SEED)
+    kinds: dict[str, Told] = {}
+    for seed in range(first, first + runs):
+        nodes, resent = (3, 5)[seed % 2], seed // 2 % 2 == 0
+        simulation = SlowSimulation(seed, nodes, PATH._replace(resent=resent))
+        try:
+            told = simulation.run(hours / runs)
+        except Exception as error:  # noqa: BLE001 - whatever it is, its seed has to be known
+            print(simulation.world.story())
+            print(f"seed {seed} of {nodes} nodes: {type(error).__name__}: {error}")
+            print(f"replay: {program} --slow --hours {hours / runs:g} --first {seed}")
+            return 1
+        kind = f"{nodes} members, {'resent' if resent else 'cut'}"
+        for name in (kind, "all"):
+            kinds.setdefault(name, Told()).add(told)
+    broken = False
+    for kind, told in sorted(kinds.items(), reverse=True):
+        print(f"{kind}: {told}")
+        for problem in told.problems:
+            print(f"{kind}: {problem}")
+            broken = True
+    print(f"{runs} seeds, 0 violations, {time.process_time() - begun:.0f} s of CPU time")
+    return int(broken)

@@ -1,0 +1,164 @@
+"""Router plugin ``simulated``: a router that is not there, with figures that could be true.
+
+The figures wander smoothly and are a function of (seed, seconds since it was first asked), so that
+two runs with one seed tell the same story; seeds differ as real routers do. It serves one leaf, for
+whatever master it is asked, and keeps what is published through it in `SimulatedRouter.published`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import time
+from base64 import b64decode, b64encode
+from pathlib import Path
+from types import MappingProxyType
+
+import msgspec
+import trio
+
+from garlicfarm.errors import ConfigError, LocalProtocolError, RouterError
+from garlicfarm.lab.destinations import simulated_destination
+from garlicfarm.router import Bandwidth, DestinationStatus, RemoteStatus, Router, RouterStatus, Tunnels
+
+__all__ = ["SimulatedConfig", "SimulatedRouter", "simulated_status"]
+
+LEASE_SET_MS = 600_000
+LEASE_SET_RENEWED_MS = 480_000
+META_LEASE_BYTES = 40
+MAX_META_LEASES = 16
+FIGURES = (
+    *("router.uptime", "router.jobLag", "router.exploratoryTunnels", "router.participatingTunnels"),
+    *("router.configuredBandwidth.in", "router.configuredBandwidth.out"),
+    *("router.currentBandwidth.in", "router.currentBandwidth.out"),
+    *("destinations.uptime", "destinations.leaseSetExpires"),
+    *("destinations.configuredTunnels.in", "destinations.configuredTunnels.out"),
+    *("destinations.currentTunnels.in", "destinations.currentTunnels.out"),
+    *("destinations.configuredConnections", "destinations.currentConnections"),
+    *("destinations.currentBandwidth.in", "destinations.currentBandwidth.out"),
+)
+
+
+class SimulatedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[farm.router]`` with ``plugin = "simulated"``. ``destination`` (I2P base64) is the leaf that the
+    router serves; empty: the one of `simulated_destination`."""
+
+    seed: int = 0
+    destination: str = ""
+
+
+class SimulatedRouter(Router):
+    """See the module. Raises `ConfigError` when made with a destination that is none."""
+
+    Config = SimulatedConfig
+    origins = MappingProxyType(dict.fromkeys(FIGURES, "simulated"))
+    config: SimulatedConfig
+
+    def __init__(self, config: SimulatedConfig, base_dir: Path) -> None:
+        super().__init__(config, base_dir)
+        self.destination = _destination(config)
+        """The binary leaf destination."""
+        self.published: dict[bytes, bytes] = {}
+        """What is being published now: hash of the master destination → contents."""
+        self._started_s: float | None = None
+
+    async def get_local_router_status(self) -> RouterStatus:
+        await trio.lowlevel.checkpoint()
+        return simulated_status(self.config.seed, self._elapsed_s())
+
+    async def get_local_leaf_hash(self, master_hash: bytes) -> bytes | None:
+        await trio.lowlevel.checkpoint()
+        return hashlib.sha256(self.destination).digest()
+
+    async def get_local_leaf_status(self, leaf: bytes) -> DestinationStatus:
+        await trio.lowlevel.checkpoint()
+        if leaf != self.destination:
+            raise RouterError("the simulated router does not serve this leaf; set router.destination to it")
+        elapsed_s = self._elapsed_s()
+        age_ms = int(elapsed_s * 1000) % LEASE_SET_RENEWED_MS
+        wander = _Wander(self.config.seed, "leaf", elapsed_s)
+        return DestinationStatus(
+            destination=b64encode(leaf, altchars=b"-~").decode(),
+            uptime=int(elapsed_s * 1000),
+            configured_tunnels=Tunnels(in_=3, out=3),
+            current_tunnels=Tunnels(in_=wander.between(2, 4), out=wander.between(2, 4)),
+            configured_connections=256,
+            current_connections=wander.between(0, 60),
+            current_bandwidth=Bandwidth(in_=wander.between(0, 30_000), out=wander.between(0, 90_000)),
+            lease_set_expires=int(time.time() * 1000) - age_ms + LEASE_SET_MS,
+        )
+
+    async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:
+        await trio.lowlevel.checkpoint()
+        return None
+
+    async def publish_meta_ls(self, master_hash: bytes, contents: bytes) -> None:
+        """As the contract says. Raises `LocalProtocolError` if the contents are no list of MetaLeases."""
+        await trio.lowlevel.checkpoint()
+        count = contents[0] if contents else 0
+        if not 1 <= count <= MAX_META_LEASES or len(contents) != 1 + count * META_LEASE_BYTES:
+            raise LocalProtocolError(
+                f"{len(contents)} bytes are not a count of 1 to 16 and 40 bytes for each"
+            )
+        self.published[master_hash] = contents
+
+    async def stop_publishing_meta_ls(self, master_hash: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        self.published.pop(master_hash, None)
+
+    def _elapsed_s(self) -> float:
+        if self._started_s is None:
+            self._started_s = trio.current_time()
+        return trio.current_time() - self._started_s
+
+
+def simulated_status(seed: int, elapsed_s: float) -> RouterStatus:
+    """The figures of router ``seed``, ``elapsed_s`` (≥ 0) after it was first asked."""
+    wander = _Wander(seed, "router", elapsed_s)
+    uptime_s = wander.constant(600, 30 * 86_400) + elapsed_s
+    limit_in = wander.constant(128, 4096) * 1024
+    limit_out = wander.constant(64, 2048) * 1024
+    return RouterStatus(
+        uptime=int(uptime_s * 1000),
+        job_lag=wander.between(0, 25),
+        exploratory_tunnels=wander.between(4, 12),
+        participating_tunnels=wander.between(50, 50 + limit_out // 2048),
+        configured_bandwidth=Bandwidth(in_=limit_in, out=limit_out),
+        current_bandwidth=Bandwidth(
+            in_=wander.between(limit_in // 20, limit_in * 3 // 4),
+            out=wander.between(limit_out // 20, limit_out * 3 // 4),
+        ),
+    )
+
+
+class _Wander:
+    """Figures of one subject at one moment: each call is the next figure, with its own phases."""
+
+    def __init__(self, seed: int, subject: str, elapsed_s: float) -> None:
+        self._rng = random.Random(f"{subject} {seed}")
+        self._elapsed_s = elapsed_s
+
+    def constant(self, low: int, high: int) -> int:
+        return self._rng.randint(low, high)
+
+    def between(self, low: int, high: int) -> int:
+        """Three slow waves (1 to 20 minutes) around a level of its own, within ``low`` … ``high``."""
+        level = self._rng.uniform(0.3, 0.7)
+        waves = 0.0
+        for _ in range(3):
+            period_s, phase = self._rng.uniform(60, 1200), self._rng.uniform(0, math.tau)
+            waves += 0.1 * math.sin(math.tau * self._elapsed_s / period_s + phase)
+        return low + round((high - low) * (level + waves))
+
+
+def _destination(config: SimulatedConfig) -> bytes:
+    if not config.destination:
+        return simulated_destination(config.seed)
+    try:
+        destination = b64decode(config.destination, altchars=b"-~", validate=True)
+    except ValueError:
+        destination = b""
+    if len(destination) < 387 or len(destination) != 387 + int.from_bytes(destination[385:387], "big"):
+        raise ConfigError(["router.destination: not an I2P destination in base64"])
+    return destination

@@ -1,0 +1,463 @@
+"""The common algorithm a second time, written from its description and without regard for speed.
+
+It shares no code with `garlicfarm.publishing`: it keeps all that was ever said and goes over it again for
+every question, so it has none of the fold's counters that could be wrong. It takes entries as decoded JSON
+and does not judge their form; who calls it knows which are malformed, and why. Its snapshot is written with
+`json` alone. Where the two differ, one of them, or the description, is wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64decode, b64encode
+from typing import Any
+
+DEFAULTS: dict[str, Any] = {
+    "interval_ms": 30_000,
+    "R": 3,
+    "margin": 50_000,
+    "lifetime_ms": 3_600_000,
+    "weights": {
+        "router_uptime": 20,
+        "job_lag": 15,
+        "tunnel_health": 15,
+        "bandwidth_headroom": 25,
+        "destination_health": 20,
+        "remote_sensing": 5,
+    },
+}
+MILLION = 1_000_000
+YEAR_2020_MS = 1_577_836_800_000
+TEN_YEARS_MS = 315_576_000_000
+
+
+def part_of(numerator: int, denominator: int) -> int:
+    return 0 if denominator == 0 else max(0, min(MILLION, MILLION * numerator // denominator))
+
+
+def saturating(figure: int, half: int) -> int:
+    return MILLION * figure // (figure + half)
+
+
+def score_parts(entry: dict[str, Any]) -> dict[str, int | None]:
+    """The table of the publisher's page; None: not reported."""
+    router = entry.get("router") or {}
+    uptime, lag = router.get("uptime"), router.get("jobLag")
+    exploratory, participating = router.get("exploratoryTunnels"), router.get("participatingTunnels")
+    tunnels = None
+    if exploratory is not None or participating is not None:
+        first = 500_000 if exploratory is None else part_of(exploratory, 4)
+        second = 500_000 if participating is None else saturating(participating, 50)
+        tunnels = (first + second) // 2
+    limit, used = router.get("configuredBandwidth"), router.get("currentBandwidth")
+    headroom = None
+    if limit is not None and used is not None:
+        headroom = min(part_of(limit[way] - used[way], limit[way]) for way in ("in", "out"))
+    leaves: list[int] = []
+    reported = False
+    for leaf in entry.get("destinations") or []:
+        have, want = leaf.get("currentTunnels"), leaf.get("configuredTunnels")
+        if have is None or want is None:
+            leaves.append(500_000)
+        else:
+            reported = True
+            leaves.append((part_of(have["in"], want["in"]) + part_of(have["out"], want["out"])) // 2)
+    remote = [*(entry.get("remoteRouters") or []), *(entry.get("remoteDestinations") or [])]
+    remote += [entry["remoteMeta"]] if entry.get("remoteMeta") else []
+    tests = [one["connectTest"]["ok"] for one in remote if one.get("connectTest")]
+    return {
+        "router_uptime": None if uptime is None else saturating(uptime, 6 * 3_600_000),
+        "job_lag": None if lag is None else MILLION - saturating(lag, 250),
+        "tunnel_health": tunnels,
+        "bandwidth_headroom": headroom,
+        "destination_health": sum(leaves) // len(leaves) if reported else None,
+        "remote_sensing": part_of(tests.count(True), len(tests)) if tests else None,
+    }
+
+
+def leaf_hash(destination: str) -> bytes:
+    return hashlib.sha256(b64decode(destination, altchars=b"-~")).digest()
+
+
+class Said:
+    """A status that was accepted."""
+
+    def __init__(self, index: int, text: str, entry: dict[str, Any], defaults: dict[str, Any]) -> None:
+        node = (entry.get("config") or {}).get("node") or {}
+        meta = entry.get("meta") or {}
+        self.index, self.text, self.entry = index, text, entry
+        self.date: int = entry["date"]
+        self.applied: int | None = node.get("applied")
+        self.interval_ms: int = node.get("interval_ms") or defaults["interval_ms"]
+        self.R: int = node.get("R") or defaults["R"]
+        self.publishing: bool | None = meta.get("publishing")
+        self.mode: str = meta.get("publishConfig") or "auto"
+        self.published_ms: int | None = meta.get("lastPublishedTime")
+        self.in_use: set[int] = set()
+        self.led: bool | None = None  # None: not counted for its own interval
+        self.judged = False  # as the publisher that was due
+
+    def usable(self) -> list[tuple[bytes, int | None]]:
+        """Hash and end of its usable leaves."""
+        return [
+            (leaf_hash(leaf["destination"]), leaf.get("leaseSetExpires"))
+            for leaf in self.entry.get("destinations") or []
+            if leaf.get("currentTunnels") is None or min(leaf["currentTunnels"].values()) > 0
+        ]
+
+
+class NaiveFold:
+    """A farm that remembers everything."""
+
+    def __init__(self, farm: str) -> None:
+        self.farm = farm
+        self.members: list[int] = []
+        self.joined: dict[int, int] = {}
+        self.said: dict[int, list[Said]] = {}  # of the members, and of removed ones that still hold
+        self.sequences: dict[int, int] = {}
+        self.orders: list[tuple[int, dict[str, Any]]] = []
+        self.notes: dict[str, int] = {}
+        self.skipped: dict[str, int] = {}
+        self.publisher: int | None = None
+        self.since, self.because = 0, ""
+        self.due_since: int | None = None
+        self.holders: dict[int, int] = {}
+        self.farm_time_ms = 0
+        self.last_published_ms = 0
+        self.costs: dict[int, int] = {}
+        self.sanctions: dict[int, Said] = {}  # member -> the status that brought the last one
+
+    # What is asked of the past
+
+    def policy(self) -> dict[str, Any]:
+        """What the orders that were obeyed amount to."""
+        policy = json.loads(json.dumps(DEFAULTS)) | {"overrides": {}, "excluded": set(), "orders": {}}
+        for index, entry in self.orders:
+            admin = entry["config"]["admin"]
+            args, key, in_force = admin["args"], admin["action"], True
+            if key == "interval":
+                policy["interval_ms"] = args["ms"]
+            elif key == "staleness":
+                policy["R"] = args["R"]
+            elif key == "weights":
+                policy["weights"] = {name: args[name] for name in DEFAULTS["weights"]}
+            elif key == "publisher":
+                policy.update({name: value for name, value in args.items() if value is not None})
+            elif key == "override":
+                key, in_force = f"override {args['member']}", args.get("mode") is not None
+                policy["overrides"].pop(args["member"], None)
+                if in_force:
+                    policy["overrides"][args["member"]] = args["mode"]
+            elif key == "remove":
+                key = f"remove {args['member']}"
+            else:
+                in_force = key == "exclude"
+                (policy["excluded"].add if in_force else policy["excluded"].discard)(args["hash"])
+                key = f"exclude {args['hash']}"
+            policy["orders"].pop(key, None)
+            if in_force:
+                policy["orders"][key] = {"by": admin["by"], "date": entry["date"], "index": index}
+        return policy
+
+    def newest(self, member: int) -> Said | None:
+        said = self.said.get(member)
+        return said[-1] if said else None
+
+    def counted(self, poster: int, interval_ms: int) -> list[Said]:
+        found: list[Said] = []
+        previous: int | None = None
+        for said in self.said[poster]:
+            if interval_ms not in said.in_use:
+                previous = None
+            elif previous is None or abs(said.date - previous) * 10 >= interval_ms * 9:
+                found.append(said)
+                previous = said.date
+        return found
+
+    def silences(self, member: int, judge: int) -> int:
+        newest = self.newest(member)
+        if newest is None or judge == member:
+            return 0
+        return sum(
+            said.index > max(newest.index, self.joined[judge])
+            and said.applied is not None
+            and said.applied >= newest.index
+            for said in self.counted(judge, newest.interval_ms)
+        )
+
+    def against(self, member: int) -> int:
+        newest = self.newest(member)
+        return 0 if newest is None else sum(self.silences(member, one) >= newest.R for one in self.members)
+
+    def recent(self, member: int) -> bool:
+        others = len([one for one in self.members if one != member])
+        return self.newest(member) is not None and not self.against(member) > others / 2
+
+    def mode(self, member: int) -> str:
+        newest = self.newest(member)
+        override: str | None = self.policy()["overrides"].get(member)
+        return override or (newest.mode if newest else "auto")
+
+    def leaves(self, member: int) -> list[tuple[bytes, int | None]]:
+        newest, excluded = self.newest(member), self.policy()["excluded"]
+        usable = [] if newest is None else newest.usable()
+        return [leaf for leaf in usable if b64encode(leaf[0], altchars=b"-~").decode() not in excluded]
+
+    def score(self, member: int) -> int:
+        newest = self.newest(member)
+        assert newest is not None
+        parts, weights = score_parts(newest.entry), self.policy()["weights"]
+        return sum(weights[one] * (500_000 if parts[one] is None else parts[one]) for one in weights) // 100
+
+    def eligible(self) -> list[int]:
+        recent = [member for member in self.members if self.recent(member)]
+        if not any(self.leaves(member) for member in recent):
+            return []
+        willing = [member for member in recent if self.mode(member) != "off"]
+        able = [member for member in willing if self.newest(member).publishing is not None]
+        return able or willing
+
+    def sanction(self, member: int) -> int:
+        """For how many statuses more it ranks behind the others."""
+        if member not in self.sanctions:
+            return 0
+        cause = self.sanctions[member]
+        since = sum(said.index > cause.index for said in self.said[member])
+        return max(10 * cause.R - since, 0)
+
+    def failures(self, member: int) -> int:
+        if member != self.publisher:
+            return 0
+        cause, count = self.sanctions.get(member), 0
+        for said in self.said[member]:
+            if said.index > max(self.since, cause.index if cause else 0) and said.judged:
+                count = 0 if said.publishing else count + 1
+        return count
+
+    def lead(self, member: int) -> int:
+        count = 0
+        for said in self.said[member]:
+            if said.index > self.since and said.led is not None:
+                count = count + 1 if said.led else 0
+        return count
+
+    def group(self, member: int) -> int:
+        return 2 * (self.sanction(member) > 0) + (self.mode(member) != "on")
+
+    # What happens
+
+    def configure(self, index: int, members: list[int]) -> None:
+        self.joined = {one: self.joined.get(one, index) for one in members}
+        self.members = sorted(members)
+        for member in [one for one in self.said if one not in {*members, *self.holders}]:
+            self._forget(member)
+        for member in members:
+            self.said.setdefault(member, [])
+        self.orders = [
+            (at, entry)
+            for at, entry in self.orders
+            if entry["config"]["admin"]["action"] != "override"
+            or entry["config"]["admin"]["args"]["member"] in members
+        ]
+        self._decide(index, None)
+
+    def apply(self, index: int, entry_text: bytes, malformed: str | None) -> None:
+        """``malformed``: why it is refused whatever the state."""
+        reason = malformed or self._take(index, entry_text)
+        if reason is not None:
+            self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+    def _forget(self, member: int) -> None:
+        for kept in (self.said, self.sequences, self.costs, self.sanctions):
+            kept.pop(member, None)
+
+    def _take(self, index: int, entry_text: bytes) -> str | None:
+        entry = json.loads(entry_text)
+        admin = (entry.get("config") or {}).get("admin")
+        args = {} if admin is None else admin["args"]
+        if admin is not None:
+            if admin["action"] in ("override", "remove") and args["member"] not in self.members:
+                return "not a member"
+            if admin["action"] == "exclude" and len(self.policy()["excluded"] | {args["hash"]}) > 1024:
+                return "too many"
+        elif self._years_ahead(entry):
+            return "years ahead"
+        sequence = entry.get("sequence")
+        if entry["id"] == 0:
+            return None if sequence is None else self._note(entry["config"]["by"], sequence)
+        poster = entry["id"]
+        if poster not in self.members:
+            return "not a member"
+        if sequence is not None:
+            if sequence <= self.sequences.get(poster, -1):
+                return "repeated"
+            self.sequences[poster] = sequence
+        if admin is not None:
+            self.orders.append((index, entry))
+            for member in self.said:
+                self._reprice(member)
+            self._decide(index, None)
+        else:
+            self._status(Said(index, entry_text.decode(), entry, self.policy()))
+        return None
+
+    def _years_ahead(self, entry: dict[str, Any]) -> bool:
+        believed = entry["id"] == 0 or sum(self.recent(one) for one in self.members) >= 3
+        return believed and YEAR_2020_MS < self.farm_time_ms < entry["date"] - TEN_YEARS_MS
+
+    def _note(self, by: str, sequence: int) -> str | None:
+        if sequence <= self.notes.get(by, -1):
+            return "repeated"
+        self.notes[by] = sequence
+        while len(self.notes) > 1024:
+            self.notes.pop(min(self.notes, key=lambda name: (self.notes[name], name)))
+        return None
+
+    def _reprice(self, member: int) -> None:
+        if self.newest(member) is None:
+            return
+        score, before = self.score(member), self.costs.get(member)
+        # A step is 62,500 points; half of one more on each side is kept.
+        lower = None if before is None else MILLION - (before + 1) * 62_500 - 31_250
+        if lower is None or not lower <= score <= lower + 125_000:
+            self.costs[member] = min((MILLION - score) // 62_500, 15)
+
+    def _status(self, said: Said) -> None:
+        poster = said.entry["id"]
+        self.said[poster].append(said)
+        said.in_use = {self.newest(one).interval_ms for one in self.said if self.newest(one)}
+        self._reprice(poster)
+        began = said.index - 1 if said.applied is None else said.applied
+        due = poster == self.publisher and self.due_since is not None and began >= self.due_since
+        said.judged = due and said.publishing is not None
+        if said.judged and self.failures(poster) >= said.R:
+            self.sanctions[poster] = said
+        self._decide(said.index, said)
+        if said.published_ms is not None and said.published_ms <= self.farm_time_ms + 600_000:
+            self.last_published_ms = max(self.last_published_ms, said.published_ms)
+
+    def _decide(self, index: int, said: Said | None) -> None:
+        dates = sorted(self.newest(one).date for one in self.members if self.recent(one))
+        if dates:
+            self.farm_time_ms = dates[(len(dates) - 1) // 2]
+        chosen, because = self._choose(said)
+        if chosen != self.publisher:
+            if self.publisher is not None:
+                self.holders[self.publisher] = index
+            if chosen is not None:
+                self.holders[chosen] = 0
+            self.publisher, self.since, self.because, self.due_since = chosen, index, because, None
+        for holder in [one for one in self.holders if one != self.publisher]:
+            told = (
+                said is not None
+                and said.entry["id"] == holder
+                and not said.publishing
+                and said.applied is not None
+                and said.applied >= self.holders[holder]
+            )
+            if told or not self.recent(holder):
+                del self.holders[holder]
+                if holder not in self.members:
+                    self._forget(holder)
+        if self.publisher is not None and self.due_since is None and [*self.holders] == [self.publisher]:
+            self.due_since = index
+
+    def _choose(self, said: Said | None) -> tuple[int | None, str]:
+        eligible = self.eligible()
+        best = min([self.group(one) for one in eligible], default=0)
+        front = [one for one in eligible if self.group(one) == best]
+        if said is not None and said in self.counted(said.entry["id"], said.interval_ms):
+            poster = said.entry["id"]
+            said.led = (
+                self.publisher in front
+                and poster in front
+                and poster != self.publisher
+                and self.score(poster) - self.score(self.publisher) >= self.policy()["margin"]
+            )
+            if self.lead(poster) >= 3:
+                return poster, "margin"
+        if self.publisher in front:
+            return self.publisher, self.because
+        if not front:
+            return None, "ineligible"
+        named = max(front, key=lambda one: (self.score(one), -one))
+        if self.publisher is None:
+            return named, "vacant"
+        return named, "group" if self.publisher in eligible else "ineligible"
+
+    # What it amounts to
+
+    def contents(self) -> bytes:
+        """``num u8``, and 40 bytes for each entry."""
+        listed: dict[bytes, tuple[int, int]] = {}
+        for member in self.members:
+            for hash_, expires_ms in self.leaves(member) if self.recent(member) else ():
+                end_ms = self.farm_time_ms + self.policy()["lifetime_ms"]
+                end_ms = end_ms if expires_ms is None else min(end_ms, expires_ms)
+                end_s = min(end_ms // 1000, 2**32 - 1)
+                if end_s > self.farm_time_ms // 1000:
+                    cost, other_s = listed.get(hash_, (15, 0))
+                    listed[hash_] = min(cost, self.costs[member]), max(other_s, end_s)
+        cheapest = sorted(listed, key=lambda one: (listed[one][0], one))[:16]
+        return bytes([len(cheapest)]) + b"".join(
+            hash_ + b"\0\0\x03" + bytes([listed[hash_][0]]) + listed[hash_][1].to_bytes(4, "big")
+            for hash_ in sorted(cheapest)
+        )
+
+    def snapshot(self) -> bytes:
+        """The state as the fold writes it."""
+        policy = self.policy()
+        policy["excluded"] = sorted(policy["excluded"])
+        for name in ("weights", "overrides", "orders"):
+            policy[name] = dict(sorted(policy[name].items()))
+        statuses: list[str] = []
+        records = {member: self._record(member, statuses) for member in sorted(self.said)}
+        text = json.dumps(
+            {
+                "schema": "garlicfarm.farm/1",
+                "farm": self.farm,
+                "algorithm": 1,
+                "members": self.members,
+                "policy": policy,
+                "publisher": self.publisher,
+                "since": self.since,
+                "because": self.because,
+                "due_since": self.due_since,
+                "holders": dict(sorted(self.holders.items())),
+                "farm_time_ms": self.farm_time_ms,
+                "last_published_ms": self.last_published_ms,
+                "records": records,
+                "notes": dict(sorted(self.notes.items())),
+                "skipped": dict(sorted(self.skipped.items())),
+            },
+            separators=(",", ":"),
+            ensure_ascii=False,
+        )
+        pieces = text.split('"a status, verbatim"')
+        return "".join(part for pair in zip(pieces, [*statuses, ""], strict=True) for part in pair).encode()
+
+    def _record(self, member: int, statuses: list[str]) -> dict[str, Any]:
+        newest = self.newest(member)
+        statuses.append("null" if newest is None else newest.text)
+        figures: dict[str, Any] = {"sequence": self.sequences.get(member, -1)}
+        if newest is None:
+            figures |= {"index": 0, "interval_ms": 30_000, "R": 3, "counted": {}, "silences": {}}
+        else:
+            counted = {one: self.counted(member, one)[-1].date for one in sorted(newest.in_use)}
+            silences = {one: min(self.silences(member, one), newest.R) for one in self.members}
+            figures |= {
+                "index": newest.index,
+                "interval_ms": newest.interval_ms,
+                "R": newest.R,
+                "counted": counted,
+                "silences": {one: count for one, count in silences.items() if count},
+            }
+        return figures | {
+            "against": self.against(member),
+            "cost": self.costs.get(member),
+            "lead": self.lead(member),
+            "failures": self.failures(member),
+            "sanction": self.sanction(member),
+            "status": "a status, verbatim",
+        }

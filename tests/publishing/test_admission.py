@@ -1,0 +1,188 @@
+"""What is refused where it is posted and nowhere else: committed, it is folded as it always was."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from garlicfarm.errors import EntryRefused
+from garlicfarm.publishing import i2p_base64
+from garlicfarm.publishing.administration import ACTIONS
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.documents import StatusDocument
+from garlicfarm.publishing.entries import encode_admin, encode_status
+from garlicfarm.publishing.scoring import WEIGHTS
+from garlicfarm.publishing.strict_json import MAX_VALUES
+from tests.publishing.scripted_log import T0, configuration, destination, status
+
+TEN_YEARS_MS = 315_576_000_000
+LAST_SEQUENCE = 2**63 - 1
+
+
+def new_farm() -> PublisherApplication:
+    farm = PublisherApplication("farm")
+    farm.configure(0, configuration(1, 2, 3))
+    return farm
+
+
+def note(sequence: int | None = None, **more: Any) -> bytes:
+    return encode_status(
+        StatusDocument(cluster="farm", date=T0, id=0, sequence=sequence, config={"by": "alice", **more})
+    )
+
+
+def refusal(farm: PublisherApplication, entry: bytes, author: int = 0) -> tuple[str, str]:
+    with pytest.raises(EntryRefused) as refused:
+        farm.check(entry, author)
+    return refused.value.field, refused.value.reason
+
+
+# The number of values
+
+
+def values(count: int, filler: bytes = b"0") -> bytes:
+    """A note of so many values in all."""
+    head = note(x=[])  # with 7 values: the note, cluster, date, id, config, by, and x, which is empty
+    return head.replace(b"[]", b"[" + b",".join([filler] * (count - 7)) + b"]")
+
+
+@pytest.mark.parametrize("filler", [b"0", b"0.5", b'""', b'"[{,"', b'"\\",{"', b"null"])
+def test_check_entry_with_too_many_values_is_refused_and_folded_if_committed(filler: bytes) -> None:
+    farm = new_farm()
+    farm.check(values(MAX_VALUES, filler), 0)
+    assert refusal(farm, values(MAX_VALUES + 1, filler)) == ("", "too many values")
+    farm.apply(1, 1, values(MAX_VALUES + 1, filler).replace(b'"config"', b'"sequence":7,"config"'))
+    assert farm.skipped == {}
+    assert farm.last_sequence("alice") == 7
+
+
+def test_check_empty_objects_and_arrays_count_twice() -> None:
+    farm = new_farm()
+    room = (MAX_VALUES - 7) // 2
+    farm.check(values(room + 7, b"{}"), 0)
+    assert refusal(farm, values(room + 8, b"[]")) == ("", "too many values")
+
+
+def test_check_members_count_as_their_values() -> None:
+    entry = note(x={f"{key}": 0 for key in range(MAX_VALUES - 7)})
+    new_farm().check(entry, 0)
+
+
+def test_check_values_are_counted_in_what_is_no_json_too() -> None:
+    assert refusal(new_farm(), b"[" * 60_000) == ("", "too many values")
+    assert refusal(new_farm(), b"," * 70_000) == ("", "too large")
+
+
+def test_check_status_of_16_leaves_in_a_farm_of_50_is_far_from_the_limit() -> None:
+    pair = {"in": 3, "out": 3}
+    leaf = {
+        "uptime": 1,
+        "configuredTunnels": pair,
+        "currentTunnels": pair,
+        "configuredBandwidth": pair,
+        "currentBandwidth": pair,
+        "configuredConnections": 1,
+        "currentConnections": 1,
+        "leaseSetExpires": T0,
+        "blacklist": [i2p_base64.encode(bytes([n]) * 32) for n in range(8)],
+    }
+    remote = {
+        "hash": i2p_base64.encode(bytes(32)),
+        "lastSeenVersion": "0.9.64",
+        "fetchTimeMs": 1,
+        "connectTest": {"ms": 1, "ok": True},
+        "floodfills": {"yesterday": 1, "today": 1, "tomorrow": 1},
+    }
+    document = json.loads(encode_status(status(2, T0, applied=5))) | {
+        "destinations": [leaf | {"destination": destination(n)} for n in range(16)],
+        "remoteRouters": [remote | {"member": n} for n in range(1, 51)],
+        "remoteDestinations": [remote] * 16,
+        "remoteMeta": remote,
+    }
+    entry = json.dumps(document).encode()
+    new_farm().check(entry, 2)
+    assert 2 * sum(map(entry.count, (b",", b"[", b"{"))) < MAX_VALUES
+
+
+# Arguments of orders
+
+
+ARGS: dict[str, dict[str, Any]] = {
+    "interval": {"ms": 1000},
+    "staleness": {"R": 3},
+    "override": {"member": 2, "mode": "on"},
+    "exclude": {"hash": i2p_base64.encode(bytes(32))},
+    "include": {"hash": i2p_base64.encode(bytes(32))},
+    "weights": dict(WEIGHTS),
+    "publisher": {"margin": 1},
+    "remove": {"member": 2},
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("odd", [0.5, 1e400, None, "x", {"a": [0.5]}])
+def test_check_order_with_an_unknown_argument_is_refused_and_obeyed_if_committed(
+    action: str, odd: object
+) -> None:
+    plain = encode_admin("farm", T0, 1, None, action, "alice", ARGS[action])
+    document = json.loads(plain)
+    document["config"]["admin"]["args"]["odd"] = odd
+    entry = json.dumps(document).replace("Infinity", "1e400").encode()
+    farm, other = new_farm(), new_farm()
+    farm.check(plain, 1)
+    assert refusal(farm, entry, 1) == ("config.admin.args.odd", "unknown argument")
+    farm.apply(1, 1, entry)
+    other.apply(1, 1, plain)
+    assert farm.snapshot() == other.snapshot()
+    assert farm.skipped == {}
+
+
+# Sequences
+
+
+def refused_at(farm: PublisherApplication, entry: bytes, author: int, now_ms: int) -> bool:
+    try:
+        farm.check_posted(entry, author, now_ms)
+    except EntryRefused as error:
+        return (error.field, error.reason) == ("sequence", "years ahead")
+    return False
+
+
+def order(sequence: int) -> bytes:
+    return encode_admin("farm", T0, 2, sequence, "interval", "alice", {"ms": 1000})
+
+
+@pytest.mark.parametrize(
+    ("author", "make"),
+    [(0, note), (2, order), (2, lambda sequence: encode_status(status(2, T0, sequence=sequence)))],
+    ids=["note", "order", "status"],
+)
+def test_check_posted_sequence_more_than_ten_years_ahead_is_refused_and_folded_if_committed(
+    author: int, make: Any
+) -> None:
+    farm, poster = new_farm(), author or "alice"
+    limit = T0 + TEN_YEARS_MS
+    assert not refused_at(farm, make(limit), author, T0)
+    assert refused_at(farm, make(limit + 1), author, T0)
+    assert refused_at(farm, make(LAST_SEQUENCE), author, T0)
+    farm.check(make(LAST_SEQUENCE), author)  # which knows no clock
+    farm.apply(1, 1, make(LAST_SEQUENCE - 1))
+    assert farm.last_sequence(poster) == LAST_SEQUENCE - 1
+    assert not refused_at(farm, make(LAST_SEQUENCE), author, T0)  # the one after the last is always taken
+
+
+def test_check_posted_sequence_is_held_against_the_posters_last_one() -> None:
+    farm, last = new_farm(), T0 + 3 * TEN_YEARS_MS
+    farm.apply(1, 1, note(last))
+    assert not refused_at(farm, note(last + TEN_YEARS_MS), 0, T0)
+    assert refused_at(farm, note(last + TEN_YEARS_MS + 1), 0, T0)
+    assert refused_at(farm, order(last), 2, T0)
+
+
+def test_check_posted_a_clock_that_began_in_1970_keeps_no_poster_out() -> None:
+    farm = new_farm()
+    assert not refused_at(farm, note(1_577_836_800_000 + TEN_YEARS_MS), 0, 0)
+    assert refused_at(farm, note(1_577_836_800_001 + TEN_YEARS_MS), 0, 0)
+    assert not refused_at(farm, note(None), 0, 0)

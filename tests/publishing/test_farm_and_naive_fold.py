@@ -1,0 +1,223 @@
+"""The fold against `naive_fold`, an implementation that shares nothing with it: same log, same bytes.
+
+After every entry the snapshots are compared, which hold all that is decided by, and what the Meta LeaseSet
+would list. The logs have what goes wrong in farms: silence, death, wrong clocks, statuses sent twice and
+late, publishers that do not publish, parameters changed and members removed on the way, and nonsense.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from garlicfarm.publishing import i2p_base64
+from garlicfarm.publishing.application import PublisherApplication
+from tests.publishing.naive_fold import NaiveFold
+from tests.publishing.scripted_log import T0, configuration, destination
+
+MALFORMED = [
+    (b"", "not JSON"),
+    (b"\xff", "not UTF-8"),
+    (b"[1]", "not an object"),
+    (b"[" * 33, "nested too deep"),
+    (b'{"cluster":"farm","id":1}', "missing"),
+    (b'{"cluster":"other","date":1,"id":1}', "another cluster"),
+    (b'{"cluster":"farm","date":1.0,"id":1}', "not an integer"),
+    (b'{"cluster":"farm","date":9223372036854775808,"id":1}', "out of range"),
+    (b'{"cluster":"farm","date":4294967296000,"id":1}', "out of range"),
+    (b'{"cluster":"farm","date":1,"id":1,"id":2}', "duplicate key"),
+    (
+        b'{"cluster":"farm","date":1,"id":1,"config":{"admin":{"action":"x","by":"a","args":{}}}}',
+        "unknown action",
+    ),
+]
+LEAVES = [destination(seed) for seed in range(20)]
+HASHES = [i2p_base64.encode(i2p_base64.destination_hash(leaf)) for leaf in LEAVES]
+WEIGHTS = ["router_uptime", "job_lag", "tunnel_health", "bandwidth_headroom", "destination_health"]
+
+
+class Script:
+    """Writes a log, entry by entry, by what ``chance`` says and the state that it has led to."""
+
+    def __init__(self, chance: random.Random, length: int) -> None:
+        self.chance = chance
+        self.length = length
+        self.naive = NaiveFold("farm")
+        self.farm = PublisherApplication("farm")
+        self.index = 0
+        self.began = chance.choice([T0] * 9 + [86_400_000])  # all clocks show 1970
+        self.clocks = {member: chance.choice([0, 0, 0, 300, -10_000_000]) for member in range(1, 7)}
+        self.sequences = dict.fromkeys(range(7), 0)
+        self.posters: list[int] = []
+        self.honest = chance.random()
+        self.quality = {member: chance.randrange(101) for member in range(1, 7)}
+        self.keyless = chance.random() < 0.2
+        self.equals = chance.random() < 0.2  # all have the same figures
+        self.seen: Counter[str] = Counter()
+
+    def run(self) -> Counter[str]:
+        """Compares the two after each of ``length`` entries; tells what has happened, and how often."""
+        self.configure(sorted(self.chance.sample(range(1, 6), self.chance.choice([1, 2, 3, 3, 4, 5]))))
+        for _ in range(self.length):
+            self.index += 1
+            before = self.naive.publisher, self.naive.due_since
+            if self.chance.random() < 0.02:
+                self.configure(self.another_membership())
+            else:
+                entry, malformed = self.entry()
+                self.naive.apply(self.index, entry, malformed)
+                self.farm.apply(self.index, 1, entry)
+            assert json.loads(self.farm.snapshot()) == json.loads(self.naive.snapshot())
+            assert self.farm.snapshot() == self.naive.snapshot()
+            assert self.farm.contents() == self.naive.contents()
+            assert self.farm.eligible() == self.naive.eligible()
+            if before[0] != self.naive.publisher:
+                self.seen[self.naive.because] += 1
+            if before[1] is None and self.naive.due_since not in (None, self.naive.since):
+                self.seen["handed over"] += 1
+            self.seen["three recent"] += sum(map(self.naive.recent, self.naive.members)) == 3
+            self.seen["sanctioned"] += any(map(self.naive.sanction, self.naive.members))
+        return self.seen + Counter(self.naive.skipped)
+
+    def configure(self, members: list[int]) -> None:
+        self.naive.configure(self.index, members)
+        shuffled = self.chance.sample(members, len(members))
+        self.farm.configure(self.index, configuration(*shuffled, index=self.index))
+        self.posters = self.chance.choices(range(1, 7), k=1) + 9 * members  # and now and then a stranger
+
+    def another_membership(self) -> list[int]:
+        one = self.chance.randrange(1, 7)
+        members = {*self.naive.members} ^ {one}
+        return sorted(members or {one})
+
+    def entry(self) -> tuple[bytes, str | None]:
+        """An entry, and why it is malformed."""
+        what = self.chance.random()
+        if what < 0.02:
+            return self.chance.choice(MALFORMED)
+        if what < 0.10:
+            return self.written(self.admin()), None
+        if what < 0.13:
+            by = self.chance.choice(["alice", "bob"])
+            return self.written({"id": 0, "date": self.date(0), "config": {"by": by}}), None
+        return self.written(self.status()), None
+
+    def written(self, entry: dict[str, Any]) -> bytes:
+        poster = entry["id"]
+        self.sequences[poster] += self.chance.choice([1, 1, 1, 1, 1, 1, 1, 0, -1])
+        if self.chance.random() < 0.7:
+            entry["sequence"] = max(self.sequences[poster], 0)
+        return json.dumps({"cluster": "farm"} | entry, separators=(",", ":")).encode()
+
+    def date(self, member: int) -> int:
+        now = self.began + self.index * 300 + self.clocks.get(member, 0)
+        now = max(now + self.chance.choice([0, 0, 100, -200]), 0)
+        return self.chance.choice([now] * 60 + [0, T0, T0 + 400_000_000_000, 2**32 * 1000 - 1])
+
+    def admin(self) -> dict[str, Any]:
+        chance = self.chance
+        parts = chance.sample(WEIGHTS, 2)
+        weights = dict.fromkeys([*WEIGHTS, "remote_sensing", "luck"], 0) | {parts[0]: 70, parts[1]: 30}
+        action, args = chance.choice(
+            [
+                ("interval", {"ms": chance.choice([1000, 3000])}),
+                ("staleness", {"R": chance.choice([3, 4])}),
+                (
+                    "override",
+                    {"member": chance.randrange(1, 7), "mode": chance.choice(["on", "off", "auto"])},
+                ),
+                ("override", {"member": chance.randrange(1, 7), "mode": None}),
+                ("exclude", {"hash": chance.choice(HASHES[:6])}),
+                ("include", {"hash": chance.choice(HASHES[:6])}),
+                ("weights", weights),
+                ("publisher", {"margin": chance.choice([0, 0, 20_000])}),
+                ("publisher", {"lifetime_ms": 600_000, "margin": None}),
+                ("remove", {"member": chance.randrange(1, 7)}),
+            ]
+        )
+        return {
+            "id": chance.choice(self.posters),
+            "date": self.date(0),
+            "config": {"admin": {"action": action, "by": "alice", "args": args}},
+        }
+
+    def status(self) -> dict[str, Any]:
+        chance, member = self.chance, self.chance.choice(self.posters)
+        applied = self.index - chance.choice([1, 1, 1, 1, 2, 5, 30, -30])
+        node: dict[str, Any] = {"applied": max(applied, 0)} if chance.random() < 0.95 else {}
+        if chance.random() < 0.9:
+            node |= {"interval_ms": chance.choice([1000, 1000, 1000, 3000]), "R": chance.choice([3, 3, 4])}
+        publishing: bool | None = self.naive.publisher == member and self.naive.due_since is not None
+        if chance.random() > self.honest:
+            publishing = chance.choice([True, False])
+        if self.keyless or chance.random() < 0.02:
+            publishing = None
+        meta: dict[str, Any] = {"publishConfig": chance.choice(["auto"] * 12 + ["on", "off", None])}
+        meta["lastPublishedTime"] = chance.choice([None, 0, self.date(member) + chance.choice([0, 600_000])])
+        entry: dict[str, Any] = {
+            "id": member,
+            "date": self.date(member),
+            "config": {"node": node, "unknown": [1.5, "x"]},
+            "meta": meta | ({} if publishing is None else {"publishing": publishing}),
+            "router": {name: value for name, value in self.router(member) if chance.random() < 0.9},
+            "destinations": [
+                self.leaf(one) for one in chance.sample(LEAVES, chance.choice([0, 1, 1, 2, 18]))
+            ],
+        }
+        if self.equals:
+            entry |= {"router": {}, "destinations": [{"destination": LEAVES[member]}]}
+        elif chance.random() < 0.2:
+            entry["remoteRouters"] = [
+                {"member": one, "connectTest": {"ms": 5, "ok": chance.random() < 0.5}} for one in (1, 2, 3)
+            ]
+            entry["remoteDestinations"] = [{"hash": HASHES[0], "fetchTimeMs": 4}]
+            entry["remoteMeta"] = {"hash": HASHES[1], "connectTest": {"ms": 1, "ok": True}}
+        if chance.random() < 0.05:
+            self.quality[member] = chance.randrange(101)
+        return entry
+
+    def router(self, member: int) -> Iterator[tuple[str, Any]]:
+        chance, quality = self.chance, self.quality[member]
+        yield "uptime", chance.choice([quality * 500_000, 2**63 - 1, 0])
+        yield "jobLag", chance.choice([1000 - 9 * quality] * 5 + [2**63 - 1])
+        yield "exploratoryTunnels", chance.randrange(6)
+        yield "participatingTunnels", 5 * quality
+        yield "configuredBandwidth", {"in": 1000, "out": chance.choice([1000, 1000, 1000, 0, 77])}
+        yield "currentBandwidth", {"in": 1000 - 10 * quality, "out": chance.choice([0, 30, 2**63 - 1])}
+
+    def leaf(self, leaf: str) -> dict[str, Any]:
+        chance = self.chance
+        both = [{"in": chance.choice([0, 3, 3, 3]), "out": chance.choice([2, 3, 7])} for _ in range(2)]
+        ends = max(self.date(0) + chance.choice([-1000, 0, 999, 60_000, 10**10]), 0)
+        said = {
+            "configuredTunnels": both[0],
+            "currentTunnels": both[1],
+            "leaseSetExpires": ends,
+            "uptime": None,
+        }
+        return {"destination": leaf} | {name: one for name, one in said.items() if chance.random() < 0.6}
+
+
+@settings(max_examples=60)
+@given(st.randoms(use_true_random=False), st.integers(1, 25))
+def test_fold_and_naive_fold_have_the_same_bytes(chance: random.Random, length: int) -> None:
+    Script(chance, length).run()
+
+
+HAPPENS = {
+    *("vacant", "ineligible", "group", "margin", "handed over", "three recent", "sanctioned"),
+    *("repeated", "not a member", "years ahead", *(reason for _, reason in MALFORMED)),
+}
+
+
+def test_fold_and_naive_fold_have_the_same_bytes_over_long_logs_with_all_that_happens() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(25):
+        seen += Script(random.Random(seed), 130).run()
+    assert {what for what in HAPPENS if not seen[what]} == set()

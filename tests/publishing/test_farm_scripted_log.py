@@ -1,0 +1,102 @@
+"""The scripted log names the same publisher at every index, however often it is cut and restored."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from garlicfarm.publishing.application import PublisherApplication
+from tests.publishing.scripted_log import FILE, configuration, script
+
+LEADER = 1
+LAST = 80
+
+# from index on: publisher, and why
+GOLDEN = [
+    (2, None, ""),
+    (3, 2, "vacant"),  # the first member with a status
+    (19, 3, "margin"),  # 75,000 ahead at its statuses 13, 16 and 19
+    (37, 2, "ineligible"),  # 3 died after 31; 1 counts at 32, 34, 36 and 2 at 33, 35, 37
+    (52, 3, "ineligible"),  # 2 says publishConfig off
+    (67, 2, "group"),  # an override says on
+]
+
+
+def lines() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in FILE.read_text().splitlines()]
+
+
+def golden(index: int) -> int | None:
+    return [publisher for first, publisher, _ in GOLDEN if first <= index][-1]
+
+
+def new_farm() -> PublisherApplication:
+    farm = PublisherApplication("farm")
+    farm.configure(0, configuration(1, 2, 3))
+    farm.configure(1, configuration(1, 2, 3, index=1))
+    return farm
+
+
+def fold(cuts: set[int]) -> tuple[dict[int, int | None], list[tuple[int, str]], PublisherApplication]:
+    """Fold the file; after each index in ``cuts`` go on in a new instance, restored from a snapshot."""
+    farm = new_farm()
+    publishers, reasons = {}, []
+    for line in lines():
+        farm.apply(line["index"], 1, line["entry"].encode())
+        if line["index"] in cuts:
+            data = farm.snapshot()
+            farm = PublisherApplication("farm")
+            farm.restore(data)
+        publishers[line["index"]] = farm.publisher
+        ranking = farm.ranking()
+        if ranking["since"] == line["index"]:
+            reasons.append((line["index"], ranking["because"]))
+    return publishers, reasons, farm
+
+
+def test_scripted_log_three_cuttings_give_the_golden_publisher_at_every_index() -> None:
+    expected = {index: golden(index) for index in range(2, LAST + 1)}
+    foldings = [fold(set()), fold({3, 18, 20, 36, 51, 66}), fold(set(range(2, LAST + 1)))]
+    for publishers, reasons, farm in foldings:
+        assert publishers == expected
+        assert reasons == [(index, because) for index, _, because in GOLDEN[1:]]
+        assert farm.skipped == {}
+    assert len({farm.snapshot() for _, _, farm in foldings}) == 1
+    assert len({json.dumps(farm.ranking()) for _, _, farm in foldings}) == 1
+    assert len({farm.contents() for _, _, farm in foldings}) == 1
+
+
+def test_scripted_log_publisher_is_never_the_leader_which_could_have_been_it() -> None:
+    farm = new_farm()
+    leaders = set()
+    for line in lines():
+        farm.apply(line["index"], 1, line["entry"].encode())
+        config = json.loads(line["entry"])["config"]
+        if config.get("node", {}).get("role") == "leader":
+            leaders.add(line["author"])
+            assert LEADER in farm.eligible()
+        assert farm.publisher != LEADER
+    assert leaders == {LEADER}
+
+
+def test_scripted_log_each_entry_passes_the_check_where_it_is_posted() -> None:
+    farm = new_farm()
+    for line in lines():
+        farm.check(line["entry"].encode(), line["author"])
+        farm.apply(line["index"], 1, line["entry"].encode())
+
+
+def test_scripted_log_file_is_what_the_script_writes() -> None:
+    assert lines() == list(script())
+
+
+def test_scripted_log_two_never_publish_at_once() -> None:
+    """Between a change and the release of the old publisher nobody is due."""
+    farm = new_farm()
+    for line in lines():
+        farm.apply(line["index"], 1, line["entry"].encode())
+        due = farm.due_since is not None
+        assert due == (farm.publisher is not None and farm.holders == (farm.publisher,))
+        document = json.loads(line["entry"])
+        if document.get("meta", {}).get("publishing"):
+            assert farm.holders in ((line["author"],), tuple(sorted({line["author"], farm.publisher})))
