@@ -1,8 +1,8 @@
 """The state machine of one member: who leads, and what becomes of each input. See the package's page.
 
 Every input (`step`, `answered`, `tick`, `propose`, …) changes the state at once and collects what follows
-from it; `ready` hands the collection out. What all roles share is in `member`, with the rule of what may
-be said when; what a role does is in `candidacy`, `leadership` and `follower`.
+from it; `ready` hands the collection out. What all roles share is in `state`, with the rule of what may
+be said when; what a role does is in `candidate`, `leader` and `follower`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from garlicfarm.errors import LocalProtocolError, ProposalDropped, RemoteProtocolError
-from garlicfarm.raft.appended import checked_entries
-from garlicfarm.raft.candidacy import ORDERED, Candidacy
+from garlicfarm.raft.append_checks import checked_entries
+from garlicfarm.raft.candidate import ORDERED, Candidate
 from garlicfarm.raft.follower import Follower
-from garlicfarm.raft.leadership import Leadership
-from garlicfarm.raft.member import MAX_INDEX, MAX_TERM, Member
-from garlicfarm.raft.reads import ForwardedReads, refuse
+from garlicfarm.raft.leader import Leader
+from garlicfarm.raft.read_index import ReadIndexForwarder, refuse
+from garlicfarm.raft.state import MAX_INDEX, MAX_TERM, RaftState
 from garlicfarm.raft.types import (
     ConfChange,
     RaftConfig,
@@ -51,11 +51,11 @@ class RawNode:
     def __init__(self, config: RaftConfig, storage: Storage, randint: Callable[[int, int], int]) -> None:
         self._config = config
         self.id = config.id
-        self._member = Member(config, storage, randint)
+        self._member = RaftState(config, storage, randint)
         self._follower = Follower(self._member)
-        self._forwarded = ForwardedReads(self._member)
-        self._candidacy: Candidacy | None = None
-        self._leadership: Leadership | None = None
+        self._forwarded = ReadIndexForwarder(self._member)
+        self._candidacy: Candidate | None = None
+        self._leadership: Leader | None = None
         self._election_deadline: int | None = None  # None: the next tick draws a new one
         self._lease_until: int | None = None  # until when the leader counts as alive
         self._again = False  # a timeout has passed in vain since a leader was there
@@ -93,7 +93,7 @@ class RawNode:
                 self._again = True
                 self._draw_timeout()
                 if self._may_stand:
-                    self._candidacy = Candidacy(member)
+                    self._candidacy = Candidate(member)
                     self._settle()
 
     @property
@@ -305,7 +305,7 @@ class RawNode:
 
     # ------------------------------------------------------------------ roles (Raft §5.2)
 
-    def _led(self) -> Leadership:
+    def _led(self) -> Leader:
         if self._leadership is None:
             raise ProposalDropped("not-leader")
         return self._leadership
@@ -316,7 +316,7 @@ class RawNode:
             self._candidacy.stand()
         if self._candidacy is not None and self._candidacy.won:
             self._candidacy = None
-            self._leadership = Leadership(self._member)
+            self._leadership = Leader(self._member)
             self._again = False
         if self._candidacy is not None and self._candidacy.lost:
             self._candidacy = None  # the next attempt begins when it would have begun
@@ -389,7 +389,7 @@ class RawNode:
         if obey:
             member.leader = 0
             self._draw_timeout()
-            self._candidacy = Candidacy(member, ordered=True)
+            self._candidacy = Candidate(member, ordered=True)
 
     def _step_append(self, request: Request, token: int) -> None:
         checked = checked_entries(request)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from garlicfarm.raft.appended import conflict_hint, new_entries
-from garlicfarm.raft.member import Member
+from garlicfarm.raft.append_checks import conflict_hint, new_entries
+from garlicfarm.raft.state import RaftState
 from garlicfarm.raft.types import Entry, SnapshotMeta
 from garlicfarm.wire.messages import Configuration, MessageType, Request, SnapshotSyncRequest
 
@@ -18,7 +18,7 @@ _SYNCED = MessageType.SYNC_LOG_RESPONSE
 class Follower:
     """Takes entries and snapshots of the leader of the current term."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: RaftState) -> None:
         self._member = member
         self._sources: dict[int, int] = {}  # of the pieces that are being stored, by token
 

@@ -125,14 +125,14 @@ MUTANTS = (
     Mutant(
         "durability",
         "answers before what it rests on is durable",
-        "member",
+        "state",
         [("if barrier <= self._persisted:", "if True:")],
         "durability::vote_does_not_leave_before_it_is_durable",
     ),
     Mutant(
         "durability",
         "asks for votes before its own is durable",
-        "member",
+        "state",
         [
             (
                 "self._held.append((self.barrier(), (peer, self.seq, message)))",
@@ -144,7 +144,7 @@ MUTANTS = (
     Mutant(
         "durability",
         "counts its own log before it is durable",
-        "leadership",
+        "leader",
         [("member.log.stable if s.id", "member.log.last_index if s.id")],
         "durability::leaders_own_log_counts_only_when_it_is_durable",
     ),
@@ -158,7 +158,7 @@ MUTANTS = (
     Mutant(
         "durability",
         "writes no commit index",
-        "member",
+        "state",
         [("HardState(self.term, self.vote, self.commit)", "HardState(self.term, self.vote, 0)")],
         "directed_schedules::growth_by_two_servers_leaves_no_two_majorities_that_do_not_meet",
     ),
@@ -191,7 +191,7 @@ MUTANTS = (
     Mutant(
         "vote",
         "counts votes of an earlier term",
-        "candidacy",
+        "candidate",
         [("granted = response.accepted and response.term == member.term", "granted = response.accepted")],
         "paper_elections::5_2_vote_that_names_an_earlier_term_is_none",
     ),
@@ -224,7 +224,7 @@ MUTANTS = (
     Mutant(
         "vote",
         "counts a denial of the poll in the election",
-        "candidacy",
+        "candidate",
         [("        self._denied.clear()\n", "")],
         "paper_elections::5_2_denials_of_the_poll_do_not_count_in_the_election",
     ),
@@ -238,7 +238,7 @@ MUTANTS = (
     Mutant(
         "log match",
         "deletes what matches",
-        "appended",
+        "append_checks",
         [
             (
                 "if entry.index > commit and (entry.index > log.last_index or "
@@ -251,14 +251,14 @@ MUTANTS = (
     Mutant(
         "log match",
         "hints at one entry at a time",
-        "appended",
+        "append_checks",
         [("while index > commit and (", "while False and (")],
         "paper_replication::5_3_logs_of_figure_7_meet_within_a_round_per_term_not_per_entry",
     ),
     Mutant(
         "commit",
         "commits entries of earlier terms by counting (JRaft)",
-        "leadership",
+        "leader",
         [(" or member.log.term(index) != member.term", "")],
         "directed_schedules::jrafts_way_through_figure_8_commits_nothing_that_is_overwritten",
     ),
@@ -303,14 +303,14 @@ MUTANTS = (
     Mutant(
         "log match",
         "takes all that was sent for held where fewer entries were taken",
-        "leadership",
+        "leader",
         [("held = min(last, response.next_index - 1)", "held = last")],
         "flow_control::accepted_append_counts_up_to_the_next_index_of_its_answer_and_the_rest_is_sent_again",
     ),
     Mutant(
         "log match",
         "sends again at once where nothing was taken",
-        "leadership",
+        "leader",
         [
             (
                 "            else:\n                progress.lost()",
@@ -322,28 +322,28 @@ MUTANTS = (
     Mutant(
         "log match",
         "asks again at once where what was acknowledged is refused",
-        "leadership",
+        "leader",
         [("progress.unreachable = previous <= progress.match_index", "pass")],
         "flow_control::refusal_of_what_was_acknowledged_is_asked_again_with_the_next_heartbeat",
     ),
     Mutant(
         "commit",
         "begins a term without an entry (JRaft)",
-        "leadership",
+        "leader",
         [("self._append_configuration(member.membership.newest)", "member.log.last_index")],
         "paper_replication::5_4_2_new_leader_at_once_appends_an_entry_of_its_own_term",
     ),
     Mutant(
         "commit",
         "commits what one member holds",
-        "leadership",
+        "leader",
         [("matches[len(matches) - member.membership.quorum]", "matches[-1]")],
         "paper_replication::5_3_entry_is_committed_once_a_majority_has_it",
     ),
     Mutant(
         "commit",
         "takes a commit for told that could not be followed",
-        "leadership",
+        "leader",
         [("progress.notified = min(member.commit, last)", "progress.notified = member.commit")],
         "flow_control::commit_that_a_follower_could_not_follow_yet_is_told_again_when_it_can",
     ),
@@ -362,7 +362,7 @@ MUTANTS = (
     Mutant(
         "membership",
         "begins a term with the Configuration in force, which reverts a pending change",
-        "leadership",
+        "leader",
         [
             (
                 "self._append_configuration(member.membership.newest)",
@@ -375,21 +375,21 @@ MUTANTS = (
     Mutant(
         "membership",
         "takes a second change while one is in flight",
-        "changes",
+        "conf_change",
         [("self._change is not None\n            or membership.changing", "False")],
         "membership_changes::second_change_while_one_is_in_flight_is_refused",
     ),
     Mutant(
         "membership",
         "takes a change before a commit of its term (the defect of 2015)",
-        "leadership",
+        "leader",
         [("if self._member.commit < self._start:", "if False:")],
         "directed_schedules::growth_in_one_step_by_a_leader_that_had_not_heard_of_the_first_is_refused",
     ),
     Mutant(
         "membership",
         "takes a change before the one before is applied",
-        "changes",
+        "conf_change",
         [("            or membership.in_force.log_index > self._member.applied\n", "")],
         "membership_changes::change_before_the_one_before_is_applied_is_refused",
     ),
@@ -431,14 +431,14 @@ MUTANTS = (
     Mutant(
         "membership",
         "leads on after its removal is committed",
-        "leadership",
+        "leader",
         [("self._farewell()\n                self.over = True", "self._farewell()")],
         "membership_changes::leader_that_is_removed_leads_until_the_commit_and_steps_down_then",
     ),
     Mutant(
         "membership",
         "goes without a word to those who still owe an answer",
-        "leadership",
+        "leader",
         [
             (
                 "in self._progress.items():\n            if progress.notified <",
@@ -450,28 +450,28 @@ MUTANTS = (
     Mutant(
         "membership",
         "takes entries behind its own removal",
-        "leadership",
+        "leader",
         [(" or member.id not in [s.id for s in member.membership.newest.servers]", "")],
         "membership_changes::leader_that_is_to_be_removed_takes_no_more_entries",
     ),
     Mutant(
         "membership",
         "counts a server that only joins",
-        "leadership",
+        "leader",
         [("        servers = member.membership.in_force.servers\n", "        servers = self.servers\n")],
         "membership_joining::server_that_joins_counts_in_no_majority",
     ),
     Mutant(
         "membership",
         "waits for a write before a smaller majority counts",
-        "leadership",
+        "leader",
         [("                self.maybe_commit()", "                pass")],
         "membership_changes::entries_behind_a_change_are_committed_by_the_majority_that_it_makes",
     ),
     Mutant(
         "membership",
         "adds a server that has not caught up",
-        "changes",
+        "conf_change",
         [("match_index < joining.until", "False")],
         "membership_joining::configuration_is_not_appended_before_the_round_is_over",
     ),
@@ -504,21 +504,21 @@ MUTANTS = (
     Mutant(
         "snapshot",
         "hands entries out before the snapshot below them",
-        "member",
+        "state",
         [("return self._restore is None and", "return")],
         "snapshots::entries_that_were_durable_before_the_snapshot_are_handed_out_after_it",
     ),
     Mutant(
         "snapshot",
         "restores from a snapshot that is not durable",
-        "member",
+        "state",
         [("self._restore is not None and self._restore[0] <= self._persisted", "self._restore is not None")],
         "snapshots::piece_is_answered_when_it_is_stored_and_the_last_when_it_is_the_log",
     ),
     Mutant(
         "snapshot",
         "begins at 0 whatever the receiver holds",
-        "leadership",
+        "leader",
         [("way.offset = held", "way.offset = expected")],
         "snapshots_sent::follower_that_kept_pieces_gets_only_the_others_from_a_new_leader",
     ),
@@ -532,21 +532,21 @@ MUTANTS = (
     Mutant(
         "transfer",
         "appends while it hands over",
-        "leadership",
+        "leader",
         [("return self._target is not None or", "return")],
         "transfer::nothing_is_appended_while_it_hands_over",
     ),
     Mutant(
         "transfer",
         "tells a member to stand that does not hold all",
-        "leadership",
+        "leader",
         [("not seq and progress.match_index == member.log.last_index", "not seq")],
         "transfer::transfer_to_a_member_that_lags_first_brings_it_up_to_date",
     ),
     Mutant(
         "transfer",
         "never gives a transfer up",
-        "leadership",
+        "leader",
         [("if self._target is not None and member.now >= self._target[1]:", "if False:")],
         "transfer::transfer_to_a_dead_member_times_out_and_the_leader_goes_on",
     ),
@@ -560,14 +560,14 @@ MUTANTS = (
     Mutant(
         "transfer",
         "does not mark an ordered election",
-        "candidacy",
+        "candidate",
         [("ORDERED if marked else 0", "0")],
         "transfer::leadership_changes_hands_within_a_round_though_all_hear_the_leader",
     ),
     Mutant(
         "pre-vote",
         "stands without a poll",
-        "candidacy",
+        "candidate",
         [("        if ordered:\n", "        if True:\n")],
         "pre_vote::isolated_member_never_raises_its_term",
     ),
@@ -588,14 +588,14 @@ MUTANTS = (
     Mutant(
         "pre-vote",
         "takes a granted poll for a vote",
-        "candidacy",
+        "candidate",
         [("        self._granted.clear()\n", "")],
         "pre_vote::granted_poll_is_no_vote",
     ),
     Mutant(
         "pre-vote",
         "takes a refused poll for a granted one",
-        "candidacy",
+        "candidate",
         [
             (
                 "granted = response.accepted or response.type is MessageType.REQUEST_VOTE_RESPONSE",
@@ -607,14 +607,14 @@ MUTANTS = (
     Mutant(
         "check-quorum",
         "leads though nobody answers",
-        "leadership",
+        "leader",
         [("if member.now - self._heard_ms() > config.election_timeout_max_ms:", "if False:")],
         "check_quorum::leader_that_nobody_answers_steps_down_after_the_upper_election_timeout",
     ),
     Mutant(
         "check-quorum",
         "leads though only one answers",
-        "leadership",
+        "leader",
         [("sorted(heard)[len(heard) - member.membership.quorum]", "sorted(heard)[max(0, len(heard) - 2)]")],
         "check_quorum::leader_stays_as_long_as_a_majority_answers",
     ),
@@ -649,7 +649,7 @@ MUTANTS = (
     Mutant(
         "read-index",
         "answers a read by its own word alone",
-        "reads",
+        "read_index",
         [
             (
                 "is_quorum(read.heard)",
@@ -661,21 +661,21 @@ MUTANTS = (
     Mutant(
         "read-index",
         "takes an answer from before the read for a confirmation",
-        "reads",
+        "read_index",
         [("if seq <= read.after_seq:", "if False:")],
         "reads::answer_to_a_request_that_was_sent_before_the_read_confirms_nothing",
     ),
     Mutant(
         "read-index",
         "reads at a commit index that may be behind, as a new leader",
-        "leadership",
+        "leader",
         [("max(self._member.commit, self._start)", "self._member.commit")],
         "reads::read_of_a_new_leader_waits_for_its_first_commit",
     ),
     Mutant(
         "read-index",
         "keeps reads waiting for a member that was removed",
-        "leadership",
+        "leader",
         [("                self._reads.release()\n", "")],
         "reads::read_that_waits_for_a_member_is_answered_when_that_is_removed",
     ),
@@ -703,35 +703,35 @@ MUTANTS = (
     Mutant(
         "hanging disk",
         "leads on without its disk",
-        "leadership",
+        "leader",
         [("return self._ends_ms is not None and member.now >= self._ends_ms", "return False")],
         "disk_hangs::leader_whose_disk_hangs_leads_no_longer_than_another_election_timeout",
     ),
     Mutant(
         "hanging disk",
         "steps down without having handed over",
-        "leadership",
+        "leader",
         [("                self.transfer(0)\n", "                pass\n")],
         "disk_hangs::leader_whose_disk_hangs_hands_over_to_a_member_that_holds_all",
     ),
     Mutant(
         "hanging disk",
         "steps down though its disk answered in time",
-        "leadership",
+        "leader",
         [("            self._ends_ms = None\n        elif", "            pass\n        elif")],
         "disk_hangs::leader_goes_on_where_its_disk_answers_in_time_and_no_member_took_over",
     ),
     Mutant(
         "read-index",
         "answers a follower by its own word alone",
-        "reads",
+        "read_index",
         [("if not member.membership", "if not read.forwarded and not member.membership")],
         "reads::leader_without_a_majority_answers_an_empty_client_request_and_no_follower",
     ),
     Mutant(
         "read-index",
         "answers a follower before an entry of its term is committed",
-        "reads",
+        "read_index",
         [("while self._waiting and self._waiting[0].index <= member.commit:", "while self._waiting:")],
         "reads::new_leader_answers_only_once_an_entry_of_its_term_is_committed",
     ),
@@ -750,14 +750,14 @@ MUTANTS = (
     Mutant(
         "read-index",
         "takes an index of an earlier term",
-        "reads",
+        "read_index",
         [("self._led == (member.term, member.leader)", "self._led")],
         "reads::index_of_an_earlier_term_does_not_count",
     ),
     Mutant(
         "read-index",
         "takes a refusal for an index",
-        "reads",
+        "read_index",
         [("if response.accepted and led", "if led")],
         "reads::read_that_the_leader_refuses_has_no_index",
     ),

@@ -22,8 +22,8 @@ from garlicfarm.raft import (
     Role,
     SnapshotMeta,
 )
-from garlicfarm.raft.candidacy import ORDERED, PRE_VOTE, TIMEOUT_NOW
-from garlicfarm.raft.reads import READ_INDEX
+from garlicfarm.raft.candidate import ORDERED, PRE_VOTE, TIMEOUT_NOW
+from garlicfarm.raft.read_index import READ_INDEX
 from garlicfarm.testing.memory_storage import Stored, UnsyncedStorage
 from garlicfarm.testing.simulator.invariants import Observer
 from garlicfarm.wire import encode_configuration, encode_snapshot_sync_request

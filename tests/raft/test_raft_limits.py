@@ -6,7 +6,7 @@ import pytest
 
 from garlicfarm.errors import LocalProtocolError, ProposalDropped, RemoteProtocolError
 from garlicfarm.raft import Change, Role
-from garlicfarm.raft.member import MAX_TERM
+from garlicfarm.raft.state import MAX_TERM
 from garlicfarm.wire.messages import MessageType, Request, Response
 from tests.raft.playbook import ALL, Player
 

@@ -7,7 +7,7 @@ import pytest
 
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Change, Role
-from garlicfarm.raft.changes import MAX_ROUNDS
+from garlicfarm.raft.conf_change import MAX_ROUNDS
 from garlicfarm.wire import decode_log_pack, encode_configuration
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
 from tests.raft.playbook import ALL, JOIN, SNAPSHOT, Player, Stage, configuration

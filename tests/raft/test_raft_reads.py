@@ -8,7 +8,7 @@ import pytest
 
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Change, Role
-from garlicfarm.raft.reads import READ_INDEX
+from garlicfarm.raft.read_index import READ_INDEX
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
 from tests.raft.playbook import ALL, APPEND, READ, Player
 

@@ -6,7 +6,7 @@ import pytest
 
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Change, Refusal, Role
-from garlicfarm.raft.candidacy import ORDERED, TIMEOUT_NOW
+from garlicfarm.raft.candidate import ORDERED, TIMEOUT_NOW
 from garlicfarm.wire.messages import MessageType, Request
 from tests.raft.playbook import ALL, APPEND, TIMEOUT, VOTE, Player, Stage, configuration_entry
 

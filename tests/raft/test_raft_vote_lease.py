@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from garlicfarm.raft import Role
-from garlicfarm.raft.candidacy import ORDERED
+from garlicfarm.raft.candidate import ORDERED
 from garlicfarm.wire.messages import Request
 from tests.raft.playbook import ALL, VOTE, Player, Stage
 

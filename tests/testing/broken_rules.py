@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from garlicfarm.publishing.application import PublisherApplication
-from garlicfarm.raft.changes import Changes
+from garlicfarm.raft.conf_change import PendingConfChange
 from garlicfarm.raft.core import RawNode
-from garlicfarm.raft.leadership import Leadership
-from garlicfarm.raft.member import Member
+from garlicfarm.raft.leader import Leader
+from garlicfarm.raft.state import RaftState
 
 BrokenRule = Callable[[pytest.MonkeyPatch], None]
 
@@ -34,13 +34,13 @@ def change(patch: pytest.MonkeyPatch, method: Callable[..., Any], *changes: tupl
 
 
 def acknowledges_before_fsync(patch: pytest.MonkeyPatch) -> None:
-    change(patch, Member.respond, ("if barrier <= self._persisted", "if True"))
+    change(patch, RaftState.respond, ("if barrier <= self._persisted", "if True"))
 
 
 def asks_for_votes_before_fsync(patch: pytest.MonkeyPatch) -> None:
     change(
         patch,
-        Member.ask_for_vote,
+        RaftState.ask_for_vote,
         (
             "self._held.append((self.barrier(), (peer, self.seq, message)))",
             "self.requests.append((peer, self.seq, message))",
@@ -49,7 +49,7 @@ def asks_for_votes_before_fsync(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_its_own_unsynced_log(patch: pytest.MonkeyPatch) -> None:
-    change(patch, Leadership.maybe_commit, ("member.log.stable if", "member.log.last_index if"))
+    change(patch, Leader.maybe_commit, ("member.log.stable if", "member.log.last_index if"))
 
 
 def votes_for_a_log_behind_its_own(patch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def votes_for_a_log_behind_its_own(patch: pytest.MonkeyPatch) -> None:
 def reads_without_asking_the_others(patch: pytest.MonkeyPatch) -> None:
     change(
         patch,
-        Leadership.read_index,
+        Leader.read_index,
         (
             "self._reads.begin(",
             "forwarded or self._member.reads.append((token, max(self._member.commit, self._start)))\n"
@@ -71,7 +71,7 @@ def reads_without_asking_the_others(patch: pytest.MonkeyPatch) -> None:
 def answers_followers_without_asking_the_others(patch: pytest.MonkeyPatch) -> None:
     change(
         patch,
-        Leadership.read_index,
+        Leader.read_index,
         (
             "self._reads.begin(",
             "kind, member = MessageType.READ_INDEX_RESPONSE, self._member\n"
@@ -90,17 +90,19 @@ def followers_read_what_they_have_committed(patch: pytest.MonkeyPatch) -> None:
 
 
 def changes_members_twice_at_once(patch: pytest.MonkeyPatch) -> None:
-    change(patch, Changes.begin, ("or membership.changing", ""), ("self._change is not None", "False"))
+    change(
+        patch, PendingConfChange.begin, ("or membership.changing", ""), ("self._change is not None", "False")
+    )
 
 
 def leads_on_though_removed(patch: pytest.MonkeyPatch) -> None:
-    change(patch, Leadership.maybe_commit, ("self.over = True", "pass"))
+    change(patch, Leader.maybe_commit, ("self.over = True", "pass"))
 
 
 def counts_the_members_of_a_configuration_to_come(patch: pytest.MonkeyPatch) -> None:
     change(
         patch,
-        Leadership.maybe_commit,
+        Leader.maybe_commit,
         (
             "member.membership.in_force.servers",
             "[s for s in member.membership.newest.servers if s.id in {member.id, *self._progress}]",

@@ -18,14 +18,14 @@ from garlicfarm.raft.membership import Membership
 from garlicfarm.raft.types import Entry, HardState, Persist, RaftConfig, Ready, SnapshotMeta, Storage
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, SnapshotSyncRequest
 
-__all__ = ["MAX_INDEX", "MAX_TERM", "Member"]
+__all__ = ["MAX_INDEX", "MAX_TERM", "RaftState"]
 
 COMMITTED_PAGE_BYTES = 1 << 20
 MAX_TERM = 2**63 - 1  # stores and JRaft hold terms as signed integers
 MAX_INDEX = 2**62  # of a snapshot: there is room for as many entries behind it
 
 
-class Member:
+class RaftState:
     """The state that all roles share, changed by `garlicfarm.raft.core.RawNode` and the roles only."""
 
     def __init__(self, config: RaftConfig, storage: Storage, randint: Callable[[int, int], int]) -> None:

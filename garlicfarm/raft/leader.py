@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from garlicfarm.errors import Compacted, DiskHangs, ProposalDropped
-from garlicfarm.raft.candidacy import TIMEOUT_NOW
-from garlicfarm.raft.changes import Changes
-from garlicfarm.raft.member import Member
+from garlicfarm.raft.candidate import TIMEOUT_NOW
+from garlicfarm.raft.conf_change import PendingConfChange
 from garlicfarm.raft.progress import Progress, ProgressState, Transmission
 from garlicfarm.raft.proposals import Proposals
-from garlicfarm.raft.reads import Reads
+from garlicfarm.raft.read_index import ReadIndexQueue
+from garlicfarm.raft.state import RaftState
 from garlicfarm.raft.types import ConfChange, Entry, PeerStatus, Refusal
 from garlicfarm.wire import encode_configuration, encode_snapshot_sync_request
 from garlicfarm.wire.messages import (
@@ -24,7 +24,7 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 
-__all__ = ["Leadership"]
+__all__ = ["Leader"]
 
 AGAIN = -1
 """In the place of a request's number: tell it to stand again with the next heartbeat."""
@@ -36,12 +36,12 @@ so many bytes a turn. Reading and encoding takes its time, in which nobody else'
 that lacks much is to cost the others little."""
 
 
-class Leadership:
+class Leader:
     """One term of leading. ``over`` is set when it has to end: no majority answers (check-quorum), the
     Configuration in force names it no longer, it hands over to a peer that cannot be told to stand, or its
     disk hangs and no member took over."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: RaftState) -> None:
         self._member = member
         self.servers: tuple[ClusterServer, ...] = ()  # whom it sends requests
         self.over = False
@@ -49,8 +49,8 @@ class Leadership:
         self.more = False  # who is far behind can be sent more without any further input
         self._proposals = Proposals(member.config.max_uncommitted_bytes)
         self._progress: dict[int, Progress] = {}
-        self._reads = Reads(member)
-        self._changes = Changes(member)
+        self._reads = ReadIndexQueue(member)
+        self._changes = PendingConfChange(member)
         self._target: tuple[int, int, int] | None = None  # hand over to: (id, deadline, seq, 0 or AGAIN)
         self._ends_ms: int | None = None  # its disk hangs: until when it may go on
         member.leader = member.id

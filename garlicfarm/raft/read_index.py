@@ -7,10 +7,10 @@ from collections import deque
 import msgspec
 
 from garlicfarm.errors import ProposalDropped
-from garlicfarm.raft.member import Member
+from garlicfarm.raft.state import RaftState
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Response
 
-__all__ = ["READ_INDEX", "ForwardedReads", "Reads", "refuse"]
+__all__ = ["READ_INDEX", "ReadIndexForwarder", "ReadIndexQueue", "refuse"]
 
 READ_INDEX = "read-index"
 """Name of the extension with which a follower asks its leader (D5)."""
@@ -26,12 +26,12 @@ class _Read(msgspec.Struct):
     forwarded: bool  # a follower asks
 
 
-class Reads:
+class ReadIndexQueue:
     """The reads of a leader, its own and its followers'. Each waits until a majority has answered a request
     that was sent after the read was asked for. This proves that no other member led at that moment, so the
     commit index of that moment is safe to read at."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: RaftState) -> None:
         self._member = member
         self._waiting: deque[_Read] = deque()
 
@@ -76,16 +76,16 @@ class Reads:
                 member.reads.append((read.token, read.index))
 
 
-def refuse(member: Member, token: int, leader: int) -> None:
+def refuse(member: RaftState, token: int, leader: int) -> None:
     """Answer a follower that this member does not lead; ``leader``: who does, 0 if that is unknown."""
     member.respond(token, _RESPONSE, leader or NO_LEADER, 0, False)
 
 
-class ForwardedReads:
+class ReadIndexForwarder:
     """Those of a follower, which asks its leader (D5). A change of the leader ends them; they are not
     repeated."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: RaftState) -> None:
         self._member = member
         self._asked: dict[int, int] = {}  # seq -> token
         self._led = (0, 0)  # the term in which they are asked, and its leader

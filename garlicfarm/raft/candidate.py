@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from garlicfarm.raft.member import Member
+from garlicfarm.raft.state import RaftState
 from garlicfarm.wire.messages import MessageType, Response
 
-__all__ = ["ORDERED", "PRE_VOTE", "TIMEOUT_NOW", "Candidacy"]
+__all__ = ["ORDERED", "PRE_VOTE", "TIMEOUT_NOW", "Candidate"]
 
 PRE_VOTE, TIMEOUT_NOW = "pre-vote", "timeout-now"
 """Names of the extensions that the core speaks (D5)."""
@@ -15,7 +15,7 @@ ORDERED = 2**64 - 1
 and log alone, though the leader is heard."""
 
 
-class Candidacy:
+class Candidate:
     """One attempt to become leader, over when a majority is out of reach or the next timeout begins another.
 
     A poll asks whether a vote would be granted, so that a member which cannot win does not raise its
@@ -24,7 +24,7 @@ class Candidacy:
     is over, which changes nothing there.
     """
 
-    def __init__(self, member: Member, ordered: bool = False) -> None:
+    def __init__(self, member: RaftState, ordered: bool = False) -> None:
         self._member = member
         self.polling = not ordered
         self._granted: set[int] = set()

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from garlicfarm.raft.member import Member
 from garlicfarm.raft.progress import Progress
+from garlicfarm.raft.state import RaftState
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire import encode_configuration, encode_log_pack
 from garlicfarm.wire.messages import LogEntry, MessageType, Response, ValueType
 
-__all__ = ["Enrolment"]
+__all__ = ["Joiner"]
 
 PACKED_HEADER_BYTES = 9
 SYNC_GAP = 100
 """A server that lacks no more committed entries than these is replicated to like a member at once."""
 
 
-class Enrolment:
+class Joiner:
     """One request at a time: JoinCluster, then LogPacks. What a pack does not carry, a snapshot or
     ordinary AppendEntries do."""
 
-    def __init__(self, member: Member, peer: int) -> None:
+    def __init__(self, member: RaftState, peer: int) -> None:
         self._member = member
         self._peer = peer
         self.invited = False

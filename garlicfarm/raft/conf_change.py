@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import msgspec
 
 from garlicfarm.errors import ProposalDropped
-from garlicfarm.raft.enrolment import Enrolment
-from garlicfarm.raft.member import Member
+from garlicfarm.raft.joiner import Joiner
+from garlicfarm.raft.state import RaftState
 from garlicfarm.raft.types import Change, ConfChange
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
-__all__ = ["Changes"]
+__all__ = ["PendingConfChange"]
 
 MAX_ROUNDS = 10
 
@@ -22,17 +22,17 @@ class _Joining(msgspec.Struct):
     when the round began."""
 
     server: ClusterServer
-    enrolment: Enrolment
+    enrolment: Joiner
     until: int
     since_ms: int
     rounds: int = 1
 
 
-class Changes:
+class PendingConfChange:
     """The leader's part. A change is appended when all Configurations before it are committed and
     applied; it takes force when it is committed itself."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: RaftState) -> None:
         self._member = member
         self.joining: _Joining | None = None
         self._change: ConfChange | None = None
@@ -63,7 +63,7 @@ class Changes:
             raise ProposalDropped("too-few-members-heard")
         self._change, self._token, self._index = change, token, 0
         if change.change is Change.ADD:
-            enrolment = Enrolment(self._member, server.id)
+            enrolment = Joiner(self._member, server.id)
             self.joining = _Joining(server, enrolment, last_index, self._member.now)
 
     def target(self) -> Configuration:
@@ -75,7 +75,7 @@ class Changes:
         others = [s for s in in_force.servers if s.id != server.id]
         return _with(in_force, [*others, server] if self._change.change is Change.ADD else others)
 
-    def enrolment(self, peer: int) -> Enrolment | None:
+    def enrolment(self, peer: int) -> Joiner | None:
         """How ``peer`` is brought in, None: it is a member."""
         joining = self.joining
         return joining.enrolment if joining is not None and joining.server.id == peer else None
