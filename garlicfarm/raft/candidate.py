@@ -24,8 +24,8 @@ class Candidate:
     is over, which changes nothing there.
     """
 
-    def __init__(self, member: RaftState, ordered: bool = False) -> None:
-        self._member = member
+    def __init__(self, state: RaftState, ordered: bool = False) -> None:
+        self._state = state
         self.polling = not ordered
         self._granted: set[int] = set()
         self._denied: set[int] = set()
@@ -38,24 +38,24 @@ class Candidate:
     @property
     def won(self) -> bool:
         """Whether a majority of the Configuration in force grants it."""
-        return self._member.membership.is_quorum(self._granted)
+        return self._state.membership.is_quorum(self._granted)
 
     @property
     def lost(self) -> bool:
         """Whether so many deny it that the others are no majority."""
-        membership = self._member.membership
+        membership = self._state.membership
         return not membership.is_quorum({s.id for s in membership.in_force.servers} - self._denied)
 
     def answered(self, seq: int, response: Response) -> None:
         """Take an answer that names no later term."""
-        peer, member = self._asked.pop(seq, None), self._member
+        peer, state = self._asked.pop(seq, None), self._state
         if peer is None:
             return
         if self.polling:
             # Of a plain peer any answer will do: it can be reached, and its term is no later one.
             granted = response.accepted or response.type is MessageType.REQUEST_VOTE_RESPONSE
         else:
-            granted = response.accepted and response.term == member.term
+            granted = response.accepted and response.term == state.term
         if granted:
             self._granted.add(peer)
         elif not response.accepted:
@@ -67,8 +67,8 @@ class Candidate:
 
     def persisted(self) -> None:
         """Our own vote counts once it is durable."""
-        if not self.polling and self._member.durable_vote == self._member.term:
-            self._granted.add(self._member.id)
+        if not self.polling and self._state.durable_vote == self._state.term:
+            self._granted.add(self._state.id)
 
     def stand(self) -> None:
         """The poll is won: now the vote."""
@@ -79,22 +79,22 @@ class Candidate:
         self._stand(ordered=False)
 
     def _poll(self) -> None:
-        member = self._member
-        self._granted.add(member.id)
-        last = (member.log.last_term, member.log.last_index)
-        for peer in member.membership.others(member.id):
-            if PRE_VOTE in member.extensions.get(peer, ()):
-                kind, term = MessageType.PRE_VOTE_REQUEST, member.term + 1
-            elif member.term:
-                kind, term = MessageType.REQUEST_VOTE_REQUEST, member.term - 1
+        state = self._state
+        self._granted.add(state.id)
+        last = (state.log.last_term, state.log.last_index)
+        for peer in state.membership.others(state.id):
+            if PRE_VOTE in state.extensions.get(peer, ()):
+                kind, term = MessageType.PRE_VOTE_REQUEST, state.term + 1
+            elif state.term:
+                kind, term = MessageType.REQUEST_VOTE_REQUEST, state.term - 1
             else:
                 self._granted.add(peer)  # there is no term that is over
                 continue
-            self._asked[member.request(peer, kind, term, last)] = peer
+            self._asked[state.request(peer, kind, term, last)] = peer
 
     def _stand(self, ordered: bool) -> None:
-        member = self._member
-        member.vote_for_self()
-        for peer in member.membership.others(member.id):
-            marked = ordered and TIMEOUT_NOW in member.extensions.get(peer, ())
-            self._asked[member.ask_for_vote(peer, ORDERED if marked else 0)] = peer
+        state = self._state
+        state.vote_for_self()
+        for peer in state.membership.others(state.id):
+            marked = ordered and TIMEOUT_NOW in state.extensions.get(peer, ())
+            self._asked[state.ask_for_vote(peer, ORDERED if marked else 0)] = peer

@@ -22,7 +22,7 @@ class _Joining(msgspec.Struct):
     when the round began."""
 
     server: ClusterServer
-    enrolment: Joiner
+    joiner: Joiner
     until: int
     since_ms: int
     rounds: int = 1
@@ -32,8 +32,8 @@ class PendingConfChange:
     """The leader's part. A change is appended when all Configurations before it are committed and
     applied; it takes force when it is committed itself."""
 
-    def __init__(self, member: RaftState) -> None:
-        self._member = member
+    def __init__(self, state: RaftState) -> None:
+        self._state = state
         self.joining: _Joining | None = None
         self._change: ConfChange | None = None
         self._token = 0
@@ -42,11 +42,11 @@ class PendingConfChange:
     def begin(self, change: ConfChange, token: int, last_index: int, heard: set[int]) -> None:
         """Check a change; it is to be appended at once unless a server is `joining` by it now.
         ``heard``: whom the leader heard of late, itself among them. Raises `ProposalDropped`."""
-        membership, server = self._member.membership, change.server
+        membership, server = self._state.membership, change.server
         if (
             self._change is not None
             or membership.changing
-            or membership.in_force.log_index > self._member.applied
+            or membership.in_force.log_index > self._state.applied
         ):
             raise ProposalDropped("another-change-in-flight")
         known = server.id in membership
@@ -63,42 +63,42 @@ class PendingConfChange:
             raise ProposalDropped("too-few-members-heard")
         self._change, self._token, self._index = change, token, 0
         if change.change is Change.ADD:
-            enrolment = Joiner(self._member, server.id)
-            self.joining = _Joining(server, enrolment, last_index, self._member.now)
+            joiner = Joiner(self._state, server.id)
+            self.joining = _Joining(server, joiner, last_index, self._state.now)
 
     def target(self) -> Configuration:
         """What the change makes of the Configuration in force."""
         assert self._change is not None
-        server, in_force = self._change.server, self._member.membership.in_force
+        server, in_force = self._change.server, self._state.membership.in_force
         if self._change.change is Change.SET:
             return _with(in_force, [server if s.id == server.id else s for s in in_force.servers])
         others = [s for s in in_force.servers if s.id != server.id]
         return _with(in_force, [*others, server] if self._change.change is Change.ADD else others)
 
-    def enrolment(self, peer: int) -> Joiner | None:
+    def joiner(self, peer: int) -> Joiner | None:
         """How ``peer`` is brought in, None: it is a member."""
         joining = self.joining
-        return joining.enrolment if joining is not None and joining.server.id == peer else None
+        return joining.joiner if joining is not None and joining.server.id == peer else None
 
     def caught_up(self, match_index: int, last_index: int) -> bool:
         """The joining server holds all up to ``match_index``; whether it is near enough to be a member."""
-        joining, member = self.joining, self._member
+        joining, state = self.joining, self._state
         if joining is None or match_index < joining.until:
             return False
         if match_index == last_index or (
-            member.now - joining.since_ms <= member.config.election_timeout_min_ms
+            state.now - joining.since_ms <= state.config.election_timeout_min_ms
         ):
             return True
         if joining.rounds == MAX_ROUNDS:
             self.give_up("the new server does not catch up")
             return False
-        joining.until, joining.since_ms, joining.rounds = last_index, member.now, joining.rounds + 1
+        joining.until, joining.since_ms, joining.rounds = last_index, state.now, joining.rounds + 1
         return False
 
     def give_up(self, why: str) -> None:
         """The server that joins becomes no member."""
         self.joining = self._change = None
-        self._member.outcomes.append((self._token, why))
+        self._state.outcomes.append((self._token, why))
 
     def appended(self, index: int) -> None:
         """The change is in the log."""
@@ -109,18 +109,18 @@ class PendingConfChange:
         """All up to ``index`` is."""
         if self._change is not None and self._index and self._index <= index:
             self._change = None
-            self._member.outcomes.append((self._token, (self._index, self._member.term)))
+            self._state.outcomes.append((self._token, (self._index, self._state.term)))
 
     def end(self) -> None:
         """Leadership is lost."""
         if self.joining is not None:
             self.give_up("leadership was lost before the new server had caught up")
         elif self._change is not None:
-            self._member.outcomes.append((self._token, None))
+            self._state.outcomes.append((self._token, None))
 
     def addressed(self) -> tuple[ClusterServer, ...]:
         """Whom the leader sends requests: the members, by the newest Configuration too, and who joins."""
-        in_force, newest = self._member.membership.in_force, self._member.membership.newest
+        in_force, newest = self._state.membership.in_force, self._state.membership.newest
         servers = {s.id: s for s in in_force.servers} | {s.id: s for s in newest.servers}
         if self.joining is not None:
             servers[self.joining.server.id] = self.joining.server

@@ -51,11 +51,11 @@ class RawNode:
     def __init__(self, config: RaftConfig, storage: Storage, randint: Callable[[int, int], int]) -> None:
         self._config = config
         self.id = config.id
-        self._member = RaftState(config, storage, randint)
-        self._follower = Follower(self._member)
-        self._forwarded = ReadIndexForwarder(self._member)
-        self._candidacy: Candidate | None = None
-        self._leadership: Leader | None = None
+        self._state = RaftState(config, storage, randint)
+        self._follower = Follower(self._state)
+        self._forwarder = ReadIndexForwarder(self._state)
+        self._candidate: Candidate | None = None
+        self._leader: Leader | None = None
         self._election_deadline: int | None = None  # None: the next tick draws a new one
         self._lease_until: int | None = None  # until when the leader counts as alive
         self._again = False  # a timeout has passed in vain since a leader was there
@@ -66,22 +66,22 @@ class RawNode:
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` has to be called at the latest; None: nothing is waited for."""
-        if self._leadership is not None:
-            return self._leadership.deadline_ms
+        if self._leader is not None:
+            return self._leader.deadline_ms
         if self._election_deadline is None:
-            return self._member.now
+            return self._state.now
         if self._lease_until is not None:
             return self._lease_until
-        waits = self._member.leader or self.id in self._member.membership
+        waits = self._state.leader or self.id in self._state.membership
         return self._election_deadline if waits else None
 
     def tick(self, now_ms: int) -> None:
         """Tell the time: ``now_ms`` of a monotonic clock, never less than before. Call it after the
         inputs that arrived by then, so that a process that was paused hears its leader first."""
-        member = self._member
-        member.now = now_ms
-        if self._leadership is not None:
-            self._leadership.tick()
+        state = self._state
+        state.now = now_ms
+        if self._leader is not None:
+            self._leader.tick()
             self._settle()
         elif self._election_deadline is None:
             self._draw_timeout()
@@ -89,11 +89,11 @@ class RawNode:
             if self._lease_until is not None and now_ms >= self._lease_until:
                 self._lease_until = None
             if now_ms >= self._election_deadline:
-                member.leader = 0
+                state.leader = 0
                 self._again = True
                 self._draw_timeout()
                 if self._may_stand:
-                    self._candidacy = Candidate(member)
+                    self._candidate = Candidate(state)
                     self._settle()
 
     @property
@@ -101,17 +101,17 @@ class RawNode:
         """Whether it may stand for election: a member that leads by a Configuration which it has not
         applied could lose another one (D7); one that is leaving would depose a leader that has removed it;
         one whose disk hangs would raise its term again and again, and could never ask for a vote."""
-        member = self._member
-        applied = member.membership.in_force.log_index <= member.applied
-        able = applied and self.id in member.membership and not self.leaving
-        return able and member.term < MAX_TERM and not member.disk_hangs
+        state = self._state
+        applied = state.membership.in_force.log_index <= state.applied
+        able = applied and self.id in state.membership and not self.leaving
+        return able and state.term < MAX_TERM and not state.disk_hangs
 
     def _draw_timeout(self) -> None:
         low, high = self._config.election_timeout_min_ms, self._config.election_timeout_max_ms
         # Priority is for the first attempt: with narrow ranges two could get in each other's way for ever.
-        now, span = self._member.now, (high - low) // (1 if self._again else self._config.priority)
-        self._election_deadline = now + self._member.randint(low, low + span)
-        self._lease_until = now + low if self._member.leader else None
+        now, span = self._state.now, (high - low) // (1 if self._again else self._config.priority)
+        self._election_deadline = now + self._state.randint(low, low + span)
+        self._lease_until = now + low if self._state.leader else None
 
     # ------------------------------------------------------------------ inputs
 
@@ -131,32 +131,32 @@ class RawNode:
 
     def answered(self, seq: int, response: Response) -> None:
         """Take the answer to the request ``seq`` of `Ready.requests`."""
-        stranger = self._leadership is not None and self._leadership.enrols(seq)
-        if self._member.term < response.term <= MAX_TERM and not stranger:
+        stranger = self._leader is not None and self._leader.enrols(seq)
+        if self._state.term < response.term <= MAX_TERM and not stranger:
             self._become_follower(response.term, 0)
-        elif self._forwarded.answered(seq, response):
+        elif self._forwarder.answered(seq, response):
             pass
-        elif self._candidacy is not None:
-            self._candidacy.answered(seq, response)
-        elif self._leadership is not None:
-            self._leadership.answered(seq, response)
+        elif self._candidate is not None:
+            self._candidate.answered(seq, response)
+        elif self._leader is not None:
+            self._leader.answered(seq, response)
         self._settle()
 
     def report_unreachable(self, peer: int, seq: int | None) -> None:
         """The request ``seq`` got no answer (None: ``peer`` cannot be reached at all). What follows
         waits for the next heartbeat."""
-        self._forwarded.forget(peer, seq)
-        if self._candidacy is not None and seq is not None:
-            self._candidacy.forget(seq)
-        if self._leadership is not None:
-            self._leadership.unreachable(peer, seq)
+        self._forwarder.forget(peer, seq)
+        if self._candidate is not None and seq is not None:
+            self._candidate.forget(seq)
+        if self._leader is not None:
+            self._leader.unreachable(peer, seq)
 
     def extensions(self, peer: int, names: frozenset[str]) -> None:
         """A connection to ``peer`` is open, on which these extensions are in force (D5): "pre-vote",
         "timeout-now" and "read-index" are the core's. None is, for a peer never named here."""
-        self._member.extensions[peer] = names
-        if self._leadership is not None:
-            self._leadership.connected(peer)
+        self._state.extensions[peer] = names
+        if self._leader is not None:
+            self._leader.connected(peer)
 
     def propose(self, entries: Sequence[bytes], token: int) -> None:
         """Append application entries, all or nothing. The outcome comes as ``(token, (index, term))``
@@ -196,39 +196,39 @@ class RawNode:
 
         Raises `ProposalDropped`: not the leader, and there is none to ask (D5). Source: Raft §8, thesis 6.4.
         """
-        if self._leadership is not None:
-            self._leadership.read_index(token)
+        if self._leader is not None:
+            self._leader.read_index(token)
         else:
-            self._forwarded.begin(token)
+            self._forwarder.begin(token)
 
     def chunk_stored(self, token: int, held: int, snapshot: SnapshotMeta | None) -> None:
         """A piece of `Ready.chunks` is stored, or could not be: ``held`` bytes of its snapshot are there
         now, 0 where what came was not sound. ``snapshot``: it is whole, checked and durable."""
-        if self._leadership is None:
+        if self._leader is None:
             self._follower.stored(token, held, snapshot)
         else:
             self._follower.stored(token, held, None)
 
     def persisted(self, token: int) -> None:
         """All writes up to ``token`` are durable."""
-        self._member.persisted(token)
-        if self._leadership is not None:
-            self._leadership.maybe_commit()
-        elif self._candidacy is not None:
-            self._candidacy.persisted()
+        self._state.persisted(token)
+        if self._leader is not None:
+            self._leader.maybe_commit()
+        elif self._candidate is not None:
+            self._candidate.persisted()
         self._settle()
 
     def disk_hangs(self, hangs: bool) -> None:
         """Whether what `Ready.persist` asked for has not become durable for too long. Until it does, this
         member does not stand for election, nor promise a vote, nor append anything of its own; one that
         leads hands over, and after another upper election timeout leads no more in any case."""
-        self._member.disk_hangs = hangs
-        if hangs and self._candidacy is not None:
-            self._become_follower(self._member.term, 0)
+        self._state.disk_hangs = hangs
+        if hangs and self._candidate is not None:
+            self._become_follower(self._state.term, 0)
 
     def applied(self, index: int) -> None:
         """The application has taken all committed entries up to ``index``."""
-        self._member.applied = index
+        self._state.applied = index
 
     # ------------------------------------------------------------------ what to do
 
@@ -236,11 +236,11 @@ class RawNode:
         """What to do now; see `Ready`. Each thing is handed out once. ``spare``: there is time to spare for
         followers that are far behind; what is left for them is `more_to_send`. ``committed``: hand out
         committed entries too; without, they stay `more_committed`."""
-        if self._leadership is not None:
-            self._leadership.flush(spare)
+        if self._leader is not None:
+            self._leader.flush(spare)
             self._settle()
-        self._forwarded.settle()
-        return self._member.ready(committed=committed)
+        self._forwarder.settle()
+        return self._state.ready(committed=committed)
 
     def advance(self, ready: Ready) -> None:
         """All of ``ready`` was done: for drivers that write and apply before they go on."""
@@ -254,35 +254,35 @@ class RawNode:
     @property
     def more_committed(self) -> bool:
         """Whether the next `ready` has committed entries without any further input."""
-        return self._member.more_committed
+        return self._state.more_committed
 
     @property
     def more_to_send(self) -> bool:
         """Whether the next `ready` with time to spare has entries, or a snapshot, for followers that are far
         behind, without any further input."""
-        return self._leadership is not None and self._leadership.more
+        return self._leader is not None and self._leader.more
 
     @property
     def configuration(self) -> Configuration:
         """The Configuration in force."""
-        return self._member.membership.in_force
+        return self._state.membership.in_force
 
     @property
     def servers(self) -> tuple[ClusterServer, ...]:
         """Whom requests may go to: the members, and on a leader those about to be."""
-        return self._leadership.servers if self._leadership is not None else self.configuration.servers
+        return self._leader.servers if self._leader is not None else self.configuration.servers
 
     @property
     def leader(self) -> int:
         """The leader of the current term, 0 if none is known."""
-        return self._member.leader
+        return self._state.leader
 
     @property
     def role(self) -> Role:
         """What this member is now; who only asks whether it would be elected is a candidate too."""
-        if self._leadership is not None:
+        if self._leader is not None:
             return Role.LEADER
-        return Role.FOLLOWER if self._candidacy is None else Role.CANDIDATE
+        return Role.FOLLOWER if self._candidate is None else Role.CANDIDATE
 
     @property
     def leaving(self) -> bool:
@@ -293,103 +293,101 @@ class RawNode:
     @property
     def term(self) -> int:
         """The current term."""
-        return self._member.term
+        return self._state.term
 
     def status(self) -> Status:
         """A picture of the state, for people and metrics."""
-        member, log = self._member, self._member.log
-        heard = (member.vote, member.leader)
-        indexes = (member.commit, member.applied, log.stable, log.first_index, log.last_index)
-        peers = self._leadership.peers() if self._leadership is not None else {}
-        return Status(self.id, self.role, member.term, *heard, *indexes, self.configuration, peers)
+        state, log = self._state, self._state.log
+        heard = (state.vote, state.leader)
+        indexes = (state.commit, state.applied, log.stable, log.first_index, log.last_index)
+        peers = self._leader.peers() if self._leader is not None else {}
+        return Status(self.id, self.role, state.term, *heard, *indexes, self.configuration, peers)
 
     # ------------------------------------------------------------------ roles (Raft §5.2)
 
     def _led(self) -> Leader:
-        if self._leadership is None:
+        if self._leader is None:
             raise ProposalDropped("not-leader")
-        return self._leadership
+        return self._leader
 
     def _settle(self) -> None:
         """Carry on where an election or a leadership has come to its end."""
-        if self._candidacy is not None and self._candidacy.polling and self._candidacy.won:
-            self._candidacy.stand()
-        if self._candidacy is not None and self._candidacy.won:
-            self._candidacy = None
-            self._leadership = Leader(self._member)
+        if self._candidate is not None and self._candidate.polling and self._candidate.won:
+            self._candidate.stand()
+        if self._candidate is not None and self._candidate.won:
+            self._candidate = None
+            self._leader = Leader(self._state)
             self._again = False
-        if self._candidacy is not None and self._candidacy.lost:
-            self._candidacy = None  # the next attempt begins when it would have begun
-        if self._leadership is not None and self._leadership.over:
-            resting = self._leadership.resting
-            self._become_follower(self._member.term, 0)
+        if self._candidate is not None and self._candidate.lost:
+            self._candidate = None  # the next attempt begins when it would have begun
+        if self._leader is not None and self._leader.over:
+            resting = self._leader.resting
+            self._become_follower(self._state.term, 0)
             if resting:
                 self._draw_timeout()
                 assert self._election_deadline is not None
                 self._election_deadline += 2 * self._config.election_timeout_max_ms
 
     def _become_follower(self, term: int, leader: int) -> None:
-        member = self._member
-        if term > member.term:
-            member.raise_term(term)
-        if self._leadership is not None:
-            self._leadership.end(leader)
-            member.leader = 0
-        if self._leadership is not None or self._candidacy is not None or leader:
+        state = self._state
+        if term > state.term:
+            state.raise_term(term)
+        if self._leader is not None:
+            self._leader.end(leader)
+            state.leader = 0
+        if self._leader is not None or self._candidate is not None or leader:
             self._election_deadline = None
-        self._leadership = self._candidacy = None
+        self._leader = self._candidate = None
         if leader:
-            member.leader = leader
+            state.leader = leader
             self._again = False
 
     @property
     def _hears_leader(self) -> bool:
         """Whether a leader is alive, as far as this member can tell (thesis 4.2.3): itself, which a majority
         answers, or one that was heard within the lower election timeout."""
-        if self._leadership is not None:
+        if self._leader is not None:
             return True
-        return bool(self._member.leader) and (
-            self._lease_until is not None or self._election_deadline is None
-        )
+        return bool(self._state.leader) and (self._lease_until is not None or self._election_deadline is None)
 
     # ------------------------------------------------------------------ requests
 
     def _step_vote(self, request: Request, token: int) -> None:
-        kind, member = MessageType.REQUEST_VOTE_RESPONSE, self._member
-        if request.term > member.term:
+        kind, state = MessageType.REQUEST_VOTE_RESPONSE, self._state
+        if request.term > state.term:
             if self._hears_leader and request.commit_index != ORDERED:
-                member.respond(token, kind, request.source, 0, False)
+                state.respond(token, kind, request.source, 0, False)
                 return
             self._become_follower(request.term, 0)
-        free = not member.vote and not member.leader
+        free = not state.vote and not state.leader
         granted = (
-            0 < request.term == member.term
-            and (free or member.vote == request.source)
+            0 < request.term == state.term
+            and (free or state.vote == request.source)
             and self._is_up_to_date(request)
         )
         if granted:
-            member.vote_for(request.source)
+            state.vote_for(request.source)
             self._election_deadline = None
-        member.respond(token, kind, request.source, 0, granted)
+        state.respond(token, kind, request.source, 0, granted)
 
     def _step_pre_vote(self, request: Request, token: int) -> None:
-        member = self._member
-        granted = request.term > member.term and not self._hears_leader and self._is_up_to_date(request)
-        granted = granted and not member.disk_hangs  # it could not give its vote
-        member.respond(token, MessageType.PRE_VOTE_RESPONSE, request.source, 0, granted)
+        state = self._state
+        granted = request.term > state.term and not self._hears_leader and self._is_up_to_date(request)
+        granted = granted and not state.disk_hangs  # it could not give its vote
+        state.respond(token, MessageType.PRE_VOTE_RESPONSE, request.source, 0, granted)
 
     def _is_up_to_date(self, request: Request) -> bool:
-        log = self._member.log
+        log = self._state.log
         return (request.last_log_term, request.last_log_index) >= (log.last_term, log.last_index)
 
     def _step_timeout_now(self, request: Request, token: int) -> None:
-        member = self._member
-        obey = (request.term, request.source) == (member.term, member.leader) and self._may_stand
-        member.respond(token, MessageType.TIMEOUT_NOW_RESPONSE, request.source, 0, obey)
+        state = self._state
+        obey = (request.term, request.source) == (state.term, state.leader) and self._may_stand
+        state.respond(token, MessageType.TIMEOUT_NOW_RESPONSE, request.source, 0, obey)
         if obey:
-            member.leader = 0
+            state.leader = 0
             self._draw_timeout()
-            self._candidacy = Candidate(member, ordered=True)
+            self._candidate = Candidate(state, ordered=True)
 
     def _step_append(self, request: Request, token: int) -> None:
         checked = checked_entries(request)
@@ -409,11 +407,11 @@ class RawNode:
     def _step_join(self, request: Request, token: int) -> None:
         """Who is a member is not invited; nor is a term lowered (JRaft's is). What is not committed is not
         named as held: it may be of a leader whose entries were given up."""
-        member, kind = self._member, MessageType.JOIN_CLUSTER_RESPONSE
-        if self.id in member.membership:
-            member.respond(token, kind, request.source, member.log.last_index + 1, False)
+        state, kind = self._state, MessageType.JOIN_CLUSTER_RESPONSE
+        if self.id in state.membership:
+            state.respond(token, kind, request.source, state.log.last_index + 1, False)
         elif self._follows(request, token, kind):
-            member.respond(token, kind, request.source, member.commit + 1, True)
+            state.respond(token, kind, request.source, state.commit + 1, True)
 
     def _step_sync(self, request: Request, token: int) -> None:
         kind, config = MessageType.SYNC_LOG_RESPONSE, self._config
@@ -421,7 +419,7 @@ class RawNode:
         # Where the pack begins its sender does not say the term: these entries are committed.
         packed = msgspec.structs.replace(request, entries=pack.entries, last_log_term=0)
         checked = checked_entries(packed)
-        if self.id in self._member.membership:
+        if self.id in self._state.membership:
             raise RemoteProtocolError("a member is not brought in", request.type.name)
         if self._follows(request, token, kind):
             self._follower.sync(request, *checked, token)
@@ -430,38 +428,38 @@ class RawNode:
         kind = MessageType.LEAVE_CLUSTER_RESPONSE
         if self._follows(request, token, kind):
             self._left_in = request.term
-            self._member.respond(token, kind, request.source, self._member.log.last_index + 1, True)
+            self._state.respond(token, kind, request.source, self._state.log.last_index + 1, True)
 
     def _follows(self, request: Request, token: int, kind: MessageType) -> bool:
         """Whether this is a request of the current leader, which is followed from now on."""
-        member = self._member
-        if request.term < member.term:
+        state = self._state
+        if request.term < state.term:
             appended = kind is MessageType.APPEND_ENTRIES_RESPONSE
-            known = member.leader or NO_LEADER if appended else request.source
+            known = state.leader or NO_LEADER if appended else request.source
             snapshot = kind is MessageType.INSTALL_SNAPSHOT_RESPONSE
-            member.respond(token, kind, known, 0 if snapshot else member.log.last_index + 1, False)
+            state.respond(token, kind, known, 0 if snapshot else state.log.last_index + 1, False)
             return False
-        if request.term == member.term and (
-            self._leadership is not None or member.leader not in (0, request.source)
+        if request.term == state.term and (
+            self._leader is not None or state.leader not in (0, request.source)
         ):
             raise RemoteProtocolError(
-                "a second leader in one term", f"{request.type.name}, term {member.term}"
+                "a second leader in one term", f"{request.type.name}, term {state.term}"
             )
         self._become_follower(request.term, request.source)
         return True
 
     def _step_client(self, request: Request, token: int) -> None:
-        if self._leadership is not None:
-            self._leadership.client_request(request, token)
+        if self._leader is not None:
+            self._leader.client_request(request, token)
         else:
-            self._member.refuse(token, self._member.leader or NO_LEADER, 0)
+            self._state.refuse(token, self._state.leader or NO_LEADER, 0)
 
     def _step_read_index(self, request: Request, token: int) -> None:
         """A follower's read, confirmed as one of the leader's own."""
-        if self._leadership is not None:
-            self._leadership.read_index(token, forwarded=True)
+        if self._leader is not None:
+            self._leader.read_index(token, forwarded=True)
         else:
-            refuse(self._member, token, self._member.leader)
+            refuse(self._state, token, self._state.leader)
 
 
 def _only_value(request: Request) -> bytes:

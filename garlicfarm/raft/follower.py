@@ -18,8 +18,8 @@ _SYNCED = MessageType.SYNC_LOG_RESPONSE
 class Follower:
     """Takes entries and snapshots of the leader of the current term."""
 
-    def __init__(self, member: RaftState) -> None:
-        self._member = member
+    def __init__(self, state: RaftState) -> None:
+        self._state = state
         self._sources: dict[int, int] = {}  # of the pieces that are being stored, by token
 
     def append(
@@ -30,18 +30,18 @@ class Follower:
         token: int,
     ) -> None:
         """Take the entries of a request, and the Configurations among them by index."""
-        member, log = self._member, self._member.log
+        state, log = self._state, self._state.log
         previous, last = request.last_log_index, request.last_log_index + len(entries)
         if previous > log.last_index:
-            member.respond(token, _APPENDED, request.source, log.last_index + 1, False)
+            state.respond(token, _APPENDED, request.source, log.last_index + 1, False)
             return
         # What lies at or below our commit index is the same on every leader's log.
-        if previous > member.commit and log.term(previous) != request.last_log_term:
-            hint = conflict_hint(log, member.commit, request)
-            member.respond(token, _APPENDED, request.source, hint, False)
+        if previous > state.commit and log.term(previous) != request.last_log_term:
+            hint = conflict_hint(log, state.commit, request)
+            state.respond(token, _APPENDED, request.source, hint, False)
             return
         self._take(entries, configurations, min(request.commit_index, last))
-        member.respond(token, _APPENDED, request.source, last + 1, True)
+        state.respond(token, _APPENDED, request.source, last + 1, True)
 
     def sync(
         self,
@@ -53,41 +53,41 @@ class Follower:
         """Take the committed entries of a LogPack, as a server that is being brought in; whatever of the
         own log is not committed and differs gives way. Packs begin behind what was committed at the
         invitation, then where the one before ended: so the logs agree before them."""
-        member, last = self._member, request.last_log_index + len(entries)
-        fits = request.last_log_index <= member.log.last_index
+        state, last = self._state, request.last_log_index + len(entries)
+        fits = request.last_log_index <= state.log.last_index
         if fits:
             self._take(entries, configurations, min(request.commit_index, last))
-        member.respond(token, _SYNCED, request.source, (last if fits else member.commit) + 1, fits)
+        state.respond(token, _SYNCED, request.source, (last if fits else state.commit) + 1, fits)
 
     def _take(
         self, entries: Sequence[Entry], configurations: Sequence[tuple[int, Configuration]], commit: int
     ) -> None:
         """Make the log hold ``entries``; it is known to agree with them before the first one."""
-        member, log = self._member, self._member.log
-        new = new_entries(log, member.commit, entries)
+        state, log = self._state, self._state.log
+        new = new_entries(log, state.commit, entries)
         if new:
             start = new[0].index
             if start <= log.last_index:
                 log.truncate(start)
-                member.membership.truncate(start)
+                state.membership.truncate(start)
             log.append(new)
             for index, configuration in configurations:
                 if index >= start:
-                    member.membership.append(index, configuration)
-        if commit > member.commit:
-            member.commit_to(commit)
+                    state.membership.append(index, configuration)
+        if commit > state.commit:
+            state.commit_to(commit)
 
     def install(self, source: int, piece: SnapshotSyncRequest, token: int) -> None:
         """Take a piece of a snapshot, unless the log holds all that is in it."""
-        if piece.last_log_index <= self._member.commit:
-            self._member.respond(token, _INSTALLED, source, 0, False)
+        if piece.last_log_index <= self._state.commit:
+            self._state.respond(token, _INSTALLED, source, 0, False)
         else:
             self._sources[token] = source
-            self._member.chunks.append((token, piece))
+            self._state.chunks.append((token, piece))
 
     def stored(self, token: int, held: int, snapshot: SnapshotMeta | None) -> None:
         """The piece is stored; the snapshot is given once it is whole."""
-        member, source = self._member, self._sources.pop(token)
-        if snapshot is not None and snapshot.index > member.commit:
-            member.install(snapshot)
-        member.respond(token, _INSTALLED, source, held, True)
+        state, source = self._state, self._sources.pop(token)
+        if snapshot is not None and snapshot.index > state.commit:
+            state.install(snapshot)
+        state.respond(token, _INSTALLED, source, held, True)

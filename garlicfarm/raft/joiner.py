@@ -21,8 +21,8 @@ class Joiner:
     """One request at a time: JoinCluster, then LogPacks. What a pack does not carry, a snapshot or
     ordinary AppendEntries do."""
 
-    def __init__(self, member: RaftState, peer: int) -> None:
-        self._member = member
+    def __init__(self, state: RaftState, peer: int) -> None:
+        self._state = state
         self._peer = peer
         self.invited = False
         self.offset = 0  # where the next entry lies in the receiver's log, as JRaft counts
@@ -32,24 +32,24 @@ class Joiner:
 
     def holds(self, next_index: int) -> bool:
         """Whether a server that needs ``next_index`` next is sent no AppendEntries yet."""
-        return not self.invited or self._member.commit - next_index >= SYNC_GAP
+        return not self.invited or self._state.commit - next_index >= SYNC_GAP
 
     def send(self, progress: Progress) -> bool:
         """Send what comes next, if the last answer is there; whether anything was sent."""
         if self.seq or progress.unreachable:
             return False
-        member, log = self._member, self._member.log
+        state, log = self._state, self._state.log
         if not self.invited:
-            value = encode_configuration(member.membership.in_force)
-            entry = LogEntry(member.term, ValueType.CONFIGURATION, value)
+            value = encode_configuration(state.membership.in_force)
+            entry = LogEntry(state.term, ValueType.CONFIGURATION, value)
             kind, last = MessageType.JOIN_CLUSTER_REQUEST, log.last_index
         else:
             start = progress.next_index
-            self._packed = log.entries(start, member.commit + 1, member.config.batch_bytes)
+            self._packed = log.entries(start, state.commit + 1, state.config.batch_bytes)
             entries = [LogEntry(e.term, e.value_type, e.value) for e in self._packed]
-            entry = LogEntry(member.term, ValueType.LOG_PACK, encode_log_pack(self.offset, entries))
+            entry = LogEntry(state.term, ValueType.LOG_PACK, encode_log_pack(self.offset, entries))
             kind, last = MessageType.SYNC_LOG_REQUEST, start - 1
-        self.seq = member.request(self._peer, kind, member.term, (0, last), member.commit, (entry,))
+        self.seq = state.request(self._peer, kind, state.term, (0, last), state.commit, (entry,))
         return True
 
     def answered(self, response: Response, progress: Progress) -> None:
@@ -59,13 +59,13 @@ class Joiner:
             self.invited, self.refused = response.accepted, not response.accepted
             # A plain server begins with an entry of its own, which is not ours; one like this holds what it
             # was sent when it was invited before.
-            resumes = self._member.extensions.get(self._peer)
-            progress.probe(min(response.next_index, self._member.commit + 1) if resumes else 1)
+            resumes = self._state.extensions.get(self._peer)
+            progress.probe(min(response.next_index, self._state.commit + 1) if resumes else 1)
         elif response.accepted and response.next_index > progress.next_index:
             progress.accepted(min(response.next_index - 1, self._packed[-1].index))
             taken = [entry for entry in self._packed if entry.index <= progress.match_index]
             self.offset += sum(PACKED_HEADER_BYTES + len(entry.value) for entry in taken)
         else:
             # It may hold more than there is here: of a later leader, whose answer names a later term.
-            progress.probe(min(max(response.next_index, 1), self._member.commit + 1))
+            progress.probe(min(max(response.next_index, 1), self._state.commit + 1))
             progress.unreachable = True  # until the next heartbeat

@@ -41,99 +41,99 @@ class Leader:
     Configuration in force names it no longer, it hands over to a peer that cannot be told to stand, or its
     disk hangs and no member took over."""
 
-    def __init__(self, member: RaftState) -> None:
-        self._member = member
+    def __init__(self, state: RaftState) -> None:
+        self._state = state
         self.servers: tuple[ClusterServer, ...] = ()  # whom it sends requests
         self.over = False
         self.resting = False  # it handed over: let the others stand first
         self.more = False  # who is far behind can be sent more without any further input
-        self._proposals = Proposals(member.config.max_uncommitted_bytes)
+        self._proposals = Proposals(state.config.max_uncommitted_bytes)
         self._progress: dict[int, Progress] = {}
-        self._reads = ReadIndexQueue(member)
-        self._changes = PendingConfChange(member)
+        self._reads = ReadIndexQueue(state)
+        self._conf_change = PendingConfChange(state)
         self._target: tuple[int, int, int] | None = None  # hand over to: (id, deadline, seq, 0 or AGAIN)
         self._ends_ms: int | None = None  # its disk hangs: until when it may go on
-        member.leader = member.id
+        state.leader = state.id
         self.follow()
         # Entries of earlier terms are committed with one of this term only: this one (D7).
-        self._start = self._append_configuration(member.membership.newest)
+        self._start = self._append_configuration(state.membership.newest)
 
     # ------------------------------------------------------------------ time
 
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` has something to do."""
-        config = self._member.config
+        config = self._state.config
         times = [progress.last_sent_ms + config.heartbeat_ms for progress in self._progress.values()]
         if times:
             times.append(self._heard_ms() + config.election_timeout_max_ms + 1)
         if self._target is not None:
             times.append(self._target[1])
-        if self._member.disk_hangs:
-            times.append(self._member.now if self._ends_ms is None else self._ends_ms)
+        if self._state.disk_hangs:
+            times.append(self._state.now if self._ends_ms is None else self._ends_ms)
         return min(times, default=None)
 
     def tick(self) -> None:
         """Heartbeats, and what had to happen by now."""
-        member, config = self._member, self._member.config
-        if member.now - self._heard_ms() > config.election_timeout_max_ms:
+        state, config = self._state, self._state.config
+        if state.now - self._heard_ms() > config.election_timeout_max_ms:
             self.over = True
             return
-        if self._target is not None and member.now >= self._target[1]:
+        if self._target is not None and state.now >= self._target[1]:
             self._target = None
         if self._must_end():
             self.over = True
             return
         for peer, progress in self._progress.items():
-            if member.now - progress.last_sent_ms >= config.heartbeat_ms:
+            if state.now - progress.last_sent_ms >= config.heartbeat_ms:
                 progress.unreachable = False
                 if self._target is not None and self._target[::2] == (peer, AGAIN):
                     self._target = (peer, self._target[1], 0)
-                gone = progress.next_index < member.log.first_index
+                gone = progress.next_index < state.log.first_index
                 if self._is_held(peer, progress):
-                    progress.last_sent_ms = member.now
+                    progress.last_sent_ms = state.now
                 elif gone or not self._send_entries(peer, progress):
                     self._send_append(peer, progress, ())
-        joining = self._changes.joining
+        joining = self._conf_change.joining
         if joining is not None and joining.server.id in self._progress:
-            silent_ms = member.now - self._progress[joining.server.id].last_heard_ms
+            silent_ms = state.now - self._progress[joining.server.id].last_heard_ms
             if silent_ms > 10 * config.election_timeout_max_ms:
-                self._changes.give_up("the new server does not answer")
+                self._conf_change.give_up("the new server does not answer")
                 self.follow()
 
     def _must_end(self) -> bool:
         """Whether its disk has hung for as long as a leader may go on without one. Its followers could commit
         for ever what it sends them, but neither its application nor who reads from it would get on."""
-        member = self._member
-        if not member.disk_hangs:
+        state = self._state
+        if not state.disk_hangs:
             self._ends_ms = None
         elif self._ends_ms is None:
-            self._ends_ms = member.now + member.config.election_timeout_max_ms
-            if self._target is None and member.membership.others(member.id):
+            self._ends_ms = state.now + state.config.election_timeout_max_ms
+            if self._target is None and state.membership.others(state.id):
                 self.transfer(0)
-        return self._ends_ms is not None and member.now >= self._ends_ms
+        return self._ends_ms is not None and state.now >= self._ends_ms
 
     def _heard_ms(self) -> int:
         """Since when a majority has not been silent."""
-        member, servers = self._member, self._member.membership.in_force.servers
-        heard = [member.now if s.id == member.id else self._progress[s.id].last_heard_ms for s in servers]
-        return sorted(heard)[len(heard) - member.membership.quorum]
+        state, servers = self._state, self._state.membership.in_force.servers
+        heard = [state.now if s.id == state.id else self._progress[s.id].last_heard_ms for s in servers]
+        return sorted(heard)[len(heard) - state.membership.quorum]
 
     # ------------------------------------------------------------------ what is asked of it
 
     def client_request(self, request: Request, token: int) -> None:
         """Append a client's entries; answered after the commit (D8)."""
-        member, kind = self._member, MessageType.APPEND_ENTRIES_RESPONSE
+        state, kind = self._state, MessageType.APPEND_ENTRIES_RESPONSE
         if not request.entries:
-            member.respond(token, kind, member.id, member.log.last_index + 1, True)
-        elif self._leaving or member.disk_hangs:
-            member.refuse(token, member.id, Refusal.TRANSFER)
+            state.respond(token, kind, state.id, state.log.last_index + 1, True)
+        elif self._leaving or state.disk_hangs:
+            state.refuse(token, state.id, Refusal.TRANSFER)
         elif not self._append([entry.value for entry in request.entries], token, from_client=True):
-            member.refuse(token, member.id, Refusal.UNCOMMITTED)
+            state.refuse(token, state.id, Refusal.UNCOMMITTED)
 
     def propose(self, values: Sequence[bytes], token: int) -> None:
         """Append entries of our own. Raises `ProposalDropped`."""
-        if self._member.disk_hangs:
+        if self._state.disk_hangs:
             raise DiskHangs
         if self._leaving:
             raise ProposalDropped("leadership-in-transfer")
@@ -142,14 +142,14 @@ class Leader:
 
     def propose_conf_change(self, change: ConfChange, token: int) -> None:
         """Begin to change the Configuration. Raises `ProposalDropped`."""
-        if self._member.disk_hangs:
+        if self._state.disk_hangs:
             raise DiskHangs
         if self._target is not None:
             raise ProposalDropped("leadership-in-transfer")
-        if self._member.commit < self._start:
+        if self._state.commit < self._start:
             raise ProposalDropped("nothing-committed-yet")
-        self._changes.begin(change, token, self._member.log.last_index, self._heard_of_late())
-        if self._changes.joining is None:
+        self._conf_change.begin(change, token, self._state.log.last_index, self._heard_of_late())
+        if self._conf_change.joining is None:
             self._append_change()
         self.follow()
 
@@ -157,37 +157,37 @@ class Leader:
         """Hand over to a member, 0: to the one that is best placed. Raises `ProposalDropped`."""
         if self._target is not None:
             raise ProposalDropped("leadership-in-transfer")
-        member = self._member
-        candidates = {p: self._progress[p] for p in member.membership.others(member.id) if to in (0, p)}
+        state = self._state
+        candidates = {p: self._progress[p] for p in state.membership.others(state.id) if to in (0, p)}
         if not candidates:
             raise ProposalDropped("no-such-member")
-        extensions, heard = member.extensions, self._heard_of_late()
+        extensions, heard = state.extensions, self._heard_of_late()
         best = max(
             candidates,
             key=lambda p: (p in heard, TIMEOUT_NOW in extensions.get(p, ()), candidates[p].match_index, -p),
         )
-        self._target = (best, member.now + member.config.election_timeout_max_ms, 0)
+        self._target = (best, state.now + state.config.election_timeout_max_ms, 0)
 
     def read_index(self, token: int, *, forwarded: bool = False) -> None:
         """See `RawNode.read_index`. ``forwarded``: a follower asks, and ``token`` is its request's."""
         # What was committed before is committed with the first entry of this term at the latest.
-        self._reads.begin(token, max(self._member.commit, self._start), forwarded=forwarded)
+        self._reads.begin(token, max(self._state.commit, self._start), forwarded=forwarded)
 
     @property
     def _leaving(self) -> bool:
         """Whether nothing is appended any more: it hands over, or it is to be removed. With entries behind
         that Configuration its log would outdo those of members that may need its vote after it."""
-        member = self._member
-        return self._target is not None or member.id not in [s.id for s in member.membership.newest.servers]
+        state = self._state
+        return self._target is not None or state.id not in [s.id for s in state.membership.newest.servers]
 
     def _heard_of_late(self) -> set[int]:
-        member = self._member
-        since = member.now - member.config.election_timeout_max_ms
+        state = self._state
+        since = state.now - state.config.election_timeout_max_ms
         heard = {p for p, progress in self._progress.items() if progress.heard_since(since)}
-        return {member.id} | heard
+        return {state.id} | heard
 
     def _append(self, values: Sequence[bytes], token: int, from_client: bool) -> bool:
-        log, term = self._member.log, self._member.term
+        log, term = self._state.log, self._state.term
         index = log.last_index + 1
         if not self._proposals.admit(values, index + len(values) - 1, token, from_client):
             return False
@@ -196,36 +196,36 @@ class Leader:
 
     def _append_configuration(self, like: Configuration) -> int:
         """Append the servers of ``like`` as the newest Configuration; its index."""
-        log, membership = self._member.log, self._member.membership
+        log, membership = self._state.log, self._state.membership
         index = log.last_index + 1
         configuration = Configuration(index, membership.newest.log_index, like.servers)
         value = encode_configuration(configuration)
-        log.append((Entry(index, self._member.term, ValueType.CONFIGURATION, value),))
+        log.append((Entry(index, self._state.term, ValueType.CONFIGURATION, value),))
         membership.append(index, configuration)
         return index
 
     def _append_change(self) -> None:
-        self._changes.appended(self._append_configuration(self._changes.target()))
+        self._conf_change.appended(self._append_configuration(self._conf_change.target()))
 
     # ------------------------------------------------------------------ who is followed
 
     @property
     def joining(self) -> int:
         """The server that catches up to become a member, 0: none does."""
-        return self._changes.joining.server.id if self._changes.joining is not None else 0
+        return self._conf_change.joining.server.id if self._conf_change.joining is not None else 0
 
     def follow(self) -> None:
         """Replicate to exactly the other servers that are members, or about to be."""
-        member = self._member
-        self.servers = self._changes.addressed()
-        wanted = {server.id for server in self.servers} - {member.id}
+        state = self._state
+        self.servers = self._conf_change.addressed()
+        wanted = {server.id for server in self.servers} - {state.id}
         for peer in self._progress.keys() - wanted:
             progress = self._progress[peer]
-            if progress.notified < member.commit and not progress.unreachable:
+            if progress.notified < state.commit and not progress.unreachable:
                 self._send_append(peer, progress, ())  # it hears that it is removed
             del self._progress[peer]
         for peer in sorted(wanted - self._progress.keys()):
-            self._progress[peer] = Progress(member.log.last_index + 1, member.now)
+            self._progress[peer] = Progress(state.log.last_index + 1, state.now)
 
     def peers(self) -> dict[int, PeerStatus]:
         """A picture of every follower."""
@@ -244,7 +244,7 @@ class Leader:
     def flush(self, spare: bool) -> None:
         """Send what there is to send, as far as the windows allow, and to who is far behind in ``spare``
         time only."""
-        member = self._member
+        state = self._state
         self.more = False
         for peer, progress in self._progress.items():
             turn = progress.size + TURN_BYTES
@@ -254,7 +254,7 @@ class Leader:
             if self._is_behind(progress) and not self._waits(peer, progress):
                 self.more = True
             probing = progress.state is ProgressState.PROBE
-            told = probing or progress.notified >= member.commit
+            told = probing or progress.notified >= state.commit
             told = told and not self._reads.wait_for(progress.last_seq)
             told = told or self._is_held(peer, progress)
             if not told and not progress.sent and not progress.unreachable:
@@ -263,47 +263,47 @@ class Leader:
             self._hand_over(*self._target)
 
     def _hand_over(self, to: int, deadline: int, seq: int) -> None:
-        member, progress = self._member, self._progress.get(to)
+        state, progress = self._state, self._progress.get(to)
         if progress is None:
             self._target = None
-        elif not seq and progress.match_index == member.log.last_index:
-            if TIMEOUT_NOW in member.extensions.get(to, ()):
-                last = (member.log.last_term, member.log.last_index)
-                seq = member.request(to, MessageType.TIMEOUT_NOW_REQUEST, member.term, last, member.commit)
+        elif not seq and progress.match_index == state.log.last_index:
+            if TIMEOUT_NOW in state.extensions.get(to, ()):
+                last = (state.log.last_term, state.log.last_index)
+                seq = state.request(to, MessageType.TIMEOUT_NOW_REQUEST, state.term, last, state.commit)
                 self._target = (to, deadline, seq)
             else:
                 self.over = self.resting = True
 
     def _is_behind(self, progress: Progress) -> bool:
-        log = self._member.log
+        log = self._state.log
         return progress.next_index < max(log.first_index, log.last_index - BEHIND)
 
     def _waits(self, peer: int, progress: Progress) -> bool:
         """Whether an answer has to come before ``peer``, who is behind, is sent more."""
-        config, enrolment = self._member.config, self._changes.enrolment(peer)
-        gone = progress.next_index < self._member.log.first_index
-        if enrolment is not None and (not enrolment.invited or (not gone and self._is_held(peer, progress))):
-            return progress.unreachable or bool(enrolment.seq)
+        config, joiner = self._state.config, self._conf_change.joiner(peer)
+        gone = progress.next_index < self._state.log.first_index
+        if joiner is not None and (not joiner.invited or (not gone and self._is_held(peer, progress))):
+            return progress.unreachable or bool(joiner.seq)
         if gone:
             return progress.unreachable or (progress.snapshot is not None and bool(progress.snapshot.seq))
         return progress.paused(config.max_inflight_messages, config.max_inflight_bytes)
 
     def _is_held(self, peer: int, progress: Progress) -> bool:
         """Whether ``peer`` is sent no AppendEntries yet: it is only being brought in."""
-        enrolment = self._changes.enrolment(peer)
-        return enrolment is not None and enrolment.holds(progress.next_index)
+        joiner = self._conf_change.joiner(peer)
+        return joiner is not None and joiner.holds(progress.next_index)
 
     def _send_entries(self, peer: int, progress: Progress) -> bool:
         """Send the next entries that the window allows; False if there was nothing to send."""
-        log, config = self._member.log, self._member.config
-        enrolment = self._changes.enrolment(peer)
-        if enrolment is not None and not enrolment.invited:
-            return enrolment.send(progress)
+        log, config = self._state.log, self._state.config
+        joiner = self._conf_change.joiner(peer)
+        if joiner is not None and not joiner.invited:
+            return joiner.send(progress)
         if progress.next_index < log.first_index:
             return self._send_snapshot(peer, progress)
         progress.snapshot = None
-        if enrolment is not None and enrolment.holds(progress.next_index):
-            return enrolment.send(progress)
+        if joiner is not None and joiner.holds(progress.next_index):
+            return joiner.send(progress)
         if progress.next_index > log.last_index or progress.paused(
             config.max_inflight_messages, config.max_inflight_bytes
         ):
@@ -313,33 +313,33 @@ class Leader:
         return True
 
     def _send_append(self, peer: int, progress: Progress, entries: Sequence[Entry]) -> None:
-        member = self._member
+        state = self._state
         # A peer that needs entries which are gone is asked, at heartbeats, whether it has them after all.
-        previous = max(progress.next_index, member.log.first_index) - 1
-        seq = member.request(
+        previous = max(progress.next_index, state.log.first_index) - 1
+        seq = state.request(
             peer,
             MessageType.APPEND_ENTRIES_REQUEST,
-            member.term,
-            (member.log.term(previous), previous),
-            member.commit,
+            state.term,
+            (state.log.term(previous), previous),
+            state.commit,
             [LogEntry(e.term, e.value_type, e.value) for e in entries],
         )
         last = previous + len(entries)
         progress.record(seq, previous, last, sum(len(e.value) for e in entries))
         if progress.state is ProgressState.REPLICATE:
             progress.next_index = last + 1
-        progress.notified = min(member.commit, last)
-        progress.last_sent_ms = member.now
+        progress.notified = min(state.commit, last)
+        progress.last_sent_ms = state.now
 
     def _send_snapshot(self, peer: int, progress: Progress) -> bool:
         """Send the next piece of a snapshot; one at a time, since its answer says where to go on."""
-        member, storage = self._member, self._member.log.storage
+        state, storage = self._state, self._state.log.storage
         way = progress.snapshot
         if progress.unreachable or (way is not None and way.seq):
             return False
         if way is None:
             way = progress.snapshot = Transmission(storage.snapshot())
-        size = member.config.batch_bytes
+        size = state.config.batch_bytes
         try:
             data, way.last = storage.snapshot_chunk(way.meta.index, way.offset, size)
         except Compacted:
@@ -348,13 +348,13 @@ class Leader:
         meta, way.size = way.meta, len(data)
         piece = SnapshotSyncRequest(meta.index, meta.term, meta.configuration, way.offset, data, way.last)
         value = encode_snapshot_sync_request(piece)
-        way.seq = member.request(
+        way.seq = state.request(
             peer,
             MessageType.INSTALL_SNAPSHOT_REQUEST,
-            member.term,
+            state.term,
             (meta.term, meta.index),
-            member.commit,
-            (LogEntry(member.term, ValueType.SNAPSHOT_SYNC_REQUEST, value),),
+            state.commit,
+            (LogEntry(state.term, ValueType.SNAPSHOT_SYNC_REQUEST, value),),
         )
         return True
 
@@ -362,7 +362,7 @@ class Leader:
 
     def enrols(self, seq: int) -> bool:
         """Whether a server that is no member yet answers to the request ``seq``."""
-        return self._changes.joining is not None and self._changes.joining.enrolment.seq == seq
+        return self._conf_change.joining is not None and self._conf_change.joining.joiner.seq == seq
 
     def answered(self, seq: int, response: Response) -> None:
         """Take an answer that names no later term, unless its sender is no member yet."""
@@ -375,14 +375,14 @@ class Leader:
             return
         for peer, progress in self._progress.items():
             if progress.snapshot is not None and progress.snapshot.seq == seq:
-                progress.hear(self._member.now)
+                progress.hear(self._state.now)
                 self._piece_answered(peer, progress, progress.snapshot, response)
                 return
             sent = progress.take(seq)
             if sent is not None:
-                progress.hear(self._member.now)
+                progress.hear(self._state.now)
                 progress.unreachable = False
-                if response.term == self._member.term:
+                if response.term == self._state.term:
                     self._reads.heard(peer, seq)
                 self._append_answered(peer, progress, sent, response)
                 return
@@ -394,9 +394,9 @@ class Leader:
             return
         if self._target is not None and seq == self._target[2]:
             self._target = (*self._target[:2], AGAIN)
-        way, enrolment = progress.snapshot, self._changes.enrolment(peer)
-        if enrolment is not None and seq in (None, enrolment.seq):
-            enrolment.seq = 0
+        way, joiner = progress.snapshot, self._conf_change.joiner(peer)
+        if joiner is not None and seq in (None, joiner.seq):
+            joiner.seq = 0
         elif way is not None and seq in (None, way.seq):
             way.seq = 0
         elif seq is not None and progress.take(seq) is None:
@@ -409,14 +409,14 @@ class Leader:
             self._progress[peer].unreachable = False
 
     def _enrolled(self, response: Response) -> None:
-        joining = self._changes.joining
+        joining = self._conf_change.joining
         assert joining is not None
-        peer, enrolment = joining.server.id, joining.enrolment
+        peer, joiner = joining.server.id, joining.joiner
         progress = self._progress[peer]
-        progress.hear(self._member.now)
-        enrolment.answered(response, progress)
-        if enrolment.refused:
-            self._changes.give_up("the new server refuses to join")
+        progress.hear(self._state.now)
+        joiner.answered(response, progress)
+        if joiner.refused:
+            self._conf_change.give_up("the new server refuses to join")
             self.follow()
         else:
             self._advanced(peer, progress)
@@ -425,7 +425,7 @@ class Leader:
         self, peer: int, progress: Progress, sent: tuple[int, int], response: Response
     ) -> None:
         previous, last = sent
-        if not response.accepted or response.term != self._member.term:
+        if not response.accepted or response.term != self._state.term:
             # The logs do not meet at `previous`; the hint may jump back any distance.
             progress.probe(min(previous, max(response.next_index, 1)))
             progress.unreachable = previous <= progress.match_index  # it forgot what it acknowledged
@@ -449,8 +449,8 @@ class Leader:
         elif way.last and held == expected:
             progress.snapshot = None
             progress.accepted(way.meta.index)
-            if enrolment := self._changes.enrolment(peer):
-                enrolment.offset = 0
+            if joiner := self._conf_change.joiner(peer):
+                joiner.offset = 0
             self._advanced(peer, progress)
         else:
             # Pieces from before may be held; none, where what came was no sound snapshot.
@@ -458,9 +458,9 @@ class Leader:
             way.offset = held
 
     def _advanced(self, peer: int, progress: Progress) -> None:
-        member = self._member
+        state = self._state
         if peer == self.joining:
-            if self._changes.caught_up(progress.match_index, member.log.last_index):
+            if self._conf_change.caught_up(progress.match_index, state.log.last_index):
                 self._append_change()
             self.follow()
         self.maybe_commit()
@@ -469,27 +469,27 @@ class Leader:
 
     def maybe_commit(self) -> None:
         """Commit what a majority holds durably, if it is of the current term (Raft §5.4.2)."""
-        member = self._member
-        servers = member.membership.in_force.servers
+        state = self._state
+        servers = state.membership.in_force.servers
         matches = sorted(
-            member.log.stable if s.id == member.id else self._progress[s.id].match_index for s in servers
+            state.log.stable if s.id == state.id else self._progress[s.id].match_index for s in servers
         )
-        index = matches[len(matches) - member.membership.quorum]
-        if index <= member.commit or member.log.term(index) != member.term:
+        index = matches[len(matches) - state.membership.quorum]
+        if index <= state.commit or state.log.term(index) != state.term:
             return
-        changed = member.commit_to(index)
+        changed = state.commit_to(index)
         for proposal in self._proposals.committed(index):
             last = proposal.last_index
             if proposal.from_client:  # durable at a majority: this waits for none of our own writes
                 kind = MessageType.APPEND_ENTRIES_RESPONSE
-                answer = Response(kind, member.id, member.id, member.term, last + 1, True)
-                member.responses.append((proposal.token, answer))
+                answer = Response(kind, state.id, state.id, state.term, last + 1, True)
+                state.responses.append((proposal.token, answer))
             else:
-                member.outcomes.append((proposal.token, (last, member.term)))
-        self._changes.committed(index)
+                state.outcomes.append((proposal.token, (last, state.term)))
+        self._conf_change.committed(index)
         if changed:
             self.follow()
-            if member.id in member.membership:
+            if state.id in state.membership:
                 self._reads.release()
                 self.maybe_commit()  # the majority may be another one now
             else:
@@ -500,17 +500,17 @@ class Leader:
         """The others hear of the last commit, whatever else is on its way to them."""
         self.flush(spare=True)
         for peer, progress in self._progress.items():
-            if progress.notified < self._member.commit:
+            if progress.notified < self._state.commit:
                 self._send_append(peer, progress, ())
 
     def end(self, leader: int) -> None:
         """Leadership is lost, to ``leader`` if that is known already: what is not committed may yet be, or
         not."""
-        member = self._member
+        state = self._state
         for proposal in self._proposals.drop():
             if proposal.from_client:
-                member.responses.append((proposal.token, None))
+                state.responses.append((proposal.token, None))
             else:
-                member.outcomes.append((proposal.token, None))
-        self._changes.end()
+                state.outcomes.append((proposal.token, None))
+        self._conf_change.end()
         self._reads.end(leader)

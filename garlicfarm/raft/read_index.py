@@ -31,13 +31,13 @@ class ReadIndexQueue:
     that was sent after the read was asked for. This proves that no other member led at that moment, so the
     commit index of that moment is safe to read at."""
 
-    def __init__(self, member: RaftState) -> None:
-        self._member = member
+    def __init__(self, state: RaftState) -> None:
+        self._state = state
         self._waiting: deque[_Read] = deque()
 
     def begin(self, token: int, index: int, *, forwarded: bool) -> None:
         """One more, at the commit index ``index``, or one that is still to be committed in this term."""
-        self._waiting.append(_Read(token, index, self._member.seq, {self._member.id}, forwarded))
+        self._waiting.append(_Read(token, index, self._state.seq, {self._state.id}, forwarded))
         self.release()
 
     def wait_for(self, last_seq: int) -> bool:
@@ -56,59 +56,59 @@ class ReadIndexQueue:
         """Leadership is lost, to ``leader`` if that is known already."""
         for read in self._waiting:
             if read.forwarded:
-                refuse(self._member, read.token, leader)
+                refuse(self._state, read.token, leader)
             else:
-                self._member.reads.append((read.token, None))
+                self._state.reads.append((read.token, None))
         self._waiting.clear()
 
     def release(self) -> None:
         """Hand out those that a majority confirms, at an index that is committed."""
-        member = self._member
-        while self._waiting and self._waiting[0].index <= member.commit:
+        state = self._state
+        while self._waiting and self._waiting[0].index <= state.commit:
             read = self._waiting[0]
-            if not member.membership.is_quorum(read.heard):
+            if not state.membership.is_quorum(read.heard):
                 break
             self._waiting.popleft()
             if read.forwarded:  # it rests on what is durable at a majority, and on no write of our own
-                answer = Response(_RESPONSE, member.id, member.id, member.term, read.index + 1, True)
-                member.responses.append((read.token, answer))
+                answer = Response(_RESPONSE, state.id, state.id, state.term, read.index + 1, True)
+                state.responses.append((read.token, answer))
             else:
-                member.reads.append((read.token, read.index))
+                state.reads.append((read.token, read.index))
 
 
-def refuse(member: RaftState, token: int, leader: int) -> None:
+def refuse(state: RaftState, token: int, leader: int) -> None:
     """Answer a follower that this member does not lead; ``leader``: who does, 0 if that is unknown."""
-    member.respond(token, _RESPONSE, leader or NO_LEADER, 0, False)
+    state.respond(token, _RESPONSE, leader or NO_LEADER, 0, False)
 
 
 class ReadIndexForwarder:
     """Those of a follower, which asks its leader (D5). A change of the leader ends them; they are not
     repeated."""
 
-    def __init__(self, member: RaftState) -> None:
-        self._member = member
+    def __init__(self, state: RaftState) -> None:
+        self._state = state
         self._asked: dict[int, int] = {}  # seq -> token
         self._led = (0, 0)  # the term in which they are asked, and its leader
 
     def begin(self, token: int) -> None:
         """One more. Raises `ProposalDropped`: no leader is known, or it lacks the extension."""
-        member = self._member
-        if READ_INDEX not in member.extensions.get(member.leader, ()):
+        state = self._state
+        if READ_INDEX not in state.extensions.get(state.leader, ()):
             raise ProposalDropped("not-leader")
         self.settle()
-        self._led = (member.term, member.leader)
+        self._led = (state.term, state.leader)
         # Without a term: what speaks of one has to wait for the disk.
-        self._asked[member.request(member.leader, MessageType.READ_INDEX_REQUEST, 0)] = token
+        self._asked[state.request(state.leader, MessageType.READ_INDEX_REQUEST, 0)] = token
 
     def answered(self, seq: int, response: Response) -> bool:
         """Take the answer to a read; False: ``seq`` is none of theirs."""
         token = self._asked.pop(seq, None)
         if token is None:
             return False
-        member = self._member
-        led = (response.term, response.source) == self._led == (member.term, member.leader)
+        state = self._state
+        led = (response.term, response.source) == self._led == (state.term, state.leader)
         index = response.next_index - 1 if response.accepted and led else None
-        member.reads.append((token, index))
+        state.reads.append((token, index))
         return True
 
     def forget(self, peer: int, seq: int | None) -> None:
@@ -116,13 +116,13 @@ class ReadIndexForwarder:
         if seq is None and peer == self._led[1]:
             self._end()
         elif seq in self._asked:
-            self._member.reads.append((self._asked.pop(seq), None))
+            self._state.reads.append((self._asked.pop(seq), None))
 
     def settle(self) -> None:
         """End them where the leader that they were asked of leads no more, as far as this member knows."""
-        if self._asked and self._led != (self._member.term, self._member.leader):
+        if self._asked and self._led != (self._state.term, self._state.leader):
             self._end()
 
     def _end(self) -> None:
-        self._member.reads += [(token, None) for token in self._asked.values()]
+        self._state.reads += [(token, None) for token in self._asked.values()]
         self._asked.clear()

@@ -145,7 +145,7 @@ MUTANTS = (
         "durability",
         "counts its own log before it is durable",
         "leader",
-        [("member.log.stable if s.id", "member.log.last_index if s.id")],
+        [("state.log.stable if s.id", "state.log.last_index if s.id")],
         "durability::leaders_own_log_counts_only_when_it_is_durable",
     ),
     Mutant(
@@ -185,28 +185,28 @@ MUTANTS = (
         "vote",
         "votes twice in a term",
         "core",
-        [("(free or member.vote == request.source)", "True")],
+        [("(free or state.vote == request.source)", "True")],
         "paper_elections::5_2_server_votes_for_at_most_one_candidate_in_a_term_first_come_first_served",
     ),
     Mutant(
         "vote",
         "counts votes of an earlier term",
         "candidate",
-        [("granted = response.accepted and response.term == member.term", "granted = response.accepted")],
+        [("granted = response.accepted and response.term == state.term", "granted = response.accepted")],
         "paper_elections::5_2_vote_that_names_an_earlier_term_is_none",
     ),
     Mutant(
         "vote",
         "leaves a vote behind where a probe was in term 0",
         "core",
-        [("0 < request.term == member.term", "request.term == member.term")],
+        [("0 < request.term == state.term", "request.term == state.term")],
         "pre_vote::vote_is_never_given_in_term_0_which_nobody_leads",
     ),
     Mutant(
         "vote",
         "stays a candidate though it cannot win any more",
         "core",
-        [("if self._candidacy is not None and self._candidacy.lost:", "if False:")],
+        [("if self._candidate is not None and self._candidate.lost:", "if False:")],
         "paper_elections::5_2_candidate_that_cannot_win_any_more_is_a_follower_and_keeps_its_timeout",
     ),
     Mutant(
@@ -215,8 +215,8 @@ MUTANTS = (
         "core",
         [
             (
-                "self._candidacy = None  # the next",
-                "self._election_deadline = self._candidacy = None  # the next",
+                "self._candidate = None  # the next",
+                "self._election_deadline = self._candidate = None  # the next",
             )
         ],
         "paper_elections::5_2_candidate_that_cannot_win_any_more_is_a_follower_and_keeps_its_timeout",
@@ -232,7 +232,7 @@ MUTANTS = (
         "log match",
         "accepts entries without a look at the one before",
         "follower",
-        [("previous > member.commit and log.term(previous) != request.last_log_term", "False")],
+        [("previous > state.commit and log.term(previous) != request.last_log_term", "False")],
         "paper_replication::5_3_follower_refuses_entries_whose_predecessor_it_does_not_have",
     ),
     Mutant(
@@ -259,7 +259,7 @@ MUTANTS = (
         "commit",
         "commits entries of earlier terms by counting (JRaft)",
         "leader",
-        [(" or member.log.term(index) != member.term", "")],
+        [(" or state.log.term(index) != state.term", "")],
         "directed_schedules::jrafts_way_through_figure_8_commits_nothing_that_is_overwritten",
     ),
     Mutant(
@@ -269,9 +269,9 @@ MUTANTS = (
         [
             (
                 "self._take(entries, configurations, min(request.commit_index, last))\n"
-                "        member.respond(token, _APPENDED",
+                "        state.respond(token, _APPENDED",
                 "self._take(entries, configurations, min(request.commit_index, log.last_index))\n"
-                "        member.respond(token, _APPENDED",
+                "        state.respond(token, _APPENDED",
             )
         ],
         "jraft_defects::s1_heartbeat_commits_only_what_it_verified",
@@ -330,21 +330,21 @@ MUTANTS = (
         "commit",
         "begins a term without an entry (JRaft)",
         "leader",
-        [("self._append_configuration(member.membership.newest)", "member.log.last_index")],
+        [("self._append_configuration(state.membership.newest)", "state.log.last_index")],
         "paper_replication::5_4_2_new_leader_at_once_appends_an_entry_of_its_own_term",
     ),
     Mutant(
         "commit",
         "commits what one member holds",
         "leader",
-        [("matches[len(matches) - member.membership.quorum]", "matches[-1]")],
+        [("matches[len(matches) - state.membership.quorum]", "matches[-1]")],
         "paper_replication::5_3_entry_is_committed_once_a_majority_has_it",
     ),
     Mutant(
         "commit",
         "takes a commit for told that could not be followed",
         "leader",
-        [("progress.notified = min(member.commit, last)", "progress.notified = member.commit")],
+        [("progress.notified = min(state.commit, last)", "progress.notified = state.commit")],
         "flow_control::commit_that_a_follower_could_not_follow_yet_is_told_again_when_it_can",
     ),
     Mutant(
@@ -365,8 +365,8 @@ MUTANTS = (
         "leader",
         [
             (
-                "self._append_configuration(member.membership.newest)",
-                "self._append_configuration(member.membership.in_force)",
+                "self._append_configuration(state.membership.newest)",
+                "self._append_configuration(state.membership.in_force)",
             ),
             ("membership.newest.log_index, like.servers", "membership.in_force.log_index, like.servers"),
         ],
@@ -383,14 +383,14 @@ MUTANTS = (
         "membership",
         "takes a change before a commit of its term (the defect of 2015)",
         "leader",
-        [("if self._member.commit < self._start:", "if False:")],
+        [("if self._state.commit < self._start:", "if False:")],
         "directed_schedules::growth_in_one_step_by_a_leader_that_had_not_heard_of_the_first_is_refused",
     ),
     Mutant(
         "membership",
         "takes a change before the one before is applied",
         "conf_change",
-        [("            or membership.in_force.log_index > self._member.applied\n", "")],
+        [("            or membership.in_force.log_index > self._state.applied\n", "")],
         "membership_changes::change_before_the_one_before_is_applied_is_refused",
     ),
     Mutant(
@@ -404,7 +404,7 @@ MUTANTS = (
         "membership",
         "stands outside its committed Configuration",
         "core",
-        [("applied and self.id in member.membership and", "applied and")],
+        [("applied and self.id in state.membership and", "applied and")],
         "membership_changes::member_outside_its_committed_configuration_never_stands",
     ),
     Mutant(
@@ -451,14 +451,14 @@ MUTANTS = (
         "membership",
         "takes entries behind its own removal",
         "leader",
-        [(" or member.id not in [s.id for s in member.membership.newest.servers]", "")],
+        [(" or state.id not in [s.id for s in state.membership.newest.servers]", "")],
         "membership_changes::leader_that_is_to_be_removed_takes_no_more_entries",
     ),
     Mutant(
         "membership",
         "counts a server that only joins",
         "leader",
-        [("        servers = member.membership.in_force.servers\n", "        servers = self.servers\n")],
+        [("        servers = state.membership.in_force.servers\n", "        servers = self.servers\n")],
         "membership_joining::server_that_joins_counts_in_no_majority",
     ),
     Mutant(
@@ -481,8 +481,8 @@ MUTANTS = (
         "core",
         [
             (
-                "member.respond(token, kind, request.source, member.commit + 1, True)",
-                "member.respond(token, kind, request.source, member.log.last_index + 1, True)",
+                "state.respond(token, kind, request.source, state.commit + 1, True)",
+                "state.respond(token, kind, request.source, state.log.last_index + 1, True)",
             )
         ],
         "membership_joining::entries_that_an_earlier_leader_lost_are_not_taken_for_committed_by_packs",
@@ -526,7 +526,7 @@ MUTANTS = (
         "snapshot",
         "installs a snapshot of what it has committed already",
         "follower",
-        [("if snapshot is not None and snapshot.index > member.commit:", "if snapshot is not None:")],
+        [("if snapshot is not None and snapshot.index > state.commit:", "if snapshot is not None:")],
         "snapshots::snapshot_that_was_overtaken_by_entries_is_not_installed",
     ),
     Mutant(
@@ -540,21 +540,21 @@ MUTANTS = (
         "transfer",
         "tells a member to stand that does not hold all",
         "leader",
-        [("not seq and progress.match_index == member.log.last_index", "not seq")],
+        [("not seq and progress.match_index == state.log.last_index", "not seq")],
         "transfer::transfer_to_a_member_that_lags_first_brings_it_up_to_date",
     ),
     Mutant(
         "transfer",
         "never gives a transfer up",
         "leader",
-        [("if self._target is not None and member.now >= self._target[1]:", "if False:")],
+        [("if self._target is not None and state.now >= self._target[1]:", "if False:")],
         "transfer::transfer_to_a_dead_member_times_out_and_the_leader_goes_on",
     ),
     Mutant(
         "transfer",
         "stands on the order of one that does not lead",
         "core",
-        [("(request.term, request.source) == (member.term, member.leader) and self", "self")],
+        [("(request.term, request.source) == (state.term, state.leader) and self", "self")],
         "transfer::order_of_one_that_does_not_lead_is_refused_and_changes_nothing",
     ),
     Mutant(
@@ -608,14 +608,14 @@ MUTANTS = (
         "check-quorum",
         "leads though nobody answers",
         "leader",
-        [("if member.now - self._heard_ms() > config.election_timeout_max_ms:", "if False:")],
+        [("if state.now - self._heard_ms() > config.election_timeout_max_ms:", "if False:")],
         "check_quorum::leader_that_nobody_answers_steps_down_after_the_upper_election_timeout",
     ),
     Mutant(
         "check-quorum",
         "leads though only one answers",
         "leader",
-        [("sorted(heard)[len(heard) - member.membership.quorum]", "sorted(heard)[max(0, len(heard) - 2)]")],
+        [("sorted(heard)[len(heard) - state.membership.quorum]", "sorted(heard)[max(0, len(heard) - 2)]")],
         "check_quorum::leader_stays_as_long_as_a_majority_answers",
     ),
     Mutant(
@@ -653,7 +653,7 @@ MUTANTS = (
         [
             (
                 "is_quorum(read.heard)",
-                "is_quorum({s.id for s in self._member.membership.in_force.servers})",
+                "is_quorum({s.id for s in self._state.membership.in_force.servers})",
             )
         ],
         "reads::minority_leader_never_answers_a_read_and_says_so_when_it_steps_down",
@@ -669,7 +669,7 @@ MUTANTS = (
         "read-index",
         "reads at a commit index that may be behind, as a new leader",
         "leader",
-        [("max(self._member.commit, self._start)", "self._member.commit")],
+        [("max(self._state.commit, self._start)", "self._state.commit")],
         "reads::read_of_a_new_leader_waits_for_its_first_commit",
     ),
     Mutant(
@@ -683,28 +683,28 @@ MUTANTS = (
         "hanging disk",
         "stands while its disk hangs",
         "core",
-        [(" and not member.disk_hangs\n\n", "\n\n")],
+        [(" and not state.disk_hangs\n\n", "\n\n")],
         "disk_hangs::member_whose_disk_hangs_neither_polls_nor_stands_and_its_term_stays",
     ),
     Mutant(
         "hanging disk",
         "promises a vote that it cannot give",
         "core",
-        [("granted and not member.disk_hangs", "granted")],
+        [("granted and not state.disk_hangs", "granted")],
         "disk_hangs::member_whose_disk_hangs_promises_no_vote",
     ),
     Mutant(
         "hanging disk",
         "goes on as a candidate",
         "core",
-        [("if hangs and self._candidacy is not None:", "if False:")],
+        [("if hangs and self._candidate is not None:", "if False:")],
         "disk_hangs::candidate_whose_disk_hangs_gives_up",
     ),
     Mutant(
         "hanging disk",
         "leads on without its disk",
         "leader",
-        [("return self._ends_ms is not None and member.now >= self._ends_ms", "return False")],
+        [("return self._ends_ms is not None and state.now >= self._ends_ms", "return False")],
         "disk_hangs::leader_whose_disk_hangs_leads_no_longer_than_another_election_timeout",
     ),
     Mutant(
@@ -725,14 +725,14 @@ MUTANTS = (
         "read-index",
         "answers a follower by its own word alone",
         "read_index",
-        [("if not member.membership", "if not read.forwarded and not member.membership")],
+        [("if not state.membership", "if not read.forwarded and not state.membership")],
         "reads::leader_without_a_majority_answers_an_empty_client_request_and_no_follower",
     ),
     Mutant(
         "read-index",
         "answers a follower before an entry of its term is committed",
         "read_index",
-        [("while self._waiting and self._waiting[0].index <= member.commit:", "while self._waiting:")],
+        [("while self._waiting and self._waiting[0].index <= state.commit:", "while self._waiting:")],
         "reads::new_leader_answers_only_once_an_entry_of_its_term_is_committed",
     ),
     Mutant(
@@ -741,8 +741,8 @@ MUTANTS = (
         "core",
         [
             (
-                "self._forwarded.begin(token)",
-                "self._member.reads.append((token, self._member.commit))",
+                "self._forwarder.begin(token)",
+                "self._state.reads.append((token, self._state.commit))",
             )
         ],
         "reads::follower_asks_its_leader_for_the_index",
@@ -751,7 +751,7 @@ MUTANTS = (
         "read-index",
         "takes an index of an earlier term",
         "read_index",
-        [("self._led == (member.term, member.leader)", "self._led")],
+        [("self._led == (state.term, state.leader)", "self._led")],
         "reads::index_of_an_earlier_term_does_not_count",
     ),
     Mutant(

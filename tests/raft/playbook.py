@@ -379,7 +379,7 @@ class Player:
     @property
     def terms(self) -> list[int]:
         """The terms of its log, volatile entries included."""
-        log = self.node._member.log
+        log = self.node._state.log
         return [log.term(index) for index in range(log.first_index, log.last_index + 1)]
 
     @property

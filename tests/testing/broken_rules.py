@@ -49,7 +49,7 @@ def asks_for_votes_before_fsync(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_its_own_unsynced_log(patch: pytest.MonkeyPatch) -> None:
-    change(patch, Leader.maybe_commit, ("member.log.stable if", "member.log.last_index if"))
+    change(patch, Leader.maybe_commit, ("state.log.stable if", "state.log.last_index if"))
 
 
 def votes_for_a_log_behind_its_own(patch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def reads_without_asking_the_others(patch: pytest.MonkeyPatch) -> None:
         Leader.read_index,
         (
             "self._reads.begin(",
-            "forwarded or self._member.reads.append((token, max(self._member.commit, self._start)))\n"
+            "forwarded or self._state.reads.append((token, max(self._state.commit, self._start)))\n"
             "    forwarded and self._reads.begin(",
         ),
     )
@@ -74,8 +74,8 @@ def answers_followers_without_asking_the_others(patch: pytest.MonkeyPatch) -> No
         Leader.read_index,
         (
             "self._reads.begin(",
-            "kind, member = MessageType.READ_INDEX_RESPONSE, self._member\n"
-            "    forwarded and member.respond(token, kind, member.id, member.commit + 1, True)\n"
+            "kind, state = MessageType.READ_INDEX_RESPONSE, self._state\n"
+            "    forwarded and state.respond(token, kind, state.id, state.commit + 1, True)\n"
             "    forwarded or self._reads.begin(",
         ),
     )
@@ -85,7 +85,7 @@ def followers_read_what_they_have_committed(patch: pytest.MonkeyPatch) -> None:
     change(
         patch,
         RawNode.read_index,
-        ("self._forwarded.begin(token)", "self._member.reads.append((token, self._member.commit))"),
+        ("self._forwarder.begin(token)", "self._state.reads.append((token, self._state.commit))"),
     )
 
 
@@ -104,10 +104,10 @@ def counts_the_members_of_a_configuration_to_come(patch: pytest.MonkeyPatch) -> 
         patch,
         Leader.maybe_commit,
         (
-            "member.membership.in_force.servers",
-            "[s for s in member.membership.newest.servers if s.id in {member.id, *self._progress}]",
+            "state.membership.in_force.servers",
+            "[s for s in state.membership.newest.servers if s.id in {state.id, *self._progress}]",
         ),
-        ("member.membership.quorum", "len(matches) // 2 - 1"),
+        ("state.membership.quorum", "len(matches) // 2 - 1"),
     )
 
 
