@@ -172,9 +172,9 @@ class Farm:
             timeout_s=raft.rpc_timeout_s,
             call_timeout_s=self.answer_timeout_s,
             backoff=self.backoff,
-            answered=lambda seq, response: self.put(self.raw.answered, seq, response),
+            answered=lambda seq, response: self.put(self.raw.step_response, seq, response),
             unreachable=lambda peer, seq: self.put(self.raw.report_unreachable, peer, seq),
-            extensions=lambda peer, names: self.put(self.raw.extensions, peer, names),
+            extensions=lambda peer, names: self.put(self.raw.set_extensions, peer, names),
             changed=self._peer_changed,
             slow=self._peer_slow,
             heartbeat_s=raft.heartbeat_s,
@@ -230,14 +230,14 @@ class Farm:
     async def _raft_loop(self) -> NoReturn:
         raw, spare_at = self.raw, trio.current_time()
         while True:
-            if self._inbox or self._judging or self._committed or raw.more_committed:
+            if self._inbox or self._judging or self._committed or raw.has_more_committed:
                 await trio.lowlevel.checkpoint()
             else:
                 deadline = raw.deadline_ms
                 at = float("inf") if deadline is None else deadline / 1000
                 if self._late:
                     at = min(at, self._late[0][0])
-                with trio.move_on_at(min(at, spare_at) if raw.more_to_send else at):
+                with trio.move_on_at(min(at, spare_at) if raw.has_more_catch_up else at):
                     await self._wake.wait()
                 if not self._wake.is_set() and trio.current_time() - at > STALL_S:
                     # The process was stalled: first read what the leader said meanwhile.
@@ -253,7 +253,7 @@ class Farm:
                 _, slot, response = self._late.popleft()
                 slot.resolve(response)
             spare = begun >= spare_at
-            ready = raw.ready(spare=spare, committed=not self._committed)
+            ready = raw.ready(catch_up=spare, committed=not self._committed)
             if ready.restore is not None:
                 await self._restore(ready.restore)
             self._carry_out(ready)
@@ -337,7 +337,7 @@ class Farm:
         if isinstance(self.application, PublisherApplication):
             self._note_fold(self.application)
         self.applied_index, self.applied_term = index, term
-        self.raw.applied(index)
+        self.raw.report_applied(index)
         self._progressed()
 
     def _progressed(self) -> None:
@@ -373,11 +373,11 @@ class Farm:
 
     def _durable(self, token: int) -> None:
         self.disk.durable(token)
-        self.put(self.raw.persisted, token)
+        self.put(self.raw.report_persisted, token)
 
     def _stored(self, token: int, held: int, meta: SnapshotMeta | None) -> None:
         self.disk.piece_stored()
-        self.put(self.raw.chunk_stored, token, held, meta)
+        self.put(self.raw.report_chunk_stored, token, held, meta)
 
     def _disk_changed(self) -> None:
         silent_s = round(self.disk.silent_s, 1)
@@ -385,7 +385,7 @@ class Farm:
             self.log.error("disk-hangs", silent_s=silent_s)
         else:
             self.log.warning("disk-answers", silent_s=silent_s)
-        self.put(self.raw.disk_hangs, self.disk.hangs)
+        self.put(self.raw.report_disk_hang, self.disk.hangs)
         self._progressed()
 
     def _wrote(self, entries: int, seconds: float) -> None:

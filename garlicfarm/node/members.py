@@ -139,7 +139,7 @@ class Members:
             await self._left.wait()
             with trio.move_on_after(wait_s):
                 await self._out.wait()
-            if self._out.is_set() or self._farm.raw.leaving:
+            if self._out.is_set() or self._farm.raw.is_leaving:
                 scope.cancel()
                 return
             self._left = trio.Event()

@@ -4,17 +4,17 @@ How to drive it::
 
     node = RawNode(RaftConfig(id=1), storage, randint)
     loop:
-        node.step(request, token)            # a peer's or client's request
-        node.answered(seq, response)         # the answer to Ready.requests' (peer, seq, request)
-        node.report_unreachable(peer, seq)   # … or none came
-        node.extensions(peer, names)         # what is in force on a new connection to a peer (D5)
-        node.propose([b"entry"], token)      # our own; likewise propose_conf_change, read_index
-        node.persisted(token)                # what Ready.persist asked for is durable
-        node.chunk_stored(token, held, meta) # what Ready.chunks asked for is done
-        node.disk_hangs(True)                # it takes too long; False: it is done after all
-        node.tick(now_ms)                    # after those; again at node.deadline_ms at the latest
-        ready = node.ready()                 # write, send, answer, restore, apply; then
-        node.applied(index)
+        node.step(request, token)                    # a peer's or client's request
+        node.step_response(seq, response)            # the answer to one of Ready.requests
+        node.report_unreachable(peer, seq)           # … or it got none
+        node.set_extensions(peer, names)             # in force on a new connection to a peer (D5)
+        node.propose([b"entry"], token)              # our own; likewise propose_conf_change, read_index
+        node.report_persisted(token)                 # what Ready.persist asked for is durable
+        node.report_chunk_stored(token, held, meta)  # a piece of Ready.chunks is stored
+        node.report_disk_hang(True)                  # a write takes too long; False: it is durable after all
+        node.tick(now_ms)                            # after those; by node.deadline_ms at the latest
+        ready = node.ready()                         # write, send, answer, restore and apply; then
+        node.report_applied(index)
 
 Everything that `Ready` hands out may be acted on at once: what may be said only after a write is kept
 back until that write is reported. The wire's own `Request` and `Response` go in and out; answers come in

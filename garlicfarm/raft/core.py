@@ -1,8 +1,8 @@
 """The state machine of one member: who leads, and what becomes of each input. See the package's page.
 
-Every input (`step`, `answered`, `tick`, `propose`, …) changes the state at once and collects what follows
-from it; `ready` hands the collection out. What all roles share is in `state`, with the rule of what may
-be said when; what a role does is in `candidate`, `leader` and `follower`.
+Every input (`step`, `step_response`, `tick`, `propose`, …) changes the state at once and collects what
+follows from it; `ready` hands the collection out. What all roles share is in `state`, with the rule of
+what may be said when; what a role does is in `candidate`, `leader` and `follower`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class RawNode:
         one whose disk hangs would raise its term again and again, and could never ask for a vote."""
         state = self._state
         applied = state.membership.in_force.log_index <= state.applied
-        able = applied and self.id in state.membership and not self.leaving
+        able = applied and self.id in state.membership and not self.is_leaving
         return able and state.term < MAX_TERM and not state.disk_hangs
 
     def _draw_timeout(self) -> None:
@@ -129,7 +129,7 @@ class RawNode:
             raise RemoteProtocolError("a request that this server does not serve", request.type.name)
         serve(self, request, token)
 
-    def answered(self, seq: int, response: Response) -> None:
+    def step_response(self, seq: int, response: Response) -> None:
         """Take the answer to the request ``seq`` of `Ready.requests`."""
         stranger = self._leader is not None and self._leader.enrols(seq)
         if self._state.term < response.term <= MAX_TERM and not stranger:
@@ -151,7 +151,7 @@ class RawNode:
         if self._leader is not None:
             self._leader.unreachable(peer, seq)
 
-    def extensions(self, peer: int, names: frozenset[str]) -> None:
+    def set_extensions(self, peer: int, names: frozenset[str]) -> None:
         """A connection to ``peer`` is open, on which these extensions are in force (D5): "pre-vote",
         "timeout-now" and "read-index" are the core's. None is, for a peer never named here."""
         self._state.extensions[peer] = names
@@ -201,7 +201,7 @@ class RawNode:
         else:
             self._forwarder.begin(token)
 
-    def chunk_stored(self, token: int, held: int, snapshot: SnapshotMeta | None) -> None:
+    def report_chunk_stored(self, token: int, held: int, snapshot: SnapshotMeta | None) -> None:
         """A piece of `Ready.chunks` is stored, or could not be: ``held`` bytes of its snapshot are there
         now, 0 where what came was not sound. ``snapshot``: it is whole, checked and durable."""
         if self._leader is None:
@@ -209,7 +209,7 @@ class RawNode:
         else:
             self._follower.stored(token, held, None)
 
-    def persisted(self, token: int) -> None:
+    def report_persisted(self, token: int) -> None:
         """All writes up to ``token`` are durable."""
         self._state.persisted(token)
         if self._leader is not None:
@@ -218,26 +218,26 @@ class RawNode:
             self._candidate.persisted()
         self._settle()
 
-    def disk_hangs(self, hangs: bool) -> None:
+    def report_disk_hang(self, is_hanging: bool) -> None:
         """Whether what `Ready.persist` asked for has not become durable for too long. Until it does, this
         member does not stand for election, nor promise a vote, nor append anything of its own; one that
         leads hands over, and after another upper election timeout leads no more in any case."""
-        self._state.disk_hangs = hangs
-        if hangs and self._candidate is not None:
+        self._state.disk_hangs = is_hanging
+        if is_hanging and self._candidate is not None:
             self._become_follower(self._state.term, 0)
 
-    def applied(self, index: int) -> None:
+    def report_applied(self, index: int) -> None:
         """The application has taken all committed entries up to ``index``."""
         self._state.applied = index
 
     # ------------------------------------------------------------------ what to do
 
-    def ready(self, *, spare: bool = True, committed: bool = True) -> Ready:
-        """What to do now; see `Ready`. Each thing is handed out once. ``spare``: there is time to spare for
-        followers that are far behind; what is left for them is `more_to_send`. ``committed``: hand out
-        committed entries too; without, they stay `more_committed`."""
+    def ready(self, *, catch_up: bool = True, committed: bool = True) -> Ready:
+        """What to do now; see `Ready`. Each thing is handed out once. ``catch_up``: send to followers
+        that are far behind too; what is left for them is `has_more_catch_up`. ``committed``: hand out
+        committed entries too; without, they stay `has_more_committed`."""
         if self._leader is not None:
-            self._leader.flush(spare)
+            self._leader.flush(catch_up)
             self._settle()
         self._forwarder.settle()
         return self._state.ready(committed=committed)
@@ -245,19 +245,19 @@ class RawNode:
     def advance(self, ready: Ready) -> None:
         """All of ``ready`` was done: for drivers that write and apply before they go on."""
         if ready.persist:
-            self.persisted(ready.persist.token)
+            self.report_persisted(ready.persist.token)
         if ready.restore:
-            self.applied(ready.restore.index)
+            self.report_applied(ready.restore.index)
         if ready.committed:
-            self.applied(ready.committed[-1].index)
+            self.report_applied(ready.committed[-1].index)
 
     @property
-    def more_committed(self) -> bool:
+    def has_more_committed(self) -> bool:
         """Whether the next `ready` has committed entries without any further input."""
         return self._state.more_committed
 
     @property
-    def more_to_send(self) -> bool:
+    def has_more_catch_up(self) -> bool:
         """Whether the next `ready` with time to spare has entries, or a snapshot, for followers that are far
         behind, without any further input."""
         return self._leader is not None and self._leader.more
@@ -285,7 +285,7 @@ class RawNode:
         return Role.FOLLOWER if self._candidate is None else Role.CANDIDATE
 
     @property
-    def leaving(self) -> bool:
+    def is_leaving(self) -> bool:
         """Whether its leader told it to leave (LeaveCluster), since the start, and none of a later term has
         sent it an append: so long it does not stand for election."""
         return self._left_in > 0

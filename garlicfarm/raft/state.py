@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 What is said depends on what is durable. Each answer, and each request for a vote, is kept back until the
-writes that were open when it was made are reported by `persisted`. The exception is the leader's
+writes that were open when it was made are reported by `report_persisted`. The exception is the leader's
 AppendEntries: entries go out while its own disk writes them (thesis 10.2.1), and its own log counts for
 a commit only up to what is durable.
 """

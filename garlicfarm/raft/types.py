@@ -62,10 +62,10 @@ class SnapshotMeta(msgspec.Struct, frozen=True):
 
 
 class Persist(msgspec.Struct, frozen=True):
-    """One durable step, to be written as a whole, in order of ``token``, then reported by
-    ``RawNode.persisted(token)``: let ``snapshot``, which was received whole, stand for all entries up to
-    its index (if not None), delete all entries with index ≥ ``truncate_from`` (if not None), then append
-    ``entries`` (contiguous), and set ``hard_state`` (if not None)."""
+    """One durable step. Write it as a whole, in order of ``token``, then call
+    ``RawNode.report_persisted(token)``. In this order: let ``snapshot``, which was received whole, replace
+    all entries up to its index (if not None); delete all entries with index ≥ ``truncate_from`` (if not
+    None); append ``entries`` (contiguous); set ``hard_state`` (if not None)."""
 
     token: int
     hard_state: HardState | None = None
@@ -76,14 +76,14 @@ class Persist(msgspec.Struct, frozen=True):
 
 class Ready(msgspec.Struct, frozen=True):
     """What the core wants done. All of it may be acted on at once: what depends on durability is held
-    back until `RawNode.persisted`.
+    back until `RawNode.report_persisted`.
 
-    * ``requests``: (peer id, seq, request); answer with ``answered(seq, response)`` or
+    * ``requests``: (peer id, seq, request); answer with ``step_response(seq, response)`` or
       ``report_unreachable(peer, seq)``.
     * ``responses``: (token of ``step``, response); None instead of a response: close the connection
       unanswered, the outcome is unknown (D8).
     * ``chunks``: (token of ``step``, part of a snapshot): store them in this order, each to be reported
-      by ``chunk_stored``.
+      by ``report_chunk_stored``.
     * ``restore``: a snapshot that is durable now: the application starts anew from it, before it takes
       ``committed``.
     * ``committed``: entries in index order, durable here, each handed out once.

@@ -20,7 +20,7 @@ _DIGEST_BYTES = 32
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """What became of a piece of a snapshot: the arguments of ``RawNode.chunk_stored``."""
+    """What became of a piece of a snapshot: the arguments of ``RawNode.report_chunk_stored``."""
 
     token: int
     held: int

@@ -69,21 +69,21 @@ class ThreeMembers:
     def turn(self, i: int) -> set[int]:
         """What a member wants done; who may have something to do then."""
         node, ready = self.nodes[i], self.nodes[i].ready()
-        moved: set[int] = {i} if node.more_committed or node.more_to_send else set()
+        moved: set[int] = {i} if node.has_more_committed or node.has_more_catch_up else set()
         if ready.persist is not None:
             self.disks[i].write(ready.persist)
-            node.persisted(ready.persist.token)
+            node.report_persisted(ready.persist.token)
             moved.add(i)
         if ready.restore is not None:
             assert self.disks[i].state(ready.restore.index) == STATE
             self.restored[i].append(ready.restore.index)
-            node.applied(ready.restore.index)
+            node.report_applied(ready.restore.index)
         if ready.committed:
             self.applied[i] += [entry.index for entry in ready.committed]
-            node.applied(ready.committed[-1].index)
+            node.report_applied(ready.committed[-1].index)
             moved.add(i)
         for token, piece in ready.chunks:
-            node.chunk_stored(token, *self.disks[i].store_chunk(piece))
+            node.report_chunk_stored(token, *self.disks[i].store_chunk(piece))
             moved.add(i)
         for peer, seq, request in ready.requests:
             self.sent.append(request)
@@ -94,7 +94,7 @@ class ThreeMembers:
         for token, response in ready.responses:
             asker, seq = self._waiting.pop(token)
             assert response is not None
-            self.nodes[asker].answered(seq, response)
+            self.nodes[asker].step_response(seq, response)
             moved.add(asker)
         return moved
 

@@ -411,7 +411,7 @@ MUTANTS = (
         "membership",
         "stands though it was told to leave",
         "core",
-        [(" and not self.leaving", "")],
+        [(" and not self.is_leaving", "")],
         "leaving::member_that_is_told_to_leave_does_not_stand",
     ),
     Mutant(
@@ -697,7 +697,7 @@ MUTANTS = (
         "hanging disk",
         "goes on as a candidate",
         "core",
-        [("if hangs and self._candidate is not None:", "if False:")],
+        [("if is_hanging and self._candidate is not None:", "if False:")],
         "disk_hangs::candidate_whose_disk_hangs_gives_up",
     ),
     Mutant(

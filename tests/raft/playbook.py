@@ -127,7 +127,7 @@ class Player:
         """Begin with what is on the disk."""
         self.node = RawNode(self.config, self.disk, self._randint)
         for peer, names in self.extensions.items():
-            self.node.extensions(peer, names)
+            self.node.set_extensions(peer, names)
         self.node.tick(self.now)
         snapshot = self.disk.snapshot()
         self.state = self.disk.state(snapshot.index) if snapshot.index else b""
@@ -154,13 +154,13 @@ class Player:
             self.restored.append(ready.restore)
             self.applied.clear()
             self.state = self.disk.state(ready.restore.index)
-            self.node.applied(ready.restore.index)
+            self.node.report_applied(ready.restore.index)
         self.applied.extend(ready.committed)
         if ready.committed:
             self.state += b"".join(
                 entry.value for entry in ready.committed if entry.value_type is ValueType.APPLICATION
             )
-            self.node.applied(ready.committed[-1].index)
+            self.node.report_applied(ready.committed[-1].index)
         while self.disk.pending and not self.slow_disk:
             self.sync()
         return ready
@@ -169,9 +169,9 @@ class Player:
         """The disk is done with the oldest write, of the log or of a piece of a snapshot."""
         done = self._write()
         if isinstance(done, Persist):
-            self.node.persisted(done.token)
+            self.node.report_persisted(done.token)
         else:
-            self.node.chunk_stored(done.token, done.held, done.meta)
+            self.node.report_chunk_stored(done.token, done.held, done.meta)
         self.turn()
 
     def _write(self) -> Persist | Stored:
@@ -293,7 +293,7 @@ class Player:
 
     def hang(self, hangs: bool) -> None:
         """Its disk answers no more, or again; what it wrote meanwhile is up to ``slow_disk``."""
-        self.node.disk_hangs(hangs)
+        self.node.report_disk_hang(hangs)
         self.node.tick(self.now)
         self.turn()
 
@@ -318,7 +318,7 @@ class Player:
 
     def hear(self, seq: int, response: Response) -> None:
         """The answer to our request ``seq``."""
-        self.node.answered(seq, response)
+        self.node.step_response(seq, response)
         self.node.tick(self.now)
         self.turn()
 

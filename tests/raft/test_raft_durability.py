@@ -140,7 +140,7 @@ def test_writes_reported_together_release_all_that_waited() -> None:
     player.append(1, (0, 0), [application(1)])
     player.append(1, (1, 1), [application(1)])
     tokens = [player.disk.sync().token for _ in range(2)]
-    player.node.persisted(tokens[-1])
+    player.node.report_persisted(tokens[-1])
     player.turn()
     assert list(player.responses) == [1, 2]
 

@@ -299,7 +299,7 @@ def test_peer_that_is_connected_again_is_tried_before_the_next_heartbeat() -> No
     player.node.report_unreachable(2, seq)
     player.turn()
     assert not player.sent(2)
-    player.node.extensions(2, frozenset())
+    player.node.set_extensions(2, frozenset())
     player.turn()
     assert [again for _, _, again in player.sent(2)] == [request]
 
@@ -385,15 +385,15 @@ def test_follower_that_lacks_much_is_sent_a_part_of_it_each_turn_and_only_in_spa
         player.accept()
     player.slow_disk = True  # its being done is another turn
     player.node.propose([bytes(100)] * 4000, 0)
-    assert not player.node.ready(spare=False).requests
-    assert player.node.more_to_send
+    assert not player.node.ready(catch_up=False).requests
+    assert player.node.has_more_catch_up
     turns = []
-    while player.node.more_to_send:
+    while player.node.has_more_catch_up:
         player.turn()
         turns.append(sum(len(request.entries) for _, _, request in player.sent(2)))
     assert turns == [1310, 1310, 1380]  # two messages of about 64 KiB, then what does not count as much
     player.accept(peer=3)
-    assert player.node.ready(spare=False).requests == ()
+    assert player.node.ready(catch_up=False).requests == ()
 
 
 def test_snapshot_is_sent_in_spare_time_only() -> None:
@@ -401,9 +401,9 @@ def test_snapshot_is_sent_in_spare_time_only() -> None:
     player.take_snapshot()
     player.lead()
     (_, seq, request), *_ = player.sent(2)
-    player.node.answered(seq, Response(MessageType(request.type + 1), 2, 1, request.term, 1, False))
-    assert not player.node.ready(spare=False).requests
-    assert player.node.more_to_send
+    player.node.step_response(seq, Response(MessageType(request.type + 1), 2, 1, request.term, 1, False))
+    assert not player.node.ready(catch_up=False).requests
+    assert player.node.has_more_catch_up
     (sent,) = player.node.ready().requests
     assert sent[2].type is MessageType.INSTALL_SNAPSHOT_REQUEST
-    assert not player.node.more_to_send  # its answer is waited for
+    assert not player.node.has_more_catch_up  # its answer is waited for

@@ -204,13 +204,13 @@ def _call(player: Player, data: st.DataObject, token: int) -> tuple[Callable[[],
         case "step":
             return partial(node.step, data.draw(REQUESTS), token), (RemoteProtocolError,)
         case "hear":
-            return partial(node.answered, *_answer(player, data)), ()
+            return partial(node.step_response, *_answer(player, data)), ()
         case 0:
             seq = data.draw(st.none() | st.integers(0, 30))
             return partial(node.report_unreachable, data.draw(MEMBERS), seq), ()
         case 1:
             names = data.draw(st.sampled_from((ALL, frozenset[str]())))
-            return partial(node.extensions, data.draw(MEMBERS), names), ()
+            return partial(node.set_extensions, data.draw(MEMBERS), names), ()
         case 2:
             values = data.draw(st.lists(st.binary(max_size=3), max_size=2))
             return partial(node.propose, values, token), (ProposalDropped, LocalProtocolError)

@@ -352,7 +352,7 @@ def test_entries_that_an_earlier_leader_lost_are_not_taken_for_committed_by_pack
     stage.elect(2, 3)
     stage[2].propose(*[b"%d" % n for n in range(150)])
     stage.settle(2, 3)
-    stage[2].node.extensions(9, ALL)  # so its invitation is taken for a resumption
+    stage[2].node.set_extensions(9, ALL)  # so its invitation is taken for a resumption
     stage[2].change(Change.ADD, 9)
     for _ in range(3):
         stage.settle(2, 1, 3, 9)
@@ -402,7 +402,7 @@ def test_server_that_is_invited_again_goes_on_where_it_was_though_the_first_requ
     player.lead()
     player.accept()
     player.accept()
-    player.node.extensions(4, ALL)
+    player.node.set_extensions(4, ALL)
     player.change(Change.ADD, 4)
     ((_, seq, request),) = player.sent(4)
     player.answer(seq, request, 401 - entries)

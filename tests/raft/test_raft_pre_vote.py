@@ -312,7 +312,7 @@ def test_poll_won_at_once_is_no_word_of_a_term_that_a_crash_may_forget() -> None
     """Two of three know no poll in term 0: it stands in the turn in which it asks the third."""
     stage = Stage([], [], [])
     player = stage[2]
-    player.node.extensions(1, ALL)
+    player.node.set_extensions(1, ALL)
     player.slow_disk = True
     player.wait(100)
     assert player.node.term == 1

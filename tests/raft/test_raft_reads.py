@@ -272,7 +272,7 @@ def test_each_read_of_a_follower_has_a_request_of_its_own() -> None:
 
 def test_read_is_refused_where_the_leader_lacks_the_extension() -> None:
     player = _follower()
-    player.node.extensions(2, ALL - {READ_INDEX})
+    player.node.set_extensions(2, ALL - {READ_INDEX})
     with pytest.raises(ProposalDropped, match="not-leader"):
         player.read()
     assert not player.requests
@@ -363,7 +363,7 @@ def test_index_of_an_earlier_term_does_not_count() -> None:
     player.read(token=5)
     seq, _ = _asked(player)
     player.node.step(Request(APPEND, 2, 1, 2), 1)
-    player.node.answered(seq, Response(READ_RESPONSE, 2, 2, 1, 8, True))
+    player.node.step_response(seq, Response(READ_RESPONSE, 2, 2, 1, 8, True))
     player.turn()
     assert player.reads == {5: None}
 

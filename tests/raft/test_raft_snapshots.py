@@ -310,7 +310,7 @@ def test_entries_and_snapshot_of_one_write_come_in_this_order() -> None:
     for _ in range(len(_pieces())):
         player.sync()
     stored = player.disk.sync()  # of the last piece; nothing is asked of the core yet
-    player.node.chunk_stored(stored.token, stored.held, stored.meta)
+    player.node.report_chunk_stored(stored.token, stored.held, stored.meta)
     player.node.step(Request(APPEND, 2, 1, 4, 3, 10, 11, (application(4, b"+"),)), 99)
     player.turn()
     (persist,) = player.disk.pending
@@ -368,9 +368,9 @@ def test_snapshot_received_by_one_that_leads_by_now_is_not_installed() -> None:
     player.lead()
     for stored in held[:-1]:
         if not hasattr(stored, "held"):
-            player.node.persisted(stored.token)
+            player.node.report_persisted(stored.token)
     last = held[-1]
-    player.node.chunk_stored(last.token, last.held, last.meta)
+    player.node.report_chunk_stored(last.token, last.held, last.meta)
     player.turn()
     assert player.node.role is Role.LEADER
     assert not player.restored

@@ -34,7 +34,7 @@ class Cluster(RuleBasedStateMachine):
             player = self.stage[member]
             for peer in player.extensions:
                 player.extensions[peer] = ALL if peer in knowing else frozenset()
-                player.node.extensions(peer, player.extensions[peer])
+                player.node.set_extensions(peer, player.extensions[peer])
 
     @rule(member=MEMBERS, to=MEMBERS)
     def hand_over(self, member: int, to: int) -> None:
@@ -51,7 +51,7 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def nobody_stands_who_is_leaving(self) -> None:
         for player in self.stage.players.values():
-            assert not player.node.leaving or player.node.role is Role.FOLLOWER
+            assert not player.node.is_leaving or player.node.role is Role.FOLLOWER
 
     @rule(member=MEMBERS)
     def read(self, member: int) -> None:
@@ -158,7 +158,7 @@ class Cluster(RuleBasedStateMachine):
         newest = max(player.node.term for player in players)
         best = max(players, key=lambda player: (player.terms[-1:], len(player.terms)))
         others = [player.id for player in players if player is not best]
-        if best.node.leaving:
+        if best.node.is_leaving:
             best.crash()  # so it may stand
         for player in players:
             player.ask_vote(newest + 1, (0, 0), source=player.id % 3 + 1)  # all of them in one term

@@ -250,7 +250,7 @@ def test_transfer_to_nobody_in_particular_passes_over_one_that_was_not_heard_of_
 
 def test_transfer_to_nobody_in_particular_prefers_one_that_can_be_told() -> None:
     player = _leader(extensions=frozenset())
-    player.node.extensions(3, ALL)
+    player.node.set_extensions(3, ALL)
     player.transfer()
     assert _kinds(player, 3) == [TIMEOUT]
 
@@ -273,7 +273,7 @@ def test_member_that_is_told_to_stand_asks_for_votes_without_a_poll() -> None:
 def test_mark_of_an_ordered_election_goes_only_to_peers_that_know_it() -> None:
     player = Player(1, [1])
     player.append(1, (1, 1))
-    player.node.extensions(2, frozenset({TIMEOUT_NOW}))
+    player.node.set_extensions(2, frozenset({TIMEOUT_NOW}))
     player.order(1)
     assert [request.commit_index for _, _, request in player.sent()] == [ORDERED, 0]
 

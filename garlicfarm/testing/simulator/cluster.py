@@ -187,7 +187,7 @@ class SimulatedCluster:
         node.tick(member.clock_ms(now))
         while True:
             self._carry_out(member, node, node.ready())
-            if not node.more_committed and not node.more_to_send:
+            if not node.has_more_committed and not node.has_more_catch_up:
                 break
         deadline = node.deadline_ms
         if deadline is not None:
@@ -292,9 +292,9 @@ class SimulatedCluster:
         done = [self._sync(member) for _ in range(steps)]
         for position, one in enumerate(done):
             if isinstance(one, Stored):
-                self.turn(member, member.node.chunk_stored, one.token, one.held, one.meta)
+                self.turn(member, member.node.report_chunk_stored, one.token, one.held, one.meta)
             elif position + 1 == steps or isinstance(done[position + 1], Stored):
-                self.turn(member, member.node.persisted, one.token)
+                self.turn(member, member.node.report_persisted, one.token)
 
     def _sync(self, member: SimulatedMember) -> Persist | Stored:
         done = member.disk.sync()
@@ -322,7 +322,7 @@ class SimulatedCluster:
             else:
                 member.application.apply(entry.index, entry.term, entry.value)
             member.applied, member.applied_term = entry.index, entry.term
-        node.applied(member.applied)
+        node.report_applied(member.applied)
         self._applied(member)
 
     def _restore(self, member: SimulatedMember, snapshot: SnapshotMeta) -> None:
@@ -385,7 +385,7 @@ class SimulatedCluster:
                 return None
             timeout_ms = ANSWER_TIMEOUT_MS if reads else RPC_TIMEOUT_MS
             connection = member.links[peer, reads] = self.network.connect(member.id, peer, timeout_ms)
-            node.extensions(peer, member.extensions & other.extensions)
+            node.set_extensions(peer, member.extensions & other.extensions)
         return connection
 
     def read_index(self, member: SimulatedMember, then: Callable[[Any], None]) -> str:
@@ -442,7 +442,7 @@ class SimulatedCluster:
             if connection.client > 0:
                 member = self.members[connection.client]
                 assert member.node is not None
-                self.turn(member, member.node.answered, tag, response)
+                self.turn(member, member.node.step_response, tag, response)
             else:
                 self.callers[connection.client].answered(connection, tag, response)
 

@@ -66,7 +66,7 @@ class SlowCluster(SimulatedCluster):
     def _up(self, member_id: int, peer: int) -> None:
         member = self.members[member_id]
         assert member.node is not None
-        self.turn(member, member.node.extensions, peer, member.extensions & self.members[peer].extensions)
+        self.turn(member, member.node.set_extensions, peer, member.extensions & self.members[peer].extensions)
 
     def _down(self, member_id: int, peer: int, seq: int) -> None:
         member = self.members[member_id]
