@@ -242,15 +242,6 @@ class RawNode:
         self._forwarder.settle()
         return self._state.ready(committed=committed)
 
-    def advance(self, ready: Ready) -> None:
-        """All of ``ready`` was done: for drivers that write and apply before they go on."""
-        if ready.persist:
-            self.report_persisted(ready.persist.token)
-        if ready.restore:
-            self.report_applied(ready.restore.index)
-        if ready.committed:
-            self.report_applied(ready.committed[-1].index)
-
     @property
     def has_more_committed(self) -> bool:
         """Whether the next `ready` has committed entries without any further input."""

@@ -222,7 +222,7 @@ def test_entries_appended_and_replaced_before_they_were_handed_out_are_never_wri
     assert persist.truncate_from is None
 
 
-def test_advance_does_all_that_a_synchronous_driver_needs() -> None:
+def test_single_member_leads_with_a_synchronous_driver() -> None:
     storage = MemoryStorage(configuration(members=(1,)))
     node = RawNode(RaftConfig(id=1), storage, lambda low, high: low)
     node.tick(0)
@@ -231,7 +231,9 @@ def test_advance_does_all_that_a_synchronous_driver_needs() -> None:
         ready = node.ready()
         if ready.persist is not None:
             storage.write(ready.persist)
-        node.advance(ready)
+            node.report_persisted(ready.persist.token)
+        if ready.committed:
+            node.report_applied(ready.committed[-1].index)
     assert node.role is Role.LEADER
     assert (node.status().commit, node.status().applied) == (1, 1)
 

@@ -84,7 +84,9 @@ class _Compacted:
 def test_s3_empty_log_is_as_up_to_date_as_the_snapshot_below_it(last: tuple[int, int], granted: bool) -> None:
     node = RawNode(RaftConfig(id=1), _Compacted(), lambda low, high: low)
     node.step(Request(VOTE, 2, 1, 6, last[1], last[0]), 1)
-    node.advance(node.ready())
+    persist = node.ready().persist
+    assert persist is not None
+    node.report_persisted(persist.token)
     ((_, response),) = node.ready().responses
     assert response is not None
     assert response.accepted is granted
