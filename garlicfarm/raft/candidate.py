@@ -5,12 +5,12 @@ from __future__ import annotations
 from garlicfarm.raft.state import RaftState
 from garlicfarm.wire.messages import MessageType, Response
 
-__all__ = ["ORDERED", "PRE_VOTE", "TIMEOUT_NOW", "Candidate"]
+__all__ = ["PRE_VOTE", "TIMEOUT_NOW", "TRANSFER_CAMPAIGN", "Candidate"]
 
 PRE_VOTE, TIMEOUT_NOW = "pre-vote", "timeout-now"
 """Names of the extensions that the core speaks (D5)."""
 
-ORDERED = 2**64 - 1
+TRANSFER_CAMPAIGN = 2**64 - 1
 """The commit index of a RequestVoteRequest in an election that the leader ordered: it is judged by term
 and log alone, though the leader is heard."""
 
@@ -24,34 +24,34 @@ class Candidate:
     is over, which changes nothing there.
     """
 
-    def __init__(self, state: RaftState, ordered: bool = False) -> None:
+    def __init__(self, state: RaftState, is_transfer: bool = False) -> None:
         self._state = state
-        self.polling = not ordered
+        self.is_pre_vote = not is_transfer
         self._granted: set[int] = set()
         self._denied: set[int] = set()
         self._asked: dict[int, int] = {}  # seq -> peer
-        if ordered:
-            self._stand(ordered)
+        if is_transfer:
+            self._request_votes(is_transfer)
         else:
-            self._poll()
+            self._request_pre_votes()
 
     @property
-    def won(self) -> bool:
+    def has_won(self) -> bool:
         """Whether a majority of the Configuration in force grants it."""
         return self._state.membership.is_quorum(self._granted)
 
     @property
-    def lost(self) -> bool:
+    def has_lost(self) -> bool:
         """Whether so many deny it that the others are no majority."""
         membership = self._state.membership
         return not membership.is_quorum({s.id for s in membership.in_force.servers} - self._denied)
 
-    def answered(self, seq: int, response: Response) -> None:
+    def step_response(self, seq: int, response: Response) -> None:
         """Take an answer that names no later term."""
         peer, state = self._asked.pop(seq, None), self._state
         if peer is None:
             return
-        if self.polling:
+        if self.is_pre_vote:
             # Of a plain peer any answer will do: it can be reached, and its term is no later one.
             granted = response.accepted or response.type is MessageType.REQUEST_VOTE_RESPONSE
         else:
@@ -61,24 +61,24 @@ class Candidate:
         elif not response.accepted:
             self._denied.add(peer)
 
-    def forget(self, seq: int) -> None:
+    def report_unreachable(self, seq: int) -> None:
         """There is no answer."""
         self._asked.pop(seq, None)
 
-    def persisted(self) -> None:
+    def on_persisted(self) -> None:
         """Our own vote counts once it is durable."""
-        if not self.polling and self._state.durable_vote == self._state.term:
+        if not self.is_pre_vote and self._state.durable_vote_term == self._state.term:
             self._granted.add(self._state.id)
 
-    def stand(self) -> None:
+    def campaign(self) -> None:
         """The poll is won: now the vote."""
-        self.polling = False
+        self.is_pre_vote = False
         self._granted.clear()
         self._denied.clear()
         self._asked.clear()
-        self._stand(ordered=False)
+        self._request_votes(is_transfer=False)
 
-    def _poll(self) -> None:
+    def _request_pre_votes(self) -> None:
         state = self._state
         self._granted.add(state.id)
         last = (state.log.last_term, state.log.last_index)
@@ -90,11 +90,11 @@ class Candidate:
             else:
                 self._granted.add(peer)  # there is no term that is over
                 continue
-            self._asked[state.request(peer, kind, term, last)] = peer
+            self._asked[state.send(peer, kind, term, last)] = peer
 
-    def _stand(self, ordered: bool) -> None:
+    def _request_votes(self, is_transfer: bool) -> None:
         state = self._state
-        state.vote_for_self()
+        state.begin_candidate_term()
         for peer in state.membership.others(state.id):
-            marked = ordered and TIMEOUT_NOW in state.extensions.get(peer, ())
-            self._asked[state.ask_for_vote(peer, ORDERED if marked else 0)] = peer
+            marked = is_transfer and TIMEOUT_NOW in state.extensions.get(peer, ())
+            self._asked[state.request_vote(peer, TRANSFER_CAMPAIGN if marked else 0)] = peer

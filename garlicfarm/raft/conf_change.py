@@ -46,7 +46,7 @@ class PendingConfChange:
         if (
             self._change is not None
             or membership.changing
-            or membership.in_force.log_index > self._state.applied
+            or membership.in_force.log_index > self._state.applied_index
         ):
             raise ProposalDropped("another-change-in-flight")
         known = server.id in membership
@@ -64,7 +64,7 @@ class PendingConfChange:
         self._change, self._token, self._index = change, token, 0
         if change.change is Change.ADD:
             joiner = Joiner(self._state, server.id)
-            self.joining = _Joining(server, joiner, last_index, self._state.now)
+            self.joining = _Joining(server, joiner, last_index, self._state.now_ms)
 
     def target(self) -> Configuration:
         """What the change makes of the Configuration in force."""
@@ -86,13 +86,13 @@ class PendingConfChange:
         if joining is None or match_index < joining.until:
             return False
         if match_index == last_index or (
-            state.now - joining.since_ms <= state.config.election_timeout_min_ms
+            state.now_ms - joining.since_ms <= state.config.election_timeout_min_ms
         ):
             return True
         if joining.rounds == MAX_ROUNDS:
             self.give_up("the new server does not catch up")
             return False
-        joining.until, joining.since_ms, joining.rounds = last_index, state.now, joining.rounds + 1
+        joining.until, joining.since_ms, joining.rounds = last_index, state.now_ms, joining.rounds + 1
         return False
 
     def give_up(self, why: str) -> None:

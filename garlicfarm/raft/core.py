@@ -13,7 +13,7 @@ import msgspec
 
 from garlicfarm.errors import LocalProtocolError, ProposalDropped, RemoteProtocolError
 from garlicfarm.raft.append_checks import checked_entries
-from garlicfarm.raft.candidate import ORDERED, Candidate
+from garlicfarm.raft.candidate import TRANSFER_CAMPAIGN, Candidate
 from garlicfarm.raft.follower import Follower
 from garlicfarm.raft.leader import Leader
 from garlicfarm.raft.read_index import ReadIndexForwarder, refuse
@@ -58,8 +58,8 @@ class RawNode:
         self._leader: Leader | None = None
         self._election_deadline: int | None = None  # None: the next tick draws a new one
         self._lease_until: int | None = None  # until when the leader counts as alive
-        self._again = False  # a timeout has passed in vain since a leader was there
-        self._left_in = 0  # the term whose leader told it to leave, 0: none did
+        self._is_retry = False  # a timeout has passed in vain since a leader was there
+        self._leave_term = 0  # the term whose leader told it to leave, 0: none did
 
     # ------------------------------------------------------------------ time
 
@@ -69,49 +69,49 @@ class RawNode:
         if self._leader is not None:
             return self._leader.deadline_ms
         if self._election_deadline is None:
-            return self._state.now
+            return self._state.now_ms
         if self._lease_until is not None:
             return self._lease_until
-        waits = self._state.leader or self.id in self._state.membership
+        waits = self._state.leader_id or self.id in self._state.membership
         return self._election_deadline if waits else None
 
     def tick(self, now_ms: int) -> None:
         """Tell the time: ``now_ms`` of a monotonic clock, never less than before. Call it after the
         inputs that arrived by then, so that a process that was paused hears its leader first."""
         state = self._state
-        state.now = now_ms
+        state.now_ms = now_ms
         if self._leader is not None:
             self._leader.tick()
-            self._settle()
+            self._update_role()
         elif self._election_deadline is None:
-            self._draw_timeout()
+            self._reset_election_timeout()
         else:
             if self._lease_until is not None and now_ms >= self._lease_until:
                 self._lease_until = None
             if now_ms >= self._election_deadline:
-                state.leader = 0
-                self._again = True
-                self._draw_timeout()
-                if self._may_stand:
+                state.leader_id = 0
+                self._is_retry = True
+                self._reset_election_timeout()
+                if self._can_campaign:
                     self._candidate = Candidate(state)
-                    self._settle()
+                    self._update_role()
 
     @property
-    def _may_stand(self) -> bool:
+    def _can_campaign(self) -> bool:
         """Whether it may stand for election: a member that leads by a Configuration which it has not
         applied could lose another one (D7); one that is leaving would depose a leader that has removed it;
         one whose disk hangs would raise its term again and again, and could never ask for a vote."""
         state = self._state
-        applied = state.membership.in_force.log_index <= state.applied
+        applied = state.membership.in_force.log_index <= state.applied_index
         able = applied and self.id in state.membership and not self.is_leaving
-        return able and state.term < MAX_TERM and not state.disk_hangs
+        return able and state.term < MAX_TERM and not state.is_disk_hanging
 
-    def _draw_timeout(self) -> None:
+    def _reset_election_timeout(self) -> None:
         low, high = self._config.election_timeout_min_ms, self._config.election_timeout_max_ms
         # Priority is for the first attempt: with narrow ranges two could get in each other's way for ever.
-        now, span = self._state.now, (high - low) // (1 if self._again else self._config.priority)
+        now, span = self._state.now_ms, (high - low) // (1 if self._is_retry else self._config.priority)
         self._election_deadline = now + self._state.randint(low, low + span)
-        self._lease_until = now + low if self._state.leader else None
+        self._lease_until = now + low if self._state.leader_id else None
 
     # ------------------------------------------------------------------ inputs
 
@@ -124,7 +124,7 @@ class RawNode:
         """
         if request.term > MAX_TERM:
             raise RemoteProtocolError(f"term {request.term} is beyond what can be stored", request.type.name)
-        serve = _SERVED.get(request.type)
+        serve = _HANDLERS.get(request.type)
         if serve is None:
             raise RemoteProtocolError("a request that this server does not serve", request.type.name)
         serve(self, request, token)
@@ -134,20 +134,20 @@ class RawNode:
         stranger = self._leader is not None and self._leader.enrols(seq)
         if self._state.term < response.term <= MAX_TERM and not stranger:
             self._become_follower(response.term, 0)
-        elif self._forwarder.answered(seq, response):
+        elif self._forwarder.step_response(seq, response):
             pass
         elif self._candidate is not None:
-            self._candidate.answered(seq, response)
+            self._candidate.step_response(seq, response)
         elif self._leader is not None:
             self._leader.answered(seq, response)
-        self._settle()
+        self._update_role()
 
     def report_unreachable(self, peer: int, seq: int | None) -> None:
         """The request ``seq`` got no answer (None: ``peer`` cannot be reached at all). What follows
         waits for the next heartbeat."""
-        self._forwarder.forget(peer, seq)
+        self._forwarder.report_unreachable(peer, seq)
         if self._candidate is not None and seq is not None:
-            self._candidate.forget(seq)
+            self._candidate.report_unreachable(seq)
         if self._leader is not None:
             self._leader.unreachable(peer, seq)
 
@@ -167,7 +167,7 @@ class RawNode:
         """
         if not entries:
             raise LocalProtocolError("a proposal has at least one entry")
-        self._led().propose(entries, token)
+        self._require_leader().propose(entries, token)
 
     def propose_conf_change(self, change: ConfChange, token: int) -> None:
         """Change the Configuration by one server; one that is added first catches up. The outcome comes
@@ -178,7 +178,7 @@ class RawNode:
         endpoint is another's, or fewer than a majority of those that are left were heard of late.
         Source: thesis 4.1 to 4.3, D7.
         """
-        self._led().propose_conf_change(change, token)
+        self._require_leader().propose_conf_change(change, token)
 
     def transfer_leadership(self, to: int) -> None:
         """Hand over to the member ``to``, 0: to the one best placed. Nothing is appended until that is
@@ -188,7 +188,7 @@ class RawNode:
         Raises `ProposalDropped`: not the leader, handing over already, or no such other member.
         Source: thesis 3.10.
         """
-        self._led().transfer(to)
+        self._require_leader().transfer(to)
 
     def read_index(self, token: int) -> None:
         """Ask for an index: what is read once that is applied is linearizable. It comes in `Ready.reads`
@@ -199,7 +199,7 @@ class RawNode:
         if self._leader is not None:
             self._leader.read_index(token)
         else:
-            self._forwarder.begin(token)
+            self._forwarder.add(token)
 
     def report_chunk_stored(self, token: int, held: int, snapshot: SnapshotMeta | None) -> None:
         """A piece of `Ready.chunks` is stored, or could not be: ``held`` bytes of its snapshot are there
@@ -211,24 +211,24 @@ class RawNode:
 
     def report_persisted(self, token: int) -> None:
         """All writes up to ``token`` are durable."""
-        self._state.persisted(token)
+        self._state.on_persisted(token)
         if self._leader is not None:
             self._leader.maybe_commit()
         elif self._candidate is not None:
-            self._candidate.persisted()
-        self._settle()
+            self._candidate.on_persisted()
+        self._update_role()
 
     def report_disk_hang(self, is_hanging: bool) -> None:
         """Whether what `Ready.persist` asked for has not become durable for too long. Until it does, this
         member does not stand for election, nor promise a vote, nor append anything of its own; one that
         leads hands over, and after another upper election timeout leads no more in any case."""
-        self._state.disk_hangs = is_hanging
+        self._state.is_disk_hanging = is_hanging
         if is_hanging and self._candidate is not None:
             self._become_follower(self._state.term, 0)
 
     def report_applied(self, index: int) -> None:
         """The application has taken all committed entries up to ``index``."""
-        self._state.applied = index
+        self._state.applied_index = index
 
     # ------------------------------------------------------------------ what to do
 
@@ -238,14 +238,14 @@ class RawNode:
         committed entries too; without, they stay `has_more_committed`."""
         if self._leader is not None:
             self._leader.flush(catch_up)
-            self._settle()
-        self._forwarder.settle()
+            self._update_role()
+        self._forwarder.expire()
         return self._state.ready(committed=committed)
 
     @property
     def has_more_committed(self) -> bool:
         """Whether the next `ready` has committed entries without any further input."""
-        return self._state.more_committed
+        return self._state.has_more_committed
 
     @property
     def has_more_catch_up(self) -> bool:
@@ -266,7 +266,7 @@ class RawNode:
     @property
     def leader(self) -> int:
         """The leader of the current term, 0 if none is known."""
-        return self._state.leader
+        return self._state.leader_id
 
     @property
     def role(self) -> Role:
@@ -279,7 +279,7 @@ class RawNode:
     def is_leaving(self) -> bool:
         """Whether its leader told it to leave (LeaveCluster), since the start, and none of a later term has
         sent it an append: so long it does not stand for election."""
-        return self._left_in > 0
+        return self._leave_term > 0
 
     @property
     def term(self) -> int:
@@ -289,68 +289,70 @@ class RawNode:
     def status(self) -> Status:
         """A picture of the state, for people and metrics."""
         state, log = self._state, self._state.log
-        heard = (state.vote, state.leader)
-        indexes = (state.commit, state.applied, log.stable, log.first_index, log.last_index)
+        heard = (state.vote, state.leader_id)
+        indexes = (state.commit_index, state.applied_index, log.stable, log.first_index, log.last_index)
         peers = self._leader.peers() if self._leader is not None else {}
         return Status(self.id, self.role, state.term, *heard, *indexes, self.configuration, peers)
 
     # ------------------------------------------------------------------ roles (Raft §5.2)
 
-    def _led(self) -> Leader:
+    def _require_leader(self) -> Leader:
         if self._leader is None:
             raise ProposalDropped("not-leader")
         return self._leader
 
-    def _settle(self) -> None:
+    def _update_role(self) -> None:
         """Carry on where an election or a leadership has come to its end."""
-        if self._candidate is not None and self._candidate.polling and self._candidate.won:
-            self._candidate.stand()
-        if self._candidate is not None and self._candidate.won:
+        if self._candidate is not None and self._candidate.is_pre_vote and self._candidate.has_won:
+            self._candidate.campaign()
+        if self._candidate is not None and self._candidate.has_won:
             self._candidate = None
             self._leader = Leader(self._state)
-            self._again = False
-        if self._candidate is not None and self._candidate.lost:
+            self._is_retry = False
+        if self._candidate is not None and self._candidate.has_lost:
             self._candidate = None  # the next attempt begins when it would have begun
         if self._leader is not None and self._leader.over:
             resting = self._leader.resting
             self._become_follower(self._state.term, 0)
             if resting:
-                self._draw_timeout()
+                self._reset_election_timeout()
                 assert self._election_deadline is not None
                 self._election_deadline += 2 * self._config.election_timeout_max_ms
 
     def _become_follower(self, term: int, leader: int) -> None:
         state = self._state
         if term > state.term:
-            state.raise_term(term)
+            state.advance_term(term)
         if self._leader is not None:
             self._leader.end(leader)
-            state.leader = 0
+            state.leader_id = 0
         if self._leader is not None or self._candidate is not None or leader:
             self._election_deadline = None
         self._leader = self._candidate = None
         if leader:
-            state.leader = leader
-            self._again = False
+            state.leader_id = leader
+            self._is_retry = False
 
     @property
-    def _hears_leader(self) -> bool:
+    def _has_live_leader(self) -> bool:
         """Whether a leader is alive, as far as this member can tell (thesis 4.2.3): itself, which a majority
         answers, or one that was heard within the lower election timeout."""
         if self._leader is not None:
             return True
-        return bool(self._state.leader) and (self._lease_until is not None or self._election_deadline is None)
+        return bool(self._state.leader_id) and (
+            self._lease_until is not None or self._election_deadline is None
+        )
 
     # ------------------------------------------------------------------ requests
 
     def _step_vote(self, request: Request, token: int) -> None:
         kind, state = MessageType.REQUEST_VOTE_RESPONSE, self._state
         if request.term > state.term:
-            if self._hears_leader and request.commit_index != ORDERED:
+            if self._has_live_leader and request.commit_index != TRANSFER_CAMPAIGN:
                 state.respond(token, kind, request.source, 0, False)
                 return
             self._become_follower(request.term, 0)
-        free = not state.vote and not state.leader
+        free = not state.vote and not state.leader_id
         granted = (
             0 < request.term == state.term
             and (free or state.vote == request.source)
@@ -363,8 +365,8 @@ class RawNode:
 
     def _step_pre_vote(self, request: Request, token: int) -> None:
         state = self._state
-        granted = request.term > state.term and not self._hears_leader and self._is_up_to_date(request)
-        granted = granted and not state.disk_hangs  # it could not give its vote
+        granted = request.term > state.term and not self._has_live_leader and self._is_up_to_date(request)
+        granted = granted and not state.is_disk_hanging  # it could not give its vote
         state.respond(token, MessageType.PRE_VOTE_RESPONSE, request.source, 0, granted)
 
     def _is_up_to_date(self, request: Request) -> bool:
@@ -373,18 +375,18 @@ class RawNode:
 
     def _step_timeout_now(self, request: Request, token: int) -> None:
         state = self._state
-        obey = (request.term, request.source) == (state.term, state.leader) and self._may_stand
+        obey = (request.term, request.source) == (state.term, state.leader_id) and self._can_campaign
         state.respond(token, MessageType.TIMEOUT_NOW_RESPONSE, request.source, 0, obey)
         if obey:
-            state.leader = 0
-            self._draw_timeout()
-            self._candidate = Candidate(state, ordered=True)
+            state.leader_id = 0
+            self._reset_election_timeout()
+            self._candidate = Candidate(state, is_transfer=True)
 
     def _step_append(self, request: Request, token: int) -> None:
         checked = checked_entries(request)
-        if self._follows(request, token, MessageType.APPEND_ENTRIES_RESPONSE):
-            if request.term > self._left_in:
-                self._left_in = 0
+        if self._accept_leader(request, token, MessageType.APPEND_ENTRIES_RESPONSE):
+            if request.term > self._leave_term:
+                self._leave_term = 0
             self._follower.append(request, *checked, token)
 
     def _step_snapshot(self, request: Request, token: int) -> None:
@@ -392,7 +394,7 @@ class RawNode:
         possible = 0 < piece.last_log_term <= request.term and piece.last_log_index <= MAX_INDEX
         if not possible or not piece.configuration.servers:
             raise RemoteProtocolError("a snapshot that no leader of this term has", request.type.name)
-        if self._follows(request, token, MessageType.INSTALL_SNAPSHOT_RESPONSE):
+        if self._accept_leader(request, token, MessageType.INSTALL_SNAPSHOT_RESPONSE):
             self._follower.install(request.source, piece, token)
 
     def _step_join(self, request: Request, token: int) -> None:
@@ -401,8 +403,8 @@ class RawNode:
         state, kind = self._state, MessageType.JOIN_CLUSTER_RESPONSE
         if self.id in state.membership:
             state.respond(token, kind, request.source, state.log.last_index + 1, False)
-        elif self._follows(request, token, kind):
-            state.respond(token, kind, request.source, state.commit + 1, True)
+        elif self._accept_leader(request, token, kind):
+            state.respond(token, kind, request.source, state.commit_index + 1, True)
 
     def _step_sync(self, request: Request, token: int) -> None:
         kind, config = MessageType.SYNC_LOG_RESPONSE, self._config
@@ -412,26 +414,26 @@ class RawNode:
         checked = checked_entries(packed)
         if self.id in self._state.membership:
             raise RemoteProtocolError("a member is not brought in", request.type.name)
-        if self._follows(request, token, kind):
+        if self._accept_leader(request, token, kind):
             self._follower.sync(request, *checked, token)
 
     def _step_leave(self, request: Request, token: int) -> None:
         kind = MessageType.LEAVE_CLUSTER_RESPONSE
-        if self._follows(request, token, kind):
-            self._left_in = request.term
+        if self._accept_leader(request, token, kind):
+            self._leave_term = request.term
             self._state.respond(token, kind, request.source, self._state.log.last_index + 1, True)
 
-    def _follows(self, request: Request, token: int, kind: MessageType) -> bool:
+    def _accept_leader(self, request: Request, token: int, kind: MessageType) -> bool:
         """Whether this is a request of the current leader, which is followed from now on."""
         state = self._state
         if request.term < state.term:
             appended = kind is MessageType.APPEND_ENTRIES_RESPONSE
-            known = state.leader or NO_LEADER if appended else request.source
+            known = state.leader_id or NO_LEADER if appended else request.source
             snapshot = kind is MessageType.INSTALL_SNAPSHOT_RESPONSE
             state.respond(token, kind, known, 0 if snapshot else state.log.last_index + 1, False)
             return False
         if request.term == state.term and (
-            self._leader is not None or state.leader not in (0, request.source)
+            self._leader is not None or state.leader_id not in (0, request.source)
         ):
             raise RemoteProtocolError(
                 "a second leader in one term", f"{request.type.name}, term {state.term}"
@@ -443,14 +445,14 @@ class RawNode:
         if self._leader is not None:
             self._leader.client_request(request, token)
         else:
-            self._state.refuse(token, self._state.leader or NO_LEADER, 0)
+            self._state.refuse(token, self._state.leader_id or NO_LEADER, 0)
 
     def _step_read_index(self, request: Request, token: int) -> None:
         """A follower's read, confirmed as one of the leader's own."""
         if self._leader is not None:
             self._leader.read_index(token, forwarded=True)
         else:
-            refuse(self._state, token, self._state.leader)
+            refuse(self._state, token, self._state.leader_id)
 
 
 def _only_value(request: Request) -> bytes:
@@ -459,7 +461,7 @@ def _only_value(request: Request) -> bytes:
     return request.entries[0].value
 
 
-_SERVED: dict[MessageType, Callable[[RawNode, Request, int], None]] = {
+_HANDLERS: dict[MessageType, Callable[[RawNode, Request, int], None]] = {
     MessageType.APPEND_ENTRIES_REQUEST: RawNode._step_append,
     MessageType.INSTALL_SNAPSHOT_REQUEST: RawNode._step_snapshot,
     MessageType.JOIN_CLUSTER_REQUEST: RawNode._step_join,

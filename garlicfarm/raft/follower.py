@@ -36,8 +36,8 @@ class Follower:
             state.respond(token, _APPENDED, request.source, log.last_index + 1, False)
             return
         # What lies at or below our commit index is the same on every leader's log.
-        if previous > state.commit and log.term(previous) != request.last_log_term:
-            hint = conflict_hint(log, state.commit, request)
+        if previous > state.commit_index and log.term(previous) != request.last_log_term:
+            hint = conflict_hint(log, state.commit_index, request)
             state.respond(token, _APPENDED, request.source, hint, False)
             return
         self._take(entries, configurations, min(request.commit_index, last))
@@ -57,14 +57,14 @@ class Follower:
         fits = request.last_log_index <= state.log.last_index
         if fits:
             self._take(entries, configurations, min(request.commit_index, last))
-        state.respond(token, _SYNCED, request.source, (last if fits else state.commit) + 1, fits)
+        state.respond(token, _SYNCED, request.source, (last if fits else state.commit_index) + 1, fits)
 
     def _take(
         self, entries: Sequence[Entry], configurations: Sequence[tuple[int, Configuration]], commit: int
     ) -> None:
         """Make the log hold ``entries``; it is known to agree with them before the first one."""
         state, log = self._state, self._state.log
-        new = new_entries(log, state.commit, entries)
+        new = new_entries(log, state.commit_index, entries)
         if new:
             start = new[0].index
             if start <= log.last_index:
@@ -74,12 +74,12 @@ class Follower:
             for index, configuration in configurations:
                 if index >= start:
                     state.membership.append(index, configuration)
-        if commit > state.commit:
+        if commit > state.commit_index:
             state.commit_to(commit)
 
     def install(self, source: int, piece: SnapshotSyncRequest, token: int) -> None:
         """Take a piece of a snapshot, unless the log holds all that is in it."""
-        if piece.last_log_index <= self._state.commit:
+        if piece.last_log_index <= self._state.commit_index:
             self._state.respond(token, _INSTALLED, source, 0, False)
         else:
             self._sources[token] = source
@@ -88,6 +88,6 @@ class Follower:
     def stored(self, token: int, held: int, snapshot: SnapshotMeta | None) -> None:
         """The piece is stored; the snapshot is given once it is whole."""
         state, source = self._state, self._sources.pop(token)
-        if snapshot is not None and snapshot.index > state.commit:
+        if snapshot is not None and snapshot.index > state.commit_index:
             state.install(snapshot)
         state.respond(token, _INSTALLED, source, held, True)

@@ -32,11 +32,11 @@ class Joiner:
 
     def holds(self, next_index: int) -> bool:
         """Whether a server that needs ``next_index`` next is sent no AppendEntries yet."""
-        return not self.invited or self._state.commit - next_index >= SYNC_GAP
+        return not self.invited or self._state.commit_index - next_index >= SYNC_GAP
 
     def send(self, progress: Progress) -> bool:
         """Send what comes next, if the last answer is there; whether anything was sent."""
-        if self.seq or progress.unreachable:
+        if self.seq or progress.is_backing_off:
             return False
         state, log = self._state, self._state.log
         if not self.invited:
@@ -45,11 +45,11 @@ class Joiner:
             kind, last = MessageType.JOIN_CLUSTER_REQUEST, log.last_index
         else:
             start = progress.next_index
-            self._packed = log.entries(start, state.commit + 1, state.config.batch_bytes)
+            self._packed = log.entries(start, state.commit_index + 1, state.config.batch_bytes)
             entries = [LogEntry(e.term, e.value_type, e.value) for e in self._packed]
             entry = LogEntry(state.term, ValueType.LOG_PACK, encode_log_pack(self.offset, entries))
             kind, last = MessageType.SYNC_LOG_REQUEST, start - 1
-        self.seq = state.request(self._peer, kind, state.term, (0, last), state.commit, (entry,))
+        self.seq = state.send(self._peer, kind, state.term, (0, last), state.commit_index, (entry,))
         return True
 
     def answered(self, response: Response, progress: Progress) -> None:
@@ -60,12 +60,12 @@ class Joiner:
             # A plain server begins with an entry of its own, which is not ours; one like this holds what it
             # was sent when it was invited before.
             resumes = self._state.extensions.get(self._peer)
-            progress.probe(min(response.next_index, self._state.commit + 1) if resumes else 1)
+            progress.become_probe(min(response.next_index, self._state.commit_index + 1) if resumes else 1)
         elif response.accepted and response.next_index > progress.next_index:
-            progress.accepted(min(response.next_index - 1, self._packed[-1].index))
+            progress.match_up_to(min(response.next_index - 1, self._packed[-1].index))
             taken = [entry for entry in self._packed if entry.index <= progress.match_index]
             self.offset += sum(PACKED_HEADER_BYTES + len(entry.value) for entry in taken)
         else:
             # It may hold more than there is here: of a later leader, whose answer names a later term.
-            progress.probe(min(max(response.next_index, 1), self._state.commit + 1))
-            progress.unreachable = True  # until the next heartbeat
+            progress.become_probe(min(max(response.next_index, 1), self._state.commit_index + 1))
+            progress.is_backing_off = True  # until the next heartbeat

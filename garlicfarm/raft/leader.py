@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from garlicfarm.errors import Compacted, DiskHangs, ProposalDropped
 from garlicfarm.raft.candidate import TIMEOUT_NOW
 from garlicfarm.raft.conf_change import PendingConfChange
-from garlicfarm.raft.progress import Progress, ProgressState, Transmission
+from garlicfarm.raft.progress import Progress, ProgressState, SnapshotSend
 from garlicfarm.raft.proposals import Proposals
 from garlicfarm.raft.read_index import ReadIndexQueue
 from garlicfarm.raft.state import RaftState
@@ -53,7 +53,7 @@ class Leader:
         self._conf_change = PendingConfChange(state)
         self._target: tuple[int, int, int] | None = None  # hand over to: (id, deadline, seq, 0 or AGAIN)
         self._ends_ms: int | None = None  # its disk hangs: until when it may go on
-        state.leader = state.id
+        state.leader_id = state.id
         self.follow()
         # Entries of earlier terms are committed with one of this term only: this one (D7).
         self._start = self._append_configuration(state.membership.newest)
@@ -69,34 +69,34 @@ class Leader:
             times.append(self._heard_ms() + config.election_timeout_max_ms + 1)
         if self._target is not None:
             times.append(self._target[1])
-        if self._state.disk_hangs:
-            times.append(self._state.now if self._ends_ms is None else self._ends_ms)
+        if self._state.is_disk_hanging:
+            times.append(self._state.now_ms if self._ends_ms is None else self._ends_ms)
         return min(times, default=None)
 
     def tick(self) -> None:
         """Heartbeats, and what had to happen by now."""
         state, config = self._state, self._state.config
-        if state.now - self._heard_ms() > config.election_timeout_max_ms:
+        if state.now_ms - self._heard_ms() > config.election_timeout_max_ms:
             self.over = True
             return
-        if self._target is not None and state.now >= self._target[1]:
+        if self._target is not None and state.now_ms >= self._target[1]:
             self._target = None
         if self._must_end():
             self.over = True
             return
         for peer, progress in self._progress.items():
-            if state.now - progress.last_sent_ms >= config.heartbeat_ms:
-                progress.unreachable = False
+            if state.now_ms - progress.last_sent_ms >= config.heartbeat_ms:
+                progress.is_backing_off = False
                 if self._target is not None and self._target[::2] == (peer, AGAIN):
                     self._target = (peer, self._target[1], 0)
                 gone = progress.next_index < state.log.first_index
                 if self._is_held(peer, progress):
-                    progress.last_sent_ms = state.now
+                    progress.last_sent_ms = state.now_ms
                 elif gone or not self._send_entries(peer, progress):
                     self._send_append(peer, progress, ())
         joining = self._conf_change.joining
         if joining is not None and joining.server.id in self._progress:
-            silent_ms = state.now - self._progress[joining.server.id].last_heard_ms
+            silent_ms = state.now_ms - self._progress[joining.server.id].last_heard_ms
             if silent_ms > 10 * config.election_timeout_max_ms:
                 self._conf_change.give_up("the new server does not answer")
                 self.follow()
@@ -105,18 +105,18 @@ class Leader:
         """Whether its disk has hung for as long as a leader may go on without one. Its followers could commit
         for ever what it sends them, but neither its application nor who reads from it would get on."""
         state = self._state
-        if not state.disk_hangs:
+        if not state.is_disk_hanging:
             self._ends_ms = None
         elif self._ends_ms is None:
-            self._ends_ms = state.now + state.config.election_timeout_max_ms
+            self._ends_ms = state.now_ms + state.config.election_timeout_max_ms
             if self._target is None and state.membership.others(state.id):
                 self.transfer(0)
-        return self._ends_ms is not None and state.now >= self._ends_ms
+        return self._ends_ms is not None and state.now_ms >= self._ends_ms
 
     def _heard_ms(self) -> int:
         """Since when a majority has not been silent."""
         state, servers = self._state, self._state.membership.in_force.servers
-        heard = [state.now if s.id == state.id else self._progress[s.id].last_heard_ms for s in servers]
+        heard = [state.now_ms if s.id == state.id else self._progress[s.id].last_heard_ms for s in servers]
         return sorted(heard)[len(heard) - state.membership.quorum]
 
     # ------------------------------------------------------------------ what is asked of it
@@ -126,14 +126,14 @@ class Leader:
         state, kind = self._state, MessageType.APPEND_ENTRIES_RESPONSE
         if not request.entries:
             state.respond(token, kind, state.id, state.log.last_index + 1, True)
-        elif self._leaving or state.disk_hangs:
+        elif self._leaving or state.is_disk_hanging:
             state.refuse(token, state.id, Refusal.TRANSFER)
         elif not self._append([entry.value for entry in request.entries], token, from_client=True):
             state.refuse(token, state.id, Refusal.UNCOMMITTED)
 
     def propose(self, values: Sequence[bytes], token: int) -> None:
         """Append entries of our own. Raises `ProposalDropped`."""
-        if self._state.disk_hangs:
+        if self._state.is_disk_hanging:
             raise DiskHangs
         if self._leaving:
             raise ProposalDropped("leadership-in-transfer")
@@ -142,11 +142,11 @@ class Leader:
 
     def propose_conf_change(self, change: ConfChange, token: int) -> None:
         """Begin to change the Configuration. Raises `ProposalDropped`."""
-        if self._state.disk_hangs:
+        if self._state.is_disk_hanging:
             raise DiskHangs
         if self._target is not None:
             raise ProposalDropped("leadership-in-transfer")
-        if self._state.commit < self._start:
+        if self._state.commit_index < self._start:
             raise ProposalDropped("nothing-committed-yet")
         self._conf_change.begin(change, token, self._state.log.last_index, self._heard_of_late())
         if self._conf_change.joining is None:
@@ -166,12 +166,12 @@ class Leader:
             candidates,
             key=lambda p: (p in heard, TIMEOUT_NOW in extensions.get(p, ()), candidates[p].match_index, -p),
         )
-        self._target = (best, state.now + state.config.election_timeout_max_ms, 0)
+        self._target = (best, state.now_ms + state.config.election_timeout_max_ms, 0)
 
     def read_index(self, token: int, *, forwarded: bool = False) -> None:
         """See `RawNode.read_index`. ``forwarded``: a follower asks, and ``token`` is its request's."""
         # What was committed before is committed with the first entry of this term at the latest.
-        self._reads.begin(token, max(self._state.commit, self._start), forwarded=forwarded)
+        self._reads.add(token, max(self._state.commit_index, self._start), forwarded=forwarded)
 
     @property
     def _leaving(self) -> bool:
@@ -182,8 +182,8 @@ class Leader:
 
     def _heard_of_late(self) -> set[int]:
         state = self._state
-        since = state.now - state.config.election_timeout_max_ms
-        heard = {p for p, progress in self._progress.items() if progress.heard_since(since)}
+        since = state.now_ms - state.config.election_timeout_max_ms
+        heard = {p for p, progress in self._progress.items() if progress.is_active_since(since)}
         return {state.id} | heard
 
     def _append(self, values: Sequence[bytes], token: int, from_client: bool) -> bool:
@@ -221,11 +221,11 @@ class Leader:
         wanted = {server.id for server in self.servers} - {state.id}
         for peer in self._progress.keys() - wanted:
             progress = self._progress[peer]
-            if progress.notified < state.commit and not progress.unreachable:
+            if progress.sent_commit_index < state.commit_index and not progress.is_backing_off:
                 self._send_append(peer, progress, ())  # it hears that it is removed
             del self._progress[peer]
         for peer in sorted(wanted - self._progress.keys()):
-            self._progress[peer] = Progress(state.log.last_index + 1, state.now)
+            self._progress[peer] = Progress(state.log.last_index + 1, state.now_ms)
 
     def peers(self) -> dict[int, PeerStatus]:
         """A picture of every follower."""
@@ -254,10 +254,10 @@ class Leader:
             if self._is_behind(progress) and not self._waits(peer, progress):
                 self.more = True
             probing = progress.state is ProgressState.PROBE
-            told = probing or progress.notified >= state.commit
-            told = told and not self._reads.wait_for(progress.last_seq)
+            told = probing or progress.sent_commit_index >= state.commit_index
+            told = told and not self._reads.is_waiting_for(progress.last_seq)
             told = told or self._is_held(peer, progress)
-            if not told and not progress.sent and not progress.unreachable:
+            if not told and not progress.sent and not progress.is_backing_off:
                 self._send_append(peer, progress, ())
         if self._target is not None:
             self._hand_over(*self._target)
@@ -269,7 +269,7 @@ class Leader:
         elif not seq and progress.match_index == state.log.last_index:
             if TIMEOUT_NOW in state.extensions.get(to, ()):
                 last = (state.log.last_term, state.log.last_index)
-                seq = state.request(to, MessageType.TIMEOUT_NOW_REQUEST, state.term, last, state.commit)
+                seq = state.send(to, MessageType.TIMEOUT_NOW_REQUEST, state.term, last, state.commit_index)
                 self._target = (to, deadline, seq)
             else:
                 self.over = self.resting = True
@@ -283,10 +283,10 @@ class Leader:
         config, joiner = self._state.config, self._conf_change.joiner(peer)
         gone = progress.next_index < self._state.log.first_index
         if joiner is not None and (not joiner.invited or (not gone and self._is_held(peer, progress))):
-            return progress.unreachable or bool(joiner.seq)
+            return progress.is_backing_off or bool(joiner.seq)
         if gone:
-            return progress.unreachable or (progress.snapshot is not None and bool(progress.snapshot.seq))
-        return progress.paused(config.max_inflight_messages, config.max_inflight_bytes)
+            return progress.is_backing_off or (progress.snapshot is not None and bool(progress.snapshot.seq))
+        return progress.is_window_full(config.max_inflight_messages, config.max_inflight_bytes)
 
     def _is_held(self, peer: int, progress: Progress) -> bool:
         """Whether ``peer`` is sent no AppendEntries yet: it is only being brought in."""
@@ -304,7 +304,7 @@ class Leader:
         progress.snapshot = None
         if joiner is not None and joiner.holds(progress.next_index):
             return joiner.send(progress)
-        if progress.next_index > log.last_index or progress.paused(
+        if progress.next_index > log.last_index or progress.is_window_full(
             config.max_inflight_messages, config.max_inflight_bytes
         ):
             return False
@@ -316,44 +316,44 @@ class Leader:
         state = self._state
         # A peer that needs entries which are gone is asked, at heartbeats, whether it has them after all.
         previous = max(progress.next_index, state.log.first_index) - 1
-        seq = state.request(
+        seq = state.send(
             peer,
             MessageType.APPEND_ENTRIES_REQUEST,
             state.term,
             (state.log.term(previous), previous),
-            state.commit,
+            state.commit_index,
             [LogEntry(e.term, e.value_type, e.value) for e in entries],
         )
         last = previous + len(entries)
-        progress.record(seq, previous, last, sum(len(e.value) for e in entries))
+        progress.record_sent(seq, previous, last, sum(len(e.value) for e in entries))
         if progress.state is ProgressState.REPLICATE:
             progress.next_index = last + 1
-        progress.notified = min(state.commit, last)
-        progress.last_sent_ms = state.now
+        progress.sent_commit_index = min(state.commit_index, last)
+        progress.last_sent_ms = state.now_ms
 
     def _send_snapshot(self, peer: int, progress: Progress) -> bool:
         """Send the next piece of a snapshot; one at a time, since its answer says where to go on."""
         state, storage = self._state, self._state.log.storage
         way = progress.snapshot
-        if progress.unreachable or (way is not None and way.seq):
+        if progress.is_backing_off or (way is not None and way.seq):
             return False
         if way is None:
-            way = progress.snapshot = Transmission(storage.snapshot())
+            way = progress.snapshot = SnapshotSend(storage.snapshot())
         size = state.config.batch_bytes
         try:
             data, way.last = storage.snapshot_chunk(way.meta.index, way.offset, size)
         except Compacted:
-            way = progress.snapshot = Transmission(storage.snapshot())
+            way = progress.snapshot = SnapshotSend(storage.snapshot())
             data, way.last = storage.snapshot_chunk(way.meta.index, 0, size)
         meta, way.size = way.meta, len(data)
         piece = SnapshotSyncRequest(meta.index, meta.term, meta.configuration, way.offset, data, way.last)
         value = encode_snapshot_sync_request(piece)
-        way.seq = state.request(
+        way.seq = state.send(
             peer,
             MessageType.INSTALL_SNAPSHOT_REQUEST,
             state.term,
             (meta.term, meta.index),
-            state.commit,
+            state.commit_index,
             (LogEntry(state.term, ValueType.SNAPSHOT_SYNC_REQUEST, value),),
         )
         return True
@@ -375,15 +375,15 @@ class Leader:
             return
         for peer, progress in self._progress.items():
             if progress.snapshot is not None and progress.snapshot.seq == seq:
-                progress.hear(self._state.now)
+                progress.record_answer(self._state.now_ms)
                 self._piece_answered(peer, progress, progress.snapshot, response)
                 return
-            sent = progress.take(seq)
+            sent = progress.pop_sent(seq)
             if sent is not None:
-                progress.hear(self._state.now)
-                progress.unreachable = False
+                progress.record_answer(self._state.now_ms)
+                progress.is_backing_off = False
                 if response.term == self._state.term:
-                    self._reads.heard(peer, seq)
+                    self._reads.on_response(peer, seq)
                 self._append_answered(peer, progress, sent, response)
                 return
 
@@ -399,21 +399,21 @@ class Leader:
             joiner.seq = 0
         elif way is not None and seq in (None, way.seq):
             way.seq = 0
-        elif seq is not None and progress.take(seq) is None:
+        elif seq is not None and progress.pop_sent(seq) is None:
             return
-        progress.lost()
+        progress.back_off()
 
     def connected(self, peer: int) -> None:
         """``peer`` can be reached again: what it lacks need not wait for the next heartbeat."""
         if peer in self._progress:
-            self._progress[peer].unreachable = False
+            self._progress[peer].is_backing_off = False
 
     def _enrolled(self, response: Response) -> None:
         joining = self._conf_change.joining
         assert joining is not None
         peer, joiner = joining.server.id, joining.joiner
         progress = self._progress[peer]
-        progress.hear(self._state.now)
+        progress.record_answer(self._state.now_ms)
         joiner.answered(response, progress)
         if joiner.refused:
             self._conf_change.give_up("the new server refuses to join")
@@ -427,34 +427,34 @@ class Leader:
         previous, last = sent
         if not response.accepted or response.term != self._state.term:
             # The logs do not meet at `previous`; the hint may jump back any distance.
-            progress.probe(min(previous, max(response.next_index, 1)))
-            progress.unreachable = previous <= progress.match_index  # it forgot what it acknowledged
+            progress.become_probe(min(previous, max(response.next_index, 1)))
+            progress.is_backing_off = previous <= progress.match_index  # it forgot what it acknowledged
         elif last > progress.match_index or progress.state is ProgressState.PROBE:
             held = min(last, response.next_index - 1)  # it may take fewer than it was sent: JRaft counts so
             if held == last:
-                progress.accepted(last)
+                progress.match_up_to(last)
             elif held > progress.match_index:
-                progress.accepted(held)
-                progress.probe(held + 1)
+                progress.match_up_to(held)
+                progress.become_probe(held + 1)
             else:
-                progress.lost()
+                progress.back_off()
             self._advanced(peer, progress)
 
-    def _piece_answered(self, peer: int, progress: Progress, way: Transmission, response: Response) -> None:
+    def _piece_answered(self, peer: int, progress: Progress, way: SnapshotSend, response: Response) -> None:
         held, expected = response.next_index, way.offset + way.size
         way.seq = 0
         if not response.accepted:
             # It cannot now, or holds all that is in this one: at the next heartbeat the newest is begun.
-            progress.snapshot, progress.unreachable = None, True
+            progress.snapshot, progress.is_backing_off = None, True
         elif way.last and held == expected:
             progress.snapshot = None
-            progress.accepted(way.meta.index)
+            progress.match_up_to(way.meta.index)
             if joiner := self._conf_change.joiner(peer):
                 joiner.offset = 0
             self._advanced(peer, progress)
         else:
             # Pieces from before may be held; none, where what came was no sound snapshot.
-            progress.unreachable = held < expected
+            progress.is_backing_off = held < expected
             way.offset = held
 
     def _advanced(self, peer: int, progress: Progress) -> None:
@@ -475,10 +475,10 @@ class Leader:
             state.log.stable if s.id == state.id else self._progress[s.id].match_index for s in servers
         )
         index = matches[len(matches) - state.membership.quorum]
-        if index <= state.commit or state.log.term(index) != state.term:
+        if index <= state.commit_index or state.log.term(index) != state.term:
             return
         changed = state.commit_to(index)
-        for proposal in self._proposals.committed(index):
+        for proposal in self._proposals.take_committed(index):
             last = proposal.last_index
             if proposal.from_client:  # durable at a majority: this waits for none of our own writes
                 kind = MessageType.APPEND_ENTRIES_RESPONSE
@@ -500,17 +500,17 @@ class Leader:
         """The others hear of the last commit, whatever else is on its way to them."""
         self.flush(spare=True)
         for peer, progress in self._progress.items():
-            if progress.notified < self._state.commit:
+            if progress.sent_commit_index < self._state.commit_index:
                 self._send_append(peer, progress, ())
 
     def end(self, leader: int) -> None:
         """Leadership is lost, to ``leader`` if that is known already: what is not committed may yet be, or
         not."""
         state = self._state
-        for proposal in self._proposals.drop():
+        for proposal in self._proposals.take_all():
             if proposal.from_client:
                 state.responses.append((proposal.token, None))
             else:
                 state.outcomes.append((proposal.token, None))
         self._conf_change.end()
-        self._reads.end(leader)
+        self._reads.fail_all(leader)

@@ -109,11 +109,11 @@ class RaftLog:
         return fits
 
     @property
-    def dirty(self) -> bool:
+    def has_unwritten(self) -> bool:
         """Whether something was appended or deleted that no write covers yet."""
         return self._truncate_from is not None or self._issued < self.last_index
 
-    def take(self, token: int) -> tuple[int | None, tuple[Entry, ...]]:
+    def take_unwritten(self, token: int) -> tuple[int | None, tuple[Entry, ...]]:
         """What the write ``token`` is to delete and append: (truncate_from, entries)."""
         truncate_from, self._truncate_from = self._truncate_from, None
         count = self.last_index - self._issued
@@ -122,7 +122,7 @@ class RaftLog:
         self._writes.append([token, self.last_index])
         return truncate_from, entries
 
-    def persisted(self, token: int) -> None:
+    def on_persisted(self, token: int) -> None:
         """Everything up to ``token`` is durable and can be read from the storage."""
         while self._writes and self._writes[0][0] <= token:
             self.stable = max(self.stable, self._writes.popleft()[1])

@@ -38,14 +38,14 @@ class Proposals:
         self._queue.append(Proposal(last_index, size, token, from_client))
         return True
 
-    def committed(self, index: int) -> Iterator[Proposal]:
+    def take_committed(self, index: int) -> Iterator[Proposal]:
         """Take out those that are committed when all up to ``index`` is."""
         while self._queue and self._queue[0].last_index <= index:
             proposal = self._queue.popleft()
             self._size -= proposal.size
             yield proposal
 
-    def drop(self) -> tuple[Proposal, ...]:
+    def take_all(self) -> tuple[Proposal, ...]:
         """Take out all: their outcome is unknown."""
         dropped = tuple(self._queue)
         self._queue.clear()

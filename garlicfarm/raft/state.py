@@ -34,15 +34,15 @@ class RaftState:
         self.randint = randint
         self.log = RaftLog(storage)
         hard_state, configuration = storage.initial_state()
-        self.term, self.vote, self.commit = hard_state.term, hard_state.vote, hard_state.commit
-        self.applied = self._handed_out = storage.snapshot().index
-        self.membership = Membership(configuration, self.log, self.commit)
-        self.leader = 0
-        self.now = 0
+        self.term, self.vote, self.commit_index = hard_state.term, hard_state.vote, hard_state.commit
+        self.applied_index = self._handed_out = storage.snapshot().index
+        self.membership = Membership(configuration, self.log, self.commit_index)
+        self.leader_id = 0
+        self.now_ms = 0
         self.extensions: dict[int, frozenset[str]] = {}  # in force towards each peer (D5)
         self.seq = 0
-        self.disk_hangs = False  # nothing becomes durable for now
-        self.durable_vote = 0  # the newest term in which our vote for ourselves is durable
+        self.is_disk_hanging = False  # nothing becomes durable for now
+        self.durable_vote_term = 0  # the newest term in which our vote for ourselves is durable
         self._issued = 0  # token of the last Persist handed out
         self._persisted = 0
         self._hard_state_dirty = False
@@ -58,9 +58,9 @@ class RaftState:
 
     # ------------------------------------------------------------------ what must be durable
 
-    def raise_term(self, term: int, vote: int = 0) -> None:
+    def advance_term(self, term: int, vote: int = 0) -> None:
         """A later term begins: nobody is known to lead it."""
-        self.term, self.vote, self.leader = term, vote, 0
+        self.term, self.vote, self.leader_id = term, vote, 0
         self._hard_state_dirty = True
 
     def vote_for(self, candidate: int) -> None:
@@ -72,7 +72,7 @@ class RaftState:
     def commit_to(self, index: int) -> bool:
         """All entries up to ``index`` are committed; whether another Configuration is in force now. That it
         is becomes durable: who is removed by it, and gone, gives no vote by the one before (D7)."""
-        self.commit = index
+        self.commit_index = index
         changed = self.membership.commit(index)
         self._hard_state_dirty |= changed
         return changed
@@ -82,22 +82,22 @@ class RaftState:
         if not self.log.restore(snapshot.index, snapshot.term):
             self.membership.truncate(0)
         self.membership.restore(snapshot.configuration, snapshot.index)
-        self.commit = self._handed_out = snapshot.index
+        self.commit_index = self._handed_out = snapshot.index
         self._installing = snapshot
         self._hard_state_dirty = True
 
     def barrier(self) -> int:
         """The write that has to be durable before anything said now may leave."""
-        return self._issued + (1 if self._hard_state_dirty or self.log.dirty else 0)
+        return self._issued + (1 if self._hard_state_dirty or self.log.has_unwritten else 0)
 
-    def persisted(self, token: int) -> None:
+    def on_persisted(self, token: int) -> None:
         """All writes up to ``token`` are durable."""
         self._persisted = token
-        self.log.persisted(token)
+        self.log.on_persisted(token)
         while self._held and self._held[0][0] <= token:
             held = self._held.popleft()[1]
             if isinstance(held, int):
-                self.durable_vote = held
+                self.durable_vote_term = held
             elif len(held) == 2:
                 self.responses.append(held)
             elif held[2].term == self.term:
@@ -120,12 +120,12 @@ class RaftState:
         """Refuse a ClientRequest, or send it on to ``leader``. While the disk hangs that waits for nothing,
         since it promises nothing; it then names no term: the current one may not be durable."""
         kind = MessageType.APPEND_ENTRIES_RESPONSE
-        if self.disk_hangs:
+        if self.is_disk_hanging:
             self.responses.append((token, Response(kind, self.id, leader, 0, reason, False)))
         else:
             self.respond(token, kind, leader, reason, False)
 
-    def request(
+    def send(
         self,
         peer: int,
         kind: MessageType,
@@ -140,7 +140,7 @@ class RaftState:
         self.requests.append((peer, self.seq, message))
         return self.seq
 
-    def ask_for_vote(self, peer: int, commit: int) -> int:
+    def request_vote(self, peer: int, commit: int) -> int:
         """Ask for a vote of this term, once ours is durable."""
         self.seq += 1
         kind, last = MessageType.REQUEST_VOTE_REQUEST, (self.log.last_term, self.log.last_index)
@@ -148,25 +148,25 @@ class RaftState:
         self._held.append((self.barrier(), (peer, self.seq, message)))
         return self.seq
 
-    def vote_for_self(self) -> None:
-        """Stand in the next term; `durable_vote` is that term once it is durable."""
-        self.raise_term(self.term + 1, self.id)
+    def begin_candidate_term(self) -> None:
+        """Stand in the next term; `durable_vote_term` is that term once it is durable."""
+        self.advance_term(self.term + 1, self.id)
         self._held.append((self.barrier(), self.term))
 
     # ------------------------------------------------------------------ what is wanted done
 
     @property
-    def more_committed(self) -> bool:
+    def has_more_committed(self) -> bool:
         """Whether committed entries can be handed out."""
-        return self._restore is None and self._handed_out < min(self.commit, self.log.stable)
+        return self._restore is None and self._handed_out < min(self.commit_index, self.log.stable)
 
     def ready(self, *, committed: bool) -> Ready:
         """All that is wanted, each thing once."""
         persist = None
-        if self._hard_state_dirty or self.log.dirty:
+        if self._hard_state_dirty or self.log.has_unwritten:
             self._issued += 1
-            truncate_from, entries = self.log.take(self._issued)
-            hard_state = HardState(self.term, self.vote, self.commit)
+            truncate_from, entries = self.log.take_unwritten(self._issued)
+            hard_state = HardState(self.term, self.vote, self.commit_index)
             persist = Persist(self._issued, hard_state, truncate_from, entries, self._installing)
             if self._installing is not None:
                 self._restore, self._installing = (self._issued, self._installing), None
@@ -175,8 +175,8 @@ class RaftState:
         if self._restore is not None and self._restore[0] <= self._persisted:
             restore, self._restore = self._restore[1], None
         page: tuple[Entry, ...] = ()
-        if committed and self.more_committed:
-            up_to = min(self.commit, self.log.stable)
+        if committed and self.has_more_committed:
+            up_to = min(self.commit_index, self.log.stable)
             page = tuple(self.log.entries(self._handed_out + 1, up_to + 1, COMMITTED_PAGE_BYTES))
             self._handed_out = page[-1].index
         ready = Ready(

@@ -159,7 +159,7 @@ MUTANTS = (
         "durability",
         "writes no commit index",
         "state",
-        [("HardState(self.term, self.vote, self.commit)", "HardState(self.term, self.vote, 0)")],
+        [("HardState(self.term, self.vote, self.commit_index)", "HardState(self.term, self.vote, 0)")],
         "directed_schedules::growth_by_two_servers_leaves_no_two_majorities_that_do_not_meet",
     ),
     Mutant(
@@ -206,7 +206,7 @@ MUTANTS = (
         "vote",
         "stays a candidate though it cannot win any more",
         "core",
-        [("if self._candidate is not None and self._candidate.lost:", "if False:")],
+        [("if self._candidate is not None and self._candidate.has_lost:", "if False:")],
         "paper_elections::5_2_candidate_that_cannot_win_any_more_is_a_follower_and_keeps_its_timeout",
     ),
     Mutant(
@@ -232,7 +232,7 @@ MUTANTS = (
         "log match",
         "accepts entries without a look at the one before",
         "follower",
-        [("previous > state.commit and log.term(previous) != request.last_log_term", "False")],
+        [("previous > state.commit_index and log.term(previous) != request.last_log_term", "False")],
         "paper_replication::5_3_follower_refuses_entries_whose_predecessor_it_does_not_have",
     ),
     Mutant(
@@ -313,8 +313,8 @@ MUTANTS = (
         "leader",
         [
             (
-                "            else:\n                progress.lost()",
-                "            else:\n                progress.probe(last)",
+                "            else:\n                progress.back_off()",
+                "            else:\n                progress.become_probe(last)",
             )
         ],
         "flow_control::accepted_append_that_counts_for_nothing_is_repeated_with_the_next_heartbeat",
@@ -323,7 +323,7 @@ MUTANTS = (
         "log match",
         "asks again at once where what was acknowledged is refused",
         "leader",
-        [("progress.unreachable = previous <= progress.match_index", "pass")],
+        [("progress.is_backing_off = previous <= progress.match_index", "pass")],
         "flow_control::refusal_of_what_was_acknowledged_is_asked_again_with_the_next_heartbeat",
     ),
     Mutant(
@@ -344,7 +344,12 @@ MUTANTS = (
         "commit",
         "takes a commit for told that could not be followed",
         "leader",
-        [("progress.notified = min(state.commit, last)", "progress.notified = state.commit")],
+        [
+            (
+                "progress.sent_commit_index = min(state.commit_index, last)",
+                "progress.sent_commit_index = state.commit_index",
+            )
+        ],
         "flow_control::commit_that_a_follower_could_not_follow_yet_is_told_again_when_it_can",
     ),
     Mutant(
@@ -383,14 +388,14 @@ MUTANTS = (
         "membership",
         "takes a change before a commit of its term (the defect of 2015)",
         "leader",
-        [("if self._state.commit < self._start:", "if False:")],
+        [("if self._state.commit_index < self._start:", "if False:")],
         "directed_schedules::growth_in_one_step_by_a_leader_that_had_not_heard_of_the_first_is_refused",
     ),
     Mutant(
         "membership",
         "takes a change before the one before is applied",
         "conf_change",
-        [("            or membership.in_force.log_index > self._state.applied\n", "")],
+        [("            or membership.in_force.log_index > self._state.applied_index\n", "")],
         "membership_changes::change_before_the_one_before_is_applied_is_refused",
     ),
     Mutant(
@@ -418,14 +423,14 @@ MUTANTS = (
         "membership",
         "never stands again though its removal came to nothing",
         "core",
-        [("if request.term > self._left_in:", "if False:")],
+        [("if request.term > self._leave_term:", "if False:")],
         "leaving::removal_that_never_was_committed_is_forgotten_with_its_leader",
     ),
     Mutant(
         "membership",
         "takes an append of the leader that told it to leave for leave to stay",
         "core",
-        [("if request.term > self._left_in:", "if True:")],
+        [("if request.term > self._leave_term:", "if True:")],
         "leaving::neither_an_append_of_the_same_leader_nor_a_later_term_alone_has_it_stand_again",
     ),
     Mutant(
@@ -441,8 +446,8 @@ MUTANTS = (
         "leader",
         [
             (
-                "in self._progress.items():\n            if progress.notified <",
-                "in ():\n            if progress.notified <",
+                "in self._progress.items():\n            if progress.sent_commit_index <",
+                "in ():\n            if progress.sent_commit_index <",
             )
         ],
         "membership_changes::all_others_hear_of_the_commit_that_removes_their_leader",
@@ -481,7 +486,7 @@ MUTANTS = (
         "core",
         [
             (
-                "state.respond(token, kind, request.source, state.commit + 1, True)",
+                "state.respond(token, kind, request.source, state.commit_index + 1, True)",
                 "state.respond(token, kind, request.source, state.log.last_index + 1, True)",
             )
         ],
@@ -526,7 +531,7 @@ MUTANTS = (
         "snapshot",
         "installs a snapshot of what it has committed already",
         "follower",
-        [("if snapshot is not None and snapshot.index > state.commit:", "if snapshot is not None:")],
+        [("if snapshot is not None and snapshot.index > state.commit_index:", "if snapshot is not None:")],
         "snapshots::snapshot_that_was_overtaken_by_entries_is_not_installed",
     ),
     Mutant(
@@ -547,42 +552,42 @@ MUTANTS = (
         "transfer",
         "never gives a transfer up",
         "leader",
-        [("if self._target is not None and state.now >= self._target[1]:", "if False:")],
+        [("if self._target is not None and state.now_ms >= self._target[1]:", "if False:")],
         "transfer::transfer_to_a_dead_member_times_out_and_the_leader_goes_on",
     ),
     Mutant(
         "transfer",
         "stands on the order of one that does not lead",
         "core",
-        [("(request.term, request.source) == (state.term, state.leader) and self", "self")],
+        [("(request.term, request.source) == (state.term, state.leader_id) and self", "self")],
         "transfer::order_of_one_that_does_not_lead_is_refused_and_changes_nothing",
     ),
     Mutant(
         "transfer",
         "does not mark an ordered election",
         "candidate",
-        [("ORDERED if marked else 0", "0")],
+        [("TRANSFER_CAMPAIGN if marked else 0", "0")],
         "transfer::leadership_changes_hands_within_a_round_though_all_hear_the_leader",
     ),
     Mutant(
         "pre-vote",
         "stands without a poll",
         "candidate",
-        [("        if ordered:\n", "        if True:\n")],
+        [("        if is_transfer:\n", "        if True:\n")],
         "pre_vote::isolated_member_never_raises_its_term",
     ),
     Mutant(
         "pre-vote",
         "grants a poll to a log behind its own",
         "core",
-        [("not self._hears_leader and self._is_up_to_date(request)", "not self._hears_leader")],
+        [("not self._has_live_leader and self._is_up_to_date(request)", "not self._has_live_leader")],
         "pre_vote::pre_vote_is_granted_by_term_and_log_and_changes_nothing",
     ),
     Mutant(
         "pre-vote",
         "grants a poll while it hears a leader",
         "core",
-        [("not self._hears_leader and self._is_up_to_date(request)", "self._is_up_to_date(request)")],
+        [("not self._has_live_leader and self._is_up_to_date(request)", "self._is_up_to_date(request)")],
         "pre_vote::member_that_returns_from_a_partition_does_not_depose_the_leader",
     ),
     Mutant(
@@ -608,7 +613,7 @@ MUTANTS = (
         "check-quorum",
         "leads though nobody answers",
         "leader",
-        [("if state.now - self._heard_ms() > config.election_timeout_max_ms:", "if False:")],
+        [("if state.now_ms - self._heard_ms() > config.election_timeout_max_ms:", "if False:")],
         "check_quorum::leader_that_nobody_answers_steps_down_after_the_upper_election_timeout",
     ),
     Mutant(
@@ -622,21 +627,26 @@ MUTANTS = (
         "check-quorum",
         "takes a new leader's patience for a sign of life",
         "progress",
-        [("self.answers and self.last_heard_ms", "self.last_heard_ms")],
+        [("self.has_answered and self.last_heard_ms", "self.last_heard_ms")],
         "membership_changes::member_that_never_answered_this_leader_is_not_heard",
     ),
     Mutant(
         "lease",
         "votes while it hears a leader",
         "core",
-        [("if self._hears_leader and request.commit_index != ORDERED:", "if False:")],
+        [("if self._has_live_leader and request.commit_index != TRANSFER_CAMPAIGN:", "if False:")],
         "vote_lease::vote_is_refused_while_the_leader_is_heard_and_the_term_stays",
     ),
     Mutant(
         "lease",
         "refuses what the leader ordered",
         "core",
-        [("if self._hears_leader and request.commit_index != ORDERED:", "if self._hears_leader:")],
+        [
+            (
+                "if self._has_live_leader and request.commit_index != TRANSFER_CAMPAIGN:",
+                "if self._has_live_leader:",
+            )
+        ],
         "vote_lease::ordered_vote_is_judged_by_term_and_log_alone",
     ),
     Mutant(
@@ -652,7 +662,7 @@ MUTANTS = (
         "read_index",
         [
             (
-                "is_quorum(read.heard)",
+                "is_quorum(read.confirmed_by)",
                 "is_quorum({s.id for s in self._state.membership.in_force.servers})",
             )
         ],
@@ -669,7 +679,7 @@ MUTANTS = (
         "read-index",
         "reads at a commit index that may be behind, as a new leader",
         "leader",
-        [("max(self._state.commit, self._start)", "self._state.commit")],
+        [("max(self._state.commit_index, self._start)", "self._state.commit_index")],
         "reads::read_of_a_new_leader_waits_for_its_first_commit",
     ),
     Mutant(
@@ -683,14 +693,14 @@ MUTANTS = (
         "hanging disk",
         "stands while its disk hangs",
         "core",
-        [(" and not state.disk_hangs\n\n", "\n\n")],
+        [(" and not state.is_disk_hanging\n\n", "\n\n")],
         "disk_hangs::member_whose_disk_hangs_neither_polls_nor_stands_and_its_term_stays",
     ),
     Mutant(
         "hanging disk",
         "promises a vote that it cannot give",
         "core",
-        [("granted and not state.disk_hangs", "granted")],
+        [("granted and not state.is_disk_hanging", "granted")],
         "disk_hangs::member_whose_disk_hangs_promises_no_vote",
     ),
     Mutant(
@@ -704,7 +714,7 @@ MUTANTS = (
         "hanging disk",
         "leads on without its disk",
         "leader",
-        [("return self._ends_ms is not None and state.now >= self._ends_ms", "return False")],
+        [("return self._ends_ms is not None and state.now_ms >= self._ends_ms", "return False")],
         "disk_hangs::leader_whose_disk_hangs_leads_no_longer_than_another_election_timeout",
     ),
     Mutant(
@@ -732,7 +742,7 @@ MUTANTS = (
         "read-index",
         "answers a follower before an entry of its term is committed",
         "read_index",
-        [("while self._waiting and self._waiting[0].index <= state.commit:", "while self._waiting:")],
+        [("while self._waiting and self._waiting[0].index <= state.commit_index:", "while self._waiting:")],
         "reads::new_leader_answers_only_once_an_entry_of_its_term_is_committed",
     ),
     Mutant(
@@ -741,8 +751,8 @@ MUTANTS = (
         "core",
         [
             (
-                "self._forwarder.begin(token)",
-                "self._state.reads.append((token, self._state.commit))",
+                "self._forwarder.add(token)",
+                "self._state.reads.append((token, self._state.commit_index))",
             )
         ],
         "reads::follower_asks_its_leader_for_the_index",
@@ -751,7 +761,7 @@ MUTANTS = (
         "read-index",
         "takes an index of an earlier term",
         "read_index",
-        [("self._led == (state.term, state.leader)", "self._led")],
+        [("self._asked_of == (state.term, state.leader_id)", "self._asked_of")],
         "reads::index_of_an_earlier_term_does_not_count",
     ),
     Mutant(

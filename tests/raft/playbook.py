@@ -22,7 +22,7 @@ from garlicfarm.raft import (
     Role,
     SnapshotMeta,
 )
-from garlicfarm.raft.candidate import ORDERED, PRE_VOTE, TIMEOUT_NOW
+from garlicfarm.raft.candidate import PRE_VOTE, TIMEOUT_NOW, TRANSFER_CAMPAIGN
 from garlicfarm.raft.read_index import READ_INDEX
 from garlicfarm.testing.memory_storage import Stored, UnsyncedStorage
 from garlicfarm.testing.simulator.invariants import Observer
@@ -242,7 +242,7 @@ class Player:
     ) -> Response | None:
         """A RequestVoteRequest; ``last`` is (index, term). ``ordered``: to be judged by term and log
         alone, whatever leader is heard."""
-        commit = ORDERED if ordered else 0
+        commit = TRANSFER_CAMPAIGN if ordered else 0
         return self.take(Request(VOTE, source, self.id, term, last[1], last[0], commit))
 
     def poll(self, term: int, last: tuple[int, int] = (0, 0), source: int = 2) -> Response | None:

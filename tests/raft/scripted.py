@@ -30,7 +30,7 @@ from collections.abc import Sequence
 
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Change, Ready, Role, Status
-from garlicfarm.raft.candidate import ORDERED
+from garlicfarm.raft.candidate import TRANSFER_CAMPAIGN
 from garlicfarm.testing.simulator.invariants import Observer
 from garlicfarm.wire import decode_configuration, decode_snapshot_sync_request
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Response, ValueType
@@ -283,7 +283,7 @@ def _request(request: Request) -> str:
         end = ", the last" if piece.done else ""
         return f"{head} of {last} from {piece.offset}: {len(piece.data)} bytes{end}"
     if request.type is not MessageType.APPEND_ENTRIES_REQUEST:
-        return f"{head} last={last}{' ordered' if request.commit_index == ORDERED else ''}"
+        return f"{head} last={last}{' ordered' if request.commit_index == TRANSFER_CAMPAIGN else ''}"
     entries = []
     for index, entry in enumerate(request.entries, request.last_log_index + 1):
         value = f'"{entry.value.decode()}"'

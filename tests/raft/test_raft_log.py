@@ -66,22 +66,22 @@ class Log(RuleBasedStateMachine):
         self.entries = self.entries[ahead:] if meets else []
         self.base = index, term
 
-    @precondition(lambda self: self.log.dirty or self.snapshot)
+    @precondition(lambda self: self.log.has_unwritten or self.snapshot)
     @rule()
     def write(self) -> None:
         self.token += 1
-        taken = self.log.take(self.token)
+        taken = self.log.take_unwritten(self.token)
         assert taken[0] is None or taken[0] > self.base[0]
         self.disk.submit(Persist(self.token, HardState(self.term, 0, self.base[0]), *taken, self.snapshot))
         self.snapshot = None
-        assert not self.log.dirty
+        assert not self.log.has_unwritten
 
     @precondition(lambda self: self.disk.pending)
     @rule(steps=st.integers(1, 3))
     def sync(self, steps: int) -> None:
         """One report may stand for several writes."""
         done = [self.disk.sync() for _ in range(min(steps, len(self.disk.pending)))]
-        self.log.persisted(done[-1].token)
+        self.log.on_persisted(done[-1].token)
 
     @precondition(lambda self: len(self.disk.pending) > 1)
     @rule(reported=st.booleans())
@@ -120,7 +120,7 @@ class Log(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """All that is written becomes stable."""
-        if self.log.dirty or self.snapshot:
+        if self.log.has_unwritten or self.snapshot:
             self.write()
         while self.disk.pending:
             self.sync(1)
@@ -139,6 +139,6 @@ def test_truncation_that_waits_for_its_write_takes_nothing_of_a_snapshot_that_co
     log.truncate(3)
     log.append(log_of(1, 1, 2, 2, 2, 2, 2, 2)[2:])
     assert log.restore(5, 2)
-    truncate_from, entries = log.take(1)
+    truncate_from, entries = log.take_unwritten(1)
     assert truncate_from == 6
     assert [entry.index for entry in entries] == [6, 7, 8]

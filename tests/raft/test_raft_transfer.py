@@ -6,7 +6,7 @@ import pytest
 
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Change, Refusal, Role
-from garlicfarm.raft.candidate import ORDERED, TIMEOUT_NOW
+from garlicfarm.raft.candidate import TIMEOUT_NOW, TRANSFER_CAMPAIGN
 from garlicfarm.wire.messages import MessageType, Request
 from tests.raft.playbook import ALL, APPEND, TIMEOUT, VOTE, Player, Stage, configuration_entry
 
@@ -266,7 +266,7 @@ def test_member_that_is_told_to_stand_asks_for_votes_without_a_poll() -> None:
     assert response.accepted
     assert (player.node.role, player.node.term) == (Role.CANDIDATE, 2)
     assert [request for _, _, request in player.sent()] == [
-        Request(VOTE, 1, peer, 2, 1, 1, ORDERED) for peer in (2, 3)
+        Request(VOTE, 1, peer, 2, 1, 1, TRANSFER_CAMPAIGN) for peer in (2, 3)
     ]
 
 
@@ -275,7 +275,7 @@ def test_mark_of_an_ordered_election_goes_only_to_peers_that_know_it() -> None:
     player.append(1, (1, 1))
     player.node.set_extensions(2, frozenset({TIMEOUT_NOW}))
     player.order(1)
-    assert [request.commit_index for _, _, request in player.sent()] == [ORDERED, 0]
+    assert [request.commit_index for _, _, request in player.sent()] == [TRANSFER_CAMPAIGN, 0]
 
 
 @pytest.mark.parametrize(("term", "source"), [(0, 2), (2, 2), (1, 3)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from garlicfarm.raft import Role
-from garlicfarm.raft.candidate import ORDERED
+from garlicfarm.raft.candidate import TRANSFER_CAMPAIGN
 from garlicfarm.wire.messages import Request
 from tests.raft.playbook import ALL, VOTE, Player, Stage
 
@@ -113,7 +113,7 @@ def test_ordered_vote_in_the_same_term_is_not_a_second_one() -> None:
 
 def test_commit_index_of_a_vote_request_is_a_mark_only_where_it_is_the_highest_number() -> None:
     player = _follower()
-    for commit in (0, 1, ORDERED - 1):
+    for commit in (0, 1, TRANSFER_CAMPAIGN - 1):
         response = player.take(Request(VOTE, 3, 1, 2, 9, 9, commit))
         assert response is not None
         assert not response.accepted

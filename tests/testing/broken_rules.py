@@ -40,7 +40,7 @@ def acknowledges_before_fsync(patch: pytest.MonkeyPatch) -> None:
 def asks_for_votes_before_fsync(patch: pytest.MonkeyPatch) -> None:
     change(
         patch,
-        RaftState.ask_for_vote,
+        RaftState.request_vote,
         (
             "self._held.append((self.barrier(), (peer, self.seq, message)))",
             "self.requests.append((peer, self.seq, message))",
@@ -61,9 +61,9 @@ def reads_without_asking_the_others(patch: pytest.MonkeyPatch) -> None:
         patch,
         Leader.read_index,
         (
-            "self._reads.begin(",
-            "forwarded or self._state.reads.append((token, max(self._state.commit, self._start)))\n"
-            "    forwarded and self._reads.begin(",
+            "self._reads.add(",
+            "forwarded or self._state.reads.append((token, max(self._state.commit_index, self._start)))\n"
+            "    forwarded and self._reads.add(",
         ),
     )
 
@@ -73,10 +73,10 @@ def answers_followers_without_asking_the_others(patch: pytest.MonkeyPatch) -> No
         patch,
         Leader.read_index,
         (
-            "self._reads.begin(",
+            "self._reads.add(",
             "kind, state = MessageType.READ_INDEX_RESPONSE, self._state\n"
-            "    forwarded and state.respond(token, kind, state.id, state.commit + 1, True)\n"
-            "    forwarded or self._reads.begin(",
+            "    forwarded and state.respond(token, kind, state.id, state.commit_index + 1, True)\n"
+            "    forwarded or self._reads.add(",
         ),
     )
 
@@ -85,7 +85,7 @@ def followers_read_what_they_have_committed(patch: pytest.MonkeyPatch) -> None:
     change(
         patch,
         RawNode.read_index,
-        ("self._forwarder.begin(token)", "self._state.reads.append((token, self._state.commit))"),
+        ("self._forwarder.add(token)", "self._state.reads.append((token, self._state.commit_index))"),
     )
 
 
