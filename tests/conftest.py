@@ -97,6 +97,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"{marker.name}: {reason}")
 
 
+COLLECTED = pytest.StashKey[list[pytest.Item]]()
+"""In the configuration's stash: all tests that were collected, before any expression of markers chose."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[COLLECTED] = items[:]
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--must-run",
@@ -111,7 +120,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class MustRun:
-    """Makes a skipped test with one of ``markers`` a failed one; of each marker some test has to run."""
+    """Makes a skipped test with one of ``markers`` a failed one; of each marker some test has to run.
+
+    With pytest-xdist the workers write the reports, and the process that started them counts.
+    """
 
     def __init__(self, markers: set[str]) -> None:
         self._markers = markers
@@ -121,11 +133,14 @@ class MustRun:
     def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:
         report = yield
         named = self._markers & {marker.name for marker in item.iter_markers()}
+        report.must_run = sorted(named)
         if report.skipped:
             _fail(report, named)
-        elif report.when == "call":
-            self._ran |= named
         return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            self._ran.update(report.must_run)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Iterator[None]:
@@ -136,7 +151,8 @@ class MustRun:
         return report
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if self._markers - self._ran and exitstatus == pytest.ExitCode.OK:
+        is_worker = hasattr(session.config, "workerinput")
+        if self._markers - self._ran and exitstatus == pytest.ExitCode.OK and not is_worker:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,9 +33,8 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Py
 
 def outcome(run: pytest.Pytester, module: str, *arguments: str) -> tuple[int, str]:
     run.makepyfile(test_runs=RUNS, test_module=module)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    ended = run.run(*command, timeout=60)
-    return ended.ret, ended.stdout.str() + ended.stderr.str()
+    ended = run.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
+    return int(ended.ret), ended.stdout.str() + ended.stderr.str()
 
 
 def test_missing_program_skips_the_test_and_says_what_to_do(run: pytest.Pytester) -> None:
@@ -86,13 +84,25 @@ def test_marker_of_no_test_that_ran_fails_the_run(run: pytest.Pytester) -> None:
     assert "no test with the marker curl ran" in output
 
 
-def test_every_need_has_a_marker_and_ci_names_it() -> None:
+@pytest.mark.slow
+def test_tests_of_another_worker_are_counted_where_it_was_started(run: pytest.Pytester) -> None:
+    module = NEEDS_CURL + SKIPS_ITSELF.format(marker="other").partition("\n")[2]
+    code, output = outcome(run, module, "-n1", "--must-run", "curl")
+    assert code == 1
+    assert "must run here (curl): Skipped: curl: curl is not installed" in output
+    (run.path / "curl").symlink_to(shutil.which("true", path="/usr/bin:/bin") or "true")
+    code, output = outcome(run, module, "-n1", "--must-run", "curl")
+    assert code == 0, output
+    assert "2 passed, 1 skipped" in output
+    code, output = outcome(run, module, "-n1", "-m", "not curl", "--must-run", "curl")
+    assert code == 1
+    assert "no test with the marker curl ran" in output
+
+
+def test_every_need_has_a_marker() -> None:
     markers = re.findall(r'^    "(\w+): needs ', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     needs = runpy.run_path(str(CONFTEST))["NEEDS"]
     assert sorted(markers) == sorted([*needs, "spark"])
-    script = (ROOT / ".ci" / "run").read_text()
-    (named,) = re.findall(r'^step make test SEED=1 MUST_RUN="(.*)"$', script, re.MULTILINE)
-    assert sorted(named.split()) == sorted(needs)
 
 
 def test_no_test_skips_but_by_its_marker() -> None:
