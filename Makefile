@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab test test-spark test-browser test-i2p check sim soak soak-i2p fuzz crash chaos bench tour tour-i2p bench-spark bench-i2p bench-cost wheel debs clean help
+.PHONY: lab test test-slow test-spark test-browser test-i2p check sim soak soak-i2p fuzz crash chaos bench tour tour-i2p bench-spark bench-i2p bench-cost wheel debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
@@ -16,9 +16,13 @@ MINUTES ?= 10
 SEED ?=
 # Markers of tests (pyproject.toml) that this machine can run: one of them that is skipped is a failed one.
 MUST_RUN ?=
+# Processes that share the tests; 0: none but pytest's own.
+WORKERS ?= 2
 LAB ?=
 COST ?=
 
+# Tests of one module share what it sets up, so they stay in one worker.
+PYTEST = .venv/bin/python -m pytest --numprocesses $(WORKERS) --dist loadscope $(if $(SEED),--hypothesis-seed $(SEED))
 PIP = .venv/bin/python -m pip --disable-pip-version-check
 # Once more where a download broke off: pip keeps those that came whole.
 INSTALL = $(PIP) install --quiet --editable '$(WHAT)'
@@ -30,8 +34,13 @@ lab: .venv/base ## a farm of three nodes on this machine, ranked by Spark (LAB="
 	@if [ -t 1 ]; then .venv/bin/garlicfarm lab --rank --prepare '$(MAKE) .venv/spark' $(LAB); \
 	else $(MAKE) --silent --no-print-directory .venv/spark && .venv/bin/garlicfarm lab --until ranked $(LAB); fi
 
-test: check ## ruff, mypy and the tests
-	.venv/bin/python -m pytest -m "not spark and not i2p" --must-run "$(MUST_RUN)" $(if $(SEED),--hypothesis-seed $(SEED))
+test: .venv/test ## ruff, mypy and the quick tests; prints the CPU-seconds that they took
+	@.venv/bin/python tools/metered.py "make test" sh -ec '$(MAKE) --no-print-directory check; \
+		$(PYTEST) -m "not slow and not spark and not i2p" --must-run "$(MUST_RUN)"'
+
+test-slow: .venv/test ## the tests that take longer: processes that are killed, mutants, browsers, real routers
+	@.venv/bin/python tools/metered.py "make test-slow" \
+		$(PYTEST) -m "slow and not spark and not i2p" --must-run "$(MUST_RUN)"
 
 test-spark: .venv/test .venv/spark ## the tests that need Spark (installs it: about 560 MiB)
 	.venv/bin/python -m pytest -m spark --must-run spark tests/spark

@@ -19,7 +19,7 @@ from garlicfarm.admin.server import serve
 from tests.admin.fake_node import PASSWORDS, FakeNode, until
 from tests.browser.chromium import Chromium, Page, chromium
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 EVIL = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
 LIVE = "document.getElementById('live').textContent === 'live'"

@@ -160,6 +160,7 @@ async def test_chaos_short() -> None:
     assert re.search(r"[1-9][0-9]* linearizable reads, [1-9][0-9]* operations in a linear order", output)
 
 
+@pytest.mark.slow
 @pytest.mark.tun
 async def test_chaos_that_is_terminated_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -31,6 +31,7 @@ def run(*arguments: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_lab_until_publisher_names_both_and_leaves_nothing(tmp_path: Path) -> None:
     ended = run("--until", "publisher", tmp_path=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -38,18 +39,21 @@ def test_lab_until_publisher_names_both_and_leaves_nothing(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_lab_of_one_node_until_leader_ends(tmp_path: Path) -> None:
     ended = run("--nodes", "1", "--until", "leader", tmp_path=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("leader 1, ")
 
 
+@pytest.mark.slow
 def test_lab_too_slow_for_its_timeout_exits_124_and_leaves_nothing(tmp_path: Path) -> None:
     ended = run("--until", "publisher", "--timeout", "0.5", tmp_path=tmp_path)
     assert ended.returncode == 124
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_lab_whose_preparation_fails_says_what_it_said_and_leaves_nothing(tmp_path: Path) -> None:
     ended = run("--until", "ranked", "--prepare", "sh -c 'echo no network; exit 3'", tmp_path=tmp_path)
     assert ended.returncode == 1
@@ -82,6 +86,7 @@ def preparation_runs(directory: Path) -> bool:
     return any("sleeper" in line and "--prepare" not in line for line in command_lines(directory))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize(
     ("moment", "options"),

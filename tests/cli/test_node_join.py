@@ -345,6 +345,7 @@ async def test_join_that_is_refused_says_why_and_leaves_nothing(tmp_path: Path) 
         assert (done.code, "does a member run" in done.err) == (Exit.UNREACHABLE, True), done.err
 
 
+@pytest.mark.slow
 async def test_join_into_the_directory_of_another_node_changes_nothing(tmp_path: Path) -> None:
     async with running(tmp_path, 1) as farm:
         joiner = await invite(farm, tmp_path)

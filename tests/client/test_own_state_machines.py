@@ -59,6 +59,7 @@ def test_key_value_store_takes_15_lines_of_code_at_most() -> None:
     assert 10 < sum(bool(line.strip()) for line in code.splitlines()) <= 15
 
 
+@pytest.mark.slow
 async def test_key_value_stores_agree_and_survive_their_leader(tmp_path: Path) -> None:
     key_value = runpy.run_path(str(EXAMPLES / "key_value.py"))["KeyValue"]
     async with farm_of_three(tmp_path) as farm:
@@ -81,6 +82,7 @@ async def test_key_value_stores_agree_and_survive_their_leader(tmp_path: Path) -
                 assert new.data[b"fruit"] == b"lemon"
 
 
+@pytest.mark.slow
 async def test_entry_that_is_repeated_is_in_the_log_twice_and_its_id_tells(tmp_path: Path) -> None:
     """A client that cannot know whether its entry was appended, and posts it again."""
     entry = b"id-1: pay 10"
@@ -99,6 +101,7 @@ async def test_entry_that_is_repeated_is_in_the_log_twice_and_its_id_tells(tmp_p
         assert list(seen) == [b"id-1"]
 
 
+@pytest.mark.slow
 async def test_nodes_with_an_application_of_their_own_judge_fold_and_restore(tmp_path: Path) -> None:
     retention = {"snapshot_every_entries": 10, "keep_entries": 1}
     command = (sys.executable, str(OWN_NODE))

@@ -22,6 +22,7 @@ async def run(*arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("log", "3", "300"), ("farm", "3", "50")], ids=["log", "farm"])
 async def test_crash_short(arguments: tuple[str, str, str]) -> None:
     phase, kills, acks = arguments
@@ -30,6 +31,7 @@ async def test_crash_short(arguments: tuple[str, str, str]) -> None:
     assert "all promises were kept" in output
 
 
+@pytest.mark.slow
 @pytest.mark.fuse
 async def test_power_loss_keeps_acknowledged() -> None:
     code, output = await run("--phase", "power", "--kills", "2", "--acks", "300")
@@ -37,6 +39,7 @@ async def test_power_loss_keeps_acknowledged() -> None:
     assert "2 power cuts" in output
 
 
+@pytest.mark.slow
 @pytest.mark.fuse
 async def test_power_loss_mutant_is_caught() -> None:
     code, output = await run("--phase", "power", "--mutant", "normal", "--kills", "1", "--acks", "0")

@@ -27,6 +27,7 @@ async def until(condition: Callable[[], Awaitable[object]]) -> None:
             await trio.sleep(0.05)
 
 
+@pytest.mark.slow
 async def test_node_whose_disk_hangs_says_so_serves_again_and_ends_in_time_with_7(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

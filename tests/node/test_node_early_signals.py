@@ -35,6 +35,7 @@ main(["node", "start", "--config", sys.argv[3]])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=lambda how: how.name)
 @pytest.mark.parametrize(
     "place",

@@ -36,6 +36,7 @@ GRACE_S = 3.0  # what a long poll may take to be answered, and a client to read
 CONTENTS = b"acknowledged before the end"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=lambda how: how.name)
 async def test_signal_ends_a_node_in_time_with_0_and_a_sound_store(
     how: signal.Signals, tmp_path: Path
@@ -211,6 +212,7 @@ async def start(node: Path) -> tuple[int, list[str]]:
     return done.returncode, done.stderr.decode().splitlines()
 
 
+@pytest.mark.slow
 async def test_second_process_in_a_data_directory_ends_with_7_and_the_first_goes_on(tmp_path: Path) -> None:
     async with process_farm(tmp_path / "farm", 1, PLAN) as farm:
         node = farm.nodes[1]
@@ -224,6 +226,7 @@ async def test_second_process_in_a_data_directory_ends_with_7_and_the_first_goes
         assert await farm.stop(1) == 0
 
 
+@pytest.mark.slow
 async def test_damaged_store_ends_the_process_with_7_and_a_taken_port_with_1(
     whole: Path, port: int, tmp_path: Path
 ) -> None:
@@ -240,6 +243,7 @@ async def test_damaged_store_ends_the_process_with_7_and_a_taken_port_with_1(
     assert line.startswith(f"error: cannot listen on ssl://127.0.0.1:{port}")
 
 
+@pytest.mark.slow
 async def test_log_that_nobody_reads_holds_up_neither_the_node_nor_its_end(tmp_path: Path) -> None:
     """From its first line on: the pipe is full before the node starts."""
     fifo = tmp_path / "log"

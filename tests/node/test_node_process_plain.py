@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trio
 
 from garlicfarm.client.farm import open_farm_client
@@ -64,6 +65,7 @@ async def ask(port: int, *asked: Request) -> list[Response]:
         return found
 
 
+@pytest.mark.slow
 async def test_node_that_a_tester_leads_keeps_its_word_through_kill_9(tmp_path: Path) -> None:
     ports = free_ports(3)
     directory = make(tmp_path / "farm", ports)
@@ -91,6 +93,7 @@ async def test_node_that_a_tester_leads_keeps_its_word_through_kill_9(tmp_path: 
             assert await node.wait() == 0
 
 
+@pytest.mark.slow
 async def test_node_that_leads_members_of_a_tester_serves_a_client(tmp_path: Path) -> None:
     ports = free_ports(3)
     directory = make(tmp_path / "farm", ports)

@@ -107,6 +107,7 @@ def end_processes(directory: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_tutorial_makes_three_directories_and_elects_a_leader(told: Told) -> None:
     made = told.output["docs/tutorial.md:0"]
     assert [line.split()[:2] for line in made.splitlines()] == [
@@ -117,6 +118,7 @@ def test_tutorial_makes_three_directories_and_elects_a_leader(told: Told) -> Non
     assert "quorum, can lose 1 more" in told.output["docs/tutorial.md:3"]
 
 
+@pytest.mark.slow
 def test_tutorial_posts_before_and_after_the_kill_and_loses_nothing(told: Told) -> None:
     first, everywhere, after = (told.output[f"docs/tutorial.md:{number}"] for number in (4, 5, 7))
     assert first.splitlines()[0] == "2"
@@ -127,16 +129,19 @@ def test_tutorial_posts_before_and_after_the_kill_and_loses_nothing(told: Told) 
     assert "unreachable" in after
 
 
+@pytest.mark.slow
 def test_tutorial_killed_node_catches_up(told: Told) -> None:
     assert "still here" in told.output["docs/tutorial.md:8"]
     assert "event=started" in told.output["docs/tutorial.md:9"]
 
 
+@pytest.mark.slow
 def test_users_page_lists_the_user_and_lets_it_in(told: Told) -> None:
     assert told.output["docs/howto/users.md:0"].split() == blocks("docs/howto/users.md", "text")[0].split()
     assert "leader" in told.output["docs/howto/users.md:2"]
 
 
+@pytest.mark.slow
 def test_replicated_log_example_prints_what_the_page_shows(told: Told) -> None:
     shown = blocks("docs/howto/use-the-log.md", "text")[0]
     said = told.output["docs/howto/use-the-log.md:0"]
@@ -144,12 +149,14 @@ def test_replicated_log_example_prints_what_the_page_shows(told: Told) -> None:
     assert without_numbers[0] == without_numbers[1]
 
 
+@pytest.mark.slow
 def test_readme_posts_and_reads_in_a_nodes_directory(told: Told) -> None:
     index, *lines = told.output["README.md:0"].splitlines()
     assert index.isdigit()
     assert "hello, farm" in lines[-1]
 
 
+@pytest.mark.slow
 def test_readme_three_machines_makes_checked_directories(told: Told, tmp_path: Path) -> None:
     (block,) = [block for block in blocks("README.md", "sh") if "farm create" in block]
     lines = [line for line in block.splitlines() if not line.startswith(("ssh", "scp"))]
@@ -161,6 +168,7 @@ def test_readme_three_machines_makes_checked_directories(told: Told, tmp_path: P
     assert guide.splitlines()[0] in block
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [line for line in README.splitlines() if line.startswith("ssh ")])
 def test_readme_ssh_commands_work_in_a_nodes_directory(told: Told, tmp_path: Path, line: str) -> None:
     (tmp_path / "garlicfarm").symlink_to(told.directory / "trial" / "node-2")
@@ -188,6 +196,7 @@ def test_readme_ssh_commands_work_in_a_nodes_directory(told: Told, tmp_path: Pat
         assert (done.returncode, "leader" in done.stdout) == (0, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["docs/howto/three-machines.md", "docs/howto/i2pd.md"])
 def test_tables_for_the_end_of_the_configuration_are_valid_there(page: str, tmp_path: Path) -> None:
     member = "--member 1=ssl://a.example:27150 --out farm"
@@ -205,6 +214,7 @@ def test_tables_for_the_end_of_the_configuration_are_valid_there(page: str, tmp_
     assert all('"Privacy" in the documentation' in line for line in done.stderr.splitlines())
 
 
+@pytest.mark.slow
 def test_tutorial_end_lets_every_node_exit_with_0(told: Told) -> None:
     """Runs last: it ends the farm."""
     (end,) = blocks("docs/tutorial.md", "sh end")

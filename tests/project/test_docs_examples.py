@@ -38,6 +38,7 @@ test_counter_survives_its_leader = counter.test_counter_survives_its_leader
 test_counter_refuses_what_is_no_number = counter.test_counter_refuses_what_is_no_number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "name"),
     [("howto/transport-plugin.md", "memory_transport"), ("howto/router-plugin.md", "file_router")],
@@ -87,6 +88,7 @@ class TestFileRouter(RouterSuite):
         return made
 
 
+@pytest.mark.slow
 async def test_farm_of_processes_on_the_page_works(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "reference" / "testing-kits.md").read_text(encoding="utf-8")
     (block,) = [

@@ -129,6 +129,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.slow
 def test_third_party_wheel_installed_is_listed_and_loaded(site: Path, tmp_path: Path) -> None:
     rows, module = json.loads(run("-c", textwrap.dedent(LISTING), cwd=tmp_path, site=site))
     expected = ["memtest", "example_memory_transport:MemoryTransport", "example-memory-transport", "0.3"]
@@ -142,6 +143,7 @@ def test_third_party_wheel_not_installed_is_not_listed(tmp_path: Path) -> None:
     assert "memtest" not in run("-c", listing, cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_third_party_wheel_passes_the_transport_suite(site: Path, tmp_path: Path) -> None:
     (tmp_path / "test_memory_transport.py").write_text(textwrap.dedent(TEST))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -216,6 +217,7 @@ HAPPENS = {
 }
 
 
+@pytest.mark.slow
 def test_fold_and_naive_fold_have_the_same_bytes_over_long_logs_with_all_that_happens() -> None:
     seen: Counter[str] = Counter()
     for seed in range(25):

@@ -13,6 +13,7 @@ from tests.publishing.scripted_log import T0
 SEEDS = st.integers(0, 2**32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_publisher_changes_at_most_twice_in_a_week_of_noise(seed: int) -> None:
     changes = changes_in(seed, WEEK_MS)

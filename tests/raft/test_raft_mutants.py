@@ -29,6 +29,7 @@ def _clean(test: str) -> BaseException | None:
     return run(test, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_is_killed_by_its_test_which_the_clean_core_passes(mutant: Mutant) -> None:
     assert _clean(mutant.killed_by) is None

@@ -367,6 +367,7 @@ async def test_surplus_is_what_neither_count_nor_size_keeps(directory: Path, wri
         assert reader.surplus(40, 30, 10) == 40
 
 
+@pytest.mark.slow
 def test_process_killed_between_snapshots_and_deletions_loses_nothing(directory: Path) -> None:
     """Own snapshots, and received ones that its log ends before."""
     rnd = Random(8)
@@ -383,6 +384,7 @@ def test_process_killed_between_snapshots_and_deletions_loses_nothing(directory:
     assert reported > 500
 
 
+@pytest.mark.slow
 @pytest.mark.fuse
 def test_power_lost_between_snapshots_and_deletions_loses_nothing_reported(tmp_path: Path) -> None:
     rounds = Path(__file__).with_name("power_rounds.py")

@@ -47,6 +47,7 @@ def run_child(command: list[str], directory: Path, seed: int, **options: int) ->
     return tokens, "".join(errors)
 
 
+@pytest.mark.slow
 def test_killed_writer_loses_nothing_reported_and_shows_no_half_step(directory: Path) -> None:
     rnd = Random(20)
     with closing(LogStore.open(directory, farm="farm")) as store:

@@ -79,6 +79,7 @@ def _run_seeds(run: Callable[[int], Outcome], count: int) -> None:
         run(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", broken_rules.EXPECTED, ids=lambda rule: rule.__name__)
 def test_broken_rule_is_found_within_fifty_seeds(
     rule: broken_rules.BrokenRule, monkeypatch: pytest.MonkeyPatch

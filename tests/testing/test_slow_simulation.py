@@ -19,6 +19,7 @@ ROUND_TRIP_MS = 3_400
 STEADY = Path(ROUND_TRIP_MS // 2, ROUND_TRIP_MS // 2, loss=0, life_ms=10**9)
 
 
+@pytest.mark.slow
 def test_eight_hours_hold_every_invariant_and_the_bounds() -> None:
     told, kinds = Told(), Counter[str]()
     for seed, nodes, resent in ((1, 3, True), (2, 3, False), (3, 5, True), (4, 5, False)):
@@ -32,6 +33,7 @@ def test_eight_hours_hold_every_invariant_and_the_bounds() -> None:
     assert kinds["snapshots"]
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_hour_and_another_seed_another() -> None:
     runs = [SlowSimulation(seed) for seed in (7, 7, 8)]
     for run in runs:
@@ -50,6 +52,7 @@ def test_timing_of_clearnet_is_noticed_by_its_terms(monkeypatch: pytest.MonkeyPa
     assert SlowSimulation(1, 5, preset="clearnet").run(0.25).terms > 0.25 * 100
 
 
+@pytest.mark.slow
 def test_members_without_pre_vote_are_noticed_by_their_terms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow_simulation, "FAULTS", msgspec.structs.replace(slow_simulation.FAULTS, plain=1))
     told = Told()
@@ -58,6 +61,7 @@ def test_members_without_pre_vote_are_noticed_by_their_terms(monkeypatch: pytest
     assert told.problems == ["more than 3 terms an hour"]
 
 
+@pytest.mark.slow
 def test_connections_that_are_not_made_again_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimulatedLink, "_again", lambda link, attempts: None)
     monkeypatch.setattr(SimulatedLink, "poke", lambda link: None)
@@ -79,6 +83,7 @@ def test_main_slow_tells_terms_commits_and_who_led(capsys: pytest.CaptureFixture
     assert status == 0
 
 
+@pytest.mark.slow
 def test_main_slow_fails_where_a_bound_is_broken(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
