@@ -12,7 +12,7 @@ from pathlib import Path
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.wire.messages import Configuration
 from tests.node.cluster import cluster
-from tests.publishing.test_farm_scripted_log import GOLDEN, LAST, golden, lines
+from tests.publishing.test_fold_scripted_log import GOLDEN, LAST, golden, lines
 
 LEADER = 1
 

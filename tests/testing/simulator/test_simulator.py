@@ -21,9 +21,9 @@ from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.publisher_simulation import FarmSimulation
 from garlicfarm.testing.simulator.simulation import Simulation
 from garlicfarm.testing.simulator.slow_simulation import SlowSimulation
-from tests.testing import broken_rules
+from tests.testing.simulator import broken_rules
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("first", [1, 13])
@@ -58,7 +58,7 @@ def test_same_seed_gives_the_same_run_and_another_seed_another(
 
 
 def test_same_seed_gives_the_same_run_in_a_process_with_another_hash_seed() -> None:
-    code = "from tests.testing.test_simulator import digests; print(*digests(11))"
+    code = "from tests.testing.simulator.test_simulator import digests; print(*digests(11))"
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
     process = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, check=True

@@ -26,7 +26,7 @@ from garlicfarm.publishing.documents import (
 from garlicfarm.publishing.entries import encode_admin, encode_status
 from garlicfarm.publishing.lease import Lease
 from tests.publishing.scripted_log import T0, configuration, destination
-from tests.testing.broken_rules import BrokenRule, change
+from tests.testing.simulator.broken_rules import BrokenRule, change
 
 INTERVALS_MS = (1_000, 1_000, 4_000)
 

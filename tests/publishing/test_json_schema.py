@@ -1,6 +1,6 @@
 """The published JSON Schema of entries accepts what servers accept, as far as a schema can say it.
 
-`python -m tests.publishing.test_status_schema` writes the file anew.
+`python -m tests.publishing.test_json_schema` writes the file anew.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from garlicfarm.log_application import LogApplication
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import encode_admin, encode_status
 from tests.publishing.scripted_log import T0, configuration, status
-from tests.publishing.test_farm_fold_orders import due_member_1
+from tests.publishing.test_fold_orders import due_member_1
 
 DEEP = 100_000
 CASES = 300
