@@ -1,7 +1,7 @@
 """Who may ask what: Digest users with roles, and a Bearer token for the scraper.
 
 The order of roles is reader < poster < admin: each may do what those below it may. Wrong passwords are
-delayed by the rule of the farm's listener (`garlicfarm.credentials.login_attempts.Attempts`).
+delayed by the rule of the farm's listener (`garlicfarm.credentials.login_attempts.LoginAttempts`).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from starlette.requests import Request
 
 from garlicfarm.admin.contract import NodeView
 from garlicfarm.admin.problems import Problem
-from garlicfarm.credentials.login_attempts import Attempts
+from garlicfarm.credentials.login_attempts import LoginAttempts
 from garlicfarm.errors import ConfigError
 from garlicfarm.http.digest import ALGORITHMS, REALM, DigestVerifier, Verified
 from garlicfarm.transport import Peer
 
-__all__ = ["LOGGED_IN", "ROLES", "Gatekeeper"]
+__all__ = ["LOGGED_IN", "ROLES", "Authenticator"]
 
 ROLES = ("reader", "poster", "admin")
 LOGGED_IN = "garlicfarm.logged_in"
 """In the state of a request's scope: what the server wants to be told of each `Login` on the connection."""
 
 
-class Gatekeeper:
+class Authenticator:
     """Judges requests. ``metrics_token`` is asked for where a scraper does not come over loopback;
     "" lets nobody in there."""
 
@@ -36,7 +36,7 @@ class Gatekeeper:
         self._users = node.users
         self._failures = node.metrics.auth_failures.labels("")
         self._token = metrics_token.encode()
-        self._attempts = Attempts()
+        self._attempts = LoginAttempts()
         # A key of this process: after a restart clients are told `stale` and come back at once.
         self._digest = DigestVerifier(REALM, ALGORITHMS, os.urandom(32), node.users.lookup)
 

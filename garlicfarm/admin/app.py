@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from garlicfarm.admin.access import Gatekeeper
+from garlicfarm.admin.access import Authenticator
 from garlicfarm.admin.contract import FarmView, NodeView
 from garlicfarm.admin.dashboard import Dashboard
 from garlicfarm.admin.problems import Problem, problem_of
@@ -55,7 +55,7 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
     :param shutdown: set when the node is to end; long polls are then answered at once.
     :param metrics_token: what ``/metrics`` and its like ask for where not reached over loopback.
     """
-    api = _Api(node, Gatekeeper(node, metrics_token), shutdown)
+    api = _Api(node, Authenticator(node, metrics_token), shutdown)
     dashboard = Dashboard(node, _body)
     return Starlette(
         routes=[
@@ -92,9 +92,9 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
 
 
 class _Api:
-    def __init__(self, node: NodeView, gate: Gatekeeper, shutdown: trio.Event) -> None:
+    def __init__(self, node: NodeView, authenticator: Authenticator, shutdown: trio.Event) -> None:
         self._node = node
-        self._gate = gate
+        self._authenticator = authenticator
         self._shutdown = shutdown
 
     def guarded(
@@ -102,7 +102,7 @@ class _Api:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             try:
-                user = await self._gate.user(request, role)
+                user = await self._authenticator.user(request, role)
             except Problem:
                 await _drain(request)
                 raise
@@ -243,17 +243,17 @@ class _Api:
         raise OutcomeUnknown(f"nobody is known to have taken over after {COMMIT_DEADLINE_S:.0f} s")
 
     async def metrics(self, request: Request) -> Response:
-        self._gate.scraper(request)
+        self._authenticator.scraper(request)
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         self._node.collect()
         return Response(encode(self._node.metrics.registry), headers={"Content-Type": content_type})
 
     async def healthz(self, request: Request) -> Response:
-        self._gate.scraper(request)
+        self._authenticator.scraper(request)
         return PlainTextResponse("ok\n")
 
     async def readyz(self, request: Request) -> Response:
-        self._gate.scraper(request)
+        self._authenticator.scraper(request)
         if self._node.ready():
             return PlainTextResponse("ready\n")
         detail = "a farm knows no leader, or its disk does not answer"

@@ -281,7 +281,7 @@ class _Enrolment:
 
         from garlicfarm.credentials.member_credentials import member_password
         from garlicfarm.http.digest import ChallengeCache
-        from garlicfarm.net.handshake import dial_plain, initiate
+        from garlicfarm.net.handshake import dial_without_handshake, initiate
         from garlicfarm.net.link import HINT
         from garlicfarm.plugins import make_transport
         from garlicfarm.transport import Endpoint, Transport
@@ -297,7 +297,7 @@ class _Enrolment:
         async def connect(text: str) -> Established:
             endpoint = Endpoint.parse(text, default)
             if not transport(endpoint.scheme).handshake:
-                return await dial_plain(transport(endpoint.scheme), endpoint, token.farm)
+                return await dial_without_handshake(transport(endpoint.scheme), endpoint, token.farm)
             return await initiate(
                 partial(transport(endpoint.scheme).open_stream, endpoint),
                 host=endpoint.authority,

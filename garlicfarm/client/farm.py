@@ -28,8 +28,8 @@ from garlicfarm.errors import (
     UnreachableError,
 )
 from garlicfarm.http.digest import ALGORITHMS, ChallengeCache
-from garlicfarm.net.handshake import Established, dial_plain, initiate
-from garlicfarm.net.link import HINT, Backoff, Caller, close
+from garlicfarm.net.handshake import Established, dial_without_handshake, initiate
+from garlicfarm.net.link import HINT, Backoff, RpcClient, close
 from garlicfarm.raft import Refusal
 from garlicfarm.transport import Endpoint, Transport
 from garlicfarm.wire import Limits, encode_request
@@ -47,19 +47,19 @@ class FarmClient:
     """Posts entries and follows the leader. Made by `open_farm_client`; any number of tasks may post
     at a time: their requests share one connection and one write where they come together.
 
-    ``follow(id, endpoint)`` is told where the leader is, and puts it among the ``callers`` if it can.
+    ``follow(id, endpoint)`` is told where the leader is, and puts it among the ``rpc_clients`` if it can.
     """
 
     def __init__(
         self,
-        callers: MutableMapping[int, Caller],
+        rpc_clients: MutableMapping[int, RpcClient],
         timeout_s: float,
         follow: Callable[[int, str], None] = lambda server, endpoint: None,
     ) -> None:
-        self._callers = callers
+        self._rpc_clients = rpc_clients
         self._follow = follow
         self._timeout_s = timeout_s
-        self._target = next(iter(callers))
+        self._target = next(iter(rpc_clients))
         self._sent_on = False  # a 101 was believed since the last entry was taken
 
     async def post(self, entries: Sequence[bytes]) -> tuple[int, int]:
@@ -85,7 +85,7 @@ class FarmClient:
             while True:
                 target = self._target
                 try:
-                    response = await self._callers[target].call(request)
+                    response = await self._rpc_clients[target].call(request)
                 except (TransportError, RemoteProtocolError) as error:
                     reason = str(error)
                     self._turn(target)
@@ -112,7 +112,7 @@ class FarmClient:
         for server in response.hint.servers if response.hint is not None else ():
             if server.id == response.destination:
                 self._follow(server.id, server.endpoint)
-        if response.destination in self._callers and response.destination != asked:
+        if response.destination in self._rpc_clients and response.destination != asked:
             self._target = response.destination
         else:
             self._turn(asked)
@@ -123,7 +123,7 @@ class FarmClient:
         if leader == server or self._sent_on:
             return False
         self._follow(leader, endpoint)
-        if leader not in self._callers:
+        if leader not in self._rpc_clients:
             return False
         self._sent_on = True
         if self._target == server:
@@ -133,7 +133,7 @@ class FarmClient:
     def _turn(self, failed: int) -> None:
         """Ask the next server, unless another task already did so."""
         if self._target == failed:
-            servers = list(self._callers)
+            servers = list(self._rpc_clients)
             self._target = servers[(servers.index(failed) + 1) % len(servers)]
 
 
@@ -165,7 +165,7 @@ async def open_farm_client(
     async def connect(server: int, endpoint: Endpoint) -> Established:
         way = transport(endpoint.scheme)
         if not way.handshake:
-            return await dial_plain(way, endpoint, farm)
+            return await dial_without_handshake(way, endpoint, farm)
         established = await initiate(
             partial(way.open_stream, endpoint),
             host=endpoint.authority,
@@ -182,12 +182,12 @@ async def open_farm_client(
             raise UnreachableError(f"{endpoint.authority} does not lead, and names {established.leader[1]}")
         return established
 
-    callers: dict[int, Caller] = {}
+    rpc_clients: dict[int, RpcClient] = {}
     places: dict[int, Endpoint] = {}
     async with trio.open_nursery() as nursery:
 
         def add(server: int, endpoint: Endpoint) -> None:
-            callers[server] = Caller(
+            rpc_clients[server] = RpcClient(
                 partial(connect, server, endpoint),
                 server_id=server,
                 timeout_s=timeout_s,
@@ -195,7 +195,7 @@ async def open_farm_client(
                 lazy=True,
             )
             places[server] = endpoint
-            nursery.start_soon(callers[server].run)
+            nursery.start_soon(rpc_clients[server].run)
 
         def follow(server: int, text: str) -> None:
             try:
@@ -208,6 +208,6 @@ async def open_farm_client(
 
         for server, text in endpoints.items():
             add(server, Endpoint.parse(text, default_transport))
-        client = FarmClient(callers, timeout_s, follow)
+        client = FarmClient(rpc_clients, timeout_s, follow)
         yield client
         nursery.cancel_scope.cancel()

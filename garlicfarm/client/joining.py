@@ -19,7 +19,7 @@ from garlicfarm.errors import (
     UnreachableError,
 )
 from garlicfarm.net.handshake import Established
-from garlicfarm.net.link import Backoff, Caller
+from garlicfarm.net.link import Backoff, RpcClient
 from garlicfarm.raft import Refusal
 from garlicfarm.wire import encode_cluster_server
 from garlicfarm.wire.messages import (
@@ -127,7 +127,7 @@ async def _ask(
 ) -> Response | GarlicFarmError:
     """What ``target`` answers, to the question who leads if that is another one; or why it does not."""
     backoff = Backoff(random.random, longest_s=timeout_s)
-    caller = Caller(
+    client = RpcClient(
         connect,
         server_id=target,
         timeout_s=timeout_s,
@@ -136,13 +136,13 @@ async def _ask(
     )
     entry = LogEntry(0, ValueType.CLUSTER_SERVER, encode_cluster_server(server))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(caller.run)
+        nursery.start_soon(client.run)
         outcome: Response | GarlicFarmError
         try:
-            outcome = await caller.call(Request(MessageType.CLIENT_REQUEST, *ends))
+            outcome = await client.call(Request(MessageType.CLIENT_REQUEST, *ends))
             if outcome.destination == target:
                 kind = MessageType.ADD_SERVER_REQUEST
-                outcome = await caller.call(Request(kind, *ends, entries=(entry,)))
+                outcome = await client.call(Request(kind, *ends, entries=(entry,)))
         except (AuthError, RemoteProtocolError, TransportError, OutcomeUnknown) as error:
             outcome = error  # raised in here, it would come out in a group
         nursery.cancel_scope.cancel()

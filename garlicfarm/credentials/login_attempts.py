@@ -17,7 +17,7 @@ from garlicfarm.http.upgrade import Verifier
 from garlicfarm.net.admission import network_of
 from garlicfarm.transport import Peer
 
-__all__ = ["LONGEST_DELAY_S", "Attempts"]
+__all__ = ["LONGEST_DELAY_S", "LoginAttempts"]
 
 LONGEST_DELAY_S = 5.0
 _FIRST_DELAY_S = 0.25
@@ -25,7 +25,7 @@ _FORGIVEN_AFTER_S = 900.0
 _REMEMBERED = 4096
 
 
-class Attempts:
+class LoginAttempts:
     """The wrong passwords of late, at most 4096 of them: more cost a guesser longer than the delays.
 
     :param longest_delay_s: of one wrong password.

@@ -41,7 +41,7 @@ from garlicfarm.http.digest import (
 __all__ = [
     "HEADER_LIMIT",
     "Accepted",
-    "Gate",
+    "FarmCredentials",
     "Initiator",
     "NewStream",
     "Rejected",
@@ -84,14 +84,14 @@ class Verifier(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
-    """What a responder needs to let peers into one farm.
+class FarmCredentials:
+    """What a responder needs in order to let peers into the farm ``name``.
 
     ``offered`` maps names of extensions to versions (D5); ``leader`` returns the current leader's id
     and endpoint, or None, and is asked only for a peer that speaks ``leader-hint``.
     """
 
-    farm: str
+    name: str
     farm_id: bytes
     verifier: Verifier
     offered: Mapping[str, str] = field(default_factory=dict)
@@ -160,11 +160,11 @@ def _extensions_header(extensions: Mapping[str, str]) -> list[tuple[str, str]]:
 class Responder:
     """One incoming connection, from its first byte to a verdict.
 
-    :param gates: the farms behind this listener, by name.
+    :param credentials: the farms behind this listener, by name.
     """
 
-    def __init__(self, gates: Mapping[str, Gate]) -> None:
-        self._gates = {farm_target(gate.farm).encode(): gate for gate in gates.values()}
+    def __init__(self, credentials: Mapping[str, FarmCredentials]) -> None:
+        self._credentials = {farm_target(farm.name).encode(): farm for farm in credentials.values()}
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_LIMIT)
         self._received = 0
         self._start = b""
@@ -172,7 +172,7 @@ class Responder:
     def receive(self, data: bytes, now_s: float, random: bytes) -> Accepted | Rejected | None:
         """Take bytes from the peer (b"" = it sends no more); None asks for more of them.
 
-        :param now_s: the clock of the gates' verifiers.
+        :param now_s: the clock of the credentials' verifiers.
         :param random: 16 fresh random bytes, for a nonce.
         :returns: a verdict whatever the peer sent; nothing is raised for it.
 
@@ -193,17 +193,19 @@ class Responder:
         # h11 measures only blocks that are not complete yet.
         if self._received - len(self._http.trailing_data[0]) > HEADER_LIMIT:
             return self._broken(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        gate = self._gates.get(request.target)
-        if gate is None or request.method != b"GET" or not bodiless:
+        farm = self._credentials.get(request.target)
+        if farm is None or request.method != b"GET" or not bodiless:
             reply = self._answer(HTTPStatus.NOT_FOUND, head=request.method == b"HEAD")
             return Rejected("not-found", reply, pending=not bodiless or bool(self._http.trailing_data[0]))
-        return self._enter(gate, request, now_s, random)
+        return self._enter(farm, request, now_s, random)
 
-    def _enter(self, gate: Gate, request: h11.Request, now_s: float, random: bytes) -> Accepted | Rejected:
-        credentials = _header(request, b"authorization")
-        verdict = gate.verifier.verify("GET", request.target.decode(), credentials, now_s)
+    def _enter(
+        self, farm: FarmCredentials, request: h11.Request, now_s: float, random: bytes
+    ) -> Accepted | Rejected:
+        authorization = _header(request, b"authorization")
+        verdict = farm.verifier.verify("GET", request.target.decode(), authorization, now_s)
         if isinstance(verdict, Refused):
-            challenges = gate.verifier.challenges(now_s, random, stale=verdict.stale)
+            challenges = farm.verifier.challenges(now_s, random, stale=verdict.stale)
             reason = "stale" if verdict.stale else "password" if verdict.failed else "challenge"
             headers = [("WWW-Authenticate", challenge) for challenge in challenges]
             return Rejected(reason, self._answer(HTTPStatus.UNAUTHORIZED, headers))
@@ -212,11 +214,11 @@ class Responder:
             return Rejected(
                 "no-upgrade", self._answer(HTTPStatus.UPGRADE_REQUIRED, [("Upgrade", "websocket")])
             )
-        identity = [("Garlic-Farm-Id", gate.farm_id.hex())]
+        identity = [("Garlic-Farm-Id", farm.farm_id.hex())]
         theirs = _header(request, b"garlic-farm-id")
-        if theirs is not None and theirs.lower() != gate.farm_id.hex():
+        if theirs is not None and theirs.lower() != farm.farm_id.hex():
             return Rejected("other-farm", self._answer(HTTPStatus.CONFLICT, identity))
-        agreed = _agreed(gate.offered, _header(request, b"garlic-farm-extensions"))
+        agreed = _agreed(farm.offered, _header(request, b"garlic-farm-extensions"))
         headers = [("Connection", "Upgrade"), ("Upgrade", "websocket")]
         key = _header(request, b"sec-websocket-key")
         if key:
@@ -226,7 +228,7 @@ class Responder:
             *identity,
             *_extensions_header(agreed),
         ]
-        leader = gate.leader() if "leader-hint" in agreed else None
+        leader = farm.leader() if "leader-hint" in agreed else None
         hint = f"{leader[0]} {leader[1]}" if leader else ""
         if _LEADER.fullmatch(hint):
             headers.append(("Garlic-Farm-Leader", hint))
@@ -237,10 +239,10 @@ class Responder:
         )
         return Accepted(
             reply=reply,
-            farm=gate.farm,
+            farm=farm.name,
             user=verdict.user,
             extensions=frozenset(agreed),
-            farm_id=None if theirs is None else gate.farm_id,
+            farm_id=None if theirs is None else farm.farm_id,
             leader=None,
             leftover=self._http.trailing_data[0],
         )

@@ -66,7 +66,7 @@ class Admission:
         self._per_address = per_address
         self._total = total
         self._named = named
-        self._places: dict[_Held, None] = {}  # in the order in which they came to their stage
+        self._places: dict[_HeldPlace, None] = {}  # in the order in which they came to their stage
         self._known: dict[str, float] = {}  # until when
         self._tokens: dict[str, tuple[float, float]] = {}  # how many, and at which time
 
@@ -86,7 +86,7 @@ class Admission:
         known = network is not None and self._is_known(network)
         self._make_room(network, known=known)
         with trio.CancelScope() as scope:
-            place = _Held(self, peer, network, known, scope, on_cut)
+            place = _HeldPlace(self, peer, network, known, scope, on_cut)
             self._places[place] = None
             try:
                 yield place
@@ -131,7 +131,7 @@ class Admission:
         return granted
 
 
-class _Held(Place):
+class _HeldPlace(Place):
     """A place of an `Admission`."""
 
     def __init__(
@@ -174,7 +174,7 @@ class _Held(Place):
         self._scope.cancel()
 
 
-def _cut(places: Sequence[_Held]) -> None:
+def _cut(places: Sequence[_HeldPlace]) -> None:
     """Cut the oldest of the least advanced stage that holds more than its share."""
     share = len(places) // (len(Stage) + 1)  # all at theirs are not all that there are
     for stage in Stage:

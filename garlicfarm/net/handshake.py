@@ -1,7 +1,7 @@
 """The handshake on Trio streams: `initiate` and `respond` drive `garlicfarm.http.upgrade`.
 
-`respond` is the one place where strangers can cost us something; `Guard` bounds that (D3). What a bad
-peer does ends in `Guard.on_rejected` and a closed stream, never in an exception.
+Only `respond` spends resources on strangers, and `HandshakeLimiter` bounds them (D3). A peer that misbehaves
+is reported to `HandshakeLimiter.on_rejected` and its stream is closed; it never causes an exception.
 """
 
 from __future__ import annotations
@@ -15,14 +15,22 @@ from dataclasses import dataclass, replace
 
 import trio
 
-from garlicfarm.credentials.login_attempts import LONGEST_DELAY_S, Attempts
+from garlicfarm.credentials.login_attempts import LONGEST_DELAY_S, LoginAttempts
 from garlicfarm.errors import TransportError
 from garlicfarm.http.digest import ChallengeCache, Refused, Verified
-from garlicfarm.http.upgrade import Accepted, Gate, Initiator, Rejected, Responder, Verifier
+from garlicfarm.http.upgrade import Accepted, FarmCredentials, Initiator, Rejected, Responder, Verifier
 from garlicfarm.net.admission import Admission
 from garlicfarm.transport import Endpoint, Peer, Place, Stage, Transport
 
-__all__ = ["Established", "Gate", "Guard", "dial_plain", "initiate", "respond", "without_handshake"]
+__all__ = [
+    "Established",
+    "FarmCredentials",
+    "HandshakeLimiter",
+    "dial_without_handshake",
+    "initiate",
+    "respond",
+    "without_handshake",
+]
 
 _CHUNK = 4096
 _LINGER_S = 1.0
@@ -52,7 +60,7 @@ def without_handshake(stream: trio.abc.Stream, farm: str) -> Established:
     return Established(stream, farm, "", frozenset(), None, None, b"")
 
 
-async def dial_plain(transport: Transport, endpoint: Endpoint, farm: str) -> Established:
+async def dial_without_handshake(transport: Transport, endpoint: Endpoint, farm: str) -> Established:
     """Open a stream where there is no handshake.
 
     :raises TransportError: ``endpoint`` is not on loopback, where alone this may be; or from the transport.
@@ -140,7 +148,7 @@ def _gone(host: str) -> TransportError:
     )
 
 
-class Guard:
+class HandshakeLimiter:
     """What strangers may cost one listener (D3): sockets, time, and guesses.
 
     :param deadline_s: bounds the whole handshake. It starts once the transport's own handshake is done.
@@ -164,7 +172,7 @@ class Guard:
         self.deadline_s = deadline_s
         self.admission = Admission() if admission is None else admission
         self.on_rejected = on_rejected
-        self.attempts = Attempts(longest_delay_s)
+        self.attempts = LoginAttempts(longest_delay_s)
 
     def place(self, peer: Peer) -> AbstractContextManager[Place]:
         """The place that the transport got for this connection, else one from here on."""
@@ -173,11 +181,11 @@ class Guard:
         return self.admission.admit(peer, lambda peer: self.on_rejected(peer, "busy"))
 
 
-class _Counting:
-    """The verifier of a `Gate` for one connection. Where a delay is running for the name that is tried,
-    ``wait_s`` is what is left of it, and nothing was judged; else it is for how long to hold the answer."""
+class _LimitedVerifier:
+    """The verifier of one farm, for one connection. ``wait_s`` is how long to hold the answer. While a delay
+    for this user name is running (``is_too_soon``), it is the rest of it, and nothing is verified."""
 
-    def __init__(self, verifier: Verifier, attempts: Attempts, peer: Peer) -> None:
+    def __init__(self, verifier: Verifier, attempts: LoginAttempts, peer: Peer) -> None:
         self._verifier = verifier
         self._attempts = attempts
         self._peer = peer
@@ -196,11 +204,11 @@ class _Counting:
 
 
 async def respond(
-    stream: trio.abc.Stream, gates: Mapping[str, Gate], guard: Guard, peer: Peer
+    stream: trio.abc.Stream, credentials: Mapping[str, FarmCredentials], limiter: HandshakeLimiter, peer: Peer
 ) -> Established | None:
-    """Take one incoming connection through the handshake, within the guard's limits.
+    """Take one incoming connection through the handshake, within the limiter's limits.
 
-    :returns: None if the peer was not let in: it was answered, ``guard.on_rejected`` was told, and
+    :returns: None if the peer was not let in: it was answered, ``limiter.on_rejected`` was told, and
         ``stream`` is closed.
     :raises ConfigError: from a lookup, if the users file broke (the operator's fault).
 
@@ -209,15 +217,15 @@ async def respond(
     Source: protocol page §3, D3.
     """
     established: Established | None = None
-    with guard.place(peer) as place:
+    with limiter.place(peer) as place:
         place.advance(Stage.STREAM)
         reason = "timeout"  # what is still to be reported
         try:
-            with trio.move_on_after(guard.deadline_s):
-                verdict, hold_s = await _judge(stream, gates, guard.attempts, peer, place)
+            with trio.move_on_after(limiter.deadline_s):
+                verdict, hold_s = await _judge(stream, credentials, limiter.attempts, peer, place)
                 if isinstance(verdict, Rejected):
                     reason = ""
-                    guard.on_rejected(peer, verdict.reason)
+                    limiter.on_rejected(peer, verdict.reason)
                     await _refuse(stream, verdict, hold_s, place)
                 else:
                     place.leave()
@@ -229,22 +237,26 @@ async def respond(
             if established is None:
                 await trio.aclose_forcefully(stream)
         if reason:
-            guard.on_rejected(peer, reason)
+            limiter.on_rejected(peer, reason)
     return established
 
 
 async def _judge(
-    stream: trio.abc.Stream, gates: Mapping[str, Gate], attempts: Attempts, peer: Peer, place: Place
+    stream: trio.abc.Stream,
+    credentials: Mapping[str, FarmCredentials],
+    attempts: LoginAttempts,
+    peer: Peer,
+    place: Place,
 ) -> tuple[Accepted | Rejected, float]:
     """The verdict, and for how many seconds to hold its answer."""
-    counting = {name: _Counting(gate.verifier, attempts, peer) for name, gate in gates.items()}
-    responder = Responder({name: replace(gate, verifier=counting[name]) for name, gate in gates.items()})
+    limited = {name: _LimitedVerifier(farm.verifier, attempts, peer) for name, farm in credentials.items()}
+    responder = Responder({name: replace(farm, verifier=limited[name]) for name, farm in credentials.items()})
     verdict = None
     while verdict is None:
         data = await stream.receive_some(_CHUNK)
         place.advance(Stage.REQUEST)
         verdict = responder.receive(bytes(data), trio.current_time(), secrets.token_bytes(16))
-    for each in counting.values():
+    for each in limited.values():
         if each.is_too_soon:
             return Rejected("too-soon", _too_soon(each.wait_s)), 0.0
         if each.wait_s:

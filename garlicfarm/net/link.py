@@ -26,7 +26,7 @@ from garlicfarm.net.handshake import Established
 from garlicfarm.wire import ResponseDecoder, encode_request
 from garlicfarm.wire.messages import MessageType, Request, Response
 
-__all__ = ["CONNECTION_ERRORS", "EXTENSIONS", "HINT", "Backoff", "Caller", "Link", "close"]
+__all__ = ["CONNECTION_ERRORS", "EXTENSIONS", "HINT", "Backoff", "Link", "RpcClient", "close"]
 
 CONNECTION_ERRORS = (
     TransportError,
@@ -310,7 +310,7 @@ def _first(group: BaseExceptionGroup[Exception]) -> Exception:
     return error
 
 
-class Caller:
+class RpcClient:
     """Calls over a `Link`, each with an answer of its own. Arguments as for `Link`."""
 
     def __init__(
@@ -331,9 +331,9 @@ class Caller:
             server_id=server_id,
             timeout_s=timeout_s,
             backoff=backoff,
-            on_answer=self._answered,
-            on_failure=self._failed,
-            on_change=self._changed,
+            on_answer=self._on_answer,
+            on_failure=self._on_failure,
+            on_change=self._on_change,
             connect_timeout_s=connect_timeout_s,
             lazy=lazy,
         )
@@ -377,13 +377,13 @@ class Caller:
             raise self._error
         raise UnreachableError(f"not connected: {self._error}")
 
-    def _answered(self, tag: int, response: Response) -> None:
+    def _on_answer(self, tag: int, response: Response) -> None:
         if done := self._calls.pop(tag, None):
             done(response, True)
 
-    def _failed(self, tag: int, sent: bool) -> None:
+    def _on_failure(self, tag: int, sent: bool) -> None:
         if done := self._calls.pop(tag, None):
             done(None, sent)
 
-    def _changed(self, error: Exception | None) -> None:
+    def _on_change(self, error: Exception | None) -> None:
         self._error = error

@@ -21,7 +21,7 @@ from garlicfarm.errors import (
     Removed,
     TransportError,
 )
-from garlicfarm.net.link import CONNECTION_ERRORS, Caller, close
+from garlicfarm.net.link import CONNECTION_ERRORS, RpcClient, close
 from garlicfarm.raft import Change, ConfChange, Refusal
 from garlicfarm.wire import encode_cluster_server
 from garlicfarm.wire.messages import (
@@ -164,14 +164,14 @@ class Members:
         last = (0, status.last_index, status.commit)
         request = Request(MessageType.LEAVE_CLUSTER_REQUEST, farm.node_id, member, status.term, *last)
         timeout_s = farm.section.raft.rpc_timeout_s
-        caller = Caller(
+        client = RpcClient(
             partial(farm.dial, member, endpoint), server_id=member, timeout_s=timeout_s, backoff=farm.backoff
         )
         with trio.move_on_after(timeout_s):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(caller.run)
+                nursery.start_soon(client.run)
                 try:
-                    await caller.call(request)
+                    await client.call(request)
                 except GarlicFarmError as error:
                     farm.log.info("member-not-told", peer=member, cause=str(error))
                 nursery.cancel_scope.cancel()
@@ -231,7 +231,7 @@ class Members:
     async def _ask_to_leave(self, leader: int) -> int | None:
         """The term in which ``leader`` removes this member; None: another member may lead.
 
-        Raises `ProposalDropped`: it refuses. Other errors as `garlicfarm.net.link.Caller.call`.
+        Raises `ProposalDropped`: it refuses. Other errors as `garlicfarm.net.link.RpcClient.call`.
         """
         farm = self._farm
         value = encode_cluster_server(ClusterServer(farm.node_id), id_only=True)

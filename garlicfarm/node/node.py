@@ -42,9 +42,9 @@ from garlicfarm.metrics import NodeMetrics
 from garlicfarm.net.admission import Admission, network_of
 from garlicfarm.net.handshake import (
     Established,
-    Gate,
-    Guard,
-    dial_plain,
+    FarmCredentials,
+    HandshakeLimiter,
+    dial_without_handshake,
     initiate,
     respond,
     without_handshake,
@@ -123,12 +123,17 @@ class _Member:
     """What one farm needs beside the `Farm` itself."""
 
     def __init__(
-        self, farm: Farm, view: View, retention: Retention, gate: Gate, router: Router | None
+        self,
+        farm: Farm,
+        view: View,
+        retention: Retention,
+        credentials: FarmCredentials,
+        router: Router | None,
     ) -> None:
         self.farm = farm
         self.view = view
         self.retention = retention
-        self.gate = gate
+        self.credentials = credentials
         self.router = router
 
 
@@ -242,12 +247,12 @@ class Node:
         view = View(farm, pages)
         lookup = member_lookup(farm_secrets, genesis.farm_id, self.users.lookup)
         verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
-        gate = Gate(section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader)
+        credentials = FarmCredentials(section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader)
         router = None
         if section.router:
             table = {key: value for key, value in section.router.items() if key != "plugin"}
             router = make_router(section.router["plugin"], table, self.config.base_dir)
-        return _Member(farm, view, Retention(farm, store, writer, pages), gate, router)
+        return _Member(farm, view, Retention(farm, store, writer, pages), credentials, router)
 
     def _transport(self, scheme: str) -> Transport:
         if scheme not in self._transports:
@@ -273,7 +278,7 @@ class Node:
             endpoint = Endpoint.parse(text, section.default_transport)
             transport = self._transport(endpoint.scheme)
             if not transport.handshake:
-                return await dial_plain(transport, endpoint, section.name)
+                return await dial_without_handshake(transport, endpoint, section.name)
             established = await initiate(
                 partial(transport.open_stream, endpoint),
                 host=endpoint.authority,
@@ -433,16 +438,16 @@ class Node:
     async def _listen(self, listener: ListenerSection, *, task_status: trio.TaskStatus[Endpoint]) -> NoReturn:
         url = Endpoint.parse(listener.url)
         names = listener.farms or tuple(self._members)
-        gates = {name: self._members[name].gate for name in names}
+        credentials = {name: self._members[name].credentials for name in names}
         # How long members that dial us wait to be let in (D3).
         patience_s = [self._members[name].farm.section.raft.rpc_timeout_s for name in names]
-        guard = Guard(
+        limiter = HandshakeLimiter(
             admission=self._admission,
             deadline_s=max(HANDSHAKE_TIMEOUT_S, *patience_s),
             longest_delay_s=min(patience_s) / 2,
             on_rejected=partial(self._rejected, url.scheme),
         )
-        handler = partial(self._serve_stream, url.scheme, gates, guard)
+        handler = partial(self._serve_stream, url.scheme, credentials, limiter)
         await self._transport(url.scheme).serve(url, handler, task_status=task_status)
 
     def _cut(self, scheme: str, peer: Peer) -> None:
@@ -459,7 +464,12 @@ class Node:
         self._log.log(level, "rejected", address=peer.address, reason=reason, transport=scheme)
 
     async def _serve_stream(
-        self, scheme: str, gates: Mapping[str, Gate], guard: Guard, stream: trio.abc.Stream, peer: Peer
+        self,
+        scheme: str,
+        credentials: Mapping[str, FarmCredentials],
+        limiter: HandshakeLimiter,
+        stream: trio.abc.Stream,
+        peer: Peer,
     ) -> None:
         """One incoming connection. Whatever is wrong with the peer ends here, and costs it alone."""
         connections = self.metrics.listener_connections.labels(scheme, "open")
@@ -467,9 +477,9 @@ class Node:
         try:
             established: Established | None
             if self._transport(scheme).handshake:
-                established = await respond(stream, gates, guard, peer)
+                established = await respond(stream, credentials, limiter, peer)
             else:
-                established = without_handshake(stream, next(iter(gates)))
+                established = without_handshake(stream, next(iter(credentials)))
             if established is not None:
                 await self._serve_session(established, peer)
         except* (*CONNECTION_ERRORS, OutcomeUnknown) as group:

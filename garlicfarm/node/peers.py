@@ -11,7 +11,7 @@ from functools import partial
 import trio
 
 from garlicfarm.net.handshake import Established
-from garlicfarm.net.link import Backoff, Caller, Link
+from garlicfarm.net.link import Backoff, Link, RpcClient
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Response
 
 __all__ = ["Peers"]
@@ -46,7 +46,7 @@ class _RoundTrips:
 
 
 class _Peer:
-    def __init__(self, endpoint: str, link: Link, caller: Caller, round_trips: _RoundTrips) -> None:
+    def __init__(self, endpoint: str, link: Link, caller: RpcClient, round_trips: _RoundTrips) -> None:
         self.endpoint = endpoint
         self.link = link
         self.caller = caller
@@ -138,7 +138,7 @@ class Peers:
             on_failure=lambda seq, sent: self._unreachable(member, seq),
             on_change=partial(self._on_change, member),
         )
-        caller = Caller(
+        caller = RpcClient(
             connect,
             server_id=member,
             timeout_s=self._call_timeout_s,
@@ -206,7 +206,7 @@ class Peers:
 
     async def call(self, member: int, request: Request) -> Response | None:
         """Send a client's request on the member's other connection; None if it is no peer of ours.
-        Errors as `garlicfarm.net.link.Caller.call`."""
+        Errors as `garlicfarm.net.link.RpcClient.call`."""
         peer = self._peers.get(member)
         return await peer.caller.call(request) if peer else None
 

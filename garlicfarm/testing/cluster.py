@@ -39,7 +39,7 @@ from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
 from garlicfarm.log_application import LogApplication
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
-from garlicfarm.net.handshake import Established, Gate, Guard, initiate, respond
+from garlicfarm.net.handshake import Established, FarmCredentials, HandshakeLimiter, initiate, respond
 from garlicfarm.net.link import CONNECTION_ERRORS, EXTENSIONS
 from garlicfarm.node.farm import Farm
 from garlicfarm.node.session import Caller, Session
@@ -270,12 +270,12 @@ class Cluster:
         farm = Farm(section, node, disk, partial(_Writer, disk), self._application(), dial, metrics, log)
         lookup = member_lookup([self._secret], self._farm_id, lambda user: {})
         verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
-        gates = {FARM: Gate(FARM, self._farm_id, verifier, EXTENSIONS)}
-        guard = Guard()
+        credentials = {FARM: FarmCredentials(FARM, self._farm_id, verifier, EXTENSIONS)}
+        limiter = HandshakeLimiter()
 
         async def serve(stream: trio.abc.Stream, peer: Peer) -> None:
             try:
-                established = await respond(stream, gates, guard, peer)
+                established = await respond(stream, credentials, limiter, peer)
                 if established is not None:
                     user, extensions = established.user, established.extensions
                     caller = Caller(f"member {user}", int(user), True, extensions)

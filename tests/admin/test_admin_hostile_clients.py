@@ -16,7 +16,7 @@ from h2.connection import H2Connection
 from hypercorn.protocol.h11 import H11Protocol
 
 from garlicfarm.client.trust import client_tls
-from garlicfarm.credentials.login_attempts import Attempts
+from garlicfarm.credentials.login_attempts import LoginAttempts
 from garlicfarm.errors import AuthError
 from garlicfarm.http.digest import ChallengeCache
 from tests.admin.fake_node import PASSWORDS, FakeNode, until
@@ -304,7 +304,7 @@ async def test_tries_of_a_password_are_judged_one_at_a_time_also_by_who_hangs_up
         return lookup(name)
 
     monkeypatch.setattr("garlicfarm.credentials.login_attempts._FIRST_DELAY_S", 1000.0)
-    monkeypatch.setattr("garlicfarm.admin.access.Attempts", partial(Attempts, 1000.0))
+    monkeypatch.setattr("garlicfarm.admin.access.LoginAttempts", partial(LoginAttempts, 1000.0))
     monkeypatch.setattr(node.users, "lookup", counted)
     async with node.running() as url:
         guess = await wrong(node, url)

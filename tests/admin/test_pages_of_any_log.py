@@ -18,7 +18,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from garlicfarm.admin.access import Gatekeeper
+from garlicfarm.admin.access import Authenticator
 from garlicfarm.admin.app import create_app
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.metrics import NodeMetrics
@@ -208,11 +208,11 @@ def run(story: Callable[[Cluster], Awaitable[None]]) -> None:
 def anna() -> Any:
     """Everybody is."""
 
-    async def user(self: Gatekeeper, request: object, role: str) -> str:
+    async def user(self: Authenticator, request: object, role: str) -> str:
         return "anna"
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Gatekeeper, "user", user)
+        patch.setattr(Authenticator, "user", user)
         yield
 
 

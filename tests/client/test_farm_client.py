@@ -34,7 +34,7 @@ def said(source: int, destination: int, next_index: int = 0, *, accepted: bool =
     return Response(MessageType.APPEND_ENTRIES_RESPONSE, source, destination, 5, next_index, accepted)
 
 
-class FakeCaller:
+class FakeRpcClient:
     """One server; what it says next: an answer, an error, or nothing for ever. The last is repeated."""
 
     def __init__(self, *script: Response | GarlicFarmError | str) -> None:
@@ -53,17 +53,21 @@ class FakeCaller:
         raise AssertionError
 
 
-def client(callers: Mapping[int, FakeCaller]) -> FarmClient:
-    return FarmClient(callers, TIMEOUT_S)  # type: ignore[arg-type]
+def client(rpc_clients: Mapping[int, FakeRpcClient]) -> FarmClient:
+    return FarmClient(rpc_clients, TIMEOUT_S)  # type: ignore[arg-type]
 
 
 async def test_redirect_is_followed_and_remembered(autojump_clock: Clock) -> None:
-    callers = {1: FakeCaller(said(1, 3)), 2: FakeCaller(HANG), 3: FakeCaller(said(3, 3, 8, accepted=True))}
-    under_test = client(callers)
+    rpc_clients = {
+        1: FakeRpcClient(said(1, 3)),
+        2: FakeRpcClient(HANG),
+        3: FakeRpcClient(said(3, 3, 8, accepted=True)),
+    }
+    under_test = client(rpc_clients)
     assert await under_test.post([b"a", b"b"]) == (7, 5)
     assert await under_test.post([b"c"]) == (7, 5)
-    assert [len(caller.asked) for caller in callers.values()] == [1, 0, 2]
-    request = callers[3].asked[0]
+    assert [len(rpc_client.asked) for rpc_client in rpc_clients.values()] == [1, 0, 2]
+    request = rpc_clients[3].asked[0]
     assert (request.source, request.destination) == (0, 0)
     assert [entry.value for entry in request.entries] == [b"a", b"b"]
 
@@ -81,8 +85,8 @@ async def test_redirect_is_followed_and_remembered(autojump_clock: Clock) -> Non
 async def test_server_of_no_help_is_left_for_the_next(
     first: Response | GarlicFarmError, autojump_clock: Clock
 ) -> None:
-    callers = {1: FakeCaller(first), 2: FakeCaller(said(2, 2, 2, accepted=True))}
-    assert await client(callers).post([b"x"]) == (1, 5)
+    rpc_clients = {1: FakeRpcClient(first), 2: FakeRpcClient(said(2, 2, 2, accepted=True))}
+    assert await client(rpc_clients).post([b"x"]) == (1, 5)
 
 
 @pytest.mark.parametrize(
@@ -101,23 +105,26 @@ async def test_server_of_no_help_is_left_for_the_next(
 async def test_refusal_is_raised_and_not_repeated(
     answer: Response | GarlicFarmError, error: type[Exception], autojump_clock: Clock
 ) -> None:
-    callers = {1: FakeCaller(answer), 2: FakeCaller(said(2, 2, 2, accepted=True))}
+    rpc_clients = {1: FakeRpcClient(answer), 2: FakeRpcClient(said(2, 2, 2, accepted=True))}
     with pytest.raises(error):
-        await client(callers).post([b"x"])
-    assert [len(caller.asked) for caller in callers.values()] == [1, 0]
+        await client(rpc_clients).post([b"x"])
+    assert [len(rpc_client.asked) for rpc_client in rpc_clients.values()] == [1, 0]
 
 
 async def test_no_leader_anywhere_is_no_quorum_at_the_deadline_and_says_why(autojump_clock: Clock) -> None:
-    callers = {1: FakeCaller(said(1, NO_LEADER)), 2: FakeCaller(UnreachableError("connection refused"))}
+    rpc_clients = {
+        1: FakeRpcClient(said(1, NO_LEADER)),
+        2: FakeRpcClient(UnreachableError("connection refused")),
+    }
     with pytest.raises(NoQuorum, match="connection refused"):
-        await client(callers).post([b"x"])
+        await client(rpc_clients).post([b"x"])
     assert trio.current_time() == pytest.approx(TIMEOUT_S, abs=0.1)
-    assert len(callers[1].asked) > 10
+    assert len(rpc_clients[1].asked) > 10
 
 
 async def test_hanging_server_costs_one_post_and_the_next_asks_another(autojump_clock: Clock) -> None:
-    callers = {1: FakeCaller(HANG), 2: FakeCaller(said(2, 2, 2, accepted=True))}
-    under_test = client(callers)
+    rpc_clients = {1: FakeRpcClient(HANG), 2: FakeRpcClient(said(2, 2, 2, accepted=True))}
+    under_test = client(rpc_clients)
     with pytest.raises(OutcomeUnknown):
         await under_test.post([b"x"])
     assert trio.current_time() == TIMEOUT_S
@@ -127,20 +134,20 @@ async def test_hanging_server_costs_one_post_and_the_next_asks_another(autojump_
 async def test_entries_over_a_message_are_refused_before_they_cost_the_connection(
     autojump_clock: Clock,
 ) -> None:
-    callers = {1: FakeCaller(said(1, 1, 2, accepted=True))}
-    under_test = client(callers)
+    rpc_clients = {1: FakeRpcClient(said(1, 1, 2, accepted=True))}
+    under_test = client(rpc_clients)
     await under_test.post([bytes((1 << 20) - 45 - 2 * 13 - 1), b"x"])
     with pytest.raises(EntryRefused, match="together larger than 1048576 bytes: post fewer at a time"):
         await under_test.post([bytes((1 << 20) - 45 - 2 * 13), b"x"])
     await under_test.post([bytes(1 << 20)])  # one entry always fits
-    assert len(callers[1].asked) == 2
+    assert len(rpc_clients[1].asked) == 2
 
 
 async def test_oversized_entry_is_refused_before_it_costs_the_connection(autojump_clock: Clock) -> None:
-    callers = {1: FakeCaller(said(1, 1, 2, accepted=True))}
+    rpc_clients = {1: FakeRpcClient(said(1, 1, 2, accepted=True))}
     with pytest.raises(EntryRefused):
-        await client(callers).post([b"x", bytes((1 << 20) + 1)])
-    assert not callers[1].asked
+        await client(rpc_clients).post([b"x", bytes((1 << 20) + 1)])
+    assert not rpc_clients[1].asked
 
 
 @asynccontextmanager
@@ -173,7 +180,7 @@ async def test_many_tasks_share_one_connection_and_follow_a_new_leader(tmp_path:
         leader.scope.cancel()
         await leader.ended.wait()
         with trio.fail_after(5):
-            while client._callers[first]._link.connected:  # noqa: ASYNC110 - or a post is sent in vain
+            while client._rpc_clients[first]._link.connected:  # noqa: ASYNC110 - or a post is sent in vain
                 await trio.sleep(0.01)
         await post_all(20)  # the first ones wait for the election
         assert len(set(indexes)) == 220

@@ -27,7 +27,7 @@ async def test_client_that_knows_a_follower_alone_finds_the_leader(tmp_path: Pat
         async with nodes.client(follower_of(nodes, leader)) as client:
             index, _ = await client.post([b"x"])
             assert (await client.post([b"y"]))[0] == index + 1
-            assert set(client._callers) == {leader, follower_of(nodes, leader)}
+            assert set(client._rpc_clients) == {leader, follower_of(nodes, leader)}
 
 
 async def test_client_without_the_extension_stays_where_it_was_told_to_go(
@@ -40,7 +40,7 @@ async def test_client_without_the_extension_stays_where_it_was_told_to_go(
         async with nodes.client(follower_of(nodes, leader), timeout_s=1.0) as client:
             with pytest.raises(NoQuorum):
                 await client.post([b"x"])
-            assert set(client._callers) == {follower_of(nodes, leader)}
+            assert set(client._rpc_clients) == {follower_of(nodes, leader)}
 
 
 async def test_refusal_on_the_wire_is_followed_by_the_members_in_force(tmp_path: Path) -> None:

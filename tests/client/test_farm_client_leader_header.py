@@ -12,7 +12,7 @@ import trio.testing
 from garlicfarm.client.farm import FarmClient, open_farm_client
 from garlicfarm.errors import NoQuorum
 from garlicfarm.http.digest import ALGORITHMS, REALM, DigestVerifier, ha1
-from garlicfarm.net.handshake import Gate, Guard, respond
+from garlicfarm.net.handshake import FarmCredentials, HandshakeLimiter, respond
 from garlicfarm.net.link import HINT
 from garlicfarm.testing.memory_network import MemoryNetwork
 from garlicfarm.transport import Endpoint, Peer
@@ -41,10 +41,12 @@ class Server:
         self.requests = 0
         lookup = {a: [ha1(a, "alice", REALM, "p")] for a in ALGORITHMS}
         verifier = DigestVerifier(REALM, ALGORITHMS, bytes(32), lambda user: lookup)
-        self._gate = Gate("farm", bytes(16), verifier, {HINT: "1"}, lambda: (header, place(header)))
+        self._gate = FarmCredentials(
+            "farm", bytes(16), verifier, {HINT: "1"}, lambda: (header, place(header))
+        )
 
     async def handle(self, stream: trio.abc.Stream, peer: Peer) -> None:
-        established = await respond(stream, {"farm": self._gate}, Guard(), peer)
+        established = await respond(stream, {"farm": self._gate}, HandshakeLimiter(), peer)
         if established is None:
             return
         self.logins += 1

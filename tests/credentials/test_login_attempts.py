@@ -1,11 +1,11 @@
-"""`Attempts` by itself: how wrong passwords delay the next one."""
+"""`LoginAttempts` by itself: how wrong passwords delay the next one."""
 
 from __future__ import annotations
 
 import pytest
 
 from garlicfarm.credentials import login_attempts as module
-from garlicfarm.credentials.login_attempts import Attempts
+from garlicfarm.credentials.login_attempts import LoginAttempts
 from garlicfarm.http.digest import Refused, Verified
 from garlicfarm.transport import Peer
 
@@ -31,7 +31,7 @@ class Passwords:
 class Tries:
     def __init__(self) -> None:
         self.passwords = Passwords()
-        self.attempts = Attempts()
+        self.attempts = LoginAttempts()
 
     def __call__(self, name: str, now_s: float, peer: Peer = HERE, word: str = "wrong") -> float | None:
         """What the answer is delayed by; None: not judged."""

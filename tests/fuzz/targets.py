@@ -46,7 +46,15 @@ from garlicfarm.http.digest import (
     ha1,
     parse_header,
 )
-from garlicfarm.http.upgrade import Accepted, Gate, Initiator, NewStream, Rejected, Responder, farm_target
+from garlicfarm.http.upgrade import (
+    Accepted,
+    FarmCredentials,
+    Initiator,
+    NewStream,
+    Rejected,
+    Responder,
+    farm_target,
+)
 from garlicfarm.log_application import LogApplication
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import check_author, parse_entry
@@ -223,7 +231,7 @@ def _verifier() -> DigestVerifier:
 
 def _responder() -> Responder:
     leader = (2, "ssl://host2.example:27150")
-    return Responder({FARM: Gate(FARM, GENESIS.farm_id, _verifier(), EXTENSIONS, lambda: leader)})
+    return Responder({FARM: FarmCredentials(FARM, GENESIS.farm_id, _verifier(), EXTENSIONS, lambda: leader)})
 
 
 def _initiator(*, challenged: bool) -> Initiator:

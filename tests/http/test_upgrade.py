@@ -15,7 +15,7 @@ from garlicfarm.http.digest import ALGORITHMS, REALM, ChallengeCache, DigestVeri
 from garlicfarm.http.upgrade import (
     HEADER_LIMIT,
     Accepted,
-    Gate,
+    FarmCredentials,
     Initiator,
     NewStream,
     Rejected,
@@ -34,11 +34,11 @@ def lookup(user: str) -> Mapping[str, Sequence[str]]:
     return {a: [ha1(a, "7", REALM, "right")] for a in ALGORITHMS} if user == "7" else {}
 
 
-def make_gates(
+def make_credentials(
     *, key: bytes = b"k" * 32, offered: Mapping[str, str] | None = None, leader: tuple[int, str] | None = None
-) -> dict[str, Gate]:
+) -> dict[str, FarmCredentials]:
     verifier = DigestVerifier(REALM, ALGORITHMS, key, lookup)
-    return {"secretname": Gate("secretname", FARM_ID, verifier, offered or {}, lambda: leader)}
+    return {"secretname": FarmCredentials("secretname", FARM_ID, verifier, offered or {}, lambda: leader)}
 
 
 def make_initiator(cache: ChallengeCache | None = None, **options: object) -> Initiator:
@@ -52,27 +52,31 @@ def make_initiator(cache: ChallengeCache | None = None, **options: object) -> In
     return Initiator(**(arguments | options))
 
 
-def answer(gates: Mapping[str, Gate], data: bytes, random: bytes = RANDOM) -> Accepted | Rejected:
-    verdict = Responder(gates).receive(data, NOW_S, random)
+def answer(
+    credentials: Mapping[str, FarmCredentials], data: bytes, random: bytes = RANDOM
+) -> Accepted | Rejected:
+    verdict = Responder(credentials).receive(data, NOW_S, random)
     assert verdict is not None
     return verdict
 
 
-def play(initiator: Initiator, gates: Mapping[str, Gate]) -> tuple[list[Accepted | Rejected], Accepted]:
+def play(
+    initiator: Initiator, credentials: Mapping[str, FarmCredentials]
+) -> tuple[list[Accepted | Rejected], Accepted]:
     """Run a whole login; the responder's verdicts, and the initiator's last."""
     verdicts = []
     while True:
         random = next(FRESH).to_bytes(16)
-        verdicts.append(answer(gates, initiator.request("cafe"), random))
+        verdicts.append(answer(credentials, initiator.request("cafe"), random))
         outcome = initiator.receive(verdicts[-1].reply)
         if not isinstance(outcome, NewStream):
             assert isinstance(outcome, Accepted)
             return verdicts, outcome
 
 
-def cached(gates: Mapping[str, Gate]) -> ChallengeCache:
+def cached(credentials: Mapping[str, FarmCredentials]) -> ChallengeCache:
     cache = ChallengeCache()
-    play(make_initiator(cache), gates)
+    play(make_initiator(cache), credentials)
     return cache
 
 
@@ -89,7 +93,7 @@ def test_host_header_of_ipv6_has_brackets_and_no_zone() -> None:
 
 
 def test_first_login_speaks_the_proposals_bytes() -> None:
-    gates = make_gates()
+    credentials = make_credentials()
     initiator = make_initiator()
     request_1 = initiator.request("cafe")
     assert request_1 == (
@@ -99,7 +103,7 @@ def test_first_login_speaks_the_proposals_bytes() -> None:
         b"Connection: close\r\n"
         b"\r\n"
     )
-    response_1 = answer(gates, request_1)
+    response_1 = answer(credentials, request_1)
     assert isinstance(response_1, Rejected)
     assert response_1.reason == "challenge"
     assert re.fullmatch(
@@ -127,7 +131,7 @@ def test_first_login_speaks_the_proposals_bytes() -> None:
         rb"\r\n",
         request_2,
     )
-    response_2 = answer(gates, request_2)
+    response_2 = answer(credentials, request_2)
     assert isinstance(response_2, Accepted)
     assert re.fullmatch(
         rb"HTTP/1.1 101 Switching Protocols\r\n"
@@ -146,19 +150,19 @@ def test_first_login_speaks_the_proposals_bytes() -> None:
 
 
 def test_cached_challenge_goes_straight_to_request_2_with_the_next_count() -> None:
-    gates = make_gates()
-    cache = cached(gates)
-    verdicts, _ = play(make_initiator(cache), gates)
+    credentials = make_credentials()
+    cache = cached(credentials)
+    verdicts, _ = play(make_initiator(cache), credentials)
     assert [type(verdict) for verdict in verdicts] == [Accepted]
     assert b"nc=00000003" in make_initiator(cache).request("cafe")
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_bytes_in_any_pieces_give_the_same_verdicts_and_keep_what_follows(size: int) -> None:
-    gates = make_gates()
-    initiator = make_initiator(cached(gates))
+    credentials = make_credentials()
+    initiator = make_initiator(cached(credentials))
     stream = initiator.request("cafe") + b"raft"
-    responder = Responder(gates)
+    responder = Responder(credentials)
     verdict = None
     fed = 0
     while verdict is None:
@@ -181,10 +185,10 @@ def test_bytes_in_any_pieces_give_the_same_verdicts_and_keep_what_follows(size: 
 
 @pytest.mark.parametrize("options", [{"password": "wrong"}, {"user": "8"}, {"user": "alice"}])
 def test_wrong_password_or_unknown_user_raises_after_one_try(options: dict[str, object]) -> None:
-    gates = make_gates()
+    credentials = make_credentials()
     initiator = make_initiator(**options)
-    initiator.receive(answer(gates, initiator.request("cafe")).reply)
-    refusal = answer(gates, initiator.request("cafe"))
+    initiator.receive(answer(credentials, initiator.request("cafe")).reply)
+    refusal = answer(credentials, initiator.request("cafe"))
     assert isinstance(refusal, Rejected)
     assert refusal.reason == "password"
     assert refusal.reply.startswith(b"HTTP/1.1 401 Unauthorized\r\n")
@@ -194,16 +198,16 @@ def test_wrong_password_or_unknown_user_raises_after_one_try(options: dict[str, 
 
 
 def test_wrong_password_over_a_cached_challenge_is_not_tried_twice() -> None:
-    gates = make_gates()
-    cache = cached(gates)
+    credentials = make_credentials()
+    cache = cached(credentials)
     initiator = make_initiator(cache, password="wrong")
     with pytest.raises(AuthError):
-        initiator.receive(answer(gates, initiator.request("cafe")).reply)
+        initiator.receive(answer(credentials, initiator.request("cafe")).reply)
 
 
 def test_restarted_server_calls_a_cached_challenge_stale_and_lets_the_second_try_in() -> None:
-    cache = cached(make_gates())
-    verdicts, _ = play(make_initiator(cache), make_gates(key=b"after the restart"))
+    cache = cached(make_credentials())
+    verdicts, _ = play(make_initiator(cache), make_credentials(key=b"after the restart"))
     assert isinstance(verdicts[0], Rejected)
     assert verdicts[0].reason == "stale"
     assert verdicts[0].reply.count(b"stale=true") == 2
@@ -212,9 +216,9 @@ def test_restarted_server_calls_a_cached_challenge_stale_and_lets_the_second_try
 
 @pytest.mark.parametrize("change", [(b"restricted", b"elsewhere"), (b"SHA-256", b"SHA-512-256")])
 def test_changed_realm_or_algorithm_is_tried_once_more(change: tuple[bytes, bytes]) -> None:
-    gates = make_gates()
-    initiator = make_initiator(cached(gates), password="wrong")
-    refusal = answer(gates, initiator.request("cafe")).reply
+    credentials = make_credentials()
+    initiator = make_initiator(cached(credentials), password="wrong")
+    refusal = answer(credentials, initiator.request("cafe")).reply
     assert initiator.receive(refusal.replace(*change)) == NewStream()
     initiator.request("cafe")
     with pytest.raises(AuthError):
@@ -222,9 +226,9 @@ def test_changed_realm_or_algorithm_is_tried_once_more(change: tuple[bytes, byte
 
 
 def test_server_that_calls_its_own_new_nonce_stale_is_given_up() -> None:
-    gates = make_gates()
+    credentials = make_credentials()
     initiator = make_initiator()
-    challenge = answer(gates, initiator.request("cafe")).reply
+    challenge = answer(credentials, initiator.request("cafe")).reply
     assert initiator.receive(challenge) == NewStream()
     initiator.request("cafe")
     with pytest.raises(RemoteProtocolError, match="stale"):
@@ -232,10 +236,10 @@ def test_server_that_calls_its_own_new_nonce_stale_is_given_up() -> None:
 
 
 def test_replayed_request_2_is_refused() -> None:
-    gates = make_gates()
-    request = make_initiator(cached(gates)).request("cafe")
-    assert isinstance(answer(gates, request), Accepted)
-    replay = answer(gates, request)
+    credentials = make_credentials()
+    request = make_initiator(cached(credentials)).request("cafe")
+    assert isinstance(answer(credentials, request), Accepted)
+    replay = answer(credentials, request)
     assert isinstance(replay, Rejected)
     assert replay.reason == "stale"
 
@@ -243,30 +247,30 @@ def test_replayed_request_2_is_refused() -> None:
 def test_basic_is_answered_like_no_credentials() -> None:
     plain = request_bytes("GET", TARGET)
     basic = request_bytes("GET", TARGET, "Authorization: Basic NzpyaWdodA==", "Upgrade: websocket")
-    assert answer(make_gates(), basic) == answer(make_gates(), plain)
+    assert answer(make_credentials(), basic) == answer(make_credentials(), plain)
 
 
 def test_wrong_rspauth_means_the_server_does_not_know_the_password() -> None:
-    gates = make_gates()
-    initiator = make_initiator(cached(gates))
-    reply = answer(gates, initiator.request("cafe")).reply
+    credentials = make_credentials()
+    initiator = make_initiator(cached(credentials))
+    reply = answer(credentials, initiator.request("cafe")).reply
     with pytest.raises(AuthError, match="wrong rspauth"):
         initiator.receive(re.sub(rb'rspauth="..', b'rspauth="zz', reply))
 
 
 @pytest.mark.parametrize("visited", [False, True])
 def test_server_that_does_not_prove_that_it_knows_the_password_is_refused(visited: bool) -> None:
-    gates = make_gates()
-    initiator = make_initiator(cached(gates) if visited else None)
+    credentials = make_credentials()
+    initiator = make_initiator(cached(credentials) if visited else None)
     if not visited:
-        assert initiator.receive(answer(gates, initiator.request("cafe")).reply) == NewStream()
-    reply = answer(gates, initiator.request("cafe")).reply
+        assert initiator.receive(answer(credentials, initiator.request("cafe")).reply) == NewStream()
+    reply = answer(credentials, initiator.request("cafe")).reply
     with pytest.raises(AuthError, match="did not prove that it knows the password"):
         initiator.receive(re.sub(rb"Authentication-Info:.*\r\n", b"", reply))
 
 
 def test_challenge_of_an_algorithm_that_this_side_does_not_take_is_not_answered() -> None:
-    reply = answer(make_gates(), make_initiator().request("cafe")).reply
+    reply = answer(make_credentials(), make_initiator().request("cafe")).reply
     weak = re.sub(rb"WWW-Authenticate:.*SHA-256\r\n", b"", reply)
     assert b"algorithm=MD5" in weak
     cache = ChallengeCache(["SHA-256"])
@@ -285,15 +289,15 @@ def test_challenge_of_an_algorithm_that_this_side_does_not_take_is_not_answered(
 
 
 def test_equal_farm_ids_are_told_to_both_sides() -> None:
-    verdicts, outcome = play(make_initiator(farm_id=FARM_ID), make_gates())
+    verdicts, outcome = play(make_initiator(farm_id=FARM_ID), make_credentials())
     assert isinstance(verdicts[-1], Accepted)
     assert verdicts[-1].farm_id == outcome.farm_id == FARM_ID
 
 
 def test_another_farm_id_is_refused_with_both_named() -> None:
-    gates = make_gates()
-    initiator = make_initiator(cached(gates), farm_id=b"\xee" * 16)
-    refusal = answer(gates, initiator.request("cafe"))
+    credentials = make_credentials()
+    initiator = make_initiator(cached(credentials), farm_id=b"\xee" * 16)
+    refusal = answer(credentials, initiator.request("cafe"))
     assert isinstance(refusal, Rejected)
     assert refusal.reason == "other-farm"
     with pytest.raises(RemoteProtocolError, match=f"farm {FARM_ID.hex()}, we to {'ee' * 16}"):
@@ -301,9 +305,9 @@ def test_another_farm_id_is_refused_with_both_named() -> None:
 
 
 def test_initiator_refuses_a_101_of_another_farm() -> None:
-    gates = make_gates()
-    initiator = make_initiator(cached(gates), farm_id=FARM_ID)
-    reply = answer(gates, initiator.request("cafe")).reply
+    credentials = make_credentials()
+    initiator = make_initiator(cached(credentials), farm_id=FARM_ID)
+    reply = answer(credentials, initiator.request("cafe")).reply
     with pytest.raises(RemoteProtocolError, match="two farms never talk"):
         initiator.receive(reply.replace(b"Id: 0001", b"Id: ff01"))
 
@@ -331,7 +335,7 @@ def test_farm_id_and_extensions_never_travel_in_request_1() -> None:
 def test_extension_is_in_force_if_both_named_it(
     ours: dict[str, str], theirs: dict[str, str], agreed: set[str]
 ) -> None:
-    verdicts, outcome = play(make_initiator(extensions=ours), make_gates(offered=theirs))
+    verdicts, outcome = play(make_initiator(extensions=ours), make_credentials(offered=theirs))
     assert isinstance(verdicts[-1], Accepted)
     assert verdicts[-1].extensions == outcome.extensions == agreed
     assert (b"Garlic-Farm-Extensions" in verdicts[-1].reply) is bool(agreed)
@@ -339,23 +343,23 @@ def test_extension_is_in_force_if_both_named_it(
 
 def test_leader_hint_travels_only_if_in_force() -> None:
     leader = (2, "ssl://b.example:27150?pin=sha256-AAAA")
-    gates = make_gates(offered={"leader-hint": "1"}, leader=leader)
-    assert play(make_initiator(extensions={"leader-hint": "1"}), gates)[1].leader == leader
-    verdicts, outcome = play(make_initiator(), gates)
+    credentials = make_credentials(offered={"leader-hint": "1"}, leader=leader)
+    assert play(make_initiator(extensions={"leader-hint": "1"}), credentials)[1].leader == leader
+    verdicts, outcome = play(make_initiator(), credentials)
     assert outcome.leader is None
     assert b"Garlic-Farm-Leader" not in verdicts[-1].reply
 
 
 @pytest.mark.parametrize("leader", [None, (2, "ssl://b\r\nX: y:1"), (2, "ssl://bü:1"), (2, "")])
 def test_leader_that_cannot_be_sent_is_left_out(leader: tuple[int, str] | None) -> None:
-    gates = make_gates(offered={"leader-hint": "1"}, leader=leader)
-    assert play(make_initiator(extensions={"leader-hint": "1"}), gates)[1].leader is None
+    credentials = make_credentials(offered={"leader-hint": "1"}, leader=leader)
+    assert play(make_initiator(extensions={"leader-hint": "1"}), credentials)[1].leader is None
 
 
 def test_malformed_leader_hint_is_the_servers_fault() -> None:
-    gates = make_gates(offered={"leader-hint": "1"}, leader=(2, "ssl://b:1"))
-    initiator = make_initiator(cached(gates), extensions={"leader-hint": "1"})
-    reply = answer(gates, initiator.request("cafe")).reply
+    credentials = make_credentials(offered={"leader-hint": "1"}, leader=(2, "ssl://b:1"))
+    initiator = make_initiator(cached(credentials), extensions={"leader-hint": "1"})
+    reply = answer(credentials, initiator.request("cafe")).reply
     with pytest.raises(RemoteProtocolError, match="Garlic-Farm-Leader"):
         initiator.receive(reply.replace(b"Leader: 2", b"Leader: two"))
 
@@ -365,45 +369,45 @@ ACCEPT = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
 
 
 def test_key_for_a_proxy_travels_in_request_2_alone_and_is_checked() -> None:
-    gates = make_gates()
+    credentials = make_credentials()
     initiator = make_initiator()
     request_1 = initiator.request("cafe", KEY)
     assert b"sec-websocket" not in request_1.lower()
-    assert initiator.receive(answer(gates, request_1).reply) == NewStream()
+    assert initiator.receive(answer(credentials, request_1).reply) == NewStream()
     request_2 = initiator.request("cafe", KEY)
     assert f"\r\nSec-WebSocket-Key: {KEY}\r\nSec-WebSocket-Version: 13\r\n".encode() in request_2
-    reply = answer(gates, request_2).reply
+    reply = answer(credentials, request_2).reply
     assert ACCEPT in reply
     assert isinstance(initiator.receive(reply), Accepted)
 
 
 @pytest.mark.parametrize("instead", [b"", b"Sec-WebSocket-Accept: " + ACCEPT.swapcase() + b"\r\n"])
 def test_key_that_is_not_accepted_means_that_no_farm_answered(instead: bytes) -> None:
-    gates = make_gates()
-    initiator = make_initiator(cached(gates))
-    reply = answer(gates, initiator.request("cafe", KEY)).reply
+    credentials = make_credentials()
+    initiator = make_initiator(cached(credentials))
+    reply = answer(credentials, initiator.request("cafe", KEY)).reply
     with pytest.raises(RemoteProtocolError, match="Sec-WebSocket-Accept"):
         initiator.receive(re.sub(rb"Sec-WebSocket-Accept:.*\r\n", instead, reply))
 
 
 def test_websocket_key_is_accepted_as_in_rfc_6455_and_the_stream_stays_raw() -> None:
-    gates = make_gates()
+    credentials = make_credentials()
     key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
     request = (
-        make_initiator(cached(gates))
+        make_initiator(cached(credentials))
         .request("cafe")
         .replace(b"Upgrade: websocket\r\n", b"Upgrade: websocket\r\n" + key)
     )
-    verdict = answer(gates, request + b"\x01raw")
+    verdict = answer(credentials, request + b"\x01raw")
     assert isinstance(verdict, Accepted)
     assert b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n" in verdict.reply
     assert verdict.leftover == b"\x01raw"
 
 
 def test_right_credentials_without_upgrade_get_426() -> None:
-    gates = make_gates()
-    request = make_initiator(cached(gates)).request("cafe").replace(b"Upgrade: websocket\r\n", b"")
-    verdict = answer(gates, request)
+    credentials = make_credentials()
+    request = make_initiator(cached(credentials)).request("cafe").replace(b"Upgrade: websocket\r\n", b"")
+    verdict = answer(credentials, request)
     assert isinstance(verdict, Rejected)
     assert verdict.reason == "no-upgrade"
     assert verdict.reply.startswith(b"HTTP/1.1 426 Upgrade Required\r\n")
@@ -448,14 +452,14 @@ def request_bytes(method: str, target: str, *headers: str) -> bytes:
     ],
 )
 def test_every_other_request_gets_the_one_404(method: str, target: str, headers: tuple[str, ...]) -> None:
-    verdict = answer(make_gates(), request_bytes(method, target, *headers))
+    verdict = answer(make_credentials(), request_bytes(method, target, *headers))
     assert isinstance(verdict, Rejected)
     assert (verdict.reason, verdict.reply) == ("not-found", NOT_FOUND)
 
 
 @pytest.mark.parametrize("target", ["/", TARGET])
 def test_head_gets_the_404_without_its_body(target: str) -> None:
-    assert answer(make_gates(), request_bytes("HEAD", target)).reply + b"Not Found\n" == NOT_FOUND
+    assert answer(make_credentials(), request_bytes("HEAD", target)).reply + b"Not Found\n" == NOT_FOUND
 
 
 @pytest.mark.parametrize(
@@ -471,7 +475,7 @@ def test_head_gets_the_404_without_its_body(target: str) -> None:
     ],
 )
 def test_what_is_no_http_gets_400(data: bytes) -> None:
-    verdict = answer(make_gates(), data)
+    verdict = answer(make_credentials(), data)
     assert isinstance(verdict, Rejected)
     assert (verdict.reason, verdict.pending) == ("bad-request", True)
     assert verdict.reply.startswith(b"HTTP/1.1 400 Bad Request\r\n")
@@ -479,15 +483,15 @@ def test_what_is_no_http_gets_400(data: bytes) -> None:
 
 
 def test_tls_where_none_is_spoken_gets_400_and_its_own_reason() -> None:
-    verdict = answer(make_gates(), b"\x16\x03\x01\x02\x00\x01\x00")
+    verdict = answer(make_credentials(), b"\x16\x03\x01\x02\x00\x01\x00")
     assert isinstance(verdict, Rejected)
     assert (verdict.reason, verdict.pending) == ("tls", True)
     assert verdict.reply.startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
 
 def test_stream_that_ends_early_is_closed_or_a_bad_request() -> None:
-    assert answer(make_gates(), b"") == Rejected("closed")
-    responder = Responder(make_gates())
+    assert answer(make_credentials(), b"") == Rejected("closed")
+    responder = Responder(make_credentials())
     assert responder.receive(b"GET / HT", NOW_S, RANDOM) is None
     verdict = responder.receive(b"", NOW_S, RANDOM)
     assert isinstance(verdict, Rejected)
@@ -499,17 +503,19 @@ def test_stream_that_ends_early_is_closed_or_a_bad_request() -> None:
 def test_header_block_beyond_the_limit_gets_431_complete_or_not(target: str, end: bytes) -> None:
     head = request_bytes("GET", target)[:-2] + b"X: "
     fits = head + b"x" * (HEADER_LIMIT - len(head) - len(end)) + end
-    verdict = Responder(make_gates()).receive(fits, NOW_S, RANDOM)
+    verdict = Responder(make_credentials()).receive(fits, NOW_S, RANDOM)
     assert (verdict is None) if not end else isinstance(verdict, Rejected) and verdict.reason != "too-large"
-    verdict = answer(make_gates(), fits[: len(fits) - len(end)] + b"x" + end)
+    verdict = answer(make_credentials(), fits[: len(fits) - len(end)] + b"x" + end)
     assert isinstance(verdict, Rejected)
     assert verdict.reason == "too-large"
     assert verdict.reply.startswith(b"HTTP/1.1 431 ")
 
 
 def test_raft_bytes_do_not_count_as_header_block() -> None:
-    gates = make_gates()
-    verdict = answer(gates, make_initiator(cached(gates)).request("cafe") + b"r" * 3 * HEADER_LIMIT)
+    credentials = make_credentials()
+    verdict = answer(
+        credentials, make_initiator(cached(credentials)).request("cafe") + b"r" * 3 * HEADER_LIMIT
+    )
     assert isinstance(verdict, Accepted)
     assert len(verdict.leftover) == 3 * HEADER_LIMIT
 
@@ -547,12 +553,12 @@ def test_who_does_not_know_the_name_cannot_tell_a_farm_from_none(
     method: str, target: str, headers: list[str], junk: bytes
 ) -> None:
     data = request_bytes(method, target, *headers) + junk
-    assert answer(make_gates(), data) == answer({}, data)
+    assert answer(make_credentials(), data) == answer({}, data)
 
 
 @given(st.lists(st.binary(max_size=200), max_size=8))
 def test_responder_fed_random_bytes_never_raises_and_never_accepts(chunks: list[bytes]) -> None:
-    responder = Responder(make_gates())
+    responder = Responder(make_credentials())
     for chunk in [*filter(None, chunks), b""]:
         verdict = responder.receive(chunk, NOW_S, RANDOM)
         if verdict is not None:
@@ -562,12 +568,12 @@ def test_responder_fed_random_bytes_never_raises_and_never_accepts(chunks: list[
 
 @given(st.data())
 def test_responder_fed_a_mutated_login_never_raises(data: st.DataObject) -> None:
-    gates = make_gates()
-    request = bytearray(make_initiator(cached(gates)).request("cafe"))
+    credentials = make_credentials()
+    request = bytearray(make_initiator(cached(credentials)).request("cafe"))
     for _ in range(data.draw(st.integers(1, 4))):
         position = data.draw(st.integers(0, len(request) - 1))
         request[position : position + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    responder = Responder(gates)
+    responder = Responder(credentials)
     verdict = responder.receive(bytes(request), NOW_S, RANDOM) if request else None
     if verdict is None:
         verdict = responder.receive(b"", NOW_S, RANDOM)
@@ -576,11 +582,11 @@ def test_responder_fed_a_mutated_login_never_raises(data: st.DataObject) -> None
 
 @given(st.data())
 def test_initiator_fed_a_mutated_answer_raises_documented_errors_only(data: st.DataObject) -> None:
-    gates = make_gates(offered={"leader-hint": "1"}, leader=(2, "ssl://b:1"))
+    credentials = make_credentials(offered={"leader-hint": "1"}, leader=(2, "ssl://b:1"))
     options = {"extensions": {"leader-hint": "1"}, "farm_id": FARM_ID}
-    cache = ChallengeCache() if data.draw(st.booleans()) else cached(gates)
+    cache = ChallengeCache() if data.draw(st.booleans()) else cached(credentials)
     initiator = make_initiator(cache, **options)
-    reply = bytearray(answer(gates, initiator.request("cafe")).reply)
+    reply = bytearray(answer(credentials, initiator.request("cafe")).reply)
     for _ in range(data.draw(st.integers(1, 4))):
         position = data.draw(st.integers(0, len(reply) - 1))
         reply[position : position + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
@@ -624,17 +630,17 @@ def test_answer_that_ends_before_it_began_raises() -> None:
 
 
 def test_upgrade_to_something_else_raises() -> None:
-    gates = make_gates()
-    initiator = make_initiator(cached(gates))
-    reply = answer(gates, initiator.request("cafe")).reply
+    credentials = make_credentials()
+    initiator = make_initiator(cached(credentials))
+    reply = answer(credentials, initiator.request("cafe")).reply
     with pytest.raises(RemoteProtocolError, match="something else"):
         initiator.receive(reply.replace(b"Upgrade: websocket", b"Upgrade: h2c"))
 
 
 def test_interim_responses_are_passed_over() -> None:
-    gates = make_gates()
+    credentials = make_credentials()
     initiator = make_initiator()
-    reply = answer(gates, initiator.request("cafe")).reply
+    reply = answer(credentials, initiator.request("cafe")).reply
     assert initiator.receive(b"HTTP/1.1 102 Processing\r\n\r\n") is None
     assert initiator.receive(b"HTTP/1.1 103 Early Hints\r\n\r\n" + reply) == NewStream()
 

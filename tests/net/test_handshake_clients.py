@@ -23,7 +23,7 @@ from garlicfarm.credentials.member_credentials import member_lookup, member_pass
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import AuthError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ChallengeCache, DigestVerifier
-from garlicfarm.net.handshake import Established, Gate, Guard, initiate, respond
+from garlicfarm.net.handshake import Established, FarmCredentials, HandshakeLimiter, initiate, respond
 from garlicfarm.transport import Peer
 
 SECRET = b"s" * 32
@@ -72,21 +72,21 @@ class Server:
         self.port = 0
         self.reasons: list[str] = []
         self.logins: list[str] = []
-        self.guard = Guard(on_rejected=lambda peer, reason: self.reasons.append(reason))
+        self.limiter = HandshakeLimiter(on_rejected=lambda peer, reason: self.reasons.append(reason))
         self.restart()
 
     def restart(self) -> None:
         """Forget the key of the nonces, as a new process does."""
         lookup = member_lookup([SECRET], FARM_ID, self.users.lookup)
         verifier = DigestVerifier(REALM, self.algorithms, os.urandom(32), lookup)
-        self.gates = {"farm": Gate("farm", FARM_ID, verifier)}
+        self.credentials = {"farm": FarmCredentials("farm", FARM_ID, verifier)}
 
     @property
     def url(self) -> str:
         return f"https://127.0.0.1:{self.port}/GarlicFarm/farm/1/websocket"
 
     async def handle(self, stream: trio.abc.Stream) -> None:
-        established = await respond(stream, self.gates, self.guard, PEER)
+        established = await respond(stream, self.credentials, self.limiter, PEER)
         if established is not None:
             self.logins.append(established.user)
             await self._talk(established)

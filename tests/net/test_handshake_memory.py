@@ -17,7 +17,7 @@ from garlicfarm.credentials.member_credentials import member_lookup, member_pass
 from garlicfarm.errors import AuthError, ConfigError, RemoteProtocolError, TransportError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ChallengeCache, DigestVerifier, ha1
 from garlicfarm.net.admission import Admission
-from garlicfarm.net.handshake import Established, Gate, Guard, initiate, respond
+from garlicfarm.net.handshake import Established, FarmCredentials, HandshakeLimiter, initiate, respond
 from garlicfarm.transport import Peer
 
 SECRET = b"s" * 32
@@ -27,21 +27,21 @@ HERE = Peer("192.0.2.7", True, None)
 TUNNEL = Peer("127.0.0.1", False, None)
 
 
-def make_gates(key: bytes = b"k" * 32) -> dict[str, Gate]:
+def make_credentials(key: bytes = b"k" * 32) -> dict[str, FarmCredentials]:
     lookup = member_lookup([SECRET], FARM_ID, lambda user: {})
-    return {"farm": Gate("farm", FARM_ID, DigestVerifier(REALM, ALGORITHMS, key, lookup))}
+    return {"farm": FarmCredentials("farm", FARM_ID, DigestVerifier(REALM, ALGORITHMS, key, lookup))}
 
 
 class Server:
     """`respond` behind memory streams, and what became of each."""
 
-    def __init__(self, nursery: trio.Nursery, guard: Guard | None = None) -> None:
+    def __init__(self, nursery: trio.Nursery, limiter: HandshakeLimiter | None = None) -> None:
         self.reasons: list[str] = []
         self.established: list[Established] = []
         self.opened = 0
-        self.gates: Mapping[str, Gate] = make_gates()
-        self.guard = guard or Guard()
-        self.guard.on_rejected = lambda peer, reason: self.reasons.append(reason)
+        self.credentials: Mapping[str, FarmCredentials] = make_credentials()
+        self.limiter = limiter or HandshakeLimiter()
+        self.limiter.on_rejected = lambda peer, reason: self.reasons.append(reason)
         self._nursery = nursery
 
     async def open_stream(self, peer: Peer = HERE) -> trio.StapledStream:
@@ -51,7 +51,7 @@ class Server:
         return ours
 
     async def _serve(self, stream: trio.abc.Stream, peer: Peer) -> None:
-        established = await respond(stream, self.gates, self.guard, peer)
+        established = await respond(stream, self.credentials, self.limiter, peer)
         if established is not None:
             self.established.append(established)
 
@@ -155,7 +155,7 @@ async def test_restarted_server_lets_a_cached_login_in_at_the_second_try(nursery
     server = Server(nursery)
     cache = ChallengeCache()
     await server.login(cache)
-    server.gates = make_gates(b"n" * 32)
+    server.credentials = make_credentials(b"n" * 32)
     await server.login(cache)
     assert (server.opened, server.reasons) == (4, ["challenge", "stale"])
 
@@ -216,7 +216,7 @@ async def test_replay_and_stale_are_not_delayed(
     server = Server(nursery)
     cache = ChallengeCache()
     await server.login(cache)
-    server.gates = make_gates(b"n" * 32)
+    server.credentials = make_credentials(b"n" * 32)
     async with taking(0):
         await server.login(cache)
 
@@ -224,7 +224,7 @@ async def test_replay_and_stale_are_not_delayed(
 async def test_sockets_of_one_address_are_bounded_and_its_oldest_silent_one_makes_room(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    server = Server(nursery, Guard(admission=Admission(per_address=4)))
+    server = Server(nursery, HandshakeLimiter(admission=Admission(per_address=4)))
     for _ in range(10):  # established ones do not count
         await server.login()
     oldest = await server.open_stream()
@@ -241,7 +241,7 @@ async def test_sockets_of_one_address_are_bounded_and_its_oldest_silent_one_make
     # A login takes two streams, of which the first may be there yet when the second comes.
     assert server.reasons[:2] == ["busy", "challenge"]
     assert server.reasons[-2:] == ["timeout", "timeout"]
-    assert server.guard.admission.taken == 0
+    assert server.limiter.admission.taken == 0
 
 
 @pytest.mark.parametrize("opening", [b"", b"GET ", b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n"])
@@ -263,14 +263,14 @@ async def test_flood_that_comes_back_whenever_it_is_cut_keeps_nobody_out(
         await trio.lowlevel.checkpoint()
     for _ in range(7):
         await server.login()
-    assert server.guard.admission.taken <= 64
+    assert server.limiter.admission.taken <= 64
 
 
 @pytest.mark.parametrize("where", ["a tunnel", "many addresses"])
 async def test_sockets_are_bounded_in_all_and_keep_nobody_out(
     where: str, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    server = Server(nursery, Guard(admission=Admission(per_address=2, total=8)))  # 6 for strangers
+    server = Server(nursery, HandshakeLimiter(admission=Admission(per_address=2, total=8)))  # 6 for strangers
     peers = [TUNNEL if where == "a tunnel" else Peer(f"192.0.2.{n}", True, None) for n in range(100, 106)]
     oldest = await server.open_stream(peers[0])
     await trio.testing.wait_all_tasks_blocked()
@@ -289,7 +289,7 @@ async def test_sockets_are_bounded_in_all_and_keep_nobody_out(
     assert closed["challenge"] == 1
     assert closed["busy"] + closed["timeout"] == 9
     assert closed["timeout"] == 6
-    assert server.guard.admission.taken == 0
+    assert server.limiter.admission.taken == 0
 
 
 async def test_user_who_guesses_is_not_judged_until_the_delay_is_over_and_members_always_are(
@@ -303,7 +303,7 @@ async def test_user_who_guesses_is_not_judged_until_the_delay_is_over_and_member
 
     verifier = DigestVerifier(REALM, ALGORITHMS, b"k" * 32, member_lookup([SECRET], FARM_ID, lookup))
     server = Server(nursery)
-    server.gates = {"farm": Gate("farm", FARM_ID, verifier)}
+    server.credentials = {"farm": FarmCredentials("farm", FARM_ID, verifier)}
     cache = ChallengeCache()
 
     async def hang_up(user: str, password: str) -> None:
@@ -355,12 +355,12 @@ async def test_client_that_never_reads_is_cut_at_the_deadline(
 ) -> None:
     ours, theirs = trio.testing.lockstep_stream_pair()
     reasons: list[str] = []
-    guard = Guard(on_rejected=lambda peer, reason: reasons.append(reason))
+    limiter = HandshakeLimiter(on_rejected=lambda peer, reason: reasons.append(reason))
     async with taking(10), trio.open_nursery() as nursery:
-        nursery.start_soon(respond, theirs, make_gates(), guard, HERE)
+        nursery.start_soon(respond, theirs, make_credentials(), limiter, HERE)
         await ours.send_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
     assert reasons == ["not-found"]
-    assert not guard.admission.taken
+    assert not limiter.admission.taken
 
 
 async def test_client_that_never_closes_is_closed_with_the_answer(
@@ -388,7 +388,7 @@ async def test_client_that_sends_garbage_without_end_is_read_a_little_and_closed
                 sent += 4096
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(respond, theirs, make_gates(), Guard(), HERE)
+        nursery.start_soon(respond, theirs, make_credentials(), HandshakeLimiter(), HERE)
         nursery.start_soon(flood)
         assert (await ours.receive_some()).startswith(b"HTTP/1.1 400 ")
     assert sent <= 65536 + 2 * 4096
@@ -413,9 +413,9 @@ async def test_client_that_breaks_off_is_counted_and_costs_nothing_else(nursery:
     await ours.send_all(b"GET / HTTP/1.1\r\n")
     ours.receive_stream.close()
     await ours.send_all(b"Host: a\r\n\r\n")
-    assert await respond(theirs, server.gates, server.guard, HERE) is None
+    assert await respond(theirs, server.credentials, server.limiter, HERE) is None
     assert server.reasons == ["not-found"]
-    assert not server.guard.admission.taken
+    assert not server.limiter.admission.taken
 
 
 async def test_server_that_goes_away_raises_and_leaves_nothing_open(nursery: trio.Nursery) -> None:
@@ -444,11 +444,11 @@ async def test_cancelled_initiator_and_responder_close_their_streams(
     assert (await read_all(theirs)).startswith(b"GET ")
 
     ours, theirs = trio.testing.memory_stream_pair()
-    guard = Guard(on_rejected=lambda peer, reason: pytest.fail(reason))
+    limiter = HandshakeLimiter(on_rejected=lambda peer, reason: pytest.fail(reason))
     with trio.move_on_after(1):
-        await respond(theirs, make_gates(), guard, HERE)
+        await respond(theirs, make_credentials(), limiter, HERE)
     assert await read_all(ours) == b""
-    assert not guard.admission.taken
+    assert not limiter.admission.taken
 
 
 async def test_broken_users_file_reaches_the_callers_boundary_with_the_stream_closed() -> None:
@@ -456,7 +456,7 @@ async def test_broken_users_file_reaches_the_callers_boundary_with_the_stream_cl
         raise ConfigError(["data/users, line 1: damaged"])
 
     verifier = DigestVerifier(REALM, ALGORITHMS, b"k" * 32, member_lookup([SECRET], FARM_ID, broken))
-    gates = {"farm": Gate("farm", FARM_ID, verifier)}
+    credentials = {"farm": FarmCredentials("farm", FARM_ID, verifier)}
     cache = ChallengeCache()
     cache.learn(("a:1", "farm", "alice"), verifier.challenges(trio.current_time(), b"r" * 16))
     ours, theirs = trio.testing.memory_stream_pair()
@@ -471,7 +471,7 @@ async def test_broken_users_file_reaches_the_callers_boundary_with_the_stream_cl
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client)
         with pytest.raises(ConfigError):
-            await respond(theirs, gates, Guard(), HERE)
+            await respond(theirs, credentials, HandshakeLimiter(), HERE)
 
 
 @settings(max_examples=50)
@@ -480,12 +480,12 @@ def test_respond_to_random_bytes_answers_closes_and_never_raises(
     chunks: list[bytes], half_close: bool
 ) -> None:
     reasons: list[str] = []
-    guard = Guard(on_rejected=lambda peer, reason: reasons.append(reason))
+    limiter = HandshakeLimiter(on_rejected=lambda peer, reason: reasons.append(reason))
 
     async def main() -> None:
         ours, theirs = trio.testing.memory_stream_pair()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(respond, theirs, make_gates(), guard, HERE)
+            nursery.start_soon(respond, theirs, make_credentials(), limiter, HERE)
             for chunk in chunks:
                 try:
                     await ours.send_all(chunk)

@@ -19,7 +19,7 @@ from garlicfarm.errors import (
     UnreachableError,
 )
 from garlicfarm.net.handshake import Established
-from garlicfarm.net.link import QUEUE_LIMIT, Backoff, Caller
+from garlicfarm.net.link import QUEUE_LIMIT, Backoff, RpcClient
 from garlicfarm.wire import Limits, RequestDecoder
 from tests.node.link_in_memory import (
     BACKOFF,
@@ -324,8 +324,8 @@ async def test_every_request_is_answered_or_failed_exactly_once(seed: int, autoj
     assert told.failures
 
 
-def caller(connect: Callable[[], Awaitable[Established]]) -> Caller:
-    return Caller(connect, server_id=2, timeout_s=TIMEOUT_S, backoff=BACKOFF, lazy=True)
+def caller(connect: Callable[[], Awaitable[Established]]) -> RpcClient:
+    return RpcClient(connect, server_id=2, timeout_s=TIMEOUT_S, backoff=BACKOFF, lazy=True)
 
 
 async def test_calls_of_many_tasks_share_one_connection(autojump_clock: Clock) -> None:

@@ -14,7 +14,7 @@ from garlicfarm.errors import (
     UnreachableError,
 )
 from garlicfarm.net.handshake import Established
-from garlicfarm.net.link import Caller
+from garlicfarm.net.link import RpcClient
 from tests.node.link_in_memory import (
     BACKOFF,
     POST,
@@ -186,7 +186,7 @@ async def test_caller_that_may_wait_long_for_answers_connects_as_soon_as_others(
         await trio.sleep_forever()
         raise AssertionError
 
-    caller = Caller(connect, server_id=2, timeout_s=60.0, connect_timeout_s=2.0, backoff=BACKOFF)
+    caller = RpcClient(connect, server_id=2, timeout_s=60.0, connect_timeout_s=2.0, backoff=BACKOFF)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(caller.run)
         with pytest.raises(UnreachableError, match="not let in within 2 s"):

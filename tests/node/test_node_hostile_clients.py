@@ -20,7 +20,7 @@ import garlicfarm_transport_ssl
 from garlicfarm.errors import AuthError, RemoteProtocolError, TransportError
 from garlicfarm.http.upgrade import farm_target
 from garlicfarm.logs import TextFormatter
-from garlicfarm.net.handshake import Guard
+from garlicfarm.net.handshake import HandshakeLimiter
 from garlicfarm.node import node as node_module
 from garlicfarm.node import session as session_module
 from garlicfarm.wire import encode_request, encode_response
@@ -43,10 +43,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch, attack: Attack) -> None:
         return
     monkeypatch.setattr(garlicfarm_transport_ssl, "HANDSHAKE_TIMEOUT_S", PATIENCE_S)
 
-    def impatient(**how: Any) -> Guard:
-        return Guard(**{**how, "deadline_s": PATIENCE_S})
+    def impatient(**how: Any) -> HandshakeLimiter:
+        return HandshakeLimiter(**{**how, "deadline_s": PATIENCE_S})
 
-    monkeypatch.setattr(node_module, "Guard", impatient)
+    monkeypatch.setattr(node_module, "HandshakeLimiter", impatient)
     monkeypatch.setattr(session_module, "PARTIAL_MESSAGE_TIMEOUT_S", PATIENCE_S)
 
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from garlicfarm.lab.processes import free_ports
-from garlicfarm.net.handshake import Guard
+from garlicfarm.net.handshake import HandshakeLimiter
 from garlicfarm.node import node as node_module
 from garlicfarm.setup.provision import MemberPlan
 from tests.node.cluster import Cluster, cluster
@@ -123,12 +123,12 @@ async def test_whoever_logs_in_has_as_long_as_members_wait(
 ) -> None:
     given = []
 
-    class Noted(Guard):
+    class Noted(HandshakeLimiter):
         def __init__(self, **how: Any) -> None:
             given.append(how["deadline_s"])
             super().__init__(**how)
 
-    monkeypatch.setattr(node_module, "Guard", Noted)
+    monkeypatch.setattr(node_module, "HandshakeLimiter", Noted)
     async with cluster(tmp_path, preset=preset, raft={}):
         assert given == [deadline_s]
 

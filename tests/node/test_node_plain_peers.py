@@ -11,7 +11,7 @@ from garlicfarm.config import load
 from garlicfarm.errors import ConfigError, NotLeader, ProposalDropped, TransportError
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.log_application import LogApplication
-from garlicfarm.net.handshake import dial_plain
+from garlicfarm.net.handshake import dial_without_handshake
 from garlicfarm.node import serve
 from garlicfarm.plugins import make_transport
 from garlicfarm.raft import Change, ConfChange, Refusal
@@ -84,7 +84,7 @@ async def test_listener_without_a_handshake_for_two_farms_is_refused_at_start(tm
 async def test_peer_without_a_handshake_beyond_loopback_is_not_dialled(tmp_path: Path, host: str) -> None:
     transport = make_transport("jraft", {}, tmp_path)
     with pytest.raises(TransportError, match="is not dialled: jraft has no handshake"):
-        await dial_plain(transport, Endpoint("jraft", host, 9001), "farm")
+        await dial_without_handshake(transport, Endpoint("jraft", host, 9001), "farm")
     async with played(tmp_path) as plays:
         node = plays.nodes.node()
         with pytest.raises(TransportError, match="is not dialled: jraft has no handshake"):
