@@ -246,10 +246,10 @@ class _Enrolment:
         raft = section.raft
         patience_s = PATIENCE_ELECTIONS * raft.election_timeout_max_s
         answer_s = raft.election_timeout_max_s + 2 * raft.rpc_timeout_s
-        connect, plain = self._connector()
+        connect, is_jraft = self._connector()
         endpoint = Endpoint.parse(section.endpoint, section.default_transport)
         # JRaft's own spelling; the scheme it does not read.
-        said = str(Endpoint("tcp", endpoint.host, endpoint.port)) if plain else section.endpoint
+        said = str(Endpoint("tcp", endpoint.host, endpoint.port)) if is_jraft else section.endpoint
         server = ClusterServer(self._token.id, said)
         self._look()
         if self._far != (0, 0) and await self._is_member_within(RETRY_S):
@@ -260,7 +260,7 @@ class _Enrolment:
             wait_s = RETRY_S
             try:
                 self._last_index = await ask_to_join(
-                    server, self._token.endpoints, connect, answer_s, raft.rpc_timeout_s, plain=plain
+                    server, self._token.endpoints, connect, answer_s, raft.rpc_timeout_s, is_jraft=is_jraft
                 )
                 self._show("invited", 0, None)
                 wait_s = answer_s

@@ -53,7 +53,7 @@ async def ask_to_join(
     timeout_s: float,
     connect_timeout_s: float | None = None,
     *,
-    plain: bool = False,
+    is_jraft: bool = False,
 ) -> int:
     """Find the leader and ask it to make ``server`` a member; the index of its last entry when it agreed.
 
@@ -63,9 +63,9 @@ async def ask_to_join(
     :param connect: opens an authenticated stream to an endpoint, as the member that ``server`` is to be.
     :param timeout_s: for each answer of a server that is asked.
     :param connect_timeout_s: for each connection; None: the same.
-    :param plain: these servers are JRaft's or like them: they have no handshake, and give no reasons.
+    :param is_jraft: these servers are JRaft's or like them: they have no handshake, and give no reasons.
     :raises NotYet: no leader was found, or it cannot do it now, or not connect to ``server``.
-    :raises LocalProtocolError: id or endpoint is another's, or was; a plain leader's endpoint is not among
+    :raises LocalProtocolError: id or endpoint is another's, or was; a JRaft leader's endpoint is not among
         ``endpoints`` (the caller's fault).
     :raises AuthError: the farm's secret is another one.
     :raises RemoteProtocolError: no server of this farm is at these endpoints.
@@ -82,7 +82,7 @@ async def ask_to_join(
         asked.add(target)
         if known.get(server.id, server.endpoint) != server.endpoint:
             raise _refused(server, Refusal.ID_USED)
-        ends = (0, 0) if plain else (server.id, target)  # as JRaft's own client
+        ends = (0, 0) if is_jraft else (server.id, target)  # as JRaft's own client
         answer = await _ask(
             server, target, ends, partial(connect, known[target]), timeout_s, connect_timeout_s
         )
@@ -91,7 +91,7 @@ async def ask_to_join(
             continue
         if answer.accepted:
             return answer.next_index - 1
-        if answer.destination == target and plain:
+        if answer.destination == target and is_jraft:
             why = f"the id {server.id} is a member's, or another change is being made"
             raise NotYet(LocalProtocolError(f"the leader, member {target}, refuses: {why}"))
         if answer.destination == target:
@@ -100,7 +100,7 @@ async def ask_to_join(
             known.update((member.id, member.endpoint) for member in answer.hint.servers)
         if answer.destination in known:
             todo.insert(0, answer.destination)
-        elif plain and answer.destination != NO_LEADER:
+        elif is_jraft and answer.destination != NO_LEADER:
             failures.append(LocalProtocolError(f"member {answer.destination} leads: name its endpoint too"))
     if len(failures) == len(asked):
         # Whoever is down would say the same.

@@ -275,7 +275,7 @@ class Farm:
         self.application.restore(snapshot.state)
         self._committed.clear()  # it is all in the snapshot
         self.applied_configuration = snapshot.configuration
-        self.members.restored(snapshot.configuration, snapshot.ever)
+        self.members.restored(snapshot.configuration, snapshot.all_members)
         self.log.info("snapshot-restored", index=meta.index, term=meta.term)
         self._have_applied(meta.index, meta.term)
 

@@ -200,7 +200,7 @@ class Node:
         stack: ExitStack,
     ) -> _Member:
         path = directory.farm_directory(section.name)
-        store = LogStore.open(path, farm=section.name, plain=self._is_plain(section.name))
+        store = LogStore.open(path, farm=section.name, is_jraft=self._is_jraft(section.name))
         stack.callback(store.close)
         genesis = store.genesis
         if genesis.application != section.application:
@@ -242,7 +242,7 @@ class Node:
             log,
         )
         if store.restored is not None:
-            farm.members.restored(store.restored.configuration, store.restored.ever)
+            farm.members.restored(store.restored.configuration, store.restored.all_members)
         pages = PageReader(reader, self._limiter)
         view = View(farm, pages)
         lookup = member_lookup(farm_secrets, genesis.farm_id, self.users.lookup)
@@ -424,7 +424,7 @@ class Node:
 
     # ------------------------------------------------------------------ listening
 
-    def _is_plain(self, farm: str) -> bool:
+    def _is_jraft(self, farm: str) -> bool:
         """Whether a farm's peers are without a handshake."""
         listeners = [each for each in self.config.listener if farm in (each.farms or (farm,))]
         return any(not self._transport(Endpoint.parse(each.url).scheme).handshake for each in listeners)

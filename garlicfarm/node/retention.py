@@ -77,7 +77,7 @@ class Retention:
             farm.metrics.count_snapshot("failed")
             farm.log.error("snapshot-failed", index=snapshot.index, cause=str(error))
             return
-        self._store.took_snapshot(snapshot.meta)
+        self._store.on_snapshot_written(snapshot.meta)
         farm.metrics.count_snapshot("ok")
         farm.log.info("snapshot", index=snapshot.index)
 

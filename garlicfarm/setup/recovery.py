@@ -38,8 +38,8 @@ _PAGE_BYTES = 1 << 20
 
 
 class Survivor(msgspec.Struct, frozen=True):
-    """What a survivor's store holds, all of its log applied. ``last_term`` and ``last_index``: the survivor
-    where they are highest, compared in this order, lacks least. ``ever``: all that were ever members."""
+    """What a survivor's store holds, all of its log applied. Of several survivors, the one with
+    the highest (``last_term``, ``last_index``) lacks least. ``all_members``: removed ones too."""
 
     farm: str
     farm_id: bytes
@@ -49,7 +49,7 @@ class Survivor(msgspec.Struct, frozen=True):
     last_index: int
     last_term: int
     configuration: Configuration
-    ever: tuple[ClusterServer, ...]
+    all_members: tuple[ClusterServer, ...]
     application: Application
 
 
@@ -63,10 +63,10 @@ def read_survivor(directory: Path, farm: str, application: Application) -> Survi
         hard_state, last = store.initial_state()[0], store.last_index()
         start = store.snapshot()
         configuration = start.configuration
-        ever = {server.id: server for server in configuration.servers}
+        all_members = {server.id: server for server in configuration.servers}
         if store.restored is not None:
             application.restore(store.restored.state)
-            ever = {server.id: server for server in store.restored.ever}
+            all_members = {server.id: server for server in store.restored.all_members}
         elif configuration.servers:
             application.configure(0, configuration)
         index = start.index + 1
@@ -74,7 +74,7 @@ def read_survivor(directory: Path, farm: str, application: Application) -> Survi
             for entry in store.entries(index, last + 1, _PAGE_BYTES):
                 if entry.value_type is ValueType.CONFIGURATION:
                     configuration = decode_configuration(entry.value)
-                    ever.update((server.id, server) for server in configuration.servers)
+                    all_members.update((server.id, server) for server in configuration.servers)
                     application.configure(entry.index, configuration)
                 else:
                     application.apply(entry.index, entry.term, entry.value)
@@ -88,7 +88,7 @@ def read_survivor(directory: Path, farm: str, application: Application) -> Survi
             last,
             store.term(last),
             configuration,
-            tuple(ever[member] for member in sorted(ever)),
+            tuple(all_members[member] for member in sorted(all_members)),
             application,
         )
 
@@ -115,7 +115,7 @@ def recover_store(directory: Path, node_id: int, survivor: Survivor) -> tuple[by
         genesis = rewrite_log(directory, made, farm_id, HardState(term, 0, index), entry)
         state = survivor.application.snapshot()
         snapshot = Snapshot(
-            farm_id, genesis.application, genesis.algorithm, index, term, alone, survivor.ever, state
+            farm_id, genesis.application, genesis.algorithm, index, term, alone, survivor.all_members, state
         )
         write_snapshot(made / SNAPSHOTS, snapshot)
         LogStore.open(made, farm=survivor.farm).close()  # it is what a node will find

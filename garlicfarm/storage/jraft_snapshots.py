@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 from garlicfarm.errors import StorageDamaged
 from garlicfarm.raft.types import SnapshotMeta
-from garlicfarm.storage.incoming import Incoming
-from garlicfarm.storage.outgoing import Outgoing
+from garlicfarm.storage.snapshot_receiver import SnapshotReceiver
+from garlicfarm.storage.snapshot_sender import SnapshotSender
 from garlicfarm.storage.snapshots import (
     MAX_SNAPSHOT_BYTES,
     Snapshot,
@@ -27,14 +27,14 @@ from garlicfarm.storage.snapshots import (
 from garlicfarm.storage.tables import Genesis
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
-__all__ = ["PlainIncoming", "PlainOutgoing"]
+__all__ = ["JRaftSnapshotReceiver", "JRaftSnapshotSender"]
 
-LOOK_AGAIN = 32
-"""Behind the same first piece another server's snapshot of this index may differ."""
+CHECK_AGAIN_AFTER = 32
+"""Another server's snapshot of the same index may have the same first piece and differ after it."""
 
 
-class PlainIncoming(Incoming):
-    """Takes states on which ``check(state)`` raises nothing. Other arguments as for `Incoming`."""
+class JRaftSnapshotReceiver(SnapshotReceiver):
+    """Takes states on which ``check(state)`` raises nothing. Other arguments as for `SnapshotReceiver`."""
 
     def __init__(self, directory: Path, genesis: Genesis, check: Callable[[bytes], None]) -> None:
         super().__init__(directory, genesis)
@@ -45,17 +45,18 @@ class PlainIncoming(Incoming):
         self._times = 0  # and how often
 
     def take(self, request: SnapshotSyncRequest) -> tuple[int, SnapshotMeta | None]:
-        """As `Incoming.take`. What was refused is refused again by its first piece and not stored: a JRaft
-        leader sends it for as long as it has no newer one. Each `LOOK_AGAIN` th time it is judged anew."""
+        """As `SnapshotReceiver.take`. A JRaft leader sends a refused snapshot again and again, until it has a
+        newer one. It is recognised by its first piece and refused without being stored; every
+        `CHECK_AGAIN_AFTER` times it is received and checked again."""
         if request.offset == 0:
             digest = sha256(request.data).digest()
             self._first = (request.last_log_index, request.last_log_term, digest)
-            if self._first == self._refused and self._times < LOOK_AGAIN:
+            if self._first == self._refused and self._times < CHECK_AGAIN_AFTER:
                 self._times += 1
                 self.problem = self._why
                 return 0, None
         taken = super().take(request)
-        if self.refused:
+        if self.is_refused:
             self._refused, self._why, self._times = self._first, self.problem, 1
         return taken
 
@@ -84,8 +85,8 @@ class PlainIncoming(Incoming):
         return snapshot.meta
 
 
-class PlainOutgoing(Outgoing):
-    """Sends states. Arguments as for `Outgoing`."""
+class JRaftSnapshotSender(SnapshotSender):
+    """Sends states. Arguments as for `SnapshotSender`."""
 
     def _start(self, file: BinaryIO) -> int:
         return state_start(file)

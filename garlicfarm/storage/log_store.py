@@ -27,8 +27,8 @@ from garlicfarm.errors import (
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage import tables
 from garlicfarm.storage.directory import fsync_path
-from garlicfarm.storage.jraft_snapshots import PlainOutgoing
-from garlicfarm.storage.outgoing import Outgoing
+from garlicfarm.storage.jraft_snapshots import JRaftSnapshotSender
+from garlicfarm.storage.snapshot_sender import SnapshotSender
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, snapshot_name
 from garlicfarm.storage.tables import Genesis
 from garlicfarm.storage.wal import check_wal
@@ -115,16 +115,16 @@ class LogStore:
         snapshots: _Snapshots,
         reads: sqlite3.Connection,
         writes: sqlite3.Connection,
-        plain: bool,
+        is_jraft: bool,
     ) -> None:
         self.path = path
-        self.plain = plain
+        self.is_jraft = is_jraft
         self.genesis, self._hard_state, self._boundary, self._last = contents
         self.restored, self.problems = snapshots
         self._newest = SnapshotMeta(0, 0, self.genesis.configuration or Configuration(0, 0))
         if self.restored is not None:
             self._newest = self.restored.meta
-        self._outgoing = (PlainOutgoing if plain else Outgoing)(path.parent / SNAPSHOTS)
+        self._sender = (JRaftSnapshotSender if is_jraft else SnapshotSender)(path.parent / SNAPSHOTS)
         if self.restored is not None and self.restored.index > self._hard_state.commit:
             # Only committed entries get into a snapshot; the commit index is written now and then.
             self._hard_state = msgspec.structs.replace(self._hard_state, commit=self.restored.index)
@@ -135,13 +135,13 @@ class LogStore:
         self._truncations: deque[int] = deque()  # submitted, not yet durable
 
     @classmethod
-    def open(cls, directory: Path, *, farm: str, plain: bool = False) -> Self:
+    def open(cls, directory: Path, *, farm: str, is_jraft: bool = False) -> Self:
         """Check and open the store in ``directory`` (``data/farms/<farm>``, its data directory held).
 
         Everything is verified: the WAL's transactions, SQLite's structure, and every row's checksum;
         100,000 entries of 200 bytes take some 0.2 s. Blocking. Then, and only then, what a crash left
         in the WAL is synced and moved into the file, so that what is read is durable even if the
-        last process died between write and fsync. ``plain``: its snapshots travel as JRaft's do.
+        last process died between write and fsync. ``is_jraft``: its snapshots travel as JRaft's do.
 
         Raises `StorageMissing`, `StorageVersion`, `StorageDamaged`, `StorageInUse` (a foreign program
         reads the file), `StorageError` (another farm's store, or the system refuses). The store's
@@ -176,11 +176,11 @@ class LogStore:
                 stack.pop_all()
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # the last: SQLite quoting a bad schema
             raise tables.storage_error(error, path) from error
-        return cls(path, contents, snapshots, reads, writes, plain)
+        return cls(path, contents, snapshots, reads, writes, is_jraft)
 
     def close(self) -> None:
         """Close both connections. `Writer.run` must have ended (it closes its own), or never begun."""
-        self._outgoing.close()
+        self._sender.close()
         self._reads.close()
         self.writes.close()
 
@@ -239,7 +239,7 @@ class LogStore:
 
     def snapshot(self) -> SnapshotMeta:
         """The newest one that is durable: after `open` that of `restored`, then what was received and made
-        the log's by a step, or `took_snapshot`."""
+        the log's by a step, or `on_snapshot_written`."""
         return self._newest
 
     def snapshot_chunk(self, index: int, offset: int, max_bytes: int) -> tuple[bytes, bool]:
@@ -249,7 +249,7 @@ class LogStore:
         Raises `Compacted` (it is gone, or not yet in use), `StorageError`.
         """
         try:
-            piece = self._outgoing.piece(index, offset, max_bytes) if index <= self._newest.index else None
+            piece = self._sender.piece(index, offset, max_bytes) if index <= self._newest.index else None
         except OSError as error:
             raise tables.storage_error(error, self.path.parent / SNAPSHOTS) from error
         if piece is None:
@@ -279,25 +279,25 @@ class LogStore:
             raise tables.storage_error(error, self.path) from error
         return found
 
-    # What Writer tells, in the Trio thread.
+    # Events reported by `Writer`, in the Trio thread.
 
-    def submitted(self, persist: Persist) -> None:
+    def on_submitted(self, persist: Persist) -> None:
         """A step was queued: hide what it replaces."""
         if persist.truncate_from is not None:
             self._truncations.append(persist.truncate_from)
             self._cut(persist.truncate_from)
 
-    def compacting(self, upto: int) -> None:
+    def on_compacting(self, upto: int) -> None:
         """The deletion of all entries up to ``upto`` was queued: hide them. The Configuration in force
         at a boundary is only asked for at a start."""
         self._boundary = SnapshotMeta(upto, self.term(upto), self._boundary.configuration)
 
-    def took_snapshot(self, meta: SnapshotMeta) -> None:
+    def on_snapshot_written(self, meta: SnapshotMeta) -> None:
         """One of this member's own state is durable (`write_snapshot`); told in the Trio thread, too."""
         if meta.index > self._newest.index:
             self._newest = meta
 
-    def written(self, persist: Persist) -> None:
+    def on_written(self, persist: Persist) -> None:
         """A step is durable: show it, as far as no step queued behind it takes it back."""
         if persist.truncate_from is not None:
             self._truncations.popleft()

@@ -7,8 +7,8 @@ renamed, and its directory synced; it is checked as a whole before anything in i
 
 big-endian; size and SHA-256 are of all that follows them. The header is JSON: the farm's id, the
 application and its algorithm's version, index and term of the last entry in the state, the
-Configuration in force there, and everybody who was ever a member. The whole file is what is sent to
-members whose log ends before ours begins.
+Configuration in force there, and all members up to there, removed ones too (key ``ever``). The whole file is
+sent to members whose log ends before ours begins.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _PIECE_BYTES = 1 << 20
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The state after all entries up to ``index``. ``ever``: everybody who was a member up to there, by
-    id, with the last endpoint."""
+    """The state after all entries up to ``index``. ``all_members``: every member up to there, removed ones
+    too, by id, with the last endpoint."""
 
     farm_id: bytes
     application: str
@@ -65,7 +65,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     index: int
     term: int
     configuration: Configuration
-    ever: tuple[ClusterServer, ...]
+    all_members: tuple[ClusterServer, ...]
     state: bytes
 
     @property
@@ -81,7 +81,7 @@ class _Header(msgspec.Struct):
     index: int
     term: int
     configuration: bytes
-    ever: tuple[ClusterServer, ...]
+    all_members: tuple[ClusterServer, ...] = msgspec.field(name="ever")
 
 
 def write_snapshot(directory: Path, snapshot: Snapshot) -> None:
@@ -97,7 +97,7 @@ def write_snapshot(directory: Path, snapshot: Snapshot) -> None:
             snapshot.index,
             snapshot.term,
             encode_configuration(snapshot.configuration),
-            snapshot.ever,
+            snapshot.all_members,
         )
     )
     parts = _HEADER_SIZE.pack(len(header)) + header, snapshot.state  # not joined: the state may be large
@@ -230,7 +230,7 @@ def _checked(path: Path, file: BinaryIO, keep: bool) -> Snapshot:
         told.index,
         told.term,
         configuration_of(told.configuration),
-        told.ever,
+        told.all_members,
         state,
     )
 

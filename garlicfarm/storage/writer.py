@@ -14,9 +14,9 @@ import trio
 from garlicfarm.errors import LocalProtocolError, StorageError
 from garlicfarm.raft.types import Persist, SnapshotMeta
 from garlicfarm.storage.compaction import delete_entries, install
-from garlicfarm.storage.incoming import Incoming
-from garlicfarm.storage.jraft_snapshots import PlainIncoming
+from garlicfarm.storage.jraft_snapshots import JRaftSnapshotReceiver
 from garlicfarm.storage.log_store import SNAPSHOTS, LogStore
+from garlicfarm.storage.snapshot_receiver import SnapshotReceiver
 from garlicfarm.storage.tables import encode_entry, encode_hard_state, storage_error
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
@@ -40,10 +40,10 @@ class Writer:
 
     ``on_durable(token)`` runs in the Trio thread once per batch: all steps up to ``token`` are on
     disk, and ``store`` shows them already. ``on_batch(entries, seconds)`` likewise, for metrics;
-    ``on_chunk(token, held, meta)`` once per piece of a snapshot (`Incoming.take`), and before it, where
-    a piece was not taken for another reason than the last one, ``on_problem(sentence)``. None may raise.
-    ``check_state(state)`` raises, in the writer's thread, what the application has against a state that
-    came without anything else that tells whether it is sound.
+    ``on_chunk(token, held, meta)`` once per piece of a snapshot (`SnapshotReceiver.take`). If a piece was not
+    taken for a new reason, ``on_problem(sentence)`` comes first. None may raise.
+    ``check_state(state)`` runs in the writer's thread and raises if the application cannot take up a state
+    that came without a checksum.
     """
 
     def __init__(
@@ -62,7 +62,9 @@ class Writer:
         self._on_chunk = on_chunk
         self._on_problem = on_problem
         place = (store.path.parent / SNAPSHOTS, store.genesis)
-        self._incoming = PlainIncoming(*place, check_state) if store.plain else Incoming(*place)
+        self._receiver = (
+            JRaftSnapshotReceiver(*place, check_state) if store.is_jraft else SnapshotReceiver(*place)
+        )
         self._problem = ""
         # An int: delete all entries up to it. None: no more will come.
         self._queue: SimpleQueue[Persist | _Chunk | int | None] = SimpleQueue()
@@ -102,7 +104,7 @@ class Writer:
             raise LocalProtocolError(f"commit index {commit} after {held}, in a log up to {end - 1}")
         self._charge(size)
         self._token, self._next_index, self._commit = persist.token, end, commit
-        self._store.submitted(persist)
+        self._store.on_submitted(persist)
         self._queue.put(persist)
 
     def submit_chunk(self, token: int, request: SnapshotSyncRequest) -> None:
@@ -131,7 +133,7 @@ class Writer:
         if not store.first_index() <= upto < store.last_index() or upto > store.snapshot().index:
             held = f"a log up to {store.last_index()}, a snapshot of {store.snapshot().index}"
             raise LocalProtocolError(f"compaction up to {upto} of {held}")
-        self._store.compacting(upto)
+        self._store.on_compacting(upto)
         self._queue.put(upto)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
@@ -180,8 +182,8 @@ class Writer:
                     loop.run_sync_soon(self._report, batch, perf_counter() - begun)
                     unmoved_bytes += _BATCH_OVERHEAD_BYTES + sum(map(_size, batch))
                 for chunk in chunks:
-                    result = self._incoming.take(chunk.request)
-                    loop.run_sync_soon(self._report_chunk, chunk, *result, self._incoming.problem)
+                    result = self._receiver.take(chunk.request)
+                    loop.run_sync_soon(self._report_chunk, chunk, *result, self._receiver.problem)
                 if upto or any(persist.snapshot is not None for persist in batch):
                     deleting, delete_upto = True, max(upto, delete_upto)
                 if over:
@@ -218,7 +220,7 @@ class Writer:
 
     def _report(self, batch: Sequence[Persist], seconds: float) -> None:
         for persist in batch:
-            self._store.written(persist)
+            self._store.on_written(persist)
             self._queued_bytes -= _size(persist)
         self._queued_steps -= len(batch)
         if self._on_batch is not None:

@@ -41,9 +41,9 @@ class Servers:
     reached. ``asked`` are the ids and types of all requests, in order."""
 
     def __init__(
-        self, nursery: trio.Nursery, script: Mapping[int, Say | GarlicFarmError], *, plain: bool = False
+        self, nursery: trio.Nursery, script: Mapping[int, Say | GarlicFarmError], *, is_jraft: bool = False
     ) -> None:
-        self._plain = plain
+        self._is_jraft = is_jraft
         self.asked: list[tuple[int, MessageType]] = []
         self.added: list[ClusterServer] = []
         self._nursery = nursery
@@ -56,7 +56,7 @@ class Servers:
             raise say
         ours, theirs = trio.testing.memory_stream_pair()
         self._nursery.start_soon(self._serve, member, say, theirs)
-        user, extensions = ("", frozenset[str]()) if self._plain else ("4", frozenset({HINT}))
+        user, extensions = ("", frozenset[str]()) if self._is_jraft else ("4", frozenset({HINT}))
         return Established(ours, "farm", user, extensions, None, None, b"")
 
     async def _serve(self, member: int, say: Say, stream: trio.abc.Stream) -> None:
@@ -64,7 +64,7 @@ class Servers:
         while data := await stream.receive_some(1000):
             decoder.receive_data(bytes(data))
             while (request := decoder.next_message()) is not None:
-                ends = (0, 0) if self._plain else (NEW.id, member)
+                ends = (0, 0) if self._is_jraft else (NEW.id, member)
                 assert (request.source, request.destination) == ends
                 self.asked.append((member, request.type))
                 if request.type is ADD:
@@ -82,7 +82,7 @@ class Servers:
 
     async def ask(self, *ids: int) -> int:
         endpoints = {i: f"ssl://m{i}.example:1" for i in ids or (1, 2, 3)}
-        return await ask_to_join(NEW, endpoints, self.connect, 2.0, plain=self._plain)
+        return await ask_to_join(NEW, endpoints, self.connect, 2.0, is_jraft=self._is_jraft)
 
 
 def redirect(member: int, to: int, hint: Configuration | None = MEMBERS) -> Say:
@@ -111,7 +111,7 @@ async def test_leader_is_found_through_any_member_and_asked(nursery: trio.Nurser
     assert servers.added == [NEW]
 
 
-def plain_leader(member: int, next_index: int, *, accepted: bool = False) -> Say:
+def jraft_leader(member: int, next_index: int, *, accepted: bool = False) -> Say:
     """As JRaft: a ClientRequest without entries is accepted."""
 
     def say(request: Request) -> Response:
@@ -126,9 +126,9 @@ async def test_plain_leader_is_found_by_its_id_alone(nursery: trio.Nursery) -> N
     script = {
         1: redirect(1, 3, hint=None),
         2: UnreachableError("down"),
-        3: plain_leader(3, 18, accepted=True),
+        3: jraft_leader(3, 18, accepted=True),
     }
-    servers = Servers(nursery, script, plain=True)
+    servers = Servers(nursery, script, is_jraft=True)
     assert await servers.ask() == 17
     assert servers.asked == [(1, PROBE), (3, PROBE), (3, ADD)]
     with pytest.raises(LocalProtocolError, match="member 3 leads: name its endpoint too"):
@@ -139,7 +139,7 @@ async def test_plain_leader_is_found_by_its_id_alone(nursery: trio.Nursery) -> N
 async def test_plain_leader_that_refuses_gives_its_next_index_and_no_reason(
     nursery: trio.Nursery, next_index: int
 ) -> None:
-    servers = Servers(nursery, {1: plain_leader(1, next_index)}, plain=True)
+    servers = Servers(nursery, {1: jraft_leader(1, next_index)}, is_jraft=True)
     with pytest.raises(NotYet, match="the id 4 is a member's, or another change"):
         await servers.ask(1)
 

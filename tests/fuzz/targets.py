@@ -61,7 +61,7 @@ from garlicfarm.publishing.entries import check_author, parse_entry
 from garlicfarm.publishing.strict_json import decode_object
 from garlicfarm.raft.types import Entry, HardState, Persist
 from garlicfarm.storage import Genesis, LogStore, Snapshot, Writer, create_store, write_snapshot
-from garlicfarm.storage.incoming import Incoming
+from garlicfarm.storage.snapshot_receiver import SnapshotReceiver
 from garlicfarm.storage.snapshots import read_snapshot
 from garlicfarm.wire import (
     ClusterServer,
@@ -523,7 +523,7 @@ def _snapshot_pieces(data: bytes) -> None:
     sound = _sent()
     with tempfile.TemporaryDirectory(dir=MEMORY) as name:
         directory = Path(name) / "snapshots"
-        incoming = Incoming(directory, GENESIS)
+        receiver = SnapshotReceiver(directory, GENESIS)
         while len(data) >= 4:
             flags, offset, length = data[0], int.from_bytes(data[1:3], "big"), data[3]
             data = data[4:]
@@ -531,7 +531,7 @@ def _snapshot_pieces(data: bytes) -> None:
             if flags & 1:
                 piece, data = data[:length], data[length:]
             request = SnapshotSyncRequest(30 + (flags >> 4 & 1), 2, MEMBERS, offset, piece, bool(flags & 2))
-            held, meta = incoming.take(request)
+            held, meta = receiver.take(request)
             assert held >= 0
             if meta is not None:
                 assert meta == SENT.meta

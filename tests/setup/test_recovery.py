@@ -70,8 +70,8 @@ async def fill(node: Path, *, compacted: bool = False) -> bytes:
         genesis = store.genesis
         assert genesis.configuration is not None
     if compacted:
-        ever = tuple(ClusterServer(i, f"ssl://m{i}:27150") for i in (1, 2, 3, 4))
-        taken = Snapshot(genesis.farm_id, "log", 1, 15, 2, genesis.configuration, ever, state)
+        all_members = tuple(ClusterServer(i, f"ssl://m{i}:27150") for i in (1, 2, 3, 4))
+        taken = Snapshot(genesis.farm_id, "log", 1, 15, 2, genesis.configuration, all_members, state)
         write_snapshot(store_of(node) / SNAPSHOTS, taken)
         with closing(connect(store_of(node) / "log.db", "rw")) as db:
             assert delete_entries(db, 12)
@@ -145,8 +145,8 @@ async def test_recovered_store_has_all_entries_and_one_member_under_another_id(
         assert store.restored.state == application.snapshot()
         assert store.restored.meta == store.snapshot()
         assert store.snapshot().configuration == alone
-        ever = [server.id for server in store.restored.ever]
-        assert ever == ([1, 2, 3, 4, 5] if compacted else [1, 2, 3, 5])
+        all_members = [server.id for server in store.restored.all_members]
+        assert all_members == ([1, 2, 3, 4, 5] if compacted else [1, 2, 3, 5])
     kept = store_of(node).with_name(f"farm~{old_id.hex()}")
     assert str(kept) in said
     with closing(LogStore.open(kept, farm="farm")) as store:

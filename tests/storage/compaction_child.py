@@ -121,7 +121,7 @@ async def main(directory: Path) -> None:
                     )
                     await trio.to_thread.run_sync(write_snapshot, directory / SNAPSHOTS, snapshot)
                     await trio.to_thread.run_sync(remove_snapshots, directory / SNAPSHOTS, last, 2)
-                    store.took_snapshot(snapshot.meta)
+                    store.on_snapshot_written(snapshot.meta)
                     if last - 10 >= store.first_index():
                         writing.compact(last - 10)
                 elif last % JUMP == 0:

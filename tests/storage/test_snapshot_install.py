@@ -67,7 +67,7 @@ def opened_source(tmp_path: Path) -> LogStore:
     create_store(tmp_path / "source", GENESIS)
     store = LogStore.open(tmp_path / "source", farm="farm")
     write_snapshot(tmp_path / "source" / SNAPSHOTS, SENT)
-    store.took_snapshot(SENT.meta)
+    store.on_snapshot_written(SENT.meta)
     return store
 
 
@@ -268,7 +268,7 @@ async def test_compaction_and_installation_queued_together_leave_the_later_bound
     async with running(directory) as run:
         await run.write(Persist(0, OLD, None, log(1, 12)))
         await run.receive(pieces)
-        run.store.took_snapshot(SnapshotMeta(8, 1, MEMBERS))
+        run.store.on_snapshot_written(SnapshotMeta(8, 1, MEMBERS))
         run.writer.compact(5)
         run.writer.submit(step())
         await run.until(lambda: run.durable == 1)
@@ -397,17 +397,17 @@ async def test_store_serves_the_newest_snapshot_and_one_that_was_begun(directory
         write_snapshot(directory / SNAPSHOTS, SENT)
         with pytest.raises(Compacted):
             run.store.snapshot_chunk(30, 0, 100)
-        run.store.took_snapshot(SENT.meta)
+        run.store.on_snapshot_written(SENT.meta)
         assert run.store.snapshot() == SENT.meta
         first, last = run.store.snapshot_chunk(30, 0, 100)
         assert (len(first), last) == (100, False)
         newer = msgspec.structs.replace(SENT, index=40)
         write_snapshot(directory / SNAPSHOTS, newer)
-        run.store.took_snapshot(newer.meta)
+        run.store.on_snapshot_written(newer.meta)
         (directory / SNAPSHOTS / "30-2.snap").unlink()
         assert run.store.snapshot() == newer.meta
         assert run.store.snapshot_chunk(30, 100, 1 << 20)[1]
         with pytest.raises(Compacted):
             run.store.snapshot_chunk(30, 0, 100)
-        run.store.took_snapshot(SENT.meta)
+        run.store.on_snapshot_written(SENT.meta)
         assert run.store.snapshot() == newer.meta, "an older one is no news"

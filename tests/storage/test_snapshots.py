@@ -49,6 +49,14 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
+def test_header_of_the_file_has_the_keys_of_version_1(tmp_path: Path) -> None:
+    write_snapshot(tmp_path, snapshot(12, 3))
+    written = (tmp_path / "12-3.snap").read_bytes()
+    size = int.from_bytes(written[48:52], "big")
+    keys = ["farm_id", "application", "algorithm", "index", "term", "configuration", "ever"]
+    assert list(msgspec.json.decode(written[52 : 52 + size])) == keys
+
+
 def test_snapshot_written_is_read_again(tmp_path: Path) -> None:
     directory = tmp_path / SNAPSHOTS
     for state in (b"", bytes(range(256)) * 100):
@@ -325,7 +333,7 @@ async def test_compaction_of_what_is_not_there_or_in_no_snapshot_is_refused(
         for upto in (0, 1, 19, 20, 21):
             with pytest.raises(LocalProtocolError):
                 writer.compact(upto)
-        store.took_snapshot(snapshot(15).meta)
+        store.on_snapshot_written(snapshot(15).meta)
         with pytest.raises(LocalProtocolError, match="a snapshot of 15"):
             writer.compact(16)
         writer.compact(9)
@@ -346,7 +354,7 @@ async def test_error_of_a_deletion_ends_the_writer(
     monkeypatch.setattr(writer_module, "delete_entries", fail)
     with closing(LogStore.open(directory, farm="farm")) as store:
         writer = Writer(store, lambda token: None)
-        store.took_snapshot(snapshot(20).meta)
+        store.on_snapshot_written(snapshot(20).meta)
         writer.compact(9)
         with pytest.raises(StorageError, match="disk I/O"), trio.fail_after(5):
             await writer.run()

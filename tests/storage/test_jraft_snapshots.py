@@ -9,7 +9,7 @@ import pytest
 
 from garlicfarm.storage import Genesis, Snapshot
 from garlicfarm.storage import jraft_snapshots as plain_module
-from garlicfarm.storage.jraft_snapshots import PlainIncoming, PlainOutgoing
+from garlicfarm.storage.jraft_snapshots import JRaftSnapshotReceiver, JRaftSnapshotSender
 from garlicfarm.storage.snapshots import read_snapshot, write_snapshot
 from garlicfarm.wire.messages import ClusterServer, Configuration, SnapshotSyncRequest
 
@@ -28,12 +28,12 @@ def any_state(state: bytes) -> None:
 
 
 def test_pieces_become_a_snapshot_of_ours(tmp_path: Path) -> None:
-    incoming = PlainIncoming(tmp_path / "snapshots", GENESIS, any_state)
+    incoming = JRaftSnapshotReceiver(tmp_path / "snapshots", GENESIS, any_state)
     assert incoming.take(piece(0, b"one\n")) == (4, None)
     held, meta = incoming.take(piece(4, b"two\n", done=True))
     snapshot = read_snapshot(tmp_path / "snapshots" / "40-3.snap")
     assert (held, meta) == (8, snapshot.meta)
-    assert (snapshot.state, snapshot.ever) == (b"one\ntwo\n", MEMBERS.servers)
+    assert (snapshot.state, snapshot.all_members) == (b"one\ntwo\n", MEMBERS.servers)
     assert (snapshot.farm_id, snapshot.application, snapshot.index, snapshot.term) == (
         b"f" * 16,
         "log",
@@ -45,7 +45,7 @@ def test_pieces_become_a_snapshot_of_ours(tmp_path: Path) -> None:
 
 
 def test_piece_after_a_hole_and_one_that_is_not_the_last_make_nothing_whole(tmp_path: Path) -> None:
-    incoming = PlainIncoming(tmp_path, GENESIS, any_state)
+    incoming = JRaftSnapshotReceiver(tmp_path, GENESIS, any_state)
     assert incoming.take(piece(4, b"late", done=True)) == (0, None)
     assert incoming.take(piece(0, b"0123")) == (4, None)
     assert incoming.take(piece(6, b"hole", done=True)) == (4, None)
@@ -56,7 +56,7 @@ def test_piece_after_a_hole_and_one_that_is_not_the_last_make_nothing_whole(tmp_
 
 def test_state_larger_than_any_snapshot_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_module, "MAX_SNAPSHOT_BYTES", 10)
-    incoming = PlainIncoming(tmp_path, GENESIS, any_state)
+    incoming = JRaftSnapshotReceiver(tmp_path, GENESIS, any_state)
     assert incoming.take(piece(0, b"12345678")) == (8, None)
     assert incoming.take(piece(8, b"12345678")) == (0, None)
     assert "more than 10 bytes" in incoming.problem
@@ -67,7 +67,7 @@ def test_state_that_the_application_cannot_take_is_refused_and_may_come_again(tm
     def numbers(state: bytes) -> None:
         int(state)
 
-    incoming = PlainIncoming(tmp_path, GENESIS, numbers)
+    incoming = JRaftSnapshotReceiver(tmp_path, GENESIS, numbers)
     assert incoming.take(piece(0, b"12")) == (2, None)
     assert incoming.take(piece(2, b"x", done=True)) == (0, None)
     assert "the application cannot take it: invalid literal" in incoming.problem
@@ -83,9 +83,9 @@ def test_refused_state_that_is_sent_again_is_refused_without_being_stored(tmp_pa
         judged.append(state)
         raise ValueError("no state of ours")
 
-    incoming = PlainIncoming(tmp_path, GENESIS, none)
+    incoming = JRaftSnapshotReceiver(tmp_path, GENESIS, none)
     problems = set()
-    for _ in range(plain_module.LOOK_AGAIN):
+    for _ in range(plain_module.CHECK_AGAIN_AFTER):
         if incoming.take(piece(0, b"12"))[0]:
             assert incoming.take(piece(2, b"34", done=True)) == (0, None)
         assert list(tmp_path.iterdir()) == []
@@ -107,7 +107,7 @@ def test_other_state_than_the_refused_one_is_taken(tmp_path: Path, other: Snapsh
     def none(state: bytes) -> None:
         raise ValueError("no state of ours")
 
-    incoming = PlainIncoming(tmp_path, GENESIS, none)
+    incoming = JRaftSnapshotReceiver(tmp_path, GENESIS, none)
     assert incoming.take(piece(0, b"12")) == (2, None)
     assert incoming.take(piece(2, b"34", done=True)) == (0, None)
     assert incoming.take(piece(0, b"12")) == (0, None)
@@ -117,7 +117,7 @@ def test_other_state_than_the_refused_one_is_taken(tmp_path: Path, other: Snapsh
 def test_what_is_sent_is_the_state_alone(tmp_path: Path) -> None:
     state = b"".join(b"line %d\n" % number for number in range(1000))
     write_snapshot(tmp_path, Snapshot(b"f" * 16, "log", 1, 40, 3, MEMBERS, MEMBERS.servers, state))
-    with closing(PlainOutgoing(tmp_path)) as outgoing:
+    with closing(JRaftSnapshotSender(tmp_path)) as outgoing:
         sent, last = b"", False
         while not last:
             piece_sent = outgoing.piece(40, len(sent), 4096)

@@ -8,12 +8,12 @@ from typing import BinaryIO
 
 from garlicfarm.storage.snapshots import list_snapshots
 
-__all__ = ["Outgoing"]
+__all__ = ["SnapshotSender"]
 
 _MAX_OPEN = 4
 
 
-class Outgoing:
+class SnapshotSender:
     """Reads pieces of the snapshots in ``directory``. A file that was begun stays open, so that it can be
     sent to its end though newer ones replace it: otherwise a member on a slow path would never get one
     whole. At most four are open; the one begun first is closed for a fifth.

@@ -27,25 +27,25 @@ from garlicfarm.storage.snapshots import check_snapshot, claimed_size, make_dire
 from garlicfarm.storage.tables import Genesis
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
-__all__ = ["Incoming"]
+__all__ = ["SnapshotReceiver"]
 
 _HEAD_BYTES = 64  # enough to tell the size
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-class Incoming:
+class SnapshotReceiver:
     """Takes the pieces of snapshots of the farm in ``genesis`` into ``directory``. Only one is received at a
     time: whatever is sent from its beginning takes the place of another. For one thread; blocking.
 
-    ``problem`` says why the last piece was not taken, "" if it was; ``refused``, that it is for what was sent
-    and not for the disk.
+    ``problem`` says why the last piece was not taken, "" if it was. ``is_refused``: that is the
+    sender's fault, not the disk's.
     """
 
     def __init__(self, directory: Path, genesis: Genesis) -> None:
         self._directory = directory
         self._genesis = genesis
         self.problem = ""
-        self.refused = False
+        self.is_refused = False
 
     def take(self, request: SnapshotSyncRequest) -> tuple[int, SnapshotMeta | None]:
         """How many bytes of this snapshot are held now, which is where to go on from, and what it is once
@@ -53,7 +53,7 @@ class Incoming:
 
         Raises `OSError`: not even the part can be removed.
         """
-        self.problem, self.refused = "", False
+        self.problem, self.is_refused = "", False
         name = snapshot_name(request.last_log_index, request.last_log_term)
         part, whole = self._directory / f"{name}.part", self._directory / f"{name}.snap"
         try:
@@ -70,7 +70,7 @@ class Incoming:
             meta = self._keep(part, whole, request)
             fsync_path(self._directory)
         except StorageError as error:
-            self.problem, self.refused = f"snapshot {name} is refused: {error}", True
+            self.problem, self.is_refused = f"snapshot {name} is refused: {error}", True
         except OSError as error:
             self.problem = f"snapshot {name} cannot be stored: {error.strerror or error}"
         else:
