@@ -58,7 +58,7 @@ class HandOver:
     def _is_missing(self, member: int) -> bool:
         """It has been silent for so long that it is not recent, and this node cannot connect to it."""
         test = self._farm.peers.handshake(member)
-        return test is not None and not test[1] and not self._application.recent(member)
+        return test is not None and not test[1] and not self._application.is_recent(member)
 
     async def _hand_over(self, to: int) -> None:
         farm = self._farm
@@ -84,7 +84,7 @@ def better_placed(
     able: list[tuple[int, int, int]] = []
     for member in sorted(kept - {leader}):
         newest = application.newest(member)
-        if newest is None or not application.recent(member):
+        if newest is None or not application.is_recent(member):
             continue
         index, document = newest
         node = msgspec.convert((document.config or {}).get("node") or {}, NodeReport)

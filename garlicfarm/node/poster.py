@@ -76,7 +76,7 @@ class Poster:
             await self._posted.wait()
             self._posted = trio.Event()
             others = frozenset(application.members) - {self._farm.node_id}
-            silent = frozenset(member for member in others if not application.recent(member))
+            silent = frozenset(member for member in others if not application.is_recent(member))
             # An idle connection outlives a trial that failed; nobody else would find that it failed but once.
             doubted = frozenset(
                 member
@@ -177,7 +177,7 @@ class Poster:
         """What this node's own handshakes say of the other member's router (D9); of one that is silent, those
         that were made since it is."""
         handshake, newest = self._farm.peers.handshake(member), self._application.newest(member)
-        if member not in self._sensed and not self._application.recent(member):
+        if member not in self._sensed and not self._application.is_recent(member):
             handshake = None
         router = newest[1].router if newest else None
         info = router.last_published_ri if router else None

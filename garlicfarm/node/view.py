@@ -206,7 +206,7 @@ class View:
         application = self._farm.application
         if not isinstance(application, PublisherApplication) or application.newest(member) is None:
             return True  # it posts nothing
-        return application.recent(member)
+        return application.is_recent(member)
 
     def _member(self, member: int, endpoint: str, publisher: int | None) -> dict[str, Any]:
         farm = self._farm

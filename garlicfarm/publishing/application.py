@@ -1,13 +1,13 @@
-"""The application ``farm``, algorithm version 1: who publishes the Meta LeaseSet, and what is in it.
+"""The application that names the publisher of the Meta LeaseSet and lists its contents, algorithm version 1.
 
 A deterministic fold over the committed log, in index order, in integers only. Its input is every
-Application entry (judged by `status`) and every Configuration; its whole state is `records.FarmState`,
+Application entry (judged by `entries`) and every Configuration; its whole state is `fold_state.FarmState`,
 which is also the snapshot. Same log, same bytes, on every server. Nobody's clock is read and no two
 members' clocks are compared. Interval (30 s), R (3), margin (50,000), weights, lifetime and excluded
 leaves are those of `policy`: what committed administrative entries say, else these constants.
 
 **What one entry does.** An entry is counted by the first of these that is true of it, and changes nothing
-else: it is not valid (`status`); it is an order that cannot be obeyed (`Policy.check`), or a note, or a
+else: it is not valid (`entries`); it is an order that cannot be obeyed (`Policy.check`), or a note, or a
 status while at least three members are recent, dated more than ten years past farm time, if that is
 past 2020 ("years ahead"); it comes from no current member ("not a member"); its ``sequence`` is not
 above the last applied one of its poster ("repeated", D17; the poster is the member ``id``, or the user
@@ -43,7 +43,7 @@ if it should return.
    by not being recent. A member removed by a Configuration is kept and judged until it is released. The
    publisher is *due to start* from the index at which it became the only holder. The highest
    ``meta.lastPublishedTime`` is kept, of those at most 10 minutes past farm time after their own entry.
-7. *Contents*: `metals`.
+7. *Contents*: `meta_leaseset`.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ from garlicfarm.publishing.fold_state import (
     Because,
     FarmState,
     Header,
-    Member,
-    View,
+    MemberRecord,
+    ScoredStatus,
     encode_state,
     is_consistent,
 )
-from garlicfarm.publishing.policy import Policy
+from garlicfarm.publishing.policy import CONSECUTIVE_LEADS, Policy
 from garlicfarm.publishing.strict_json import check_values
 from garlicfarm.wire.messages import Configuration
 
@@ -80,24 +80,24 @@ _YEAR_2020_MS = 1_577_836_800_000
 _TEN_YEARS_MS = 315_576_000_000
 
 
-def _view(status: Status, policy: Policy) -> View:
+def _score_status(status: Status, policy: Policy) -> ScoredStatus:
     parts = scoring.parts(status.document)
     meta = status.document.meta
-    return View(
+    return ScoredStatus(
         document=status.document,
         reported=status.leaves,
-        leaves=policy.listed(status.leaves),
+        leaves=policy.without_excluded(status.leaves),
         parts=parts,
         score=scoring.score(parts, policy.weights),
         publishing=None if meta is None else meta.publishing,
     )
 
 
-def _restored_view(entry: bytes, farm: str, policy: Policy, member: int) -> View:
+def _restored_status(entry: bytes, farm: str, policy: Policy, member: int) -> ScoredStatus:
     status = parse_entry(entry, farm)
     if not isinstance(status, Status) or status.document.id != member:
         raise EntryRefused("", f"not a status of member {member}")
-    return _view(status, policy)
+    return _score_status(status, policy)
 
 
 class PublisherApplication:
@@ -106,7 +106,7 @@ class PublisherApplication:
     def __init__(self, farm: str) -> None:
         """``farm``: its name, the ``cluster`` of its entries."""
         self._state = FarmState(farm=farm)
-        self._views: dict[int, View] = {}
+        self._statuses: dict[int, ScoredStatus] = {}
 
     # What others ask
 
@@ -162,8 +162,8 @@ class PublisherApplication:
 
     def newest(self, member: int) -> tuple[int, StatusDocument] | None:
         """Index and document of a member's newest status."""
-        view = self._views.get(member)
-        return None if view is None else (self._state.records[member].index, view.document)
+        scored = self._statuses.get(member)
+        return None if scored is None else (self._state.records[member].index, scored.document)
 
     def newest_entry(self, member: int) -> msgspec.Raw:
         """The same status as it was posted, JSON with every key; ``null``: none."""
@@ -178,11 +178,11 @@ class PublisherApplication:
 
     def mode(self, member: int) -> PublishConfig:
         """Whether a member may be named: override, else its ``publishConfig``, else ``auto``."""
-        view = self._views.get(member)
-        own = None if view is None or view.document.meta is None else view.document.meta.publish_config
+        scored = self._statuses.get(member)
+        own = None if scored is None or scored.document.meta is None else scored.document.meta.publish_config
         return self._state.policy.overrides.get(member) or own or "auto"
 
-    def recent(self, member: int) -> bool:
+    def is_recent(self, member: int) -> bool:
         """Point 1, for current members and removed ones that still hold."""
         record = self._state.records.get(member)
         if record is None or not record.index:
@@ -191,18 +191,18 @@ class PublisherApplication:
 
     def eligible(self) -> list[int]:
         """Point 3: ids of the members that may be named, ascending."""
-        return self._eligible([member for member in self._state.members if self.recent(member)])
+        return self._eligible([member for member in self._state.members if self.is_recent(member)])
 
     def scores(self) -> dict[int, int]:
         """Point 4: the score of each current member that has a status, 0 … 1,000,000."""
-        return {id_: self._views[id_].score for id_ in self.members if id_ in self._views}
+        return {id_: self._statuses[id_].score for id_ in self.members if id_ in self._statuses}
 
     def leases(self) -> tuple[meta_leaseset.MetaLease, ...]:
         """Point 7: what the Meta LeaseSet lists. Republish when hashes or costs differ; the end dates
         move with farm time."""
-        recent = [member for member in self._state.members if self.recent(member)]
+        recent = [member for member in self._state.members if self.is_recent(member)]
         costs = {member: self._state.records[member].cost or 0 for member in recent}
-        leaves = ((leaf, costs[member]) for member in recent for leaf in self._views[member].leaves)
+        leaves = ((leaf, costs[member]) for member in recent for leaf in self._statuses[member].leaves)
         return meta_leaseset.choose(leaves, self.farm_time_ms, self._state.policy.lifetime_ms)
 
     def contents(self) -> bytes:
@@ -220,13 +220,13 @@ class PublisherApplication:
         return only_holder and expires_ms is not None and now_ms < expires_ms
 
     def ranking(self) -> dict[str, object]:
-        """All members, best first, with score parts and why: ready for JSON, see `explain`."""
-        return ranking.ranking(self, self._state, self._views)
+        """All members, best first, with score parts and why: ready for JSON, see `ranking`."""
+        return ranking.ranking(self, self._state, self._statuses)
 
     # Application
 
     def check(self, entry: bytes, author: int) -> None:
-        """Judge an entry before it is proposed. Refused is what would be skipped if committed (`status`,
+        """Judge an entry before it is proposed. Refused is what would be skipped if committed (`entries`,
         `Policy.check`), and so are too many values and unknown arguments. Raises `EntryRefused`."""
         self._check(entry, author)
 
@@ -261,9 +261,9 @@ class PublisherApplication:
         state = self._state
         state.members = tuple(sorted({server.id for server in members.servers}))
         kept = {*state.members, *state.holders}
-        state.records = {id_: state.records.get(id_) or Member() for id_ in sorted(kept)}
-        state.policy.forget(state.members)
-        self._views = {id_: view for id_, view in self._views.items() if id_ in kept}
+        state.records = {id_: state.records.get(id_) or MemberRecord() for id_ in sorted(kept)}
+        state.policy.retain(state.members)
+        self._statuses = {id_: scored for id_, scored in self._statuses.items() if id_ in kept}
         for record in state.records.values():
             record.silences = {id_: n for id_, n in record.silences.items() if id_ in state.members}
             record.against = sum(n >= record.R for n in record.silences.values())
@@ -281,21 +281,21 @@ class PublisherApplication:
         """
         try:
             header = msgspec.json.decode(data, type=Header)
-            if (header.schema, header.algorithm) != (SCHEMA, scoring.ALGORITHM):
+            if (header.schema, header.algorithm) != (SCHEMA, scoring.ALGORITHM_VERSION):
                 raise StorageVersion(f"this is a snapshot of {header.schema}, algorithm {header.algorithm}")
             state = msgspec.json.decode(data, type=FarmState)
             if state.farm != self.farm:
                 raise StorageDamaged(f"this is a snapshot of the farm {state.farm}, not of {self.farm}")
             if not is_consistent(state):
                 raise StorageDamaged(f"this snapshot of the farm {self.farm} contradicts itself")
-            views = {
-                id_: _restored_view(bytes(one.status), self.farm, state.policy, id_)
+            statuses = {
+                id_: _restored_status(bytes(one.status), self.farm, state.policy, id_)
                 for id_, one in state.records.items()
                 if one.index
             }
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, EntryRefused) as error:
             raise StorageDamaged(f"this is no snapshot of the farm {self.farm}: {error}") from error
-        self._state, self._views = state, views
+        self._state, self._statuses = state, statuses
 
     # The fold
 
@@ -305,7 +305,7 @@ class PublisherApplication:
             self._state.policy.check(parsed, self.members)
         elif _YEAR_2020_MS < self.farm_time_ms < parsed.date - _TEN_YEARS_MS and (
             # Two wrong clocks must not keep a right one out, nor any that began in 1970.
-            isinstance(parsed, Note) or sum(map(self.recent, self.members)) >= 3
+            isinstance(parsed, Note) or sum(map(self.is_recent, self.members)) >= 3
         ):
             raise EntryRefused("date", "years ahead")
         return parsed
@@ -320,7 +320,7 @@ class PublisherApplication:
         elif parsed.sequence is not None:
             self._fold_note(parsed.by, parsed.sequence)
 
-    def _accept(self, member: int, sequence: int | None) -> Member:
+    def _accept(self, member: int, sequence: int | None) -> MemberRecord:
         if member not in self._state.members:
             raise EntryRefused("id", "not a member")
         record = self._state.records[member]
@@ -341,23 +341,23 @@ class PublisherApplication:
     def _fold_admin(self, index: int, entry: Administrative) -> None:
         policy = self._state.policy
         self._accept(entry.id, entry.sequence)
-        policy.obey(index, entry)
-        for member, view in self._views.items():
-            score = scoring.score(view.parts, policy.weights)
-            self._views[member] = msgspec.structs.replace(
-                view, score=score, leaves=policy.listed(view.reported)
+        policy.apply(index, entry)
+        for member, scored in self._statuses.items():
+            score = scoring.score(scored.parts, policy.weights)
+            self._statuses[member] = msgspec.structs.replace(
+                scored, score=score, leaves=policy.without_excluded(scored.reported)
             )
             record = self._state.records[member]
             record.cost = meta_leaseset.cost(score, record.cost)
         self._evaluate(index)
 
-    def _fold_status(self, index: int, record: Member, status: Status) -> None:
+    def _fold_status(self, index: int, record: MemberRecord, status: Status) -> None:
         state, node, poster = self._state, status.node, status.document.id
         record.index, record.status = index, msgspec.Raw(status.entry)
         record.interval_ms, record.R = node.interval_ms or self.interval_ms, node.R or self.R
         record.silences, record.against = {}, 0
-        view = self._views[poster] = _view(status, state.policy)
-        record.cost = meta_leaseset.cost(view.score, record.cost)
+        scored = self._statuses[poster] = _score_status(status, state.policy)
+        record.cost = meta_leaseset.cost(scored.score, record.cost)
 
         intervals = self._count(record, status.document.date)
         if node.applied is not None:
@@ -371,7 +371,7 @@ class PublisherApplication:
         began = index - 1 if node.applied is None else node.applied
         record.sanction = max(record.sanction - 1, 0)
         if poster == state.publisher and state.due_since is not None and began >= state.due_since:
-            self._judge_failure(record, view)
+            self._judge_failure(record, scored)
 
         counted = record.interval_ms in intervals
         self._evaluate(index, poster, counted=counted, applied=node.applied)
@@ -380,7 +380,7 @@ class PublisherApplication:
         if published is not None and published <= state.farm_time_ms + _PUBLISHED_AHEAD_MS:
             state.last_published_ms = max(state.last_published_ms, published)
 
-    def _count(self, record: Member, date: int) -> set[int]:
+    def _count(self, record: MemberRecord, date: int) -> set[int]:
         """For which of the intervals in use a status of this date is counted."""
         in_use = {other.interval_ms for other in self._state.records.values() if other.index}
         previous = record.counted
@@ -394,10 +394,10 @@ class PublisherApplication:
         }
         return counted
 
-    def _judge_failure(self, publisher: Member, view: View) -> None:
-        if view.publishing is None:
+    def _judge_failure(self, publisher: MemberRecord, scored: ScoredStatus) -> None:
+        if scored.publishing is None:
             return
-        publisher.failures = 0 if view.publishing else publisher.failures + 1
+        publisher.failures = 0 if scored.publishing else publisher.failures + 1
         if publisher.failures >= publisher.R:
             publisher.failures = 0
             publisher.sanction = _SANCTION_RS * publisher.R
@@ -407,9 +407,9 @@ class PublisherApplication:
     ) -> None:
         """Points 2, 3, 5 and 6, after a status of ``poster`` or (0) something else at ``index``."""
         state = self._state
-        recent = [member for member in state.members if self.recent(member)]
+        recent = [member for member in state.members if self.is_recent(member)]
         if recent:
-            dates = sorted(self._views[member].document.date for member in recent)
+            dates = sorted(self._statuses[member].document.date for member in recent)
             state.farm_time_ms = dates[(len(dates) - 1) // 2]
         chosen, because = self._choose(self._eligible(recent), poster if counted else 0)
         if chosen != state.publisher:
@@ -423,8 +423,8 @@ class PublisherApplication:
         for holder, taken in list(state.holders.items()):
             if holder == state.publisher:
                 continue
-            lets_go = holder == poster and self._views[holder].publishing is not True
-            if not self.recent(holder) or (lets_go and applied is not None and applied >= taken):
+            lets_go = holder == poster and self._statuses[holder].publishing is not True
+            if not self.is_recent(holder) or (lets_go and applied is not None and applied >= taken):
                 self._release(holder)
         if state.publisher is not None and state.due_since is None and len(state.holders) == 1:
             state.due_since = index
@@ -433,13 +433,13 @@ class PublisherApplication:
         del self._state.holders[holder]
         if holder not in self._state.members:
             del self._state.records[holder]
-            self._views.pop(holder, None)
+            self._statuses.pop(holder, None)
 
     def _eligible(self, recent: list[int]) -> list[int]:
-        if not any(self._views[member].leaves for member in recent):
+        if not any(self._statuses[member].leaves for member in recent):
             return []
         willing = [member for member in recent if self.mode(member) != "off"]
-        return [m for m in willing if self._views[m].publishing is not None] or willing
+        return [m for m in willing if self._statuses[m].publishing is not None] or willing
 
     def group(self, member: int) -> tuple[bool, bool]:
         """Point 5: members of the lowest group go first."""
@@ -455,18 +455,18 @@ class PublisherApplication:
             publisher in front
             and poster in front
             and poster != publisher  # at a margin of 0 it would lead over itself
-            and self._views[poster].score - self._views[publisher].score >= self._state.policy.margin
+            and self._statuses[poster].score - self._statuses[publisher].score >= self._state.policy.margin
         )
         if poster:
             record = self._state.records[poster]
             record.lead = record.lead + 1 if leads else 0
-            if record.lead >= ranking.LEADS:
+            if record.lead >= CONSECUTIVE_LEADS:
                 return poster, "margin"
         if publisher in front:
             return publisher, ""
         if not front:
             return None, "ineligible"
-        best = min(front, key=lambda member: (-self._views[member].score, member))
+        best = min(front, key=lambda member: (-self._statuses[member].score, member))
         if publisher is None:
             return best, "vacant"
         return best, "group" if publisher in eligible else "ineligible"

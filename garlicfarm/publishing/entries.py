@@ -1,9 +1,10 @@
 """Entries of a farm: encoded once by their author, judged by one rule wherever they are met.
 
-**The validity rule, version 1.** An entry is valid in the farm ``farm`` if
+**The validity rule.** It is part of the algorithm whose version every store records
+(`scoring.ALGORITHM_VERSION`, 1). An entry is valid in the farm ``farm`` if
 
 * its bytes are a JSON object as `strict_json` says, and its known keys have the types and bounds of
-  `documents` as `schema` says: ``cluster``, ``date`` and ``id`` must be there, the rest may be absent;
+  `documents` as `validation` says: ``cluster``, ``date`` and ``id`` must be there, the rest may be absent;
 * ``cluster`` is the farm's name, and ``date`` is below 2**32 seconds, the last that I2P can write;
 * ``meta.destination`` and each ``destinations[].destination`` is a destination in I2P base64 (387
   bytes or more, as long as its certificate says), none of the latter twice; ``lastPublishedLS`` and
@@ -37,7 +38,6 @@ from garlicfarm.publishing.validation import at, checker
 
 __all__ = [
     "DATE_END_MS",
-    "VALIDITY_VERSION",
     "Administrative",
     "Entry",
     "Leaf",
@@ -48,8 +48,6 @@ __all__ = [
     "encode_status",
     "parse_entry",
 ]
-
-VALIDITY_VERSION = 1
 
 DATE_END_MS = 2**32 * 1000
 """no ``date`` is this late: I2P writes dates as u32 seconds"""

@@ -1,4 +1,4 @@
-"""What the fold of `state` keeps: as live records, and as the snapshot's JSON."""
+"""What the fold of `application` keeps: as live records, and as the snapshot's JSON."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from garlicfarm.publishing.documents import U63, IntervalMs, Staleness, StatusDo
 from garlicfarm.publishing.entries import DATE_END_MS, Leaf
 from garlicfarm.publishing.meta_leaseset import COSTS
 from garlicfarm.publishing.policy import DEFAULT_INTERVAL_MS, DEFAULT_R, Policy
-from garlicfarm.publishing.scoring import ALGORITHM, WEIGHTS
+from garlicfarm.publishing.scoring import ALGORITHM_VERSION, WEIGHTS
 
 __all__ = [
     "SCHEMA",
     "Because",
     "FarmState",
     "Header",
-    "Member",
-    "View",
+    "MemberRecord",
+    "ScoredStatus",
     "encode_state",
     "is_consistent",
 ]
@@ -33,7 +33,7 @@ _Date = Annotated[int, msgspec.Meta(ge=0, lt=DATE_END_MS)]
 Because = Literal["", "vacant", "ineligible", "group", "margin"]
 
 
-class Member(msgspec.Struct, kw_only=True):
+class MemberRecord(msgspec.Struct, kw_only=True):
     """What the fold keeps of one member. ``index`` 0: it has no status yet."""
 
     sequence: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] = -1
@@ -59,7 +59,7 @@ class FarmState(msgspec.Struct, kw_only=True):
 
     schema: str = SCHEMA
     farm: str
-    algorithm: int = ALGORITHM
+    algorithm: int = ALGORITHM_VERSION
     members: tuple[_ServerId, ...] = ()
     policy: Policy = msgspec.field(default_factory=Policy)
     publisher: int | None = None
@@ -70,7 +70,7 @@ class FarmState(msgspec.Struct, kw_only=True):
     """holder -> index that took the role from it, 0 for the publisher"""
     farm_time_ms: _Date = 0
     last_published_ms: U63 = 0
-    records: dict[_ServerId, Member] = {}
+    records: dict[_ServerId, MemberRecord] = {}
     """the current members, and removed ones that still hold"""
     notes: dict[str, U63] = {}
     """user -> last sequence; of more than 1,024 the one with the lowest (then first by name) goes"""
@@ -84,7 +84,7 @@ class Header(msgspec.Struct):
     algorithm: int
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class ScoredStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What is derived from a member's newest status and the policy, and not part of the snapshot."""
 
     document: StatusDocument

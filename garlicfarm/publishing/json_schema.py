@@ -1,6 +1,6 @@
 """The validity rule as a JSON Schema (draft 2020-12), for those who write entries in other languages.
 
-`entry_schema` is made from the same types as the checkers of `schema`, so the two cannot drift apart; its
+`entry_schema` is made from the same types as the checkers of `validation`, so the two cannot drift apart; its
 copy in the repository is ``docs/reference/status.schema.json``. What a schema cannot say is left to the
 servers: that ``cluster`` is this farm and ``id`` the poster's, that a destination is as long as its
 certificate says and none is named twice, that weights add up to 100, size, depth, duplicate keys, and

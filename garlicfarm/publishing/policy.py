@@ -18,11 +18,21 @@ from garlicfarm.publishing.entries import Administrative, Leaf
 from garlicfarm.publishing.i2p_base64 import encode
 from garlicfarm.publishing.scoring import WEIGHTS
 
-__all__ = ["DEFAULT_INTERVAL_MS", "DEFAULT_R", "MARGIN", "MAX_EXCLUDED", "Order", "Policy"]
+__all__ = [
+    "CONSECUTIVE_LEADS",
+    "DEFAULT_INTERVAL_MS",
+    "DEFAULT_R",
+    "MARGIN",
+    "MAX_EXCLUDED",
+    "Order",
+    "Policy",
+]
 
 DEFAULT_INTERVAL_MS = 30_000
 DEFAULT_R = 3
 MARGIN = 50_000
+CONSECUTIVE_LEADS = 3
+"""at how many counted statuses in a row a challenger has to lead by the margin"""
 LIFETIME_MS = 3_600_000
 MAX_EXCLUDED = 1024
 
@@ -60,8 +70,8 @@ class Policy(msgspec.Struct, kw_only=True):
         if action == "exclude" and len({*self.excluded, args["hash"]}) > MAX_EXCLUDED:
             raise EntryRefused("config.admin.args.hash", "too many")
 
-    def obey(self, index: int, entry: Administrative) -> None:
-        """Take over what a checked entry at ``index`` says."""
+    def apply(self, index: int, entry: Administrative) -> None:
+        """Carry out a checked entry at ``index``."""
         admin, args = entry.admin, entry.admin.args
         key, in_force = admin.action, True
         match admin.action:
@@ -92,13 +102,13 @@ class Policy(msgspec.Struct, kw_only=True):
         if in_force:
             self.orders[key] = Order(admin.by, entry.date, index)
 
-    def forget(self, members: Collection[object]) -> None:
-        """Overrides go with their member: only those of ``members`` stay."""
+    def retain(self, members: Collection[object]) -> None:
+        """Keep the overrides of ``members`` and drop all others."""
         for member in [one for one in self.overrides if one not in members]:
             del self.overrides[member], self.orders[f"override {member}"]
 
-    def listed(self, leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
-        """Those of some leaves that are not excluded."""
+    def without_excluded(self, leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
+        """The leaves that are not excluded."""
         if not self.excluded:
             return leaves
         return tuple(leaf for leaf in leaves if encode(leaf.hash) not in self.excluded)

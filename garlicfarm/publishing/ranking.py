@@ -22,27 +22,36 @@ or when it would be, and that it still holds the role.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
-from garlicfarm.publishing.fold_state import FarmState, Member, View
+from garlicfarm.publishing.documents import PublishConfig
+from garlicfarm.publishing.fold_state import FarmState, MemberRecord, ScoredStatus
+from garlicfarm.publishing.policy import CONSECUTIVE_LEADS
 from garlicfarm.publishing.scoring import MIDDLE
 
-if TYPE_CHECKING:
-    from garlicfarm.publishing.application import PublisherApplication
-
-__all__ = ["LEADS", "ranking"]
-
-LEADS = 3
-"""at how many counted statuses in a row a challenger has to lead"""
+__all__ = ["Fold", "ranking"]
 
 
-def ranking(farm: PublisherApplication, state: FarmState, views: Mapping[int, View]) -> dict[str, object]:
+class Fold(Protocol):
+    """The rules of `garlicfarm.publishing.application` that a ranking explains, applied to one state."""
+
+    @property
+    def members(self) -> tuple[int, ...]: ...
+    @property
+    def holders(self) -> tuple[int, ...]: ...
+    def mode(self, member: int) -> PublishConfig: ...
+    def is_recent(self, member: int) -> bool: ...
+    def eligible(self) -> list[int]: ...
+    def group(self, member: int) -> tuple[bool, bool]: ...
+
+
+def ranking(fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus]) -> dict[str, object]:
     """The object shown above, of integers, strings, booleans and null."""
-    eligible = farm.eligible()
-    best_first = sorted(eligible, key=lambda member: (farm.group(member), -views[member].score, member))
-    others = [member for member in farm.members if member not in eligible]
+    eligible = fold.eligible()
+    best_first = sorted(eligible, key=lambda member: (fold.group(member), -statuses[member].score, member))
+    others = [member for member in fold.members if member not in eligible]
     policy = state.policy
     return {
         "schema": "garlicfarm.ranking/1",
@@ -57,35 +66,35 @@ def ranking(farm: PublisherApplication, state: FarmState, views: Mapping[int, Vi
         "since": state.since,
         "because": state.because,
         "due_since": state.due_since,
-        "holders": list(farm.holders),
+        "holders": list(fold.holders),
         "excluded": list(policy.excluded),
         "orders": {what: msgspec.to_builtins(order) for what, order in sorted(policy.orders.items())},
         "members": [
-            _member(farm, state, views, member, eligible=member in eligible)
+            _member(fold, state, statuses, member, eligible=member in eligible)
             for member in (*best_first, *others)
         ],
     }
 
 
 def _member(
-    farm: PublisherApplication, state: FarmState, views: Mapping[int, View], member: int, *, eligible: bool
+    fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus], member: int, *, eligible: bool
 ) -> dict[str, object]:
-    record, view = state.records[member], views.get(member)
-    parts = {} if view is None else view.parts
+    record, scored = state.records[member], statuses.get(member)
+    parts = {} if scored is None else scored.parts
     return {
         "id": member,
-        "score": None if view is None else view.score,
+        "score": None if scored is None else scored.score,
         "parts": {name: _part(value, state.policy.weights[name]) for name, value in parts.items()},
-        "mode": farm.mode(member),
-        "recent": farm.recent(member),
+        "mode": fold.mode(member),
+        "recent": fold.is_recent(member),
         "eligible": eligible,
         "publisher": member == state.publisher,
         "index": record.index,
-        "date": None if view is None else view.document.date,
+        "date": None if scored is None else scored.document.date,
         "cost": record.cost,
         "lead": record.lead,
         "sanction": record.sanction,
-        "why": _why(farm, state, views, member, eligible=eligible),
+        "why": _why(fold, state, statuses, member, eligible=eligible),
     }
 
 
@@ -94,14 +103,14 @@ def _part(value: int | None, weight: int) -> dict[str, object]:
 
 
 def _why(
-    farm: PublisherApplication, state: FarmState, views: Mapping[int, View], member: int, *, eligible: bool
+    fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus], member: int, *, eligible: bool
 ) -> list[str]:
-    view, record = views.get(member), state.records[member]
-    if view is None:
+    scored, record = statuses.get(member), state.records[member]
+    if scored is None:
         return ["not recent: no status yet", "not eligible: it is not recent"]
-    why = [f"{name}: not reported" for name, value in view.parts.items() if value is None]
-    why.append(_why_recent(farm, record, member))
-    why.append(_why_eligible(farm, state, view, member, eligible=eligible))
+    why = [f"{name}: not reported" for name, value in scored.parts.items() if value is None]
+    why.append(_why_recent(fold, record, member))
+    why.append(_why_eligible(fold, state, scored, member, eligible=eligible))
     if record.sanction:
         why.append(
             f"ranks behind the others for {record.sanction} more statuses: it was due and did not publish"
@@ -109,55 +118,53 @@ def _why(
     if member == state.publisher:
         why.append(f"publisher since index {state.since}: {state.because}")
         if state.due_since is None:
-            others = ", ".join(str(holder) for holder in farm.holders if holder != member)
+            others = ", ".join(str(holder) for holder in fold.holders if holder != member)
             why.append(f"not due to start yet: member {others} has not let go")
     elif eligible and state.publisher is not None:
-        why.append(_why_not_publisher(farm, state, views, member, state.publisher))
+        why.append(_why_not_publisher(fold, state, statuses, member, state.publisher))
     if member != state.publisher and member in state.holders:
         why.append(f"has not let go of the role that index {state.holders[member]} took from it")
     return why
 
 
-def _why_recent(farm: PublisherApplication, record: Member, member: int) -> str:
-    others = len(farm.members) - 1
+def _why_recent(fold: Fold, record: MemberRecord, member: int) -> str:
+    others = len(fold.members) - 1
     if not others:
         return "recent: there are no others to judge it"
     silence = (
         f"{record.against} of {others} other members have posted {record.R} times since index {record.index}"
     )
-    if farm.recent(member):
+    if fold.is_recent(member):
         return f"recent: {silence}; it would take {others // 2 + 1}"
     return f"not recent: {silence}"
 
 
-def _why_eligible(
-    farm: PublisherApplication, state: FarmState, view: View, member: int, *, eligible: bool
-) -> str:
-    mode = farm.mode(member) + (" by override" if member in state.policy.overrides else "")
-    if not farm.recent(member):
+def _why_eligible(fold: Fold, state: FarmState, scored: ScoredStatus, member: int, *, eligible: bool) -> str:
+    mode = fold.mode(member) + (" by override" if member in state.policy.overrides else "")
+    if not fold.is_recent(member):
         return "not eligible: it is not recent"
-    if eligible and view.publishing is None:
+    if eligible and scored.publishing is None:
         return (
             f"eligible: its mode is {mode}; it reports no meta.publishing, but nobody who could be named does"
         )
     if eligible:
         return f"eligible: its mode is {mode}"
-    if farm.mode(member) == "off":
+    if fold.mode(member) == "off":
         return f"not eligible: its mode is {mode}"
-    if farm.eligible():
+    if fold.eligible():
         return "not eligible: it reports no meta.publishing, and others do"
     return "not eligible: no recent member reports a usable leaf"
 
 
 def _why_not_publisher(
-    farm: PublisherApplication, state: FarmState, views: Mapping[int, View], member: int, publisher: int
+    fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus], member: int, publisher: int
 ) -> str:
-    group, foremost = farm.group(member), farm.group(publisher)
+    group, foremost = fold.group(member), fold.group(publisher)
     if group != foremost:
         reason = "it is sanctioned" if group[0] > foremost[0] else "that one's mode is on"
         return f"behind member {publisher} whatever the scores: {reason}"
-    ahead = views[member].score - views[publisher].score
+    ahead, lead = statuses[member].score - statuses[publisher].score, state.records[member].lead
     return (
-        f"takes over from member {publisher} once {state.policy.margin} ahead at {LEADS} statuses in a row:"
-        f" now {abs(ahead)} {'behind' if ahead < 0 else 'ahead'}, at {state.records[member].lead} so far"
+        f"takes over from member {publisher} once {state.policy.margin} ahead at {CONSECUTIVE_LEADS} statuses"
+        f" in a row: now {abs(ahead)} {'behind' if ahead < 0 else 'ahead'}, at {lead} so far"
     )

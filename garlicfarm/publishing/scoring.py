@@ -36,9 +36,10 @@ from garlicfarm.publishing.documents import (
     Tunnels,
 )
 
-__all__ = ["ALGORITHM", "FULL", "MIDDLE", "WEIGHTS", "parts", "score"]
+__all__ = ["ALGORITHM_VERSION", "FULL", "MIDDLE", "WEIGHTS", "parts", "score"]
 
-ALGORITHM = 1
+ALGORITHM_VERSION = 1
+"""of the validity rule, the score and the fold together; stores, snapshots and join tokens name it"""
 
 FULL = 1_000_000
 MIDDLE = FULL // 2

@@ -1,4 +1,4 @@
-"""The lexical half of the validity rule, version 1: which bytes are a JSON object for a farm.
+"""The lexical half of the validity rule (`entries`): which bytes are a JSON object for a farm.
 
 Every server must judge a committed entry alike, so the rule is ours and not whatever a JSON library
 takes. An entry is well-formed if all of these hold, checked in this order; the reason given for the

@@ -1,4 +1,4 @@
-"""The type half of the validity rule, version 1: known keys have the types of `documents`.
+"""The type half of the validity rule (`entries`): known keys have the types of `documents`.
 
 A checker is built once from a msgspec type and then judges decoded JSON by itself, so that what is
 valid, and the reason given, does not depend on a library's version:

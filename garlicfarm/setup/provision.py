@@ -33,6 +33,7 @@ from garlicfarm.credentials.member_credentials import write_secret_file
 from garlicfarm.credentials.private_files import make_private_directory, write_new_file, write_private_file
 from garlicfarm.credentials.users import LOCAL_USER, UserStore
 from garlicfarm.errors import ConfigError, StorageError, StorageInUse, StorageMissing
+from garlicfarm.publishing.scoring import ALGORITHM_VERSION
 from garlicfarm.storage import DataDirectory, Genesis, create_store, tables
 from garlicfarm.storage.directory import fsync_path
 from garlicfarm.storage.log_store import FILE_NAME
@@ -65,7 +66,6 @@ __all__ = [
 Tables = list[tuple[str, Mapping[str, Any]]]
 """Tables of a configuration file: heading, and keys with their values."""
 
-ALGORITHM_VERSION = 1
 ADMIN_PORT = 27151
 CONFIG_NAME = "garlicfarm.toml"
 STAGING = ".garlicfarm-new"

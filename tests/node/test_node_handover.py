@@ -63,7 +63,7 @@ class Posting:
         leader = await self.nodes.leader()
         fold = self.fold(leader)
         with trio.fail_after(3 * INTERVAL_S):
-            while not all(fold.recent(member) for member in fold.members):
+            while not all(fold.is_recent(member) for member in fold.members):
                 await self.nodes.farm(leader).wait_applied(self.nodes.farm(leader).applied_index)
         return leader, sorted(self.nodes.running - {leader})
 
@@ -80,7 +80,7 @@ class Posting:
         with trio.fail_after(within_s):
             for node in among:
                 farm, fold = self.nodes.farm(node), self.fold(node)
-                while fold.last_sequence(member) <= before or not fold.recent(member):
+                while fold.last_sequence(member) <= before or not fold.is_recent(member):
                     await farm.wait_applied(farm.applied_index)
 
 
@@ -152,7 +152,7 @@ async def test_dead_member_costs_no_leader_though_idle_connections_to_it_are_up(
         await trio.sleep(PAUSE_S)
         assert handed_over(caplog) == []
         assert set(farm.terms()) == set(terms)
-        assert not farm.fold(leader).recent(lost)
+        assert not farm.fold(leader).is_recent(lost)
 
 
 async def test_member_that_the_leader_reaches_again_soon_enough_costs_no_leader(
@@ -165,7 +165,7 @@ async def test_member_that_the_leader_reaches_again_soon_enough_costs_no_leader(
         with trio.fail_after(IN_TIME_S):
             while not better_placed(fold, leader, {lost: silent_since}):
                 await farm.nodes.farm(leader).wait_applied(farm.nodes.farm(leader).applied_index)
-                if fold.recent(lost):
+                if fold.is_recent(lost):
                     silent_since = farm.nodes.farm(leader).applied_index + 1
         await trio.sleep(
             1
@@ -290,7 +290,7 @@ def test_better_placed_is_who_reaches_all_the_others_and_one_that_is_missed() ->
     log = Log()
     log.rounds(1, 1, 2, 3, 4, 5)
     log.rounds(4, 1, 2, 3, 4)
-    assert not log.fold.recent(5)
+    assert not log.fold.is_recent(5)
     missing = {5: log.index}
     assert better_placed(log.fold, 1, missing) == {}
     log.say(2, "1+ 3+ 4- 5+")  # not 4, whom the leader reaches
@@ -315,6 +315,6 @@ def test_better_placed_first_is_who_reaches_most_then_the_lowest_id_and_nobody_w
     indexes[2] = log.say(2, "1+ 3+ 4+ 5+")
     assert list(better_placed(log.fold, 1, missing)) == [2, 3]
     log.rounds(4, 1, 3, 4, 5)
-    assert not log.fold.recent(2)
+    assert not log.fold.is_recent(2)
     at = log.say(3, "1+ 2+ 4+ 5+")
     assert better_placed(log.fold, 1, missing) == {3: at}

@@ -18,17 +18,17 @@ from tests.publishing.scripted_log import T0, Author, configuration
 
 def test_recent_member_without_status_is_not() -> None:
     log = Log(1, 2, 3)
-    assert not log.farm.recent(1)
+    assert not log.farm.is_recent(1)
     log.post(1, 0)
-    assert log.farm.recent(1)
-    assert not log.farm.recent(9)
+    assert log.farm.is_recent(1)
+    assert not log.farm.is_recent(9)
 
 
 def test_recent_alone_is_for_ever() -> None:
     log = Log(1)
     log.post(1, 0)
     log.post(1, 10_000)
-    assert log.farm.recent(1)
+    assert log.farm.is_recent(1)
 
 
 def test_recent_silent_member_is_until_more_than_half_of_the_others_counted_R() -> None:
@@ -36,23 +36,23 @@ def test_recent_silent_member_is_until_more_than_half_of_the_others_counted_R() 
     log.post(1, 0)
     for second in range(1, 10):
         log.post(2, second)
-    assert log.farm.recent(1)  # one of two others is not more than half
+    assert log.farm.is_recent(1)  # one of two others is not more than half
     log.post(3, 1)
     log.post(3, 2)
-    assert log.farm.recent(1)
+    assert log.farm.is_recent(1)
     log.post(3, 3)
-    assert not log.farm.recent(1)
+    assert not log.farm.is_recent(1)
     log.post(1, 4)
-    assert log.farm.recent(1)
+    assert log.farm.is_recent(1)
 
 
 def test_recent_of_two_needs_the_other_alone() -> None:
     log = Log(1, 2)
     log.post(1, 0)
     for second in (1, 2, 3):
-        assert log.farm.recent(1)
+        assert log.farm.is_recent(1)
         log.post(2, second)
-    assert not log.farm.recent(1)
+    assert not log.farm.is_recent(1)
 
 
 @pytest.mark.parametrize("applied", [None, 0])
@@ -61,7 +61,7 @@ def test_recent_statuses_begun_before_the_newest_was_seen_never_count(applied: i
     log.post(1, 0)
     for second in range(1, 10):
         log.post(2, second, applied=applied)
-    assert log.farm.recent(1)
+    assert log.farm.is_recent(1)
 
 
 def test_recent_counts_only_statuses_nine_tenths_of_an_interval_apart_in_either_direction() -> None:
@@ -70,20 +70,20 @@ def test_recent_counts_only_statuses_nine_tenths_of_an_interval_apart_in_either_
     log.post(1, 0)
     for second in (0.5, 0.899, 0.9, 1, 1.799):  # counted: 0.9
         log.post(2, second)
-    assert log.farm.recent(1)
+    assert log.farm.is_recent(1)
     log.post(2, 1.8)
-    assert log.farm.recent(1)
+    assert log.farm.is_recent(1)
     log.post(2, 0.9)  # its clock was set back
-    assert not log.farm.recent(1)
+    assert not log.farm.is_recent(1)
 
 
 def test_recent_judges_by_interval_and_R_of_the_silent_members_own_newest_status() -> None:
     log = Log(1, 2)
     log.post(1, 0, interval_ms=10_000, R=4)
     for second in range(1, 31):  # counted for 10 s: 1, 10, 19, 28
-        assert log.farm.recent(1) == (second <= 28)
+        assert log.farm.is_recent(1) == (second <= 28)
         log.post(2, second, interval_ms=1000, R=3)
-    assert not log.farm.recent(1)
+    assert not log.farm.is_recent(1)
 
 
 def test_recent_status_naming_no_interval_has_the_one_in_force_then() -> None:
@@ -93,9 +93,9 @@ def test_recent_status_naming_no_interval_has_the_one_in_force_then() -> None:
     assert log.farm.interval_ms == 1000
     for second in range(1, 54):
         log.post(2, second)
-        assert log.farm.recent(1)  # counted for 30 s: 1, 28
+        assert log.farm.is_recent(1)  # counted for 30 s: 1, 28
     log.post(2, 55)
-    assert not log.farm.recent(1)
+    assert not log.farm.is_recent(1)
 
 
 def test_recent_others_are_the_current_members() -> None:
@@ -104,9 +104,9 @@ def test_recent_others_are_the_current_members() -> None:
     for second in (1, 2, 3):
         log.post(2, second)
     log.farm.configure(log.index, configuration(1, 2, 3))
-    assert log.farm.recent(1)
+    assert log.farm.is_recent(1)
     log.farm.configure(log.index, configuration(2, 1))
-    assert not log.farm.recent(1)
+    assert not log.farm.is_recent(1)
 
 
 def test_recent_removed_members_count_against_nobody() -> None:
@@ -116,7 +116,7 @@ def test_recent_removed_members_count_against_nobody() -> None:
         log.post(2, second)
         log.post(3, second)
     log.farm.configure(log.index, configuration(1, 4, 5))
-    assert log.farm.recent(1)
+    assert log.farm.is_recent(1)
 
 
 # 2. farm time
@@ -353,7 +353,7 @@ def test_holder_removed_from_the_farm_is_judged_on_by_the_current_members() -> N
         log.post(2, second)
         log.post(3, second)
     assert log.farm.holders == (2,)
-    assert (log.farm.newest(1), log.farm.recent(1)) == (None, False)
+    assert (log.farm.newest(1), log.farm.is_recent(1)) == (None, False)
 
 
 def test_holder_named_again_before_it_let_go_is_due_once_it_is_alone() -> None:

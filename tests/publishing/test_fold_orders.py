@@ -72,14 +72,14 @@ def test_staleness_and_interval_hold_for_statuses_begun_from_then_on() -> None:
     log.order("interval", {"ms": 1000})
     assert (log.farm.R, log.farm.interval_ms) == (5, 1000)
     for second in (30, 60, 90):
-        assert log.farm.recent(1)  # its newest status was begun at R 3
+        assert log.farm.is_recent(1)  # its newest status was begun at R 3
         log.post(2, second)
-    assert not log.farm.recent(1)
+    assert not log.farm.is_recent(1)
     log.post(1, 91, R=None)
     for second in range(92, 97):
-        assert log.farm.recent(1)
+        assert log.farm.is_recent(1)
         log.post(2, second)
-    assert not log.farm.recent(1)
+    assert not log.farm.is_recent(1)
 
 
 def test_publisher_parameters_are_the_margin_and_the_lifetime_of_a_leaf() -> None:

@@ -156,10 +156,10 @@ def test_invariants_hold_and_invalid_entries_change_only_the_counts(steps: list[
             parse_entry(step[1], "farm")
         eligible = farm.eligible()
         assert (farm.publisher in eligible) if eligible else (farm.publisher is None)
-        assert set(eligible) <= {member for member in farm.members if farm.recent(member)}
+        assert set(eligible) <= {member for member in farm.members if farm.is_recent(member)}
         assert farm.publisher is None or farm.publisher in farm.holders
         assert (farm.due_since is not None) == (farm.publisher is not None and len(farm.holders) == 1)
-        assert all(farm.recent(holder) for holder in farm.holders if holder != farm.publisher)
+        assert all(farm.is_recent(holder) for holder in farm.holders if holder != farm.publisher)
         ranking = farm.ranking()
         assert not floats_in(ranking)
         assert not floats_in(after)
@@ -239,7 +239,7 @@ def test_one_clock_hours_off_moves_nothing(
             )
         assert without_dates(right) == without_dates(wrong)
         assert right.due_since == wrong.due_since
-        recent = [member for member in right.members if right.recent(member)]
+        recent = [member for member in right.members if right.is_recent(member)]
         if len(recent) >= 3:
             compared += 1
             true_dates = [right.newest(member)[1].date for member in recent]

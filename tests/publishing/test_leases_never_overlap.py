@@ -235,7 +235,7 @@ def silence_is_shorter_by_one_status(patch: pytest.MonkeyPatch) -> None:
 
 def one_of_the_others_is_enough(patch: pytest.MonkeyPatch) -> None:
     old = "2 * record.against <= len(self._state.members) - (member in self._state.members)"
-    change(patch, PublisherApplication.recent, (old, "record.against == 0"))
+    change(patch, PublisherApplication.is_recent, (old, "record.against == 0"))
 
 
 def holder_is_released_by_what_it_said_before_it_knew(patch: pytest.MonkeyPatch) -> None:
