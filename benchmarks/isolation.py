@@ -30,7 +30,7 @@ from garlicfarm.credentials.member_credentials import write_secret_file
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, process_farm
 from garlicfarm.node import serve
-from garlicfarm.node.farm import Farm
+from garlicfarm.node.replica import Farm
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.storage import Genesis, create_store
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request

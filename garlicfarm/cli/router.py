@@ -139,7 +139,7 @@ class _Asked:
         import trio
 
         from garlicfarm.errors import NotSupported, RouterError
-        from garlicfarm.node.poster import ROUTER_TIMEOUT_S
+        from garlicfarm.node.publisher.status_reporter import ROUTER_TIMEOUT_S
 
         if self._router is None:
             return None

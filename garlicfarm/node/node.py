@@ -50,13 +50,13 @@ from garlicfarm.net.handshake import (
     without_handshake,
 )
 from garlicfarm.net.link import CONNECTION_ERRORS, EXTENSIONS, close
-from garlicfarm.node.farm import Farm
-from garlicfarm.node.handover import HandOver
-from garlicfarm.node.poster import Poster
-from garlicfarm.node.publisher import Publisher
+from garlicfarm.node.admin_view import View
+from garlicfarm.node.publisher.handover import HandOver
+from garlicfarm.node.publisher.publishing_task import Publisher
+from garlicfarm.node.publisher.status_reporter import Poster
+from garlicfarm.node.replica import Farm
 from garlicfarm.node.retention import Retention
 from garlicfarm.node.session import Caller, Session
-from garlicfarm.node.view import View
 from garlicfarm.plugins import make_router, make_transport
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.i2p_base64 import decode_destination

@@ -12,7 +12,7 @@ import trio
 
 from garlicfarm.errors import StorageError
 from garlicfarm.feed.pages import PageReader
-from garlicfarm.node.farm import Farm
+from garlicfarm.node.replica import Farm
 from garlicfarm.storage import SNAPSHOTS, LogStore, Snapshot, Writer, remove_snapshots, write_snapshot
 from garlicfarm.wire.messages import ClusterServer
 

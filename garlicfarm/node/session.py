@@ -16,14 +16,14 @@ import trio
 from garlicfarm.config.model import HEADERS_BYTES
 from garlicfarm.errors import AuthError, EntryRefused, OutcomeUnknown, RemoteProtocolError
 from garlicfarm.net.link import HINT, RECEIVE_BYTES
-from garlicfarm.node.posting import check_entry, check_user
+from garlicfarm.node.proposals import check_entry, check_user
 from garlicfarm.raft import Refusal
 from garlicfarm.wire import RequestDecoder, decode_cluster_server, encode_response
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Response
 
 if TYPE_CHECKING:
     from garlicfarm.credentials.users import Login
-    from garlicfarm.node.farm import Farm
+    from garlicfarm.node.replica import Farm
 
 __all__ = ["Caller", "Session", "Slot"]
 

@@ -12,7 +12,7 @@
         await farm.kill(await farm.leader())
         await farm.applied(index)
 
-Each node is the real one (`garlicfarm.node.farm`: sessions, links, handshake, the consensus core) over a
+Each node is the real one (`garlicfarm.node.replica`: sessions, links, handshake, the consensus core) over a
 network and stores in memory. With pytest-trio's ``autojump_clock``, which each test has to name itself, no
 time is spent waiting.
 """
@@ -41,7 +41,7 @@ from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.net.handshake import Established, FarmCredentials, HandshakeLimiter, initiate, respond
 from garlicfarm.net.link import CONNECTION_ERRORS, EXTENSIONS
-from garlicfarm.node.farm import Farm
+from garlicfarm.node.replica import Farm
 from garlicfarm.node.session import Caller, Session
 from garlicfarm.raft import Persist, SnapshotMeta
 from garlicfarm.storage import Genesis, Snapshot
@@ -59,7 +59,7 @@ FSYNC_S = 0.002
 
 
 class _Disk(UnsyncedStorage):
-    """A `garlicfarm.node.farm.Store`; what is not synced is lost when its node is killed."""
+    """A `garlicfarm.node.replica.Store`; what is not synced is lost when its node is killed."""
 
     def __init__(self, genesis: Genesis) -> None:
         assert genesis.configuration is not None
@@ -76,7 +76,7 @@ class _Disk(UnsyncedStorage):
 
 
 class _Writer:
-    """A `garlicfarm.node.farm.StoreWriter`: all that is queued becomes durable at once."""
+    """A `garlicfarm.node.replica.StoreWriter`: all that is queued becomes durable at once."""
 
     def __init__(
         self,

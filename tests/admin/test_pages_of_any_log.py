@@ -22,8 +22,8 @@ from garlicfarm.admin.access import Authenticator
 from garlicfarm.admin.app import create_app
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.metrics import NodeMetrics
-from garlicfarm.node.farm import Farm
-from garlicfarm.node.view import View
+from garlicfarm.node.admin_view import View
+from garlicfarm.node.replica import Farm
 from garlicfarm.publishing.administration import ACTIONS
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.raft import Change, ConfChange, Entry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mutant
 
-from garlicfarm.node.reading import Reads
+from garlicfarm.node.read_index import Reads
 
 __all__ = ["MUTANTS", "SHOWN_BY"]
 

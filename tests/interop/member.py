@@ -18,7 +18,7 @@ from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.net.handshake import Established, without_handshake
 from garlicfarm.net.link import CONNECTION_ERRORS
-from garlicfarm.node.farm import Farm
+from garlicfarm.node.replica import Farm
 from garlicfarm.node.session import Caller, Session
 from garlicfarm.raft import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage import Genesis

@@ -18,7 +18,7 @@ from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.net.handshake import Established, initiate
 from garlicfarm.node import APPLICATIONS, Node, serve
-from garlicfarm.node.farm import Farm
+from garlicfarm.node.replica import Farm
 from garlicfarm.plugins import make_transport
 from garlicfarm.setup.provision import FarmPlan, MadeFarm, MemberPlan, create_farm
 from garlicfarm.transport import Endpoint

@@ -14,8 +14,8 @@ from trio.testing import MockClock
 from garlicfarm.cli.health import judge
 from garlicfarm.errors import DiskHangs
 from garlicfarm.feed.pages import PageReader
-from garlicfarm.node.farm import Farm
-from garlicfarm.node.view import View
+from garlicfarm.node.admin_view import View
+from garlicfarm.node.replica import Farm
 from garlicfarm.testing.cluster import cluster
 from tests.node.cluster import cluster as cluster_of_nodes
 from tests.node.test_node_reading import Journal, hold_disk, linearizable, plain, until

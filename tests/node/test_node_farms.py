@@ -23,7 +23,7 @@ from garlicfarm.errors import (
     StorageError,
 )
 from garlicfarm.log_application import LogApplication
-from garlicfarm.node.farm import Farm
+from garlicfarm.node.replica import Farm
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.storage import writer as writer_module
 from tests.node.cluster import ALONE, Cluster, client_request, cluster

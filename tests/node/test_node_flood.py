@@ -17,7 +17,7 @@ import trio.testing
 
 from garlicfarm.errors import EntryRefused
 from garlicfarm.log_application import LogApplication
-from garlicfarm.node.farm import Farm
+from garlicfarm.node.replica import Farm
 from garlicfarm.node.session import Caller, Session
 from garlicfarm.raft import Entry, Refusal, SnapshotMeta
 from garlicfarm.storage import Snapshot

@@ -15,11 +15,10 @@ import trio.testing
 from garlicfarm.config import RaftSection
 from garlicfarm.config.model import PRESETS
 from garlicfarm.errors import NoQuorum
-from garlicfarm.node import handover
-from garlicfarm.node import poster as poster_module
-from garlicfarm.node.handover import HandOver, better_placed
-from garlicfarm.node.members import Members
-from garlicfarm.node.poster import Poster
+from garlicfarm.node.membership import Members
+from garlicfarm.node.publisher import handover, status_reporter
+from garlicfarm.node.publisher.handover import HandOver, better_placed
+from garlicfarm.node.publisher.status_reporter import Poster
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import ConnectTest, RemoteRouter
 from garlicfarm.publishing.entries import encode_status
@@ -88,7 +87,7 @@ class Posting:
 def simulated_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Statuses are dated by the simulated clock too."""
     clock = SimpleNamespace(time_ns=lambda: (1_800_000_000 + round(trio.current_time())) * 10**9)
-    monkeypatch.setattr(poster_module, "time", clock)
+    monkeypatch.setattr(status_reporter, "time", clock)
     monkeypatch.setattr(handover, "PAUSE_S", PAUSE_S)
 
 

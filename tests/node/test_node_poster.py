@@ -14,10 +14,10 @@ import trio
 import trio.testing
 
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NoQuorum, OutcomeUnknown, ProposalDropped
-from garlicfarm.node import poster as poster_module
-from garlicfarm.node.farm import Farm
-from garlicfarm.node.poster import ROUTER_TIMEOUT_S, Poster
-from garlicfarm.node.publisher import Publisher
+from garlicfarm.node.publisher import status_reporter
+from garlicfarm.node.publisher.publishing_task import Publisher
+from garlicfarm.node.publisher.status_reporter import ROUTER_TIMEOUT_S, Poster
+from garlicfarm.node.replica import Farm
 from garlicfarm.publishing import i2p_base64
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import RouterStatus
@@ -125,7 +125,7 @@ async def test_statuses_come_an_interval_apart_and_never_closer_after_trouble(au
 async def test_interval_that_is_made_longer_or_shorter_leaves_no_gap_between_leases(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(poster_module, "boot_ms", lambda: int(trio.current_time() * 1000))
+    monkeypatch.setattr(status_reporter, "boot_ms", lambda: int(trio.current_time() * 1000))
     farm, lease, poster = made()
 
     def set_interval(ms: int) -> None:
@@ -262,7 +262,7 @@ async def test_sequence_of_a_clock_that_was_wrong_goes_with_the_status_that_was_
     farm, _, poster = made()
     ahead_ns = 20 * 366 * 86_400 * 10**9
     clock = SimpleNamespace(time_ns=lambda: time.time_ns() + ahead_ns, time=time.time)
-    monkeypatch.setattr(poster_module, "time", clock)
+    monkeypatch.setattr(status_reporter, "time", clock)
     farm.trouble = [EntryRefused("sequence", "years ahead")]
     await run_for(1, poster)
     monkeypatch.undo()
@@ -318,7 +318,7 @@ async def test_restarted_node_continues_its_sequence_although_its_clock_was_set_
         await nodes.stop()
         hour_ns = 3600 * 10**9
         clock = SimpleNamespace(time_ns=lambda: time.time_ns() - hour_ns, time=time.time)
-        monkeypatch.setattr(poster_module, "time", clock)
+        monkeypatch.setattr(status_reporter, "time", clock)
         await nodes.start()
         after = await statuses(nodes, len(before) + 3)
         assert after[: len(before)] == before

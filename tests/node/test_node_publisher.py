@@ -11,9 +11,9 @@ import trio
 import trio.testing
 
 from garlicfarm.errors import NotSupported, RouterError
-from garlicfarm.node import publisher as publisher_module
-from garlicfarm.node.farm import Farm
-from garlicfarm.node.publisher import Publisher
+from garlicfarm.node.publisher import publishing_task
+from garlicfarm.node.publisher.publishing_task import Publisher
+from garlicfarm.node.replica import Farm
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.lease import Lease
 from garlicfarm.publishing.meta_leaseset import MetaLease
@@ -87,7 +87,7 @@ class Fake:
 
 @pytest.fixture(autouse=True)
 def boot_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher_module, "boot_ms", lambda: int(trio.current_time() * 1000))
+    monkeypatch.setattr(publishing_task, "boot_ms", lambda: int(trio.current_time() * 1000))
 
 
 async def test_publisher_publishes_while_named_and_withdraws_after(autojump_clock: Clock) -> None:
@@ -138,7 +138,7 @@ async def test_publisher_whose_machine_slept_beyond_the_lease_stops_at_once(
         await trio.sleep(20.1)
         assert fake.done() == ["stop", "publish"]
         # An hour passes for all others, and for the clock that counts suspended time; Trio's stands still.
-        monkeypatch.setattr(publisher_module, "boot_ms", lambda: int(trio.current_time() * 1000) + 3_600_000)
+        monkeypatch.setattr(publishing_task, "boot_ms", lambda: int(trio.current_time() * 1000) + 3_600_000)
         await trio.sleep(1)
         assert fake.done() == ["stop"]
         nursery.cancel_scope.cancel()

@@ -17,7 +17,7 @@ from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.errors import GarlicFarmError, NoQuorum, NotLeader, ProposalDropped
 from garlicfarm.log_application import LogApplication
 from garlicfarm.net.link import EXTENSIONS
-from garlicfarm.node.farm import Farm
+from garlicfarm.node.replica import Farm
 from garlicfarm.raft import Persist
 from garlicfarm.testing.cluster import Cluster, cluster
 from tests.node.cluster import HASTY, password_of
@@ -321,7 +321,7 @@ async def test_member_alone_answers_at_once(autojump_clock: MockClock) -> None:
 async def test_reads_that_wait_are_bounded_those_of_callers_that_left_too(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("garlicfarm.node.reading.MAX_PENDING_READS", 3)
+    monkeypatch.setattr("garlicfarm.node.read_index.MAX_PENDING_READS", 3)
     async with cluster(3) as nodes:
         leader = await nodes.leader()
         await alone_with(nodes, leader)

@@ -10,7 +10,7 @@ import trio
 
 from garlicfarm.credentials.member_credentials import write_secret_file
 from garlicfarm.lab.destinations import simulated_destination
-from garlicfarm.node.farm import Farm
+from garlicfarm.node.replica import Farm
 from garlicfarm.publishing.i2p_base64 import encode
 from garlicfarm.storage import Genesis, create_store
 from garlicfarm.wire.messages import ClusterServer, Configuration

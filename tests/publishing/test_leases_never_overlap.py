@@ -3,7 +3,8 @@
 No Raft here: what is committed, when, and when each member applies it is drawn, and worse than any network
 would do it. Members are cut off for many intervals, and their last status is committed long after it was
 begun; one has a wall clock that shows anything; clocks run at different rates; processes die. What each then
-does, when it posts, what it says, and until when its lease runs, is as in `garlicfarm.node.poster`.
+does, when it posts, what it says, and until when its lease runs, is as in
+`garlicfarm.node.publisher.status_reporter`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import NoReturn
 import trio
 
 from garlicfarm.errors import NotSupported, RouterError
-from garlicfarm.node.farm import Farm
+from garlicfarm.node.replica import Farm
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.lease import Lease, lease_ms
 from garlicfarm.publishing.meta_leaseset import MetaLease, encode_contents

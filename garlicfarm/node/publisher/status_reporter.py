@@ -10,8 +10,8 @@ import trio
 from garlicfarm._version import __version__
 from garlicfarm.config import FarmSection
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NotSupported, RouterError
-from garlicfarm.node.farm import Farm
-from garlicfarm.node.publisher import Publisher, boot_ms
+from garlicfarm.node.publisher.publishing_task import Publisher, boot_ms
+from garlicfarm.node.replica import Farm
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import (
     ConnectTest,
@@ -70,7 +70,8 @@ class Poster:
     async def _sense(self) -> NoReturn:
         """After each status: of members that have fallen silent, see anew which this node reaches, and where
         that is one, whether it reaches all others as well. Their connections may be up only because nothing
-        was sent on them, and who reaches more than the leader is made leader (`garlicfarm.node.handover`)."""
+        was sent on them, and who reaches more than the leader is made leader
+        (`garlicfarm.node.publisher.handover`)."""
         peers, application = self._farm.peers, self._application
         while True:
             await self._posted.wait()

@@ -9,7 +9,7 @@ import trio
 from garlicfarm.errors import NoQuorum, ProposalDropped
 
 if TYPE_CHECKING:
-    from garlicfarm.node.farm import Farm
+    from garlicfarm.node.replica import Farm
 
 __all__ = ["Reads"]
 

@@ -36,8 +36,8 @@ from garlicfarm.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from garlicfarm.node.farm import Farm
-    from garlicfarm.node.posting import Proposal
+    from garlicfarm.node.proposals import Proposal
+    from garlicfarm.node.replica import Farm
     from garlicfarm.node.session import Slot
 
 __all__ = ["Members"]

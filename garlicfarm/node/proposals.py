@@ -24,7 +24,7 @@ from garlicfarm.raft import Refusal
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
 
 if TYPE_CHECKING:
-    from garlicfarm.node.farm import Farm
+    from garlicfarm.node.replica import Farm
 
 __all__ = ["Posts", "Proposal", "check_entry", "check_user"]
 

@@ -32,10 +32,10 @@ from garlicfarm.metrics import FarmMetrics
 from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import Backoff
 from garlicfarm.node.disk import Disk
-from garlicfarm.node.members import Members
+from garlicfarm.node.membership import Members
 from garlicfarm.node.peers import Peers
-from garlicfarm.node.posting import Posts
-from garlicfarm.node.reading import Reads
+from garlicfarm.node.proposals import Posts
+from garlicfarm.node.read_index import Reads
 from garlicfarm.node.session import Session, Slot
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.raft import (

@@ -12,8 +12,8 @@ import trio
 from garlicfarm.errors import ConfigError, EntryRefused
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.feed.source import EntryStream
-from garlicfarm.node.farm import Farm
-from garlicfarm.node.posting import check_user
+from garlicfarm.node.proposals import check_user
+from garlicfarm.node.replica import Farm
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import NodeReport
 from garlicfarm.publishing.entries import encode_admin

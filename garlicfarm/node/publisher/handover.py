@@ -20,7 +20,7 @@ import msgspec
 import trio
 
 from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped
-from garlicfarm.node.farm import Farm
+from garlicfarm.node.replica import Farm
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import NodeReport
 
