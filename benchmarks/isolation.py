@@ -30,7 +30,7 @@ from garlicfarm.credentials.member_credentials import write_secret_file
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, process_farm
 from garlicfarm.node import serve
-from garlicfarm.node.replica import Farm
+from garlicfarm.node.replica import Replica
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.storage import Genesis, create_store
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request
@@ -42,7 +42,7 @@ QUIET = "quiet"
 SETTLE_S = 5.0
 
 
-class Watched(Farm):
+class Watched(Replica):
     """A farm that notes, if it is the quiet one, when its leader was heard."""
 
     def heard_from(self, member: int, request: Request) -> None:
@@ -57,7 +57,7 @@ def node(path: Path) -> None:
 
     global heard
     heard = (path.parent / "heard").open("a", buffering=1)
-    room.Farm = Watched
+    room.Replica = Watched
     config = load(path, {})
     with logs.configured("warning", "text", sys.stderr):
         trio.run(serve, config)

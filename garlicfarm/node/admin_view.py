@@ -13,7 +13,7 @@ from garlicfarm.errors import ConfigError, EntryRefused
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.feed.source import EntryStream
 from garlicfarm.node.proposals import check_user
-from garlicfarm.node.replica import Farm
+from garlicfarm.node.replica import Replica
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import NodeReport
 from garlicfarm.publishing.entries import encode_admin
@@ -21,13 +21,13 @@ from garlicfarm.raft import Change, ConfChange, Entry, Role
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import ClusterServer
 
-__all__ = ["View"]
+__all__ = ["FarmAdminView"]
 
 
-class View:
+class FarmAdminView:
     """See the contract."""
 
-    def __init__(self, farm: Farm, pages: PageReader) -> None:
+    def __init__(self, farm: Replica, pages: PageReader) -> None:
         self._farm = farm
         self._pages = pages
         self.farm = farm.name
@@ -123,7 +123,7 @@ class View:
     # ------------------------------------------------------------------ members
 
     def members(self) -> dict[str, Any]:
-        status, ever = self.status(), self._farm.members.ever
+        status, ever = self.status(), self._farm.membership.ever
         rows = [{key: row[key] for key in ("id", "endpoint", "role")} for row in status["members"]]
         same = ("farm", "leader", "quorum", "fault_tolerance")
         return {
@@ -151,14 +151,14 @@ class View:
         self._farm.log.info("member-change-asked", change=change, peer=member, user=user)
         wanted = ConfChange(Change(change), ClusterServer(member, endpoint), force)
         if member != self.node_id:  # its own removal any member asks the leader for
-            self._farm.members.must_lead()
+            self._farm.membership.must_lead()
         if wanted.change is Change.REMOVE and isinstance(self._farm.application, PublisherApplication):
             await self.administer("remove", {"member": member}, user)  # who asked stays in the log (D16)
-        return await self._here(await self._farm.members.change(wanted))
+        return await self._here(await self._farm.membership.change(wanted))
 
     async def step_down(self, to: int, user: str) -> int:
         self._farm.log.info("step-down-asked", to=to, user=user)
-        return await self._farm.members.step_down(to)
+        return await self._farm.membership.step_down(to)
 
     # ------------------------------------------------------------------ status
 

@@ -37,10 +37,10 @@ from garlicfarm.wire.messages import (
 
 if TYPE_CHECKING:
     from garlicfarm.node.proposals import Proposal
-    from garlicfarm.node.replica import Farm
-    from garlicfarm.node.session import Slot
+    from garlicfarm.node.replica import Replica
+    from garlicfarm.node.session import PendingResponse
 
-__all__ = ["Members"]
+__all__ = ["Membership"]
 
 TOLD_EVERY_S = 60.0
 ASK_AGAIN_S = 0.05
@@ -65,10 +65,10 @@ _REMOVAL = {
 """What a refusal says to a member that asks to be removed."""
 
 
-class Members:
+class Membership:
     """The changes of one farm's members. ``ever``: the last endpoint of every id that was a member's."""
 
-    def __init__(self, farm: Farm, configuration: Configuration) -> None:
+    def __init__(self, farm: Replica, configuration: Configuration) -> None:
         self._farm = farm
         self.ever = {server.id: server.endpoint for server in configuration.servers}
         self._current = frozenset(self.ever)
@@ -187,7 +187,7 @@ class Members:
         if change.change is Change.REMOVE and change.server.id == self._farm.node_id:
             return await self._leave(change.force)
         proposal = await self._begin(change, trio.current_time() + self._farm.answer_timeout_s)
-        return await self._farm.posts.outcome(proposal)
+        return await self._farm.proposals.outcome(proposal)
 
     async def _leave(self, force: bool) -> tuple[int, int]:
         """Have the leader remove this member (protocol page §5, "Leave"); one that leads hands over first.
@@ -272,7 +272,7 @@ class Members:
             await self._dial_back(server)
         while True:
             applied, start = farm.applied_index, partial(farm.raw.propose_conf_change, change)
-            self._change = proposal = farm.posts.propose(start)
+            self._change = proposal = farm.proposals.propose(start)
             await proposal.begun.wait()
             if proposal.dropped is None:
                 break
@@ -352,7 +352,7 @@ class Members:
         """The leader says that this member is removed."""
         self._left.set()
 
-    def serve(self, request: Request, server: ClusterServer, slot: Slot) -> None:
+    def serve(self, request: Request, server: ClusterServer, slot: PendingResponse) -> None:
         """Answer an AddServerRequest or RemoveServerRequest about ``server``: accepted once the change has
         begun. One at a time: it takes a connection to that server."""
         if self._serving:
@@ -361,7 +361,7 @@ class Members:
             self._serving = True
             self._start(partial(self._serve, request, server, slot))
 
-    async def _serve(self, request: Request, server: ClusterServer, slot: Slot) -> None:
+    async def _serve(self, request: Request, server: ClusterServer, slot: PendingResponse) -> None:
         farm, destination = self._farm, self._farm.node_id
         reason: int | None = 0
         add = request.type is MessageType.ADD_SERVER_REQUEST

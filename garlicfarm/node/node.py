@@ -50,13 +50,13 @@ from garlicfarm.net.handshake import (
     without_handshake,
 )
 from garlicfarm.net.link import CONNECTION_ERRORS, EXTENSIONS, close
-from garlicfarm.node.admin_view import View
+from garlicfarm.node.admin_view import FarmAdminView
 from garlicfarm.node.publisher.handover import HandOver
-from garlicfarm.node.publisher.publishing_task import Publisher
-from garlicfarm.node.publisher.status_reporter import Poster
-from garlicfarm.node.replica import Farm
+from garlicfarm.node.publisher.publishing_task import PublishingTask
+from garlicfarm.node.publisher.status_reporter import StatusReporter
+from garlicfarm.node.replica import Replica
 from garlicfarm.node.retention import Retention
-from garlicfarm.node.session import Caller, Session
+from garlicfarm.node.session import Principal, Session
 from garlicfarm.plugins import make_router, make_transport
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.i2p_base64 import decode_destination
@@ -120,12 +120,12 @@ async def serve(
 
 
 class _Member:
-    """What one farm needs beside the `Farm` itself."""
+    """What one farm needs beside the `Replica` itself."""
 
     def __init__(
         self,
-        farm: Farm,
-        view: View,
+        farm: Replica,
+        view: FarmAdminView,
         retention: Retention,
         credentials: FarmCredentials,
         router: Router | None,
@@ -231,7 +231,7 @@ class Node:
             writer = Writer(store, *report, check_state=check_state)
             return writer
 
-        farm = Farm(
+        farm = Replica(
             section,
             self.node_id,
             store,
@@ -242,9 +242,9 @@ class Node:
             log,
         )
         if store.restored is not None:
-            farm.members.restored(store.restored.configuration, store.restored.all_members)
+            farm.membership.restored(store.restored.configuration, store.restored.all_members)
         pages = PageReader(reader, self._limiter)
-        view = View(farm, pages)
+        view = FarmAdminView(farm, pages)
         lookup = member_lookup(farm_secrets, genesis.farm_id, self.users.lookup)
         verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
         credentials = FarmCredentials(section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader)
@@ -413,13 +413,13 @@ class Node:
         publisher = None
         if member.router is not None and meta.destination and meta.key_file is not None:
             read_master_key(meta.key_file, meta.destination)
-            publisher = Publisher(
+            publisher = PublishingTask(
                 farm, application, member.router, decode_destination(meta.destination), lease
             )
             nursery.start_soon(publisher.run)
         loopback = Endpoint.parse(self.admin_url).host in ("127.0.0.1", "::1", "localhost")
         admin_url = None if loopback else self.admin_url
-        nursery.start_soon(Poster(farm, application, member.router, publisher, lease, admin_url).run)
+        nursery.start_soon(StatusReporter(farm, application, member.router, publisher, lease, admin_url).run)
         nursery.start_soon(HandOver(farm, application).run)
 
     # ------------------------------------------------------------------ listening
@@ -504,14 +504,14 @@ class Node:
         user = established.user
         if user.isdigit():
             self._admission.welcome(peer)
-            caller = Caller(f"member {user}", int(user), True, established.extensions)
+            caller = Principal(f"member {user}", int(user), True, established.extensions)
         elif not user:
-            caller = Caller("a plain peer", 0, True, trusted=True)
+            caller = Principal("a plain peer", 0, True, trusted=True)
         else:
             login = self.users.login(user)
             if login is None:
                 return  # removed since
-            caller = Caller(f"user {user}", 0, False, established.extensions, login=login)
+            caller = Principal(f"user {user}", 0, False, established.extensions, login=login)
         farm = member.farm
         session = Session(farm, established.stream, caller, established.leftover, farm.answer_timeout_s)
         scopes = self._sessions.setdefault((established.farm, user), deque())

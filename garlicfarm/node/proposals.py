@@ -24,9 +24,9 @@ from garlicfarm.raft import Refusal
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
 
 if TYPE_CHECKING:
-    from garlicfarm.node.replica import Farm
+    from garlicfarm.node.replica import Replica
 
-__all__ = ["Posts", "Proposal", "check_entry", "check_user"]
+__all__ = ["Proposal", "Proposals", "check_entry", "check_user"]
 
 REDIRECT_PAUSE_S = 0.05
 MAX_PENDING_POSTS = 4096
@@ -51,10 +51,10 @@ class Proposal:
         self.dropped: ProposalDropped | None = None
 
 
-class Posts:
+class Proposals:
     """What this member proposes, here or through the leader."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: Replica) -> None:
         self._farm = farm
         self._proposals: dict[int, Proposal] = {}
         self._forwarded: dict[trio.CancelScope, int] = {}  # to whom
@@ -175,7 +175,7 @@ class Posts:
         return None
 
 
-def check_entry(farm: Farm, entry: bytes, author: int) -> None:
+def check_entry(farm: Replica, entry: bytes, author: int) -> None:
     """Judge an entry of ``author`` where it is posted. Raises `EntryRefused`."""
     if isinstance(farm.application, PublisherApplication):
         farm.application.check_posted(entry, author, time.time_ns() // 1_000_000)
@@ -191,7 +191,7 @@ class _Note(msgspec.Struct):
     config: _Config | None = None
 
 
-def check_user(farm: Farm, entry: bytes, user: str) -> None:
+def check_user(farm: Replica, entry: bytes, user: str) -> None:
     """A note names the user who posts it (D18). Raises `EntryRefused`."""
     if not isinstance(farm.application, PublisherApplication):
         return

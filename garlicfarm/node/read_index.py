@@ -9,9 +9,9 @@ import trio
 from garlicfarm.errors import NoQuorum, ProposalDropped
 
 if TYPE_CHECKING:
-    from garlicfarm.node.replica import Farm
+    from garlicfarm.node.replica import Replica
 
-__all__ = ["Reads"]
+__all__ = ["ReadIndexRequests"]
 
 MAX_PENDING_READS = 4096
 
@@ -26,10 +26,10 @@ class _Read:
         self.index: int | None = None
 
 
-class Reads:
+class ReadIndexRequests:
     """Those that wait for the core, which leads, or asks its leader (D5)."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: Replica) -> None:
         self._farm = farm
         self._asked: dict[int, _Read] = {}  # also those whose callers have gone: the core holds them
 
@@ -56,7 +56,7 @@ class Reads:
                     await farm.wait_progress()
                 return read.index
         farm.disk.must_answer()
-        farm.members.must_lead()
+        farm.membership.must_lead()
         if read.index is not None:
             raise NoQuorum(f"index {read.index} is not applied here in time; is the disk slow?")
         raise NoQuorum("no majority confirmed in time that this member still leads")

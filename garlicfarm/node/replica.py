@@ -32,11 +32,11 @@ from garlicfarm.metrics import FarmMetrics
 from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import Backoff
 from garlicfarm.node.disk import Disk
-from garlicfarm.node.membership import Members
+from garlicfarm.node.membership import Membership
 from garlicfarm.node.peers import Peers
-from garlicfarm.node.proposals import Posts
-from garlicfarm.node.read_index import Reads
-from garlicfarm.node.session import Session, Slot
+from garlicfarm.node.proposals import Proposals
+from garlicfarm.node.read_index import ReadIndexRequests
+from garlicfarm.node.session import PendingResponse, Session
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.raft import (
     Entry,
@@ -60,7 +60,7 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 
-__all__ = ["Farm", "Store", "StoreWriter"]
+__all__ = ["Replica", "Store", "StoreWriter"]
 
 STALL_S = 0.05
 SLICE_S = 0.005
@@ -104,7 +104,7 @@ class StoreWriter(Protocol):
         ...
 
 
-class Farm:
+class Replica:
     """A member of one farm, from its open store to its place in the cluster.
 
     ``application`` is in the state that ``store.snapshot()`` names: a new one where that is index 0.
@@ -144,8 +144,8 @@ class Farm:
         self.client_limits = Limits(min(raft.max_message_bytes, largest_post), raft.max_entry_bytes)
         self.dial = dial
         self.backoff = Backoff(random.random, longest_s=raft.heartbeat_s)
-        self.posts = Posts(self)
-        self.reads = Reads(self)
+        self.proposals = Proposals(self)
+        self.reads = ReadIndexRequests(self)
         self.disk = Disk(raft.disk_timeout_s, self._disk_changed)
         self.answer_timeout_s = raft.election_timeout_max_s + raft.rpc_timeout_s
         self.raw = RawNode(
@@ -189,11 +189,13 @@ class Farm:
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._wake = trio.Event()
         self._next_token = 0
-        self._slots: dict[int, Slot] = {}
-        # Posts that are being judged, by connection: each in its order, one request of each in turn.
+        self._slots: dict[int, PendingResponse] = {}
+        # Proposals that are being judged, by connection: each in its order, one request of each in turn.
         self._judging: dict[Session, deque[tuple[Request, int, Iterator[int]]]] = {}
         self._committed: deque[Entry] = deque()  # what the core handed out and is not applied yet
-        self._late: deque[tuple[float, Slot, Response | None]] = deque()  # refusals, and when they are told
+        self._late: deque[tuple[float, PendingResponse, Response | None]] = (
+            deque()
+        )  # refusals, and when they are told
         # A leader that waits for one sends nothing else: this member must not stand for election meanwhile.
         self._refusal_pause_s = min(raft.election_timeout_min_s, raft.rpc_timeout_s) / 2
         self._leader = 0
@@ -207,7 +209,7 @@ class Farm:
         start = store.snapshot()
         self.applied_index, self.applied_term = start.index, start.term
         self.applied_configuration = start.configuration
-        self.members = Members(self, start.configuration)
+        self.membership = Membership(self, start.configuration)
         if isinstance(application, PublisherApplication):
             self._publisher = application.publisher
             self._skipped = dict(application.skipped)
@@ -221,7 +223,7 @@ class Farm:
             if self.applied_configuration.servers and not self.applied_index:
                 self.application.configure(0, self.applied_configuration)
             nursery.start_soon(self.peers.run)
-            nursery.start_soon(self.members.run)
+            nursery.start_soon(self.membership.run)
             nursery.start_soon(self.disk.watch)
             nursery.start_soon(self._raft_loop)
             task_status.started()
@@ -263,7 +265,7 @@ class Farm:
 
     def put(self, function: Callable[..., None], *arguments: Any) -> None:
         """Into the core's inbox. What feeds it is bounded: sessions and links by their windows, posts and
-        reads by the limits of `Posts` and `Reads`, the writer by what it was given."""
+        reads by the limits of `Proposals` and `ReadIndexRequests`, the writer by what it was given."""
         self._inbox.append((function, arguments))
         self._wake.set()
 
@@ -275,7 +277,7 @@ class Farm:
         self.application.restore(snapshot.state)
         self._committed.clear()  # it is all in the snapshot
         self.applied_configuration = snapshot.configuration
-        self.members.restored(snapshot.configuration, snapshot.all_members)
+        self.membership.restored(snapshot.configuration, snapshot.all_members)
         self.log.info("snapshot-restored", index=meta.index, term=meta.term)
         self._have_applied(meta.index, meta.term)
 
@@ -293,7 +295,7 @@ class Farm:
             if (slot := self._slots.pop(token, None)) is not None:
                 self._answer(slot, response)
         for token, outcome in ready.outcomes:
-            self.posts.settle(token, outcome)
+            self.proposals.settle(token, outcome)
         for token, index in ready.reads:
             self.reads.settle(token, index)
         self._committed.extend(ready.committed)
@@ -305,7 +307,7 @@ class Farm:
             self._servers = self.raw.servers
             self.peers.follow(self._servers)
 
-    def _answer(self, slot: Slot, response: Response | None) -> None:
+    def _answer(self, slot: PendingResponse, response: Response | None) -> None:
         """A plain leader whose snapshot is refused, or not needed, sends it again as soon as it is answered:
         JRaft waits for nothing else."""
         refused = (
@@ -326,7 +328,7 @@ class Farm:
                 configuration = decode_configuration(entry.value)
                 self.application.configure(entry.index, configuration)
                 self.applied_configuration = configuration
-                self.members.applied(configuration)
+                self.membership.applied(configuration)
             else:
                 self.application.apply(entry.index, entry.term, entry.value)
             if not self._committed or trio.current_time() >= until:
@@ -365,7 +367,7 @@ class Farm:
             self.log.info("leader", leader=status.leader or "none", term=status.term)
             if status.leader:
                 self.metrics.raft_leader_changes.inc()
-            self.posts.leader_changed(status.leader)
+            self.proposals.leader_changed(status.leader)
         self._role, self._leader = status.role, status.leader
         moved, self._moved = self._moved, trio.Event()
         moved.set()
@@ -437,13 +439,13 @@ class Farm:
         self._next_token += 1
         return self._next_token
 
-    def step(self, request: Request, slot: Slot) -> None:
+    def step(self, request: Request, slot: PendingResponse) -> None:
         """Pass a request to the core; ``slot`` gets the answer."""
         slot.token = token = self.next_token()
         self._slots[token] = slot
         self.put(self._step, request, token)
 
-    def forget(self, slots: Iterable[Slot]) -> None:
+    def forget(self, slots: Iterable[PendingResponse]) -> None:
         """Their connection is gone, so nothing waits for the answers. Answers may never come: those that wait
         for a disk that hangs."""
         self.put(self._forget, [slot.token for slot in slots])
@@ -453,7 +455,7 @@ class Farm:
             self._slots.pop(token, None)
 
     def _step(self, request: Request, token: int) -> None:
-        refused = self.members.refusal(request)
+        refused = self.membership.refusal(request)
         if refused is not None:
             self._slots.pop(token).resolve(refused)
             return
@@ -495,7 +497,7 @@ class Farm:
             self.metrics.count_refused("protocol")
             self._slots.pop(token).session.fail(fault)
         if request.type is MessageType.LEAVE_CLUSTER_REQUEST and self.raw.leader == request.source:
-            self.members.told_to_leave()
+            self.membership.told_to_leave()
 
     def refuse(self, reason: int) -> Response:
         """The answer to a ClientRequest that is not appended for ``reason`` (D8)."""
@@ -506,15 +508,15 @@ class Farm:
     # ------------------------------------------------------------------ posting
 
     async def post_entry(self, entry: bytes, author: int) -> tuple[int, int]:
-        """See `Posts.post`."""
-        return await self.posts.post(entry, author)
+        """See `Proposals.post`."""
+        return await self.proposals.post(entry, author)
 
     async def hand_over(self) -> None:
         """Have another member lead, if this one does and there is another. Returns when it leads no
         longer, or nobody took over within the deadline of a request."""
         with trio.move_on_after(self.section.raft.rpc_timeout_s):
             try:
-                await self.members.step_down(0)
+                await self.membership.step_down(0)
             except (NotLeader, ProposalDropped, NoQuorum) as error:
                 self.log.debug("not-handed-over", cause=str(error))
 

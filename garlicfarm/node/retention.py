@@ -12,7 +12,7 @@ import trio
 
 from garlicfarm.errors import StorageError
 from garlicfarm.feed.pages import PageReader
-from garlicfarm.node.replica import Farm
+from garlicfarm.node.replica import Replica
 from garlicfarm.storage import SNAPSHOTS, LogStore, Snapshot, Writer, remove_snapshots, write_snapshot
 from garlicfarm.wire.messages import ClusterServer
 
@@ -25,7 +25,7 @@ KEPT_SNAPSHOTS = 2  # the second is there if the first is found damaged
 class Retention:
     """Takes the snapshots of one farm, and shortens its log."""
 
-    def __init__(self, farm: Farm, store: LogStore, writer: Writer, pages: PageReader) -> None:
+    def __init__(self, farm: Replica, store: LogStore, writer: Writer, pages: PageReader) -> None:
         self._farm = farm
         self._store = store
         self._writer = writer
@@ -68,7 +68,7 @@ class Retention:
             farm.applied_index,
             farm.applied_term,
             farm.applied_configuration,
-            tuple(ClusterServer(member, at) for member, at in sorted(farm.members.ever.items())),
+            tuple(ClusterServer(member, at) for member, at in sorted(farm.membership.ever.items())),
             farm.application.snapshot(),
         )
         try:

@@ -23,9 +23,9 @@ from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Respon
 
 if TYPE_CHECKING:
     from garlicfarm.credentials.users import Login
-    from garlicfarm.node.replica import Farm
+    from garlicfarm.node.replica import Replica
 
-__all__ = ["Caller", "Session", "Slot"]
+__all__ = ["PendingResponse", "Principal", "Session"]
 
 MAX_UNANSWERED = 4096
 MAX_UNANSWERED_BYTES = 8 << 20
@@ -49,7 +49,7 @@ _MEMBER_REQUESTS = {
 }
 
 
-class Caller:
+class Principal:
     """Who is at the other end (D6): a member by its id, or a client (id 0) with the role that the user of
     ``login`` has when it asks; ``extensions`` are in force on this connection. ``trusted``: there was no
     handshake, who speaks is what each request says."""
@@ -88,7 +88,7 @@ class Caller:
         return self.login is None or self.login.role is not None
 
 
-class Slot:
+class PendingResponse:
     """The place of one answer in a session's order."""
 
     __slots__ = ("done", "hinted", "response", "session", "since", "size", "token")
@@ -117,7 +117,12 @@ class Session:
     """
 
     def __init__(
-        self, farm: Farm, stream: trio.abc.Stream, caller: Caller, leftover: bytes, answer_timeout_s: float
+        self,
+        farm: Replica,
+        stream: trio.abc.Stream,
+        caller: Principal,
+        leftover: bytes,
+        answer_timeout_s: float,
     ) -> None:
         self._farm = farm
         self._stream = stream
@@ -129,7 +134,7 @@ class Session:
         self._decoder = RequestDecoder(limits)
         self._decoder.receive_data(leftover)
         self._answer_timeout_s = answer_timeout_s
-        self._slots: deque[Slot] = deque()
+        self._slots: deque[PendingResponse] = deque()
         self._unanswered_bytes = 0
         self._ready = trio.Event()
         self._room = trio.Event()
@@ -205,13 +210,13 @@ class Session:
         self._farm.heard_from(request.source, request)
         size = sum(len(entry.value) + ENTRY_OVERHEAD_BYTES for entry in request.entries)
         asked = request.type is MessageType.CLIENT_REQUEST
-        slot = Slot(self, size, hinted=asked and HINT in self._caller.extensions)
+        slot = PendingResponse(self, size, hinted=asked and HINT in self._caller.extensions)
         if not self._slots:
             self._wait_scope.deadline = slot.since + self._answer_timeout_s
         self._slots.append(slot)
         self._unanswered_bytes += slot.size
         if request.type in _CHANGES:
-            self._farm.members.serve(request, self._server(request), slot)
+            self._farm.membership.serve(request, self._server(request), slot)
         else:
             self._farm.step(request, slot)
 
@@ -261,7 +266,7 @@ class Session:
 
     # ------------------------------------------------------------------ out
 
-    def _with_hint(self, slot: Slot, response: Response) -> Response:
+    def _with_hint(self, slot: PendingResponse, response: Response) -> Response:
         """A ClientRequest that is refused is told where the members are (D5)."""
         if response.accepted or not slot.hinted:
             return response

@@ -41,8 +41,8 @@ from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.net.handshake import Established, FarmCredentials, HandshakeLimiter, initiate, respond
 from garlicfarm.net.link import CONNECTION_ERRORS, EXTENSIONS
-from garlicfarm.node.replica import Farm
-from garlicfarm.node.session import Caller, Session
+from garlicfarm.node.replica import Replica
+from garlicfarm.node.session import Principal, Session
 from garlicfarm.raft import Persist, SnapshotMeta
 from garlicfarm.storage import Genesis, Snapshot
 from garlicfarm.testing.memory_network import MemoryNetwork
@@ -119,7 +119,7 @@ class _Writer:
 class _Node:
     """A node that runs."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: Replica) -> None:
         self.farm = farm
         self.scope = trio.CancelScope()
         self.ended = trio.Event()
@@ -153,13 +153,13 @@ class Cluster:
         """The nodes that are not killed."""
         return frozenset(self._nodes)
 
-    def farm(self, node: int) -> Farm:
+    def replica(self, node: int) -> Replica:
         """A running node's farm: role, term, log and all. Raises `KeyError` if it is killed."""
         return self._nodes[node].farm
 
     def application(self, node: int) -> Application:
         """A running node's application. Raises `KeyError` if it is killed."""
-        return self.farm(node).application
+        return self.replica(node).application
 
     async def leader(self, among: Collection[int] | None = None) -> int:
         """The node that leads a majority, ``among`` these (all that run).
@@ -169,15 +169,15 @@ class Cluster:
         with trio.fail_after(PATIENCE_S):
             while True:
                 for node in sorted(among or self.running):
-                    if self.farm(node).is_leader and self._followers(node) >= self._majority(node):
+                    if self.replica(node).is_leader and self._followers(node) >= self._majority(node):
                         return node
                 await trio.sleep(self._raft.heartbeat_s / 10)
 
     def _majority(self, leader: int) -> int:
-        return len(self.farm(leader).configuration.servers) // 2 + 1
+        return len(self.replica(leader).configuration.servers) // 2 + 1
 
     def _followers(self, leader: int) -> int:
-        core = self.farm(leader).raw
+        core = self.replica(leader).raw
         cut_off = {a for a, b in self.network.blocked if b == _host(leader)}
         return sum(
             node.farm.leader_id == leader and node.farm.raw.term == core.term
@@ -190,7 +190,7 @@ class Cluster:
         """Return once these nodes (all that run) have applied ``index``. Raises `trio.TooSlowError`."""
         with trio.fail_after(PATIENCE_S):
             for node in nodes or self.running:
-                await self.farm(node).wait_applied(index - 1)
+                await self.replica(node).wait_applied(index - 1)
 
     # ------------------------------------------------------------------ what you do
 
@@ -201,7 +201,7 @@ class Cluster:
         `OutcomeUnknown`. Cancelled, it may or may not be appended.
         """
         node = await self.leader() if via is None else via
-        return await self.farm(node).post_entry(entry, 0)
+        return await self.replica(node).post_entry(entry, 0)
 
     async def kill(self, node: int) -> None:
         """End a node as a power failure does: what it had not synced is lost."""
@@ -218,7 +218,7 @@ class Cluster:
         await self._nursery.start(self._run, node)
 
     async def enlist(self) -> ClusterServer:
-        """Start one more node, on an empty store, to be made a member by ``farm(leader).members.change``."""
+        """Start one more node, on an empty store; ``replica(leader).membership.change`` makes it a member."""
         node = max(self._disks) + 1
         genesis = msgspec.structs.replace(self._genesis, configuration=Configuration(0, 0, ()))
         self._disks[node] = _Disk(genesis)
@@ -267,7 +267,7 @@ class Cluster:
         logger = logging.getLogger("garlicfarm.testing.cluster")
         log = EventLogger(logger, clock=trio.current_time, farm=FARM, node=node)  # the simulated one too
         metrics = NodeMetrics().farm(FARM)
-        farm = Farm(section, node, disk, partial(_Writer, disk), self._application(), dial, metrics, log)
+        farm = Replica(section, node, disk, partial(_Writer, disk), self._application(), dial, metrics, log)
         lookup = member_lookup([self._secret], self._farm_id, lambda user: {})
         verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
         credentials = {FARM: FarmCredentials(FARM, self._farm_id, verifier, EXTENSIONS)}
@@ -278,7 +278,7 @@ class Cluster:
                 established = await respond(stream, credentials, limiter, peer)
                 if established is not None:
                     user, extensions = established.user, established.extensions
-                    caller = Caller(f"member {user}", int(user), True, extensions)
+                    caller = Principal(f"member {user}", int(user), True, extensions)
                     timeout_s = farm.answer_timeout_s
                     await Session(farm, established.stream, caller, established.leftover, timeout_s).run()
             except* (*CONNECTION_ERRORS, OutcomeUnknown) as group:

@@ -22,8 +22,8 @@ from garlicfarm.admin.access import Authenticator
 from garlicfarm.admin.app import create_app
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.metrics import NodeMetrics
-from garlicfarm.node.admin_view import View
-from garlicfarm.node.replica import Farm
+from garlicfarm.node.admin_view import FarmAdminView
+from garlicfarm.node.replica import Replica
 from garlicfarm.publishing.administration import ACTIONS
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.raft import Change, ConfChange, Entry
@@ -130,7 +130,7 @@ ENTRIES = notes() | statuses() | orders() | JSON.map(str.encode) | st.binary(max
 class Pages(PageReader):
     """Those of a store in memory."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: Replica) -> None:
         self._farm = farm
 
     async def read(self, after: int, upto: int, max_bytes: int) -> Sequence[Entry]:
@@ -146,8 +146,8 @@ class Users:
         return {}
 
 
-class FarmView(View):
-    def __init__(self, farm: Farm) -> None:
+class FarmView(FarmAdminView):
+    def __init__(self, farm: Replica) -> None:
         super().__init__(farm, Pages(farm))
         self.application = "farm"
 
@@ -157,7 +157,7 @@ class OneNode:
 
     node_id, version, started_monotonic, transports = 1, "0.0-test", 0.0, ("ssl",)
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: Replica) -> None:
         self.farms = {"farm": FarmView(farm)}
         self.users = Users()
         self.metrics = NodeMetrics()
@@ -170,14 +170,14 @@ class OneNode:
 
 
 async def commit(nodes: Cluster, entries: Sequence[bytes]) -> None:
-    farm = nodes.farm(await nodes.leader())
+    farm = nodes.replica(await nodes.leader())
     for entry in entries:
-        proposal = farm.posts.propose(partial(farm.raw.propose, (entry,)))
-        index, _ = await farm.posts.outcome(proposal)
+        proposal = farm.proposals.propose(partial(farm.raw.propose, (entry,)))
+        index, _ = await farm.proposals.outcome(proposal)
     await nodes.applied(index)
 
 
-async def look_at_all_pages(farm: Farm) -> None:
+async def look_at_all_pages(farm: Replica) -> None:
     app = create_app(cast(Any, OneNode(farm)), shutdown=trio.Event(), metrics_token="")
     transport = httpx.ASGITransport(cast(Any, app), raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="https://127.0.0.1") as client:
@@ -221,7 +221,7 @@ def anna() -> Any:
 def test_pages_answer_whatever_is_committed(entries: list[bytes]) -> None:
     async def story(nodes: Cluster) -> None:
         await commit(nodes, entries)
-        await look_at_all_pages(nodes.farm(1))
+        await look_at_all_pages(nodes.replica(1))
 
     run(story)
 
@@ -233,7 +233,7 @@ def test_pages_answer_after_an_order_with_an_odd_argument(odd: str) -> None:
 
     async def story(nodes: Cluster) -> None:
         await commit(nodes, [with_odd(order, [("X", odd)])])
-        await look_at_all_pages(nodes.farm(1))
+        await look_at_all_pages(nodes.replica(1))
 
     run(story)
 
@@ -243,11 +243,11 @@ def test_pages_answer_after_an_order_with_an_odd_argument(odd: str) -> None:
 )
 def test_pages_answer_whatever_endpoint_is_in_the_configuration(endpoint: str) -> None:
     async def story(nodes: Cluster) -> None:
-        farm = nodes.farm(await nodes.leader())
+        farm = nodes.replica(await nodes.leader())
         change = ConfChange(Change.SET, ClusterServer(1, endpoint))
         await commit(nodes, [b"x"])
-        proposal = farm.posts.propose(partial(farm.raw.propose_conf_change, change))
-        index, _ = await farm.posts.outcome(proposal)
+        proposal = farm.proposals.propose(partial(farm.raw.propose_conf_change, change))
+        index, _ = await farm.proposals.outcome(proposal)
         await nodes.applied(index)
         await look_at_all_pages(farm)
 

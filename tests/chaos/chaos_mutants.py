@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mutant
 
-from garlicfarm.node.read_index import Reads
+from garlicfarm.node.read_index import ReadIndexRequests
 
 __all__ = ["MUTANTS", "SHOWN_BY"]
 
@@ -12,20 +12,20 @@ __all__ = ["MUTANTS", "SHOWN_BY"]
 def read_anywhere() -> None:
     """Any node answers linearizable reads at once, with what it has applied."""
 
-    async def index(self: Reads) -> int:
+    async def index(self: ReadIndexRequests) -> int:
         return self._farm.applied_index
 
-    Reads.index = index
+    ReadIndexRequests.index = index
 
 
 def read_unconfirmed() -> None:
     """The leader answers linearizable reads at once, and does not ask a majority whether it still leads."""
 
-    async def index(self: Reads) -> int:
-        self._farm.members.must_lead()
+    async def index(self: ReadIndexRequests) -> int:
+        self._farm.membership.must_lead()
         return self._farm.applied_index
 
-    Reads.index = index
+    ReadIndexRequests.index = index
 
 
 MUTANTS = {**mutant.MUTANTS, "reads-anywhere": read_anywhere, "reads-unconfirmed": read_unconfirmed}

@@ -18,8 +18,8 @@ from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.net.handshake import Established, without_handshake
 from garlicfarm.net.link import CONNECTION_ERRORS
-from garlicfarm.node.replica import Farm
-from garlicfarm.node.session import Caller, Session
+from garlicfarm.node.replica import Replica
+from garlicfarm.node.session import Principal, Session
 from garlicfarm.raft import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage import Genesis
 from garlicfarm.testing.cluster import _Disk, _Writer
@@ -125,7 +125,7 @@ class Member:
             return without_handshake(ours, "farm")
 
         log = EventLogger(logging.getLogger("tests.interop"), farm="farm", node=member)
-        self.farm = Farm(
+        self.farm = Replica(
             section,
             member,
             disk,
@@ -143,7 +143,7 @@ class Member:
         return Wire(ours)
 
     async def _serve(self, stream: trio.abc.Stream) -> None:
-        caller = Caller("a plain peer", 0, True, trusted=True)
+        caller = Principal("a plain peer", 0, True, trusted=True)
         try:
             await Session(self.farm, stream, caller, b"", 30.0).run()
         except* (*CONNECTION_ERRORS, OutcomeUnknown):

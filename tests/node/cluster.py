@@ -18,7 +18,7 @@ from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.net.handshake import Established, initiate
 from garlicfarm.node import APPLICATIONS, Node, serve
-from garlicfarm.node.replica import Farm
+from garlicfarm.node.replica import Replica
 from garlicfarm.plugins import make_transport
 from garlicfarm.setup.provision import FarmPlan, MadeFarm, MemberPlan, create_farm
 from garlicfarm.transport import Endpoint
@@ -141,7 +141,7 @@ class Cluster:
     def node(self, node_id: int = 1) -> Node:
         return self.running[node_id].node
 
-    def farm(self, node_id: int = 1, name: str = "") -> Farm:
+    def replica(self, node_id: int = 1, name: str = "") -> Replica:
         return self.node(node_id)._members[name or self.plan.name].farm
 
     def endpoint(self, node_id: int = 1) -> Endpoint:
@@ -203,11 +203,11 @@ class Cluster:
         """The leader that all running nodes (or those named) agree on."""
         with trio.fail_after(20):
             while True:
-                views = {self.farm(node_id).leader_id for node_id in among or self.running}
+                views = {self.replica(node_id).leader_id for node_id in among or self.running}
                 if (
                     len(views) == 1
                     and (leader := views.pop()) in self.running
-                    and self.farm(leader).is_leader
+                    and self.replica(leader).is_leader
                 ):
                     return leader
                 await trio.sleep(0.01)
@@ -216,7 +216,7 @@ class Cluster:
         """All running nodes have applied up to ``index``."""
         with trio.fail_after(20):
             for node_id in self.running:
-                await self.farm(node_id).wait_applied(index - 1)
+                await self.replica(node_id).wait_applied(index - 1)
 
     # ------------------------------------------------------------------ from outside
 

@@ -92,7 +92,7 @@ class Play:
     @property
     def picture(self) -> tuple[object, ...]:
         """All of the node's state that a message could change."""
-        status = self.nodes.farm().raw.status()
+        status = self.nodes.replica().raw.status()
         hidden = (status.role, status.term, status.vote, status.leader, status.commit, status.applied)
         return (*hidden, status.first_index, status.last_index, status.configuration)
 

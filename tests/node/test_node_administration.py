@@ -52,7 +52,7 @@ async def same_bytes(nodes: Cluster) -> bytes:
     """The state of all nodes once they have applied the same entries."""
     with trio.fail_after(20):
         while True:
-            farms = [nodes.farm(node_id) for node_id in nodes.running]
+            farms = [nodes.replica(node_id) for node_id in nodes.running]
             if len({farm.applied_index for farm in farms}) == 1:
                 (state,) = {farm.application.snapshot() for farm in farms}
                 return state
@@ -150,7 +150,7 @@ async def test_show_prints_every_statistic_of_every_member(
     async with farm_of_three(tmp_path) as nodes:
         with trio.fail_after(20):
             # Statuses come as they come: there is no event for the third one.
-            while len(nodes.farm().application.scores()) < 3:  # type: ignore[attr-defined]  # noqa: ASYNC110
+            while len(nodes.replica().application.scores()) < 3:  # type: ignore[attr-defined]  # noqa: ASYNC110
                 await trio.sleep(0.05)
         assert await command(nodes, 1, "farm", "exclude", B32) == 0
         await same_bytes(nodes)
@@ -246,7 +246,7 @@ async def test_member_is_removed_from_its_own_machine_and_the_log_says_who_asked
         assert isinstance(_leaf(running.error), Removed)
         successor = await nodes.leader()
         await nodes.applied(body["index"])
-        assert leaving not in [server.id for server in nodes.farm(successor).configuration.servers]
+        assert leaving not in [server.id for server in nodes.replica(successor).configuration.servers]
         assert policy(nodes, successor)["orders"][f"remove {leaving}"]["by"] == "local"
 
 

@@ -70,7 +70,7 @@ class Place:
     @property
     def picture(self) -> tuple[object, ...]:
         """All that a message could change: the core, the application, what is in the store."""
-        farm = self.nodes.farm()
+        farm = self.nodes.replica()
         status, path = farm.raw.status(), farm.store.path
         votes = (status.role, status.term, status.vote, status.leader)
         log = (status.commit, status.applied, status.first_index, status.last_index)
@@ -331,11 +331,11 @@ async def test_entries_of_the_leaders_own_term_from_another_cost_the_connection(
     async with leading(tmp_path, others) as plays:
         before = plays.picture
         wire = await plays.dial()
-        term = plays.nodes.farm().raw.term
+        term = plays.nodes.replica().raw.term
         assert await wire.ask(request(T.APPEND_ENTRIES_REQUEST, term)) is None
         assert plays.refused("protocol") == 1
         assert plays.picture == before
-        assert plays.nodes.farm().is_leader
+        assert plays.nodes.replica().is_leader
 
 
 @asynccontextmanager
@@ -356,7 +356,7 @@ async def leading(directory: Path, others: tuple[int, ...]) -> AsyncIterator[Pla
         nursery.start_soon(follow_all)
         assert await plays.nodes.leader() == 1
         with trio.fail_after(5):
-            await plays.nodes.farm().wait_applied(0)
+            await plays.nodes.replica().wait_applied(0)
         yield plays
         nursery.cancel_scope.cancel()
 
@@ -380,7 +380,7 @@ async def test_votes_of_one_server_through_two_endpoints_count_once(tmp_path: Pa
         with trio.fail_after(20):
             while not {2, 3, 4} <= asked_through or plays.refused("answer") < 4:  # noqa: ASYNC110
                 await trio.sleep(0.02)
-        status = plays.nodes.farm().raw.status()
+        status = plays.nodes.replica().raw.status()
         assert status.role is not Role.LEADER
         assert (status.commit, status.last_index) == (0, 0)
         nursery.cancel_scope.cancel()

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from garlicfarm.node.session import Caller, Session
+from garlicfarm.node.session import Principal, Session
 from garlicfarm.raft import Refusal
 from garlicfarm.testing.cluster import Cluster, cluster
 from garlicfarm.wire import ResponseDecoder, encode_cluster_server, encode_request
@@ -27,10 +27,10 @@ ADD, REMOVE = MessageType.ADD_SERVER_REQUEST, MessageType.REMOVE_SERVER_REQUEST
 async def ask(nodes: Cluster, node: int, kind: MessageType, server: ClusterServer) -> Response:
     """What ``node`` answers an admin, on a connection of its own. Raises what ends that connection first."""
     ours, theirs = trio.testing.memory_stream_pair()
-    farm = nodes.farm(node)
+    farm = nodes.replica(node)
     value = encode_cluster_server(server, id_only=kind is REMOVE)
     request = Request(kind, 0, 0, entries=(LogEntry(0, ValueType.CLUSTER_SERVER, value),))
-    decoder, caller = ResponseDecoder(), Caller("a plain peer", 0, True, trusted=True)
+    decoder, caller = ResponseDecoder(), Principal("a plain peer", 0, True, trusted=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(Session(farm, theirs, caller, b"", farm.answer_timeout_s).run)
         await ours.send_all(encode_request(request))
@@ -73,7 +73,7 @@ async def test_removal_that_leaves_no_majority_is_refused_and_no_leader_hands_ov
         leader = await nodes.leader()
         one, other = others(leader)
         await nodes.kill(one)
-        await trio.sleep(nodes.farm(leader).section.raft.election_timeout_max_s + 1)
+        await trio.sleep(nodes.replica(leader).section.raft.election_timeout_max_s + 1)
         for member in (other, leader):
             assert await refused(nodes, REMOVE, ClusterServer(member)) == Refusal.NO_QUORUM
         assert await nodes.leader() == leader
@@ -120,7 +120,7 @@ async def test_removal_during_a_hand_over_is_refused_for_it(autojump_clock: Mock
         one, other = others(leader)
         await trio.sleep(10)
         nodes.partition([leader, other], [one])
-        farm = nodes.farm(leader)
+        farm = nodes.replica(leader)
         farm.put(farm.raw.transfer_leadership, one)
         assert await refused(nodes, REMOVE, ClusterServer(one)) == Refusal.TRANSFER
         assert await refused(nodes, REMOVE, ClusterServer(leader)) == Refusal.TRANSFER

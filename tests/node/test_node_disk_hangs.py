@@ -14,15 +14,15 @@ from trio.testing import MockClock
 from garlicfarm.cli.health import judge
 from garlicfarm.errors import DiskHangs
 from garlicfarm.feed.pages import PageReader
-from garlicfarm.node.admin_view import View
-from garlicfarm.node.replica import Farm
+from garlicfarm.node.admin_view import FarmAdminView
+from garlicfarm.node.replica import Replica
 from garlicfarm.testing.cluster import cluster
 from tests.node.cluster import cluster as cluster_of_nodes
 from tests.node.test_node_reading import Journal, hold_disk, linearizable, plain, until
 
 
-def view(farm: Farm) -> View:
-    return View(farm, cast(PageReader, None))  # nobody reads the log here
+def view(farm: Replica) -> FarmAdminView:
+    return FarmAdminView(farm, cast(PageReader, None))  # nobody reads the log here
 
 
 def words(caplog: pytest.LogCaptureFixture, node: int) -> list[str]:
@@ -31,7 +31,7 @@ def words(caplog: pytest.LogCaptureFixture, node: int) -> list[str]:
     return [each["event"] for each in fields if each.get("node") == node and "disk" in each["event"]]
 
 
-def limit_s(farm: Farm) -> float:
+def limit_s(farm: Replica) -> float:
     raft = farm.section.raft
     # A tick of the watch later than the timeout, and as long again for a hand-over.
     return 1.1 * raft.disk_timeout_s + raft.election_timeout_max_s
@@ -44,7 +44,7 @@ async def test_leader_whose_disk_hangs_hands_over_and_serves_again_when_it_answe
     async with cluster(3, application=Journal) as nodes:
         old = await nodes.leader()
         others = nodes.running - {old}
-        farm = nodes.farm(old)
+        farm = nodes.replica(old)
         await nodes.applied((await nodes.post(b"before"))[0])
         release, begun = hold_disk(farm), trio.current_time()
         await nodes.post(b"meanwhile", via=min(others))  # its followers commit
@@ -53,10 +53,10 @@ async def test_leader_whose_disk_hangs_hands_over_and_serves_again_when_it_answe
         assert trio.current_time() - begun <= limit_s(farm)
         assert not farm.is_leader
         await nodes.applied((await nodes.post(b"after", via=new))[0], others)
-        assert plain(nodes.farm(new)) == b"before meanwhile after"
+        assert plain(nodes.replica(new)) == b"before meanwhile after"
 
         posted, _ = await nodes.post(b"through it", via=old)
-        assert nodes.farm(new).applied_index >= posted
+        assert nodes.replica(new).applied_index >= posted
 
         assert plain(farm) == b"before"  # what readers get who ask for no more
         with pytest.raises(DiskHangs, match="disk of this node has not answered for"):
@@ -69,18 +69,18 @@ async def test_leader_whose_disk_hangs_hands_over_and_serves_again_when_it_answe
         view(farm).collect()
         assert farm.metrics.storage_hangs_seconds._value.get() == pytest.approx(hangs_s, abs=0.1)
         for node in others:
-            assert view(nodes.farm(node)).status()["disk_hangs_s"] is None
+            assert view(nodes.replica(node)).status()["disk_hangs_s"] is None
 
-        term = nodes.farm(new).raw.term
+        term = nodes.replica(new).raw.term
         await trio.sleep(60)  # it neither stands nor leads
-        assert (nodes.farm(new).raw.term, farm.raw.term) == (term, term)
+        assert (nodes.replica(new).raw.term, farm.raw.term) == (term, term)
         release()
-        await nodes.applied(nodes.farm(new).applied_index)
+        await nodes.applied(nodes.replica(new).applied_index)
         assert plain(farm) == b"before meanwhile after through it"
         assert view(farm).status()["disk_hangs_s"] is None
         view(farm).collect()
         assert farm.metrics.storage_hangs_seconds._value.get() == 0
-        await nodes.farm(new).members.step_down(old)
+        await nodes.replica(new).membership.step_down(old)
         assert await linearizable(farm) == b"before meanwhile after through it"
     assert words(caplog, old) == ["disk-hangs", "disk-answers"]
     assert not any(words(caplog, node) for node in others)
@@ -91,7 +91,7 @@ async def test_read_that_waits_for_the_disk_is_refused_when_it_is_found_to_hang(
 ) -> None:
     async with cluster(3) as nodes:
         leader = await nodes.leader()
-        farm = nodes.farm(leader)
+        farm = nodes.replica(leader)
         release = hold_disk(farm)
         await nodes.post(b"x", via=min(nodes.running - {leader}))
         begun = trio.current_time()
@@ -105,7 +105,7 @@ async def test_member_alone_refuses_posts_while_its_disk_hangs_and_takes_them_ag
     autojump_clock: MockClock,
 ) -> None:
     async with cluster(1, application=Journal) as nodes:
-        farm = nodes.farm(await nodes.leader())
+        farm = nodes.replica(await nodes.leader())
         release = hold_disk(farm)
         with trio.move_on_after(1):
             await nodes.post(b"x", via=1)
@@ -125,12 +125,12 @@ async def test_disk_that_is_slow_and_a_process_that_was_stopped_are_no_disk_that
 ) -> None:
     caplog.set_level(logging.INFO)
     async with cluster(1, application=Journal) as nodes:
-        farm = nodes.farm(await nodes.leader())
+        farm = nodes.replica(await nodes.leader())
         for number in range(4):
             release = hold_disk(farm)
             async with trio.open_nursery() as nursery:
-                proposal = farm.posts.propose(partial(farm.raw.propose, (b"%d" % number,)))
-                nursery.start_soon(farm.posts.outcome, proposal)
+                proposal = farm.proposals.propose(partial(farm.raw.propose, (b"%d" % number,)))
+                nursery.start_soon(farm.proposals.outcome, proposal)
                 await trio.sleep(0.8 * farm.section.raft.disk_timeout_s)
                 autojump_clock.jump(3600)
                 await trio.lowlevel.checkpoint()
@@ -144,7 +144,7 @@ async def test_requests_of_connections_that_are_gone_are_not_kept_while_the_disk
     """Its leader connects again and again, and gets no answer."""
     async with cluster(3, application=Journal) as nodes:
         leader = await nodes.leader()
-        farm = nodes.farm(min(nodes.running - {leader}))
+        farm = nodes.replica(min(nodes.running - {leader}))
         release = hold_disk(farm)
         await nodes.applied((await nodes.post(b"x"))[0], {leader})
         await trio.sleep(600)
@@ -160,6 +160,6 @@ async def test_node_whose_disk_hangs_is_not_ready_though_it_knows_the_leader(tmp
     async with cluster_of_nodes(tmp_path) as nodes:
         await nodes.leader()
         assert nodes.node().ready()
-        nodes.farm().disk.hangs = True
-        assert nodes.farm().leader_id
+        nodes.replica().disk.hangs = True
+        assert nodes.replica().leader_id
         assert not nodes.node().ready()

@@ -23,7 +23,7 @@ from garlicfarm.errors import (
     StorageError,
 )
 from garlicfarm.log_application import LogApplication
-from garlicfarm.node.replica import Farm
+from garlicfarm.node.replica import Replica
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.storage import writer as writer_module
 from tests.node.cluster import ALONE, Cluster, client_request, cluster
@@ -45,7 +45,7 @@ def add_farm(nodes: Cluster, directory: Path, name: str, **farm: Any) -> bytes:
 async def committing(nodes: Cluster, *farms: str) -> None:
     for name in farms:
         with trio.fail_after(10):
-            farm = nodes.farm(name=name)
+            farm = nodes.replica(name=name)
             while not farm.is_leader:
                 await farm.wait_leader_change()
             await farm.post_entry(name.encode(), 0)
@@ -63,7 +63,7 @@ async def test_two_farms_share_a_listener_and_nothing_else(tmp_path: Path) -> No
             assert answer is not None
             assert answer.accepted
         logs = [
-            [entry.value for entry in nodes.farm(name=name).store.entries(2, 4, 1000)]
+            [entry.value for entry in nodes.replica(name=name).store.entries(2, 4, 1000)]
             for name in ("farm", "second")
         ]
         assert logs == [[b"farm", b"to the first"], [b"second", b"to the second"]]
@@ -112,7 +112,7 @@ async def test_failed_store_ends_its_farm_and_the_last_one_the_node(
         running = nodes.running[1]
         await committing(nodes, "farm", "second")
         one, two = await nodes.login(), await nodes.login(farm="second")
-        failing, before = nodes.farm(name="second"), nodes.farm(name="second").applied_index
+        failing, before = nodes.replica(name="second"), nodes.replica(name="second").applied_index
         role = partial(
             nodes.node().metrics.registry.get_sample_value,
             "garlicfarm_raft_role",
@@ -151,7 +151,7 @@ async def test_failed_store_ends_its_farm_and_the_last_one_the_node(
         broken.clear()
         await nodes.start()  # what was acknowledged is there
         await committing(nodes, "farm", "second")
-        entries = nodes.farm().store.entries(1, nodes.farm().applied_index + 1, 10_000)
+        entries = nodes.replica().store.entries(1, nodes.replica().applied_index + 1, 10_000)
         assert [entry.value for entry in entries if entry.value_type == 1][:2] == [
             b"farm",
             b"the first goes on",
@@ -162,14 +162,14 @@ async def test_farm_that_fails_while_the_next_one_starts_costs_itself_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = break_disk(monkeypatch)
-    run = Farm.run
+    run = Replica.run
 
-    async def slow_run(self: Farm, *, task_status: trio.TaskStatus[None]) -> None:
+    async def slow_run(self: Replica, *, task_status: trio.TaskStatus[None]) -> None:
         if self.name == "second":
             await trio.sleep(0.5)
         await run(self, task_status=task_status)
 
-    monkeypatch.setattr(Farm, "run", slow_run)
+    monkeypatch.setattr(Replica, "run", slow_run)
     async with cluster(tmp_path, start=False) as nodes:
         add_farm(nodes, tmp_path, "second")
         add_farm(nodes, tmp_path, "third")
@@ -198,17 +198,17 @@ async def test_leader_whose_store_fails_is_replaced_and_nothing_acknowledged_is_
         nodes.favour(1)
         await nodes.start()
         assert await nodes.leader() == 1
-        index, _ = await nodes.farm(2).post_entry(b"acknowledged", 0)
+        index, _ = await nodes.replica(2).post_entry(b"acknowledged", 0)
         failing.append(f"node-1/data/farms/{nodes.plan.name}/")
         with pytest.raises(OutcomeUnknown):
-            await nodes.farm(1).post_entry(b"not written here", 0)
+            await nodes.replica(1).post_entry(b"not written here", 0)
         with trio.fail_after(15):
-            while nodes.farm(2).leader_id in (0, 1):
-                await nodes.farm(2).wait_leader_change()
-        later, _ = await nodes.farm(3).post_entry(b"goes on", 0)
+            while nodes.replica(2).leader_id in (0, 1):
+                await nodes.replica(2).wait_leader_change()
+        later, _ = await nodes.replica(3).post_entry(b"goes on", 0)
         assert later > index
         await committing(nodes, "second")
-        entries = nodes.farm(2).store.entries(index, index + 1, 1000)
+        entries = nodes.replica(2).store.entries(index, index + 1, 1000)
         assert entries[0].value == b"acknowledged"
 
 
@@ -232,7 +232,7 @@ async def test_own_application_is_folded_alike_on_three_nodes_and_after_a_restar
     async with cluster(tmp_path, 3, applications={"log": factory}) as nodes:
         await nodes.leader()
         for number in range(30):
-            index, _ = await nodes.farm(1 + number % 3).post_entry(b"%d" % number, 0)
+            index, _ = await nodes.replica(1 + number % 3).post_entry(b"%d" % number, 0)
         await nodes.applied(index)
         assert len({application.snapshot() for application in made}) == 1
         chain = made[0].snapshot()

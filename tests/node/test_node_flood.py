@@ -17,8 +17,8 @@ import trio.testing
 
 from garlicfarm.errors import EntryRefused
 from garlicfarm.log_application import LogApplication
-from garlicfarm.node.replica import Farm
-from garlicfarm.node.session import Caller, Session
+from garlicfarm.node.replica import Replica
+from garlicfarm.node.session import Principal, Session
 from garlicfarm.raft import Entry, Refusal, SnapshotMeta
 from garlicfarm.storage import Snapshot
 from garlicfarm.testing.cluster import Cluster, cluster
@@ -28,7 +28,7 @@ from tests.node.cluster import client_request
 
 Clock = trio.testing.MockClock
 COST_S = 0.008  # of an entry, above what one turn takes
-ALICE = Caller("user alice", 0, may_post=True)
+ALICE = Principal("user alice", 0, may_post=True)
 
 
 class Costly(LogApplication):
@@ -62,7 +62,7 @@ async def three(clock: Clock) -> AsyncIterator[Cluster]:
         yield nodes
 
 
-def application(farm: Farm) -> Costly:
+def application(farm: Replica) -> Costly:
     assert isinstance(farm.application, Costly)
     return farm.application
 
@@ -70,7 +70,7 @@ def application(farm: Farm) -> Costly:
 class Client:
     """A user's connection to a node, in memory."""
 
-    def __init__(self, farm: Farm, nursery: trio.Nursery) -> None:
+    def __init__(self, farm: Replica, nursery: trio.Nursery) -> None:
         self._stream, theirs = trio.testing.memory_stream_pair()
         self._decoder = ResponseDecoder()
         self.leave = self._stream.aclose
@@ -91,7 +91,7 @@ class Client:
         return message
 
 
-def per_turn(farm: Farm) -> dict[str, int]:
+def per_turn(farm: Replica) -> dict[str, int]:
     """The most entries that the core's task judges, and applies, before it tells the core the time again."""
     counts, tick = application(farm).counts, farm.raw.tick
     most, before = dict.fromkeys(counts, 0), dict(counts)
@@ -106,7 +106,7 @@ def per_turn(farm: Farm) -> dict[str, int]:
     return most
 
 
-def heartbeats(farm: Farm) -> Callable[[], float]:
+def heartbeats(farm: Replica) -> Callable[[], float]:
     """How long a member was sent nothing at most, in s."""
     sent: dict[int, list[float]] = {}
     send = farm.peers.send
@@ -124,9 +124,9 @@ async def test_flood_of_the_most_costly_entries_leaves_the_heartbeats_their_time
 ) -> None:
     async with three(autojump_clock) as nodes, trio.open_nursery() as nursery:
         leader = await nodes.leader()
-        farm = nodes.farm(leader)
+        farm = nodes.replica(leader)
         term, heartbeat_s = farm.raw.term, farm.section.raft.heartbeat_s
-        turns = {node: per_turn(nodes.farm(node)) for node in nodes.running}
+        turns = {node: per_turn(nodes.replica(node)) for node in nodes.running}
         gap_s = heartbeats(farm)
         clients = [Client(farm, nursery) for _ in range(3)]
         for client in clients[:2]:
@@ -149,7 +149,7 @@ async def test_flood_of_the_most_costly_entries_leaves_the_heartbeats_their_time
 
 async def test_flood_of_refused_entries_is_spread_over_turns_too(autojump_clock: Clock) -> None:
     async with three(autojump_clock) as nodes, trio.open_nursery() as nursery:
-        farm = nodes.farm(await nodes.leader())
+        farm = nodes.replica(await nodes.leader())
         most = per_turn(farm)
         client = Client(farm, nursery)
         for _ in range(200):
@@ -163,7 +163,7 @@ async def test_requests_are_judged_and_answered_in_their_order_and_refused_as_a_
     autojump_clock: Clock,
 ) -> None:
     async with three(autojump_clock) as nodes, trio.open_nursery() as nursery:
-        farm = nodes.farm(await nodes.leader())
+        farm = nodes.replica(await nodes.leader())
         client = Client(farm, nursery)
         await client.send(b"1", b"2", b"3")
         await client.send(b"4", b"bad", b"5")
@@ -183,7 +183,7 @@ async def test_request_that_is_being_judged_when_leadership_ends_is_not_appended
 ) -> None:
     async with three(autojump_clock) as nodes, trio.open_nursery() as nursery:
         leader = await nodes.leader()
-        farm = nodes.farm(leader)
+        farm = nodes.replica(leader)
         client, last = Client(farm, nursery), farm.raw.status().last_index
         await client.send(*[b"%d" % number for number in range(1000)])
         while application(farm).counts["judged"] < 10:
@@ -201,7 +201,7 @@ async def test_request_that_is_being_judged_when_leadership_ends_is_not_appended
 async def test_posts_of_a_connection_that_is_over_are_not_kept(autojump_clock: Clock) -> None:
     """Or a user who connects anew again and again has the node hold any number of them."""
     async with three(autojump_clock) as nodes, trio.open_nursery() as nursery:
-        farm = nodes.farm(await nodes.leader())
+        farm = nodes.replica(await nodes.leader())
         for _ in range(20):
             gone = Client(farm, nursery)
             await gone.send(*[b"%d" % number for number in range(1000)])
@@ -221,7 +221,7 @@ async def test_snapshot_from_the_leader_takes_the_place_of_what_was_still_to_be_
     async with three(autojump_clock) as nodes, trio.open_nursery() as nursery:
         leader = await nodes.leader()
         away = min(nodes.running - {leader})
-        farm, behind = nodes.farm(leader), nodes.farm(away)
+        farm, behind = nodes.replica(leader), nodes.replica(away)
         client = Client(farm, nursery)
         await client.send(*[b"%d" % number for number in range(100)])
         index = (await client.receive()).next_index - 1
@@ -243,7 +243,7 @@ async def test_snapshot_from_the_leader_takes_the_place_of_what_was_still_to_be_
 async def test_state_is_that_of_the_applied_index_whenever_others_look(autojump_clock: Clock) -> None:
     """Snapshots, reads and the feed go by it."""
     async with three(autojump_clock) as nodes, trio.open_nursery() as nursery:
-        farm = nodes.farm(await nodes.leader())
+        farm = nodes.replica(await nodes.leader())
         client, seen = Client(farm, nursery), set[int]()
 
         async def look() -> None:

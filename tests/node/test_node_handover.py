@@ -15,10 +15,10 @@ import trio.testing
 from garlicfarm.config import RaftSection
 from garlicfarm.config.model import PRESETS
 from garlicfarm.errors import NoQuorum
-from garlicfarm.node.membership import Members
+from garlicfarm.node.membership import Membership
 from garlicfarm.node.publisher import handover, status_reporter
 from garlicfarm.node.publisher.handover import HandOver, better_placed
-from garlicfarm.node.publisher.status_reporter import Poster
+from garlicfarm.node.publisher.status_reporter import StatusReporter
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import ConnectTest, RemoteRouter
 from garlicfarm.publishing.entries import encode_status
@@ -46,10 +46,10 @@ class Posting:
             nursery.start_soon(self._post, node)
 
     async def _post(self, node: int) -> None:
-        farm, application = self.nodes.farm(node), self.fold(node)
+        farm, application = self.nodes.replica(node), self.fold(node)
         with self.scopes[node]:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(Poster(farm, application, None, None, Lease(), None).run)
+                nursery.start_soon(StatusReporter(farm, application, None, None, Lease(), None).run)
                 nursery.start_soon(HandOver(farm, application).run)
 
     def fold(self, node: int) -> PublisherApplication:
@@ -63,7 +63,7 @@ class Posting:
         fold = self.fold(leader)
         with trio.fail_after(3 * INTERVAL_S):
             while not all(fold.is_recent(member) for member in fold.members):
-                await self.nodes.farm(leader).wait_applied(self.nodes.farm(leader).applied_index)
+                await self.nodes.replica(leader).wait_applied(self.nodes.replica(leader).applied_index)
         return leader, sorted(self.nodes.running - {leader})
 
     def part(self, *pairs: tuple[int, int]) -> None:
@@ -71,14 +71,14 @@ class Posting:
             self.nodes.partition({one}, {other})
 
     def terms(self) -> list[int]:
-        return [self.nodes.farm(node).raw.term for node in sorted(self.nodes.running)]
+        return [self.nodes.replica(node).raw.term for node in sorted(self.nodes.running)]
 
     async def back(self, member: int, among: Collection[int], within_s: float) -> None:
         """A new status of a member, applied by these."""
         before = self.fold(min(among)).last_sequence(member)
         with trio.fail_after(within_s):
             for node in among:
-                farm, fold = self.nodes.farm(node), self.fold(node)
+                farm, fold = self.nodes.replica(node), self.fold(node)
                 while fold.last_sequence(member) <= before or not fold.is_recent(member):
                     await farm.wait_applied(farm.applied_index)
 
@@ -120,7 +120,7 @@ async def test_leader_that_cannot_reach_a_member_hands_over_and_the_member_is_ba
         assert set(farm.terms()) == {max(terms) + 1}
         await trio.sleep(1.5 * PAUSE_S)  # the pair is parted still, and nobody hands back
         assert set(farm.terms()) == {max(terms) + 1}
-        assert farm.nodes.farm(lost).leader_id == others[0]
+        assert farm.nodes.replica(lost).leader_id == others[0]
 
 
 @pytest.mark.parametrize("out", [True, False], ids=["to-the-member", "from-the-member"])
@@ -147,7 +147,7 @@ async def test_dead_member_costs_no_leader_though_idle_connections_to_it_are_up(
             await farm.nodes.kill(lost)
         else:
             farm.part((leader, lost), (other, lost))
-            assert farm.nodes.farm(other).peers.connected(lost)
+            assert farm.nodes.replica(other).peers.connected(lost)
         await trio.sleep(PAUSE_S)
         assert handed_over(caplog) == []
         assert set(farm.terms()) == set(terms)
@@ -159,13 +159,13 @@ async def test_member_that_the_leader_reaches_again_soon_enough_costs_no_leader(
 ) -> None:
     async with posting(3) as farm:
         leader, (lost, _) = await farm.settled()
-        fold, silent_since = farm.fold(leader), farm.nodes.farm(leader).applied_index + 1
+        fold, silent_since = farm.fold(leader), farm.nodes.replica(leader).applied_index + 1
         farm.part((leader, lost))
         with trio.fail_after(IN_TIME_S):
             while not better_placed(fold, leader, {lost: silent_since}):
-                await farm.nodes.farm(leader).wait_applied(farm.nodes.farm(leader).applied_index)
+                await farm.nodes.replica(leader).wait_applied(farm.nodes.replica(leader).applied_index)
                 if fold.is_recent(lost):
-                    silent_since = farm.nodes.farm(leader).applied_index + 1
+                    silent_since = farm.nodes.replica(leader).applied_index + 1
         await trio.sleep(
             1
         )  # it was said once: of a router that was restarted each other one learns when it can
@@ -173,7 +173,7 @@ async def test_member_that_the_leader_reaches_again_soon_enough_costs_no_leader(
         await farm.back(lost, farm.nodes.running, 2 * INTERVAL_S)
         await trio.sleep(IN_TIME_S)
         assert handed_over(caplog) == []
-        assert farm.nodes.farm(leader).is_leader
+        assert farm.nodes.replica(leader).is_leader
 
 
 async def test_leader_stays_where_everybody_misses_somebody(
@@ -183,10 +183,10 @@ async def test_leader_stays_where_everybody_misses_somebody(
         leader, (lost, one, other) = await farm.settled()
         terms = farm.terms()
         farm.part((leader, lost), (one, other))
-        assert farm.nodes.farm(one).peers.connected(other)  # by an idle connection, which proves nothing
+        assert farm.nodes.replica(one).peers.connected(other)  # by an idle connection, which proves nothing
         await trio.sleep(3 * PAUSE_S)
         assert handed_over(caplog) == []
-        assert farm.nodes.farm(leader).is_leader
+        assert farm.nodes.replica(leader).is_leader
         assert set(farm.terms()) == set(terms)
 
 
@@ -215,7 +215,7 @@ async def test_nothing_is_handed_over_while_the_members_change(
     async with posting(3) as farm:
         leader, (lost, *_) = await farm.settled()
         with monkeypatch.context() as changing:
-            changing.setattr(Members, "changing", property(lambda members: True))
+            changing.setattr(Membership, "changing", property(lambda members: True))
             farm.part((leader, lost))
             await trio.sleep(2 * IN_TIME_S)
             assert handed_over(caplog) == []
@@ -224,7 +224,7 @@ async def test_nothing_is_handed_over_while_the_members_change(
 
 async def test_members_change_until_the_change_is_committed(autojump_clock: Clock) -> None:
     async with posting(3) as farm:
-        members = farm.nodes.farm((await farm.settled())[0]).members
+        members = farm.nodes.replica((await farm.settled())[0]).members
         newcomer = await farm.nodes.enlist()
         async with trio.open_nursery() as nursery:
             assert not members.changing
@@ -238,18 +238,18 @@ async def test_members_change_until_the_change_is_committed(autojump_clock: Cloc
 async def test_hand_over_that_fails_is_told_and_tried_again_after_the_pause(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nobody(members: Members, to: int) -> int:
+    async def nobody(members: Membership, to: int) -> int:
         raise NoQuorum("nobody")
 
     async with posting(3) as farm:
         leader, (lost, *_) = await farm.settled()
         with monkeypatch.context() as failing:
-            failing.setattr(Members, "step_down", nobody)
+            failing.setattr(Membership, "step_down", nobody)
             farm.part((leader, lost))
             await trio.sleep(IN_TIME_S + PAUSE_S / 2)
         events = [getattr(record, "garlicfarm_fields", {}).get("event") for record in caplog.records]
         assert (events.count("handing-over"), events.count("not-handed-over")) == (1, 1)
-        assert farm.nodes.farm(leader).is_leader
+        assert farm.nodes.replica(leader).is_leader
         await farm.back(lost, farm.nodes.running, PAUSE_S / 2 + INTERVAL_S)
         assert len(handed_over(caplog)) == 2
 

@@ -297,7 +297,7 @@ async def member_means_another(farm: Cluster) -> None:
 
 
 async def member_is_a_second_leader(farm: Cluster) -> None:
-    term = farm.farm().raw.term
+    term = farm.replica().raw.term
     await closes(await farm.login("2", source=EVIL), encode_request(append(term)))
 
 
@@ -376,7 +376,7 @@ async def test_hostile_client_costs_its_own_connection_and_one_log_line(
         before = await honest.ask(client_request(b"before"))
         assert before is not None
         assert before.accepted
-        term, index, made = farm.farm().raw.term, before.next_index, 0
+        term, index, made = farm.replica().raw.term, before.next_index, 0
         finished = trio.Event()
 
         async def attacking() -> None:

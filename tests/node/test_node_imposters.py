@@ -74,7 +74,7 @@ async def member(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
         async def dial(imposter: Imposter) -> object:
             nodes.node()._transports["ssl"] = imposter  # type: ignore[assignment]
-            return await nodes.farm().dial(2, ENDPOINT)
+            return await nodes.replica().dial(2, ENDPOINT)
 
         yield dial
 

@@ -15,12 +15,12 @@ from garlicfarm.wire.messages import ClusterServer, MessageType, Request
 
 async def change(nodes: Cluster, kind: Change, server: ClusterServer, *, force: bool = False) -> None:
     leader = await nodes.leader()
-    index, _ = await nodes.farm(leader).members.change(ConfChange(kind, server, force))
+    index, _ = await nodes.replica(leader).membership.change(ConfChange(kind, server, force))
     await nodes.applied(index, [n for n in nodes.running if n in members(nodes, leader)])
 
 
 def members(nodes: Cluster, node: int) -> list[int]:
-    return [server.id for server in nodes.farm(node).configuration.servers]
+    return [server.id for server in nodes.replica(node).configuration.servers]
 
 
 async def ended(nodes: Cluster, node: int, within_s: float) -> None:
@@ -55,12 +55,14 @@ async def test_removed_member_is_told_and_ends(autojump_clock: MockClock) -> Non
     async with cluster(4) as nodes:
         leader = await nodes.leader()
         other = next(n for n in (1, 2, 3, 4) if n != leader)
-        raft = nodes.farm(leader).section.raft
+        raft = nodes.replica(leader).section.raft
         await change(nodes, Change.REMOVE, ClusterServer(other))
         told_s = 4 * raft.heartbeat_s
         assert told_s < 2 * raft.election_timeout_max_s, "after which it would end by one word alone"
         await ended(nodes, other, told_s)
-        read = nodes.farm(leader).members.refusal(Request(MessageType.READ_INDEX_REQUEST, other, leader))
+        read = nodes.replica(leader).membership.refusal(
+            Request(MessageType.READ_INDEX_REQUEST, other, leader)
+        )
         assert read is not None
         assert (read.type, read.destination) == (MessageType.READ_INDEX_RESPONSE, leader)
         assert not read.accepted
@@ -75,28 +77,28 @@ async def test_member_removed_while_it_was_down_is_told_when_it_comes_back(autoj
         other = next(n for n in (1, 2, 3, 4) if n != leader)
         await nodes.kill(other)
         await change(nodes, Change.REMOVE, ClusterServer(other))
-        term = nodes.farm(leader).raw.term
+        term = nodes.replica(leader).raw.term
         await trio.sleep(120)
         await nodes.restart(other)
         await ended(nodes, other, 120)
-        assert nodes.farm(await nodes.leader()).raw.term == term
+        assert nodes.replica(await nodes.leader()).raw.term == term
 
 
 async def leave(nodes: Cluster, node: int, *, force: bool = False) -> tuple[int, int]:
     """Have ``node`` removed by itself."""
     change = ConfChange(Change.REMOVE, ClusterServer(node), force)
-    return await nodes.farm(node).members.change(change)
+    return await nodes.replica(node).membership.change(change)
 
 
 async def test_leader_that_removes_itself_hands_over_and_is_removed(autojump_clock: MockClock) -> None:
     async with cluster(3) as nodes:
         leader = await nodes.leader()
-        farm = nodes.farm(leader)
+        farm = nodes.replica(leader)
         index, term = await leave(nodes, leader)
         assert farm.applied_configuration.log_index == index
         assert leader not in [server.id for server in farm.applied_configuration.servers]
         successor = await nodes.leader([n for n in nodes.running if n != leader])
-        assert nodes.farm(successor).raw.term == term
+        assert nodes.replica(successor).raw.term == term
         assert leader not in members(nodes, successor)
         await ended(nodes, leader, 30)
         await nodes.post(b"goes on")
@@ -116,7 +118,7 @@ async def test_follower_asks_the_leader_for_its_own_removal(autojump_clock: Mock
     async with cluster(3) as nodes:
         leader = await nodes.leader()
         other = next(n for n in (1, 2, 3) if n != leader)
-        seen = {n: nodes.farm(n).metrics for n in (leader, other)}
+        seen = {n: nodes.replica(n).metrics for n in (leader, other)}
         await leave(nodes, other)
         await ended(nodes, other, 30)
         assert messages(seen[leader], "REMOVE_SERVER_REQUEST", "in") == 1
@@ -151,10 +153,10 @@ async def test_member_whose_leaving_would_cost_the_majority_stays(
         one, other = (n for n in (1, 2, 3) if n != leader)
         await nodes.kill(one)
         await trio.sleep(20)
-        leaving, term = leader if leads else other, nodes.farm(leader).raw.term
+        leaving, term = leader if leads else other, nodes.replica(leader).raw.term
         with pytest.raises(ProposalDropped, match="too-few-members-heard"):
             await leave(nodes, leaving)
-        assert (await nodes.leader(), nodes.farm(leader).raw.term) == (leader, term)
+        assert (await nodes.leader(), nodes.replica(leader).raw.term) == (leader, term)
         with pytest.raises(NotLeader) as told:  # the wire knows no force: that is for the (new) leader
             await leave(nodes, leaving, force=True)
         assert told.value.leader_id == (other if leads else leader)
@@ -189,20 +191,20 @@ async def test_change_without_enough_members_is_refused(autojump_clock: MockCloc
         await change(nodes, Change.REMOVE, ClusterServer(one))  # the dead one may go
         assert members(nodes, leader) == sorted([leader, other])
         with pytest.raises(NotLeader):
-            await nodes.farm(other).members.change(ConfChange(Change.REMOVE, ClusterServer(one)))
+            await nodes.replica(other).membership.change(ConfChange(Change.REMOVE, ClusterServer(one)))
 
 
 async def test_leader_steps_down_for_the_member_that_is_named(autojump_clock: MockClock) -> None:
     async with cluster(3) as nodes:
         leader = await nodes.leader()
         target = next(n for n in (1, 2, 3) if n != leader)
-        began, raft = trio.current_time(), nodes.farm(leader).section.raft
-        assert await nodes.farm(leader).members.step_down(target) == target
+        began, raft = trio.current_time(), nodes.replica(leader).section.raft
+        assert await nodes.replica(leader).membership.step_down(target) == target
         # No election timeout is waited for; a heartbeat is, where the other one had yet to apply the
         # Configuration that the leader began with.
         assert trio.current_time() - began < raft.election_timeout_min_s
         with pytest.raises(ProposalDropped, match="no-such-member"):
-            await nodes.farm(target).members.step_down(9)
+            await nodes.replica(target).membership.step_down(9)
         await nodes.post(b"goes on")
 
 
@@ -211,13 +213,13 @@ async def test_member_told_to_leave_goes_on_where_a_later_leader_keeps_it(autoju
     async with cluster(3) as nodes:
         leader = await nodes.leader()
         other, third = (n for n in (1, 2, 3) if n != leader)
-        members, raft = nodes.farm(leader).members, nodes.farm(leader).section.raft
+        members, raft = nodes.replica(leader).members, nodes.replica(leader).section.raft
         for _ in range(2):
             await members._farewell(other, members.ever[other])
-            assert nodes.farm(other).raw.leaving
-            await nodes.farm(await nodes.leader()).members.step_down(third)
+            assert nodes.replica(other).raw.leaving
+            await nodes.replica(await nodes.leader()).membership.step_down(third)
             await trio.sleep(4 * raft.election_timeout_max_s)
             assert other in nodes.running
-            await nodes.farm(third).members.step_down(leader)
+            await nodes.replica(third).membership.step_down(leader)
         await members._farewell(other, members.ever[other])
         await ended(nodes, other, 3 * raft.election_timeout_max_s)

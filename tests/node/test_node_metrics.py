@@ -24,7 +24,7 @@ async def test_member_that_is_removed_is_in_no_figure_any_more(tmp_path: Path) -
         leader = await nodes.leader()
         other = 3 - leader
         assert {"garlicfarm_peer_state", "garlicfarm_peer_match_index"} <= shown(nodes, leader, other)
-        await nodes.farm(leader).members.change(ConfChange(Change.REMOVE, ClusterServer(other)))
+        await nodes.replica(leader).membership.change(ConfChange(Change.REMOVE, ClusterServer(other)))
         assert shown(nodes, leader, other) == set()
 
 
@@ -37,6 +37,6 @@ async def test_figure_that_only_a_leader_knows_goes_with_its_leadership(tmp_path
         index, _ = await nodes.node(leader).farms["farm"].post(b"one", "alice")
         await nodes.applied(index)
         with trio.fail_after(10):
-            assert await nodes.farm(leader).members.step_down(other) == other
+            assert await nodes.replica(leader).membership.step_down(other) == other
         assert "garlicfarm_peer_state" in shown(nodes, leader, other)
         assert "garlicfarm_peer_match_index" not in shown(nodes, leader, other)

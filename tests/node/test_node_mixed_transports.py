@@ -72,7 +72,7 @@ async def test_farm_of_ssl_and_i2p_members_elects_commits_and_changes_its_leader
         index, _ = await farm.node(follower).farms["farm"].post(b"two", "alice")
         await farm.applied(index)
         await farm.start(leader)
-        await farm.farm(leader).wait_applied(index - 1)
+        await farm.replica(leader).wait_applied(index - 1)
         assert await farm.leader()
     assert proxy.early == b""
 
@@ -81,7 +81,7 @@ async def connected(farm: Cluster, of: int) -> None:
     """Node ``of`` is connected to all others that run."""
     with trio.fail_after(10):
         for member in farm.running.keys() - {of}:
-            while not farm.farm(of).peers.connected(member):  # noqa: ASYNC110 - so is this
+            while not farm.replica(of).peers.connected(member):  # noqa: ASYNC110 - so is this
                 await trio.sleep(0.02)
 
 
@@ -101,11 +101,11 @@ async def test_first_streams_that_lead_nowhere_cost_no_election(tmp_path: Path) 
             proxy.dead[B32[follower]] = 2 * proxy.cut(B32[follower])  # of the leader, and of the other one
             assert proxy.dead[B32[follower]] == 4
         await trio.sleep(FAST_I2P["heartbeat_s"])
-        assert not any(farm.farm(leader).peers.connected(follower) for follower in others)
+        assert not any(farm.replica(leader).peers.connected(follower) for follower in others)
         await connected(farm, leader)
         await trio.sleep(raft["election_timeout_max_s"])
         assert await farm.leader() == leader
-        assert {farm.farm(node_id).raw.status().term for node_id in farm.running} == {term}
+        assert {farm.replica(node_id).raw.status().term for node_id in farm.running} == {term}
 
 
 async def test_streams_that_all_lead_nowhere_are_told_as_that(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ async def test_listener_without_a_handshake_for_two_farms_is_refused_at_start(tm
         file.write_text(text.replace("[[listener]]", '[[listener]]\nfarms = ["b"]', 1))
         await plays.nodes.start(1)
         assert (await (await plays.dial()).ask(request(VOTE, 1))) is not None
-        assert plays.nodes.farm(name="b").raw.term == 1
+        assert plays.nodes.replica(name="b").raw.term == 1
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "a.example", "0.0.0.0"])
@@ -106,7 +106,7 @@ async def test_tester_leads_the_node_and_reads_its_log(tmp_path: Path) -> None:
         assert noted is not None
         assert (noted.next_index, noted.accepted) == (3, True)
         with trio.fail_after(5):
-            await plays.nodes.farm().wait_applied(1)
+            await plays.nodes.replica().wait_applied(1)
         client = await plays.dial()
         redirected = await client.ask(client_request(b"x"))
         assert redirected is not None
@@ -150,7 +150,7 @@ async def test_node_leads_members_that_a_tester_plays(tmp_path: Path) -> None:
         answer = await client.ask(client_request(b"x"))
         assert answer is not None
         assert (answer.source, answer.destination, answer.next_index, answer.accepted) == (1, 1, 3, True)
-        assert plays.nodes.farm().raw.status().commit >= 2
+        assert plays.nodes.replica().raw.status().commit >= 2
         nursery.cancel_scope.cancel()
     assert 2 in indexes[2]
     assert 2 in indexes[3]
@@ -166,7 +166,7 @@ async def test_snapshot_of_a_plain_leader_is_the_applications_state_also_after_a
             restored.append(data)
 
     async with played(tmp_path, applications={"log": lambda farm: Lines()}) as plays:
-        servers = plays.nodes.farm().configuration.servers
+        servers = plays.nodes.replica().configuration.servers
         pieces = [(0, b"one\n", False), (4, b"two\n", True)]
         wire = await plays.dial()
         for offset, data, done in pieces:
@@ -176,7 +176,7 @@ async def test_snapshot_of_a_plain_leader_is_the_applications_state_also_after_a
             assert answer is not None
             assert (answer.accepted, answer.next_index) == (True, offset + len(data))
         with trio.fail_after(5):
-            await plays.nodes.farm().wait_applied(8)
+            await plays.nodes.replica().wait_applied(8)
         assert restored == [b"one\ntwo\n"] * 2, "a first time on trial, by a new application"
         after = await wire.ask(
             request(APPEND, 3, write(3), last_log_term=2, last_log_index=9, commit_index=10)
@@ -186,7 +186,7 @@ async def test_snapshot_of_a_plain_leader_is_the_applications_state_also_after_a
         await plays.nodes.stop()
         await plays.nodes.start(1)
         assert restored == [b"one\ntwo\n"] * 3
-        assert plays.nodes.farm().raw.status().first_index == 10
+        assert plays.nodes.replica().raw.status().first_index == 10
 
 
 async def test_follower_of_a_plain_leader_refuses_a_linearizable_read_and_names_the_leader(
@@ -197,7 +197,7 @@ async def test_follower_of_a_plain_leader_refuses_a_linearizable_read_and_names_
         assert answer is not None
         assert answer.accepted
         with trio.fail_after(60), pytest.raises(NotLeader) as refused:
-            await plays.nodes.farm().reads.index()
+            await plays.nodes.replica().reads.index()
         assert (refused.value.leader_id, refused.value.endpoint) == (2, plays.nodes.endpoints[2])
 
 
@@ -220,13 +220,13 @@ async def first_asked(plays: Play) -> tuple[Heard, Request]:
 async def test_member_asks_a_plain_leader_for_its_own_removal(tmp_path: Path) -> None:
     """As in conversation 4: LeaveCluster comes before the Configuration."""
     async with played(tmp_path) as plays, trio.open_nursery() as nursery:
-        running, farm = plays.nodes.running[1], plays.nodes.farm()
+        running, farm = plays.nodes.running[1], plays.nodes.replica()
         leads = await plays.dial()
         await leads.ask(request(APPEND, 1, write(1)))
         left: list[tuple[int, int]] = []
 
         async def leave() -> None:
-            left.append(await farm.members.change(ConfChange(Change.REMOVE, ClusterServer(1))))
+            left.append(await farm.membership.change(ConfChange(Change.REMOVE, ClusterServer(1))))
 
         nursery.start_soon(leave)
         heard, asked = await first_asked(plays)
@@ -247,13 +247,13 @@ async def test_member_asks_a_plain_leader_for_its_own_removal(tmp_path: Path) ->
 
 async def test_plain_leader_that_refuses_to_remove_a_member_gives_no_reason(tmp_path: Path) -> None:
     async with played(tmp_path) as plays, trio.open_nursery() as nursery:
-        farm = plays.nodes.farm()
+        farm = plays.nodes.replica()
         await (await plays.dial()).ask(request(APPEND, 1, write(1)))
         refused: list[str] = []
 
         async def leave() -> None:
             with pytest.raises(ProposalDropped) as told:
-                await farm.members.change(ConfChange(Change.REMOVE, ClusterServer(1)))
+                await farm.membership.change(ConfChange(Change.REMOVE, ClusterServer(1)))
             refused.append(told.value.reason)
 
         nursery.start_soon(leave)

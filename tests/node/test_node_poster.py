@@ -15,9 +15,9 @@ import trio.testing
 
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.node.publisher import status_reporter
-from garlicfarm.node.publisher.publishing_task import Publisher
-from garlicfarm.node.publisher.status_reporter import ROUTER_TIMEOUT_S, Poster
-from garlicfarm.node.replica import Farm
+from garlicfarm.node.publisher.publishing_task import PublishingTask
+from garlicfarm.node.publisher.status_reporter import ROUTER_TIMEOUT_S, StatusReporter
+from garlicfarm.node.replica import Replica
 from garlicfarm.publishing import i2p_base64
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import RouterStatus
@@ -84,14 +84,14 @@ class FakeFarm:
         return [json.loads(entry)["sequence"] for entry in self.posted]
 
 
-def made() -> tuple[FakeFarm, Lease, Poster]:
+def made() -> tuple[FakeFarm, Lease, StatusReporter]:
     application = PublisherApplication("farm")
     application.configure(0, configuration(1, 2, 3))
     farm, lease = FakeFarm(application), Lease()
-    return farm, lease, Poster(cast(Farm, farm), application, None, None, lease, None)
+    return farm, lease, StatusReporter(cast(Replica, farm), application, None, None, lease, None)
 
 
-async def run_for(seconds: float, poster: Poster) -> None:
+async def run_for(seconds: float, poster: StatusReporter) -> None:
     with trio.move_on_after(seconds):
         await poster.run()
 
@@ -155,7 +155,9 @@ async def test_first_status_waits_until_the_router_publishes_nothing_of_an_earli
     farm, lease, _ = made()
     publisher = SimpleNamespace(cleared=trio.Event(), reported=None, last_published_ms=0)
     application = farm.application
-    poster = Poster(cast(Farm, farm), application, None, cast(Publisher, publisher), lease, None)
+    poster = StatusReporter(
+        cast(Replica, farm), application, None, cast(PublishingTask, publisher), lease, None
+    )
 
     async def clear() -> None:
         await trio.sleep(answers_after_s)
@@ -238,7 +240,7 @@ async def test_router_that_hangs_delays_a_status_once_however_many_leaves_it_has
     farm.section.leaf = [SimpleNamespace(destination=destination(seed)) for seed in range(20)]
     farm.metrics = SimpleNamespace(count_router_request=lambda plugin, outcome: None)
     router = cast(Router, HangingRouter())
-    poster = Poster(cast(Farm, farm), farm.application, router, None, Lease(), None)
+    poster = StatusReporter(cast(Replica, farm), farm.application, router, None, Lease(), None)
     await run_for(6, poster)
     assert farm.times == [ROUTER_TIMEOUT_S]
     assert len(json.loads(farm.posted[0])["destinations"]) == 20
@@ -295,7 +297,7 @@ async def test_status_that_the_fold_skips_begins_no_lease(autojump_clock: Clock)
 
 async def statuses(nodes: Cluster, count: int) -> list[dict[str, Any]]:
     """The newest statuses in the log of node 1, once it holds so many."""
-    farm = nodes.farm()
+    farm = nodes.replica()
     with trio.fail_after(20):
         while True:
             entries = farm.store.entries(1, farm.applied_index + 1, 1 << 30)
@@ -311,7 +313,7 @@ async def test_restarted_node_continues_its_sequence_although_its_clock_was_set_
 ) -> None:
     async with cluster(tmp_path, application="farm") as nodes:
         await nodes.leader()
-        farm = nodes.farm()
+        farm = nodes.replica()
         entry = encode_admin("farm", 1, 1, None, "interval", "alice", {"ms": 1000})
         await farm.post_entry(entry, 1)
         before = await statuses(nodes, 2)
@@ -325,6 +327,6 @@ async def test_restarted_node_continues_its_sequence_although_its_clock_was_set_
         newest = [document["sequence"] for document in after]
         assert newest[-1] > before[-1]["sequence"]
         assert after[-1]["date"] < before[-1]["date"]
-        application = nodes.farm().application
+        application = nodes.replica().application
         assert isinstance(application, PublisherApplication)
         assert application.last_sequence(1) == newest[-1]

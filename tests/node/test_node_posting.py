@@ -37,7 +37,7 @@ BUSY_S = 2.0  # what a machine may add that runs other tests as well
 
 def values(nodes: Cluster, node_id: int) -> list[bytes]:
     """The committed application entries of a node's log."""
-    farm = nodes.farm(node_id)
+    farm = nodes.replica(node_id)
     entries = farm.store.entries(1, farm.applied_index + 1, 1 << 30)
     return [entry.value for entry in entries if entry.value_type == 1]
 
@@ -49,7 +49,7 @@ async def test_posts_through_every_member_reach_all_logs_once_and_in_one_order(t
 
         async def post(node_id: int, number: int) -> None:
             entry = b"%d from %d" % (number, node_id)
-            places[entry] = await nodes.farm(node_id).post_entry(entry, 0)
+            places[entry] = await nodes.replica(node_id).post_entry(entry, 0)
 
         async with trio.open_nursery() as nursery:
             for node_id in nodes.running:
@@ -68,10 +68,10 @@ async def test_post_during_an_election_waits_for_it_and_a_dead_member_catches_up
         dead.scope.cancel()
         await dead.ended.wait()
         follower = next(iter(nodes.running))
-        index, term = await nodes.farm(follower).post_entry(b"meanwhile", 0)
+        index, term = await nodes.replica(follower).post_entry(b"meanwhile", 0)
         second = await nodes.leader()
         assert second != first
-        assert term == nodes.farm(second).raw.term > 1
+        assert term == nodes.replica(second).raw.term > 1
         await nodes.applied(index)
         assert values(nodes, second) == [b"meanwhile"]
         await nodes.start(first)
@@ -85,9 +85,9 @@ async def test_post_without_a_quorum_ends_in_time_and_none_is_acknowledged(tmp_p
         survivor, other = (node_id for node_id in nodes.running if node_id != leader)
         nodes.running[other].scope.cancel()
         # The leader with one of two followers still has its quorum.
-        index, _ = await nodes.farm(survivor).post_entry(b"with two", 0)
+        index, _ = await nodes.replica(survivor).post_entry(b"with two", 0)
         nodes.running[survivor].scope.cancel()
-        farm = nodes.farm(leader)
+        farm = nodes.replica(leader)
         begun = trio.current_time()
         with pytest.raises(OutcomeUnknown):
             await farm.post_entry(b"on the leader alone", 0)
@@ -96,7 +96,7 @@ async def test_post_without_a_quorum_ends_in_time_and_none_is_acknowledged(tmp_p
         dead.scope.cancel()
         await dead.ended.wait()
         await nodes.start(survivor)
-        farm = nodes.farm(survivor)
+        farm = nodes.replica(survivor)
         begun = trio.current_time()
         with pytest.raises(NoQuorum):
             await farm.post_entry(b"on a follower alone", 0)
@@ -111,7 +111,7 @@ async def test_post_over_the_bound_of_uncommitted_entries_is_dropped(tmp_path: P
     raft = {"max_uncommitted_bytes": 1024}
     async with cluster(tmp_path, 3, raft={**STEADY, **raft}) as nodes:
         leader = await nodes.leader()
-        farm, wire = nodes.farm(leader), await nodes.login(node_id=leader)
+        farm, wire = nodes.replica(leader), await nodes.login(node_id=leader)
         for node_id in tuple(nodes.running):
             if node_id != leader:
                 nodes.running[node_id].scope.cancel()
@@ -134,7 +134,7 @@ async def test_entry_that_the_application_refuses_is_refused_with_the_field(tmp_
     async with cluster(tmp_path, application="farm") as nodes:
         await nodes.leader()
         with pytest.raises(EntryRefused) as caught:
-            await nodes.farm().post_entry(b'{"cluster":"other","date":1,"id":0}', 0)
+            await nodes.replica().post_entry(b'{"cluster":"other","date":1,"id":0}', 0)
         assert caught.value.field == "cluster"
 
 
@@ -159,7 +159,7 @@ async def test_user_posts_notes_in_his_own_name_only(tmp_path: Path) -> None:
 async def test_sequence_that_would_keep_its_poster_out_is_refused_on_every_way_in(tmp_path: Path) -> None:
     async with cluster(tmp_path, application="farm") as nodes, nodes.client() as client:
         await nodes.leader()
-        farm = nodes.farm()
+        farm = nodes.replica()
         last = note("alice", 2**63 - 1)
         with pytest.raises(EntryRefused):
             await client.post([note("alice", 7), last])
@@ -174,9 +174,9 @@ async def test_sequence_that_would_keep_its_poster_out_is_refused_on_every_way_i
 async def test_entry_over_the_limit_is_refused(tmp_path: Path) -> None:
     async with cluster(tmp_path) as nodes:
         await nodes.leader()
-        await nodes.farm().post_entry(bytes(1 << 20), 0)
+        await nodes.replica().post_entry(bytes(1 << 20), 0)
         with pytest.raises(EntryRefused, match="larger than 1048576 bytes"):
-            await nodes.farm().post_entry(bytes((1 << 20) + 1), 0)
+            await nodes.replica().post_entry(bytes((1 << 20) + 1), 0)
 
 
 def said(accepted: bool, destination: int, next_index: int) -> Response:
@@ -217,13 +217,13 @@ async def test_forwarded_post_ends_as_the_leaders_answer_says(
         return answer
 
     async with cluster(tmp_path) as nodes:
-        farm = nodes.farm()
+        farm = nodes.replica()
         monkeypatch.setattr(farm.peers, "call", call)
         if isinstance(outcome, type):
             with pytest.raises(outcome):
-                await farm.posts._forward(2, b"x")
+                await farm.proposals._forward(2, b"x")
         else:
-            assert await farm.posts._forward(2, b"x") == outcome
+            assert await farm.proposals._forward(2, b"x") == outcome
     (request,) = asked
     assert (request.type, request.source, request.destination) == (MessageType.CLIENT_REQUEST, 1, 2)
 
@@ -236,7 +236,7 @@ async def test_post_to_a_leader_that_vanishes_is_given_up_soon_after_another_one
         leader = await nodes.leader()
         follower, other = nodes.running - {leader}
         await nodes.post(b"warm", via=follower)  # which opens the connection for posts
-        farm = nodes.farm(follower)
+        farm = nodes.replica(follower)
         nodes.partition({leader}, {follower, other})
         begun = trio.current_time()
         async with trio.open_nursery() as nursery:
@@ -260,11 +260,11 @@ async def test_post_that_waits_for_its_commit_delays_neither_votes_nor_appends(t
     async with cluster(tmp_path, 3, raft=STEADY) as nodes:
         leader = await nodes.leader()
         follower = next(node_id for node_id in nodes.running if node_id != leader)
-        await nodes.farm(follower).post_entry(b"warm", 0)
-        logins = nodes.farm(leader).peers
+        await nodes.replica(follower).post_entry(b"warm", 0)
+        logins = nodes.replica(leader).peers
         held = trio.Event()
         steps: list[tuple[object, ...]] = []
-        farm = nodes.farm(leader)
+        farm = nodes.replica(leader)
         put = farm.put
 
         def hold(function: Callable[..., None], *arguments: object) -> None:
@@ -280,20 +280,20 @@ async def test_post_that_waits_for_its_commit_delays_neither_votes_nor_appends(t
             outcome: list[tuple[int, int]] = []
 
             async def post() -> None:
-                outcome.append(await nodes.farm(follower).post_entry(b"held", 0))
+                outcome.append(await nodes.replica(follower).post_entry(b"held", 0))
 
             nursery.start_soon(post)
             with trio.fail_after(5):
                 await held.wait()
             term = farm.raw.term
-            index, _ = await nodes.farm(leader).post_entry(b"not held", 0)
+            index, _ = await nodes.replica(leader).post_entry(b"not held", 0)
             await nodes.applied(index)  # appends reach the follower whose post waits
             assert not outcome
-            assert nodes.farm(leader).raw.term == term
+            assert nodes.replica(leader).raw.term == term
             for function, *arguments in steps:
                 put(function, *arguments)  # type: ignore[arg-type]
         assert outcome == [(index + 1, term)]
-        assert logins is nodes.farm(leader).peers
+        assert logins is nodes.replica(leader).peers
 
 
 async def test_member_that_cannot_be_dialled_costs_no_more_than_its_vote(tmp_path: Path) -> None:
@@ -307,8 +307,8 @@ async def test_member_that_cannot_be_dialled_costs_no_more_than_its_vote(tmp_pat
     async with cluster(tmp_path, 3, members=members, start=False) as nodes:
         await nodes.start(1, 2)
         await nodes.leader()
-        await nodes.farm(1).post_entry(b"x", 0)
-        error = nodes.farm(1).peers.error(3)
+        await nodes.replica(1).post_entry(b"x", 0)
+        error = nodes.replica(1).peers.error(3)
         assert error is not None
         assert "nosuch" in error
         status = nodes.node(1).farms["farm"].status()

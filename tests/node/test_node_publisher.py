@@ -12,8 +12,8 @@ import trio.testing
 
 from garlicfarm.errors import NotSupported, RouterError
 from garlicfarm.node.publisher import publishing_task
-from garlicfarm.node.publisher.publishing_task import Publisher
-from garlicfarm.node.replica import Farm
+from garlicfarm.node.publisher.publishing_task import PublishingTask
+from garlicfarm.node.replica import Replica
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.lease import Lease
 from garlicfarm.publishing.meta_leaseset import MetaLease
@@ -24,7 +24,7 @@ HANG = "hang"
 
 
 class Fake:
-    """Farm, application, lease and router in one: what they would say is set by hand."""
+    """Replica, application, lease and router in one: what they would say is set by hand."""
 
     def __init__(self) -> None:
         self.node_id = 1
@@ -38,8 +38,8 @@ class Fake:
         self.trouble: list[Exception | str] = []
         self.lasts_s = 3600
         self.interval_ms, self.R = 30_000, 3
-        self.task = Publisher(
-            cast(Farm, self),
+        self.task = PublishingTask(
+            cast(Replica, self),
             cast(PublisherApplication, self),
             cast(Router, self),
             b"master",

@@ -19,7 +19,7 @@ LEADER = 1
 
 
 def fold_of(nodes: Cluster, node_id: int) -> PublisherApplication:
-    application = nodes.farm(node_id).application
+    application = nodes.replica(node_id).application
     assert isinstance(application, PublisherApplication)
     return application
 
@@ -28,7 +28,7 @@ async def until_publishing(nodes: Cluster, publisher: int) -> None:
     """Every node sees that member publish, alone, and with whom each has shaken hands."""
     with trio.fail_after(30):
         for node_id in nodes.running:
-            farm, fold = nodes.farm(node_id), fold_of(nodes, node_id)
+            farm, fold = nodes.replica(node_id), fold_of(nodes, node_id)
             while True:
                 newest = fold.newest(publisher)
                 meta = newest[1].meta if newest else None

@@ -17,7 +17,7 @@ from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.errors import GarlicFarmError, NoQuorum, NotLeader, ProposalDropped
 from garlicfarm.log_application import LogApplication
 from garlicfarm.net.link import EXTENSIONS
-from garlicfarm.node.replica import Farm
+from garlicfarm.node.replica import Replica
 from garlicfarm.raft import Persist
 from garlicfarm.testing.cluster import Cluster, cluster
 from tests.node.cluster import HASTY, password_of
@@ -39,16 +39,16 @@ class Journal(LogApplication):
         return b" ".join(self.entries)
 
 
-def plain(farm: Farm) -> bytes:
+def plain(farm: Replica) -> bytes:
     return farm.application.snapshot()
 
 
-async def linearizable(farm: Farm) -> bytes:
+async def linearizable(farm: Replica) -> bytes:
     await farm.reads.index()
     return plain(farm)
 
 
-def hold_disk(farm: Farm) -> Callable[[], None]:
+def hold_disk(farm: Replica) -> Callable[[], None]:
     """Let the farm's disk take nothing until what is returned is called."""
     held: list[Persist] = []
     submit, writer = farm._writer.submit, farm._writer
@@ -81,8 +81,8 @@ async def test_read_sees_what_was_acknowledged_by_any_node_just_before(autojump_
         for number in range(30):
             entry = b"%d" % number
             index, _ = await nodes.post(entry, via=1 + number % 3)
-            assert await nodes.farm(leader).reads.index() >= index
-            assert plain(nodes.farm(leader)).split()[-1] == entry
+            assert await nodes.replica(leader).reads.index() >= index
+            assert plain(nodes.replica(leader)).split()[-1] == entry
 
 
 async def test_read_waits_until_what_was_acknowledged_is_applied_at_the_leader(
@@ -91,7 +91,7 @@ async def test_read_waits_until_what_was_acknowledged_is_applied_at_the_leader(
     """Its own disk is the last one that takes the entry: then a plain read there shows the past."""
     async with cluster(3, application=Journal) as nodes:
         leader = await nodes.leader()
-        farm = nodes.farm(leader)
+        farm = nodes.replica(leader)
         await nodes.post(b"old")
         release = hold_disk(farm)
         index, _ = await nodes.post(b"new", via=next(iter(nodes.running - {leader})))
@@ -116,7 +116,7 @@ async def test_leader_that_is_cut_off_shows_the_past_plainly_and_refuses_a_linea
         old = await nodes.leader()
         await nodes.applied((await nodes.post(b"old"))[0])
         others = await alone_with(nodes, old)
-        farm = nodes.farm(old)
+        farm = nodes.replica(old)
         async with trio.open_nursery() as nursery:
 
             async def refused() -> None:
@@ -131,10 +131,10 @@ async def test_leader_that_is_cut_off_shows_the_past_plainly_and_refuses_a_linea
             nursery.start_soon(refused)  # an entry is acknowledged that it has not heard of
             await trio.sleep(0.1)
             assert plain(farm) == b"old"
-            assert await linearizable(nodes.farm(new)) == b"old new"
+            assert await linearizable(nodes.replica(new)) == b"old new"
         assert plain(farm) == b"old"
         nodes.heal()
-        await nodes.applied(nodes.farm(new).applied_index)
+        await nodes.applied(nodes.replica(new).applied_index)
         assert await linearizable(farm) == b"old new"
 
 
@@ -147,8 +147,8 @@ async def test_follower_sees_what_was_acknowledged_by_any_node_just_before(
             entry = b"%d" % number
             index, _ = await nodes.post(entry, via=1 + number % 3)
             for node in nodes.running:
-                assert await nodes.farm(node).reads.index() >= index
-                assert plain(nodes.farm(node)).split()[-1] == entry
+                assert await nodes.replica(node).reads.index() >= index
+                assert plain(nodes.replica(node)).split()[-1] == entry
 
 
 async def test_follower_waits_until_it_has_applied_what_its_leader_had_committed(
@@ -157,7 +157,7 @@ async def test_follower_waits_until_it_has_applied_what_its_leader_had_committed
     async with cluster(3, application=Journal, raft=msgspec.convert(SLOW_DISK, RaftSection)) as nodes:
         leader = await nodes.leader()
         await nodes.applied((await nodes.post(b"old"))[0])
-        farm = nodes.farm(min(nodes.running - {leader}))
+        farm = nodes.replica(min(nodes.running - {leader}))
         release = hold_disk(farm)
         await nodes.post(b"new")
         assert plain(farm) == b"old"
@@ -182,7 +182,7 @@ async def test_follower_that_is_cut_off_with_the_old_leader_refuses(autojump_clo
         old = await nodes.leader()
         await nodes.applied((await nodes.post(b"old"))[0])
         with_it, *others = sorted(nodes.running - {old})
-        farm = nodes.farm(with_it)
+        farm = nodes.replica(with_it)
         nodes.partition({old, with_it}, set(others))
         ended = 0
         async with trio.open_nursery() as nursery:
@@ -196,7 +196,7 @@ async def test_follower_that_is_cut_off_with_the_old_leader_refuses(autojump_clo
             nursery.start_soon(refused)
             new = await nodes.leader(set(others))
             await nodes.post(b"new", via=new)
-            assert nodes.farm(old).is_leader, "it does not know yet"
+            assert nodes.replica(old).is_leader, "it does not know yet"
             assert farm.leader_id == old
             nursery.start_soon(refused)
             await trio.sleep(0.1)
@@ -221,16 +221,16 @@ async def test_follower_whose_leader_lacks_the_extension_names_it_and_asks_nothi
         for node in nodes.running - {leader}:
             begun = trio.current_time()
             with pytest.raises(NotLeader) as told:
-                await nodes.farm(node).reads.index()
+                await nodes.replica(node).reads.index()
             assert trio.current_time() == begun
             assert (told.value.leader_id, told.value.endpoint) == (leader, f"memory://node{leader}:27150")
-        assert await linearizable(nodes.farm(leader)) == b"x"
+        assert await linearizable(nodes.replica(leader)) == b"x"
 
 
 async def test_follower_whose_leader_is_gone_refuses_at_once(autojump_clock: MockClock) -> None:
     async with cluster(3) as nodes:
         leader = await nodes.leader()
-        farm = nodes.farm(min(nodes.running - {leader}))
+        farm = nodes.replica(min(nodes.running - {leader}))
         await farm.reads.index()
         await nodes.kill(leader)
         begun = trio.current_time()
@@ -245,7 +245,7 @@ async def test_read_ends_with_the_leadership_of_a_leader_that_no_majority_answer
     async with cluster(3) as nodes:
         leader = await nodes.leader()
         await alone_with(nodes, leader)
-        farm, begun = nodes.farm(leader), trio.current_time()
+        farm, begun = nodes.replica(leader), trio.current_time()
         with pytest.raises(NotLeader, match="no leader is known"):
             await farm.reads.index()
         assert not farm.is_leader
@@ -261,7 +261,7 @@ async def test_read_that_is_confirmed_outlives_the_leadership_until_it_is_applie
 ) -> None:
     async with cluster(3, application=Journal) as nodes:
         leader = await nodes.leader()
-        farm = nodes.farm(leader)
+        farm = nodes.replica(leader)
         release = hold_disk(farm)
         await nodes.post(b"x", via=next(iter(nodes.running - {leader})))
         seen: list[bytes] = []
@@ -272,7 +272,7 @@ async def test_read_that_is_confirmed_outlives_the_leadership_until_it_is_applie
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
             await until(lambda: not farm.reads._asked)
-            assert await farm.members.step_down(0) != leader
+            assert await farm.membership.step_down(0) != leader
             assert not seen
             release()
         assert seen == [b"x"]
@@ -282,7 +282,7 @@ async def test_read_that_is_not_applied_in_time_is_refused(autojump_clock: MockC
     raft = msgspec.convert(SLOW_DISK, RaftSection)
     async with cluster(3, raft=raft) as nodes:
         leader = await nodes.leader()
-        farm = nodes.farm(leader)
+        farm = nodes.replica(leader)
         release = hold_disk(farm)
         await nodes.post(b"x", via=next(iter(nodes.running - {leader})))
         begun = trio.current_time()
@@ -301,7 +301,7 @@ async def test_new_leader_answers_once_it_has_committed_in_its_own_term(autojump
             old = await nodes.leader()
             index, _ = await nodes.post(b"acknowledged")
             await nodes.kill(old)
-            left = [nodes.farm(node) for node in nodes.running]
+            left = [nodes.replica(node) for node in nodes.running]
             await until(lambda left=left: any(farm.is_leader for farm in left))
             (farm,) = (farm for farm in left if farm.is_leader)
             start = farm.raw.status().last_index
@@ -312,7 +312,7 @@ async def test_new_leader_answers_once_it_has_committed_in_its_own_term(autojump
 
 async def test_member_alone_answers_at_once(autojump_clock: MockClock) -> None:
     async with cluster(1, application=Journal) as nodes:
-        farm = nodes.farm(await nodes.leader())
+        farm = nodes.replica(await nodes.leader())
         index, _ = await nodes.post(b"x")
         assert await farm.reads.index() == index
         assert plain(farm) == b"x"
@@ -368,7 +368,7 @@ async def test_readers_and_writers_through_lost_leaders_see_a_linearizable_log(
             await trio.sleep(0.07)
             must = acknowledged | seen
             try:
-                found = set((await linearizable(nodes.farm(node))).split())
+                found = set((await linearizable(nodes.replica(node))).split())
             except (NotLeader, NoQuorum, KeyError):
                 continue
             assert must <= found
@@ -409,7 +409,7 @@ async def test_client_of_whole_nodes_finds_the_leader_and_none_without_a_majorit
             return AdminClient([urls[i] for i in node_ids], user="bob", password=password_of("bob"))
 
         async with client(*followers, leader) as all_three, client(followers[0]) as one:
-            index, _ = await nodes.farm(followers[0]).post_entry(b"x", 0)
+            index, _ = await nodes.replica(followers[0]).post_entry(b"x", 0)
             page, commit_index = await all_three.page("farm", 0, linearizable=True)
             assert [entry.value for entry in page.entries] == [b"x"]
             assert commit_index >= index

@@ -6,7 +6,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from garlicfarm.node.session import Caller, Session
+from garlicfarm.node.session import Principal, Session
 from garlicfarm.testing.cluster import cluster
 from garlicfarm.wire import ResponseDecoder, encode_request, encode_snapshot_sync_request
 from garlicfarm.wire.messages import (
@@ -33,10 +33,10 @@ async def test_refused_snapshot_of_a_plain_leader_is_answered_late_yet_before_an
     async with cluster(3) as nodes:
         for member in (2, 3):
             await nodes.kill(member)
-        farm = nodes.farm(1)
+        farm = nodes.replica(1)
         raft = farm.section.raft
         ours, theirs = trio.testing.memory_stream_pair()
-        decoder, caller = ResponseDecoder(), Caller("a plain peer", 0, True, trusted=True)
+        decoder, caller = ResponseDecoder(), Principal("a plain peer", 0, True, trusted=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(Session(farm, theirs, caller, b"", farm.answer_timeout_s).run)
 

@@ -11,7 +11,7 @@ import trio.testing
 
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import AuthError
-from garlicfarm.node.session import Caller
+from garlicfarm.node.session import Principal
 from garlicfarm.raft import Refusal
 from tests.node.cluster import Cluster, client_request, cluster, password_of
 from tests.node.test_node_sessions import FakeFarm, running, session
@@ -39,7 +39,7 @@ async def test_idle_connection_ends_within_a_second_of_its_users_end(
     assert login is not None
     _ours, theirs = trio.testing.memory_stream_pair()
     errors: list[BaseException] = []
-    served = session(FakeFarm(), theirs, Caller("user alice", 0, may_post=False, login=login))
+    served = session(FakeFarm(), theirs, Principal("user alice", 0, may_post=False, login=login))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(running, served, errors)
         await trio.sleep(100.5)
@@ -73,9 +73,9 @@ async def test_connection_of_a_removed_user_is_closed_and_nobody_elses(tmp_path:
         wires = [await farm.login("alice") for _ in range(3)]
         other = await farm.login("bob")
         users_of(farm).remove("alice")
-        before = farm.farm().raw.status().last_index
+        before = farm.replica().raw.status().last_index
         assert await wires[0].ask(client_request(b"x")) is None
         for wire in wires[1:]:
             assert await wire.receive() is None
         assert await other.ask(client_request()) is not None
-        assert farm.farm().raw.status().last_index == before
+        assert farm.replica().raw.status().last_index == before

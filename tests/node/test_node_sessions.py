@@ -12,14 +12,14 @@ import trio
 import trio.testing
 
 from garlicfarm.errors import EntryRefused, OutcomeUnknown, RemoteProtocolError
-from garlicfarm.node.session import MAX_UNANSWERED, MAX_UNANSWERED_BYTES, Caller, Session, Slot
+from garlicfarm.node.session import MAX_UNANSWERED, MAX_UNANSWERED_BYTES, PendingResponse, Principal, Session
 from garlicfarm.raft import Refusal, Role
 from garlicfarm.wire import Limits, ResponseDecoder, encode_request
 from garlicfarm.wire.messages import MessageType, Request, Response
 from tests.node.cluster import ALONE, client_request, cluster
 
-ALICE = Caller("user alice", 0, may_post=True)
-BOB = Caller("user bob", 0, may_post=False)
+ALICE = Principal("user alice", 0, may_post=True)
+BOB = Principal("user bob", 0, may_post=False)
 TIMEOUT_S = 4.0
 MAX_ENTRY_BYTES = Limits().max_entry_bytes
 
@@ -33,17 +33,17 @@ class FakeFarm:
     node_id = 1
 
     def __init__(self) -> None:
-        self.slots: list[Slot] = []
+        self.slots: list[PendingResponse] = []
         self.requests: list[Request] = []
 
     def heard_from(self, member: int, request: Request) -> None:
         pass
 
-    def step(self, request: Request, slot: Slot) -> None:
+    def step(self, request: Request, slot: PendingResponse) -> None:
         self.requests.append(request)
         self.slots.append(slot)
 
-    def forget(self, slots: Iterable[Slot]) -> None:
+    def forget(self, slots: Iterable[PendingResponse]) -> None:
         pass
 
     def answer(self, position: int) -> None:
@@ -52,7 +52,7 @@ class FakeFarm:
 
 
 def session(
-    farm: FakeFarm, stream: trio.abc.Stream, caller: Caller = ALICE, leftover: bytes = b""
+    farm: FakeFarm, stream: trio.abc.Stream, caller: Principal = ALICE, leftover: bytes = b""
 ) -> Session:
     return Session(farm, stream, caller, leftover, TIMEOUT_S)  # type: ignore[arg-type]
 
@@ -166,13 +166,13 @@ async def test_unanswered_requests_are_bounded_and_go_on_after_answers(
     ("caller", "read"),
     [
         (ALICE, False),
-        (Caller("member 2", 2, may_post=True), True),
-        (Caller("a plain peer", 0, may_post=True, trusted=True), True),
+        (Principal("member 2", 2, may_post=True), True),
+        (Principal("a plain peer", 0, may_post=True, trusted=True), True),
     ],
     ids=["user", "member", "plain"],
 )
 async def test_request_that_only_a_member_may_send_ends_a_users_connection(
-    caller: Caller, read: bool, autojump_clock: trio.testing.MockClock
+    caller: Principal, read: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     farm, errors = FakeFarm(), list[BaseException]()
@@ -200,10 +200,10 @@ async def test_largest_entry_fits_into_a_clients_message_whatever_that_is(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("caller", "held_s"), [(ALICE, 3600.0), (Caller("member 2", 2, may_post=True), None)]
+    ("caller", "held_s"), [(ALICE, 3600.0), (Principal("member 2", 2, may_post=True), None)]
 )
 async def test_idle_client_is_cut_after_an_hour_and_an_idle_member_never(
-    caller: Caller, held_s: float | None, autojump_clock: trio.testing.MockClock
+    caller: Principal, held_s: float | None, autojump_clock: trio.testing.MockClock
 ) -> None:
     _ours, theirs = trio.testing.memory_stream_pair()
     errors: list[BaseException] = []
@@ -235,16 +235,16 @@ def refuses(entry: bytes, author: int) -> None:
         (BOB, [b"good"], Refusal.ROLE),
         (ALICE, [b"good", b"bad"], Refusal.APPLICATION),
         (ALICE, [b"good", bytes(MAX_ENTRY_BYTES + 1)], Refusal.TOO_LARGE),
-        (Caller("member 2", 2, may_post=True), [b"bad"], Refusal.APPLICATION),
+        (Principal("member 2", 2, may_post=True), [b"bad"], Refusal.APPLICATION),
     ],
 )
 async def test_refused_request_is_not_appended_although_the_farm_has_not_noticed_yet_that_it_leads(
-    caller: Caller, entries: list[bytes], reason: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caller: Principal, entries: list[bytes], reason: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The core may have become leader earlier in the same turn."""
     async with cluster(tmp_path) as nodes, trio.open_nursery() as nursery:
         await nodes.leader()
-        farm = nodes.farm()
+        farm = nodes.replica()
         monkeypatch.setattr(farm.application, "check", refuses)
         ours, theirs = trio.testing.memory_stream_pair()
         served = Session(farm, theirs, caller, b"", TIMEOUT_S)
@@ -285,14 +285,14 @@ async def test_entry_over_the_limit_is_refused_with_its_reason_and_the_connectio
     raft = {**ALONE, "max_entry_bytes": 1000, "max_message_bytes": 65536}
     async with cluster(tmp_path, raft=raft) as nodes:
         await nodes.leader()
-        last = nodes.farm().raw.status().last_index
+        last = nodes.replica().raw.status().last_index
         for user, source in (("alice", 0), ("2", 2)):
             wire = await nodes.login(user)
             refused = await wire.ask(client_request(b"x", bytes(1001), source=source))
             assert refused is not None
             assert (refused.accepted, refused.destination) == (False, 1)
             assert refused.next_index == Refusal.TOO_LARGE
-            assert nodes.farm().raw.status().last_index == last
+            assert nodes.replica().raw.status().last_index == last
             answer = await wire.ask(client_request(bytes(1000), source=source))
             assert answer is not None
             assert answer.accepted

@@ -33,10 +33,10 @@ async def move(farm: Cluster, listen: str, endpoint: str) -> None:
     await farm.start(MOVED)
     leader = await farm.leader(1, 2)
     change = ConfChange(Change.SET, ClusterServer(MOVED, endpoint))
-    index, _ = await farm.farm(leader).members.change(change)
+    index, _ = await farm.replica(leader).membership.change(change)
     await farm.applied(index)
     with trio.fail_after(20):
-        while not farm.farm(leader).peers.connected(MOVED):  # noqa: ASYNC110 - of the node's own tasks
+        while not farm.replica(leader).peers.connected(MOVED):  # noqa: ASYNC110 - of the node's own tasks
             await trio.sleep(0.02)
     index, _ = await farm.node(MOVED).farms["farm"].post(endpoint.encode(), "alice")
     await farm.applied(index)
@@ -136,7 +136,7 @@ async def test_member_of_a_scheme_that_is_not_installed_is_told_of_and_the_other
         await farm.start(1, 2)
         leader = await farm.leader()
         with trio.fail_after(20):
-            while "no plugin 'nothing'" not in str(farm.farm(leader).peers.error(3)):  # noqa: ASYNC110
+            while "no plugin 'nothing'" not in str(farm.replica(leader).peers.error(3)):  # noqa: ASYNC110
                 await trio.sleep(0.02)
         index, _ = await farm.node(leader).farms["farm"].post(b"one", "alice")
         await farm.applied(index)

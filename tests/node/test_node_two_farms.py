@@ -10,7 +10,7 @@ import trio
 
 from garlicfarm.credentials.member_credentials import write_secret_file
 from garlicfarm.lab.destinations import simulated_destination
-from garlicfarm.node.replica import Farm
+from garlicfarm.node.replica import Replica
 from garlicfarm.publishing.i2p_base64 import encode
 from garlicfarm.storage import Genesis, create_store
 from garlicfarm.wire.messages import ClusterServer, Configuration
@@ -32,10 +32,10 @@ def add_second_farm(nodes: Cluster) -> None:
         file.write_text(f"{text}\n{table}")
 
 
-async def leader(nodes: Cluster, name: str) -> Farm:
+async def leader(nodes: Cluster, name: str) -> Replica:
     with trio.fail_after(20):
         while True:
-            farms = [nodes.farm(node_id, name) for node_id in nodes.running]
+            farms = [nodes.replica(node_id, name) for node_id in nodes.running]
             for farm in farms:
                 if farm.is_leader and {each.leader_id for each in farms} == {farm.node_id}:
                     return farm
@@ -62,7 +62,7 @@ async def test_farms_of_three_nodes_have_only_their_listeners_in_common(tmp_path
             await folded(nodes, name)
         for name, master in MASTERS.items():
             for node_id in nodes.running:
-                application = nodes.farm(node_id, name).application
+                application = nodes.replica(node_id, name).application
                 newest = application.newest(node_id)  # type: ignore[attr-defined]
                 assert newest[1].cluster == name
                 assert newest[1].meta.destination == master

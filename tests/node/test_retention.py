@@ -53,7 +53,7 @@ def snapshots(nodes: Cluster, node_id: int = 1) -> list[str]:
 
 
 def first_index(nodes: Cluster, node_id: int) -> int:
-    return nodes.farm(node_id).store.first_index()
+    return nodes.replica(node_id).store.first_index()
 
 
 async def post(nodes: Cluster, count: int, name: bytes) -> int:
@@ -68,8 +68,8 @@ async def applied(nodes: Cluster, index: int) -> list[bytes]:
     """The states of all that run, which have applied ``index``."""
     for node_id in nodes.running:
         with trio.fail_after(10):
-            await nodes.farm(node_id).wait_applied(index - 1)
-    return [nodes.farm(node_id).application.snapshot() for node_id in nodes.running]
+            await nodes.replica(node_id).wait_applied(index - 1)
+    return [nodes.replica(node_id).application.snapshot() for node_id in nodes.running]
 
 
 def told(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
@@ -111,8 +111,8 @@ async def test_members_shorten_their_logs_and_all_restart_from_snapshots(tmp_pat
         await nodes.start()
         new = await nodes.leader()
         for node_id in nodes.running:  # each took its snapshots when it came to it
-            assert nodes.farm(node_id).store.snapshot().index >= boundaries[node_id] - 1 > 200
-            assert nodes.farm(node_id).members.ever.keys() == {1, 2, 3}
+            assert nodes.replica(node_id).store.snapshot().index >= boundaries[node_id] - 1 > 200
+            assert nodes.replica(node_id).membership.ever.keys() == {1, 2, 3}
         assert first_index(nodes, leader) >= first
         index = await post(nodes, 100, b"restarted")
         assert len(set(await applied(nodes, index))) == 1
@@ -145,8 +145,8 @@ async def test_member_that_was_down_is_sent_the_snapshot_and_goes_on_from_it(
         for each in busy:
             threads.release_on_behalf_of(each)
         assert first_index(nodes, 3) > 1
-        received = nodes.farm(3).store.snapshot().index
-        assert nodes.farm(3).members.ever.keys() == {1, 2, 3}
+        received = nodes.replica(3).store.snapshot().index
+        assert nodes.replica(3).membership.ever.keys() == {1, 2, 3}
         index = await post(nodes, 100, b"with 3")
         assert len(set(await applied(nodes, index))) == 1
         own = {at for directory, at in taken if directory.is_relative_to(nodes.data(3))}
@@ -192,7 +192,7 @@ async def test_damaged_snapshot_is_told_and_the_one_before_it_used(
     async with cluster(tmp_path, retention={**KEEP, "keep_entries": 70}) as nodes:
         await nodes.leader()
         index = await post(nodes, 300, b"x")
-        await until(lambda: nodes.farm().store.snapshot().index > index - 50)  # no further one is due
+        await until(lambda: nodes.replica().store.snapshot().index > index - 50)  # no further one is due
         await until(lambda: len(snapshots(nodes)) == 2 and first_index(nodes, 1) > 1)
         (state,) = await applied(nodes, index)
         await nodes.stop(1)
@@ -203,7 +203,7 @@ async def test_damaged_snapshot_is_told_and_the_one_before_it_used(
         await nodes.start(1)
         (event,) = told(caplog, "snapshot-unusable")
         assert newest.name in event["cause"]
-        assert nodes.farm().store.snapshot().index == int(older.name.partition("-")[0])
+        assert nodes.replica().store.snapshot().index == int(older.name.partition("-")[0])
         assert await applied(nodes, index) == [state]
 
 
@@ -216,9 +216,9 @@ async def test_farm_of_statuses_is_shortened_by_every_member(tmp_path: Path) -> 
         await until(lambda: all(first_index(nodes, node_id) > 8 for node_id in nodes.running), 40)
         boundaries = {node_id: first_index(nodes, node_id) for node_id in nodes.running}
         for node_id in nodes.running:
-            farm = nodes.farm(node_id)
+            farm = nodes.replica(node_id)
             for other in nodes.running:
-                assert nodes.farm(other).store.last_index() >= boundaries[node_id] - 1
+                assert nodes.replica(other).store.last_index() >= boundaries[node_id] - 1
             assert farm.applied_configuration.servers
         await nodes.stop(*nodes.directories)
         directories = [path / "data" / "farms" / nodes.plan.name for path in nodes.directories.values()]
@@ -230,12 +230,12 @@ async def test_farm_of_statuses_is_shortened_by_every_member(tmp_path: Path) -> 
             file.write_text(text.replace("snapshot_every_entries = 8\n", "snapshot_every_entries = 1000\n"))
         await nodes.start()
         await nodes.leader()
-        index = nodes.farm(1).applied_index + 6
+        index = nodes.replica(1).applied_index + 6
         await applied(nodes, index)
         # The same index everywhere, from different snapshots on: the same bytes.
         states = set()
         for node_id, start in zip(nodes.directories, starts, strict=True):
-            store = nodes.farm(node_id).store
+            store = nodes.replica(node_id).store
             assert store.snapshot().index == start.index
             fold = PublisherApplication(nodes.plan.name)
             fold.restore(start.state)

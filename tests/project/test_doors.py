@@ -229,7 +229,7 @@ def test_door_of_a_pure_room_forced_is_noticed(room: str, line: str) -> None:
         ("garlicfarm.raft.synthetic", "from garlicfarm.wire import codec"),
         ("garlicfarm.raft.synthetic", "from ..wire.codec import Reader"),
         ("garlicfarm.publishing.synthetic", "from garlicfarm.raft.types import Entry"),
-        ("garlicfarm.admin.synthetic", "from garlicfarm.node.replica import Farm"),
+        ("garlicfarm.admin.synthetic", "from garlicfarm.node.replica import Replica"),
         ("garlicfarm.admin.synthetic", "from garlicfarm import node"),
         ("garlicfarm.setup.provision", "import garlicfarm.node"),
         ("garlicfarm.node.synthetic", "from garlicfarm_transport_ssl import SslTransport"),

@@ -54,7 +54,7 @@ async def test_post_through_any_node_is_applied_by_all_alike(
     for node in (1, 2, 3):
         previous, (index, term) = index, await farm.post(b"entry %d" % node, via=node)
         assert index > previous
-        assert term == farm.farm(node).raw.term
+        assert term == farm.replica(node).raw.term
     await farm.applied(index)
     (state,) = _states(farm)
     assert state[:8] == index.to_bytes(8, "big")
@@ -77,7 +77,7 @@ async def test_killed_leader_is_replaced_and_what_it_acknowledged_survives(
     index, _ = await farm.post(b"last")
     await farm.applied(index)
     assert len(_states(farm)) == 1
-    store = farm.farm(1).store
+    store = farm.replica(1).store
     values = [entry.value for entry in store.entries(1, store.last_index() + 1, 1 << 20)]
     assert [values[index - 1] for index in seen] == [b"entry %d" % turn for turn in range(4)]
 
@@ -94,7 +94,7 @@ async def test_partition_post_to_the_minoritys_leader_is_not_known_and_then_all_
     new = await farm.leader(others)
     index, _ = await farm.post(b"to the new leader", via=new)
     await farm.applied(index, others)
-    assert farm.farm(old).applied_index < index
+    assert farm.replica(old).applied_index < index
     farm.heal()
     index, _ = await farm.post(b"after")
     await farm.applied(index)
@@ -163,7 +163,7 @@ async def test_node_that_was_away_while_another_was_elected_is_sent_what_it_lack
     await farm.applied(index)
     await farm.kill(away)
     index, _ = await farm.post(b"the one that is missing")
-    await farm.farm(old).hand_over()
+    await farm.replica(old).hand_over()
     new = await farm.leader()
     assert new != old
     await trio.sleep(10)  # in which the new leader tries to reach it

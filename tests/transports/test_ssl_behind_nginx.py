@@ -19,4 +19,4 @@ async def test_client_posts_through_a_proxy_that_passes_upgrades_on(tmp_path: Pa
             nodes.endpoints = {1: f"ssl://127.0.0.1:{port}?proxied=1&pin={pin}"}
             async with nodes.client() as client:
                 index, _ = await client.post([b"through the proxy"])
-        assert nodes.farm().raw.status().commit >= index
+        assert nodes.replica().raw.status().commit >= index

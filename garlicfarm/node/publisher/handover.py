@@ -20,7 +20,7 @@ import msgspec
 import trio
 
 from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped
-from garlicfarm.node.replica import Farm
+from garlicfarm.node.replica import Replica
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import NodeReport
 
@@ -32,7 +32,7 @@ PAUSE_S = 3600.0
 class HandOver:
     """What a member does about it while it leads: at most once an hour, and not while the members change."""
 
-    def __init__(self, farm: Farm, application: PublisherApplication) -> None:
+    def __init__(self, farm: Replica, application: PublisherApplication) -> None:
         self._farm = farm
         self._application = application
         self._missing: dict[int, int] = {}
@@ -52,7 +52,7 @@ class HandOver:
             able = better_placed(application, farm.node_id, self._missing)
             self._claims = {to: self._claims.get(to, frozenset()) | {index} for to, index in able.items()}
             ready = [to for to in able if len(self._claims[to]) >= application.R and farm.peers.connected(to)]
-            if ready and trio.current_time() >= self._next_s and not farm.members.changing:
+            if ready and trio.current_time() >= self._next_s and not farm.membership.changing:
                 await self._hand_over(ready[0])
 
     def _is_missing(self, member: int) -> bool:
@@ -65,7 +65,7 @@ class HandOver:
         self._next_s = trio.current_time() + PAUSE_S
         farm.log.warning("handing-over", peer=to, unreachable=",".join(map(str, self._missing)))
         try:
-            await farm.members.step_down(to)
+            await farm.membership.step_down(to)
         except (NotLeader, ProposalDropped, NoQuorum) as error:
             farm.log.warning("not-handed-over", peer=to, cause=str(error))
 

@@ -10,13 +10,13 @@ from typing import NoReturn
 import trio
 
 from garlicfarm.errors import NotSupported, RouterError
-from garlicfarm.node.replica import Farm
+from garlicfarm.node.replica import Replica
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.lease import Lease, lease_ms
 from garlicfarm.publishing.meta_leaseset import MetaLease, encode_contents
 from garlicfarm.router import Router
 
-__all__ = ["Publisher", "boot_ms"]
+__all__ = ["PublishingTask", "boot_ms"]
 
 ROUTER_TIMEOUT_S = 30.0
 REPUBLISH_S = 60.0
@@ -29,7 +29,7 @@ def boot_ms() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
-class Publisher:
+class PublishingTask:
     """Starts and stops publishing through the router.
 
     ``lease`` is this process's, kept by its poster. ``publishing``: whether the router took what it was
@@ -39,7 +39,7 @@ class Publisher:
     """
 
     def __init__(
-        self, farm: Farm, application: PublisherApplication, router: Router, master: bytes, lease: Lease
+        self, farm: Replica, application: PublisherApplication, router: Router, master: bytes, lease: Lease
     ) -> None:
         self._farm = farm
         self._application = application

@@ -10,8 +10,8 @@ import trio
 from garlicfarm._version import __version__
 from garlicfarm.config import FarmSection
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NotSupported, RouterError
-from garlicfarm.node.publisher.publishing_task import Publisher, boot_ms
-from garlicfarm.node.replica import Farm
+from garlicfarm.node.publisher.publishing_task import PublishingTask, boot_ms
+from garlicfarm.node.replica import Replica
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import (
     ConnectTest,
@@ -27,13 +27,13 @@ from garlicfarm.publishing.i2p_base64 import decode_destination, encode, router_
 from garlicfarm.publishing.lease import Lease, lease_ms
 from garlicfarm.router import Router
 
-__all__ = ["Poster"]
+__all__ = ["StatusReporter"]
 
 ROUTER_TIMEOUT_S = 5.0
 RETRY_PAUSE_S = 0.5
 
 
-class Poster:
+class StatusReporter:
     """One member's statuses.
 
     A status that may or may not have been committed is posted again, the same bytes, until its outcome
@@ -42,10 +42,10 @@ class Poster:
 
     def __init__(
         self,
-        farm: Farm,
+        farm: Replica,
         application: PublisherApplication,
         router: Router | None,
-        publisher: Publisher | None,
+        publisher: PublishingTask | None,
         lease: Lease,
         admin_url: str | None,
     ) -> None:
