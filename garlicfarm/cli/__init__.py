@@ -15,8 +15,8 @@ from typing import NoReturn
 import click
 
 from garlicfarm._version import __version__
+from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.exits import explain
-from garlicfarm.cli.lazy import LazyGroup
 
 __all__ = ["main", "run"]
 
@@ -40,7 +40,7 @@ COMMANDS = {
 }
 
 
-@click.group(cls=LazyGroup, targets=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, targets=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="garlicfarm")
 def cli() -> None:
     """A cluster node for the Garlic Farm protocol: Raft decides who publishes a Meta LeaseSet.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from garlicfarm.cli.lazy import LazyGroup
+from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, print_rows, shared_options
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ __all__ = ["create", "farm"]
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=CommandGroup,
     targets={
         "add": "garlicfarm.cli.farm_add:add",
         "create": "garlicfarm.cli.farm:create",

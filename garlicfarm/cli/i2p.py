@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from garlicfarm.cli.lazy import LazyGroup
+from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, shared_options
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ POLL_S = 0.2
 DEFAULT_TIMEOUT_S = 120.0
 
 
-@click.group(cls=LazyGroup, targets={"setup": "garlicfarm.cli.i2p:setup"})
+@click.group(cls=CommandGroup, targets={"setup": "garlicfarm.cli.i2p:setup"})
 def i2p() -> None:
     """Reach this node, and let it reach others, through an I2P router."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from garlicfarm.cli.lazy import LazyGroup
+from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.remote import ask
 
@@ -25,7 +25,7 @@ _Request = Callable[["AdminClient", str], Awaitable[tuple[int, int]]]
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=CommandGroup,
     targets={
         "add": "garlicfarm.cli.member:add",
         "list": "garlicfarm.cli.member:list_",

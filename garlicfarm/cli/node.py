@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from garlicfarm.cli.lazy import LazyGroup
+from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, shared_options
 
 __all__ = ["init", "node"]
@@ -15,7 +15,7 @@ I2P_PROXY_PORT = 4444
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=CommandGroup,
     targets={
         "init": "garlicfarm.cli.node:init",
         "join": "garlicfarm.cli.node_join:join",

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-__all__ = ["LazyGroup"]
+__all__ = ["CommandGroup"]
 
 
 LONGEST_SENTENCE = 500
 
 
-class LazyGroup(click.Group):
+class CommandGroup(click.Group):
     """A group whose commands are named as ``{name: "module:attribute"}``. In lists, each has the first
     sentence of its help, whole: click alone would cut it."""
 
