@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, print_rows, shared_options
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["config"]
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def config() -> None:
     """The configuration of this machine's node."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.remote import ask
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["leader"]
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def leader() -> None:
     """The leader of a farm."""
 

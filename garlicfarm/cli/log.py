@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.remote import ask
 
@@ -17,7 +18,7 @@ __all__ = ["log"]
 FOLLOW_WAIT_S = 25.0
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def log() -> None:
     """Append entries to a farm's log, and read what is committed."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, print_rows, shared_options
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ UNITS = {
 }
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def router() -> None:
     """The I2P router of this node."""
 

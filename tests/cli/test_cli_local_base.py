@@ -108,6 +108,30 @@ def test_wrong_usage_exits_2_and_says_why(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "suggested"),
+    [
+        (["stauts"], "'status'"),
+        (["member", "remvoe"], "'remove'"),
+        (["node", "strat"], "'start'"),
+        (["user", "lst"], "'list'"),
+        (["log", "psot"], "'post'"),
+        (["leader", "stpdown"], "'stepdown'"),
+        (["config", "exprot"], "'export'"),
+        (["--verion"], "--version"),
+        (["status", "--wacth"], "--watch"),
+        (["member", "remove", "3", "--forc"], "--force"),
+    ],
+)
+def test_misspelt_command_or_option_is_answered_with_the_one_that_was_meant(
+    arguments: list[str], suggested: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    said = capsys.readouterr().err
+    assert "Did you mean" in said
+    assert suggested in said
+
+
 def test_group_without_command_prints_help_and_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["node"]) == 2
     assert capsys.readouterr().err.startswith("Usage: garlicfarm node")
