@@ -29,6 +29,8 @@ __all__ = ["LOCAL_USER", "Login", "Role", "User", "UserStore", "is_name"]
 LOCAL_USER = "local"
 """Who is logged in by the password that a node made for the commands of its own machine."""
 
+MIN_PASSWORD_CHARACTERS = 8
+
 Role = Literal["reader", "poster", "admin"]
 """What a user may do; each role includes those before it."""
 
@@ -90,7 +92,7 @@ class UserStore:
         """Add a user, or give an existing one a new role and password.
 
         :param name: 1 to 64 of ``A-Za-z0-9._@-``, not digits only: those are members (D10).
-        :param password: not empty; only its HA1s are kept.
+        :param password: at least `MIN_PASSWORD_CHARACTERS`; only its HA1s are kept.
         :raises ConfigError: name, role or password is not usable, or the file cannot be written.
         """
         if not is_name(name):
@@ -99,8 +101,13 @@ class UserStore:
             raise ConfigError([f"user name {name!r}: names of digits only are members' ids"])
         if role not in get_args(Role):
             raise ConfigError([f"role {role!r}: it must be reader, poster or admin"])
-        if not password:
-            raise ConfigError([f"the password of user {name!r} must not be empty"])
+        if len(password) < MIN_PASSWORD_CHARACTERS:
+            raise ConfigError(
+                [
+                    f"the password of user {name!r} is too short: use at least "
+                    f"{MIN_PASSWORD_CHARACTERS} characters"
+                ]
+            )
         user = User(name, role, {a: ha1(a, name, REALM, password) for a in ALGORITHMS})
         self._change(lambda users: users.update({name: user}))
 

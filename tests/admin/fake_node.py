@@ -22,8 +22,12 @@ from garlicfarm.metrics import NodeMetrics
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire.messages import ValueType
 
-PASSWORDS = {"rita": ("reader", "rita's"), "paul": ("poster", "paul's"), "anna": ("admin", "anna's")}
-LOCAL_PASSWORD = "local's"
+PASSWORDS = {
+    "rita": ("reader", "rita's word"),
+    "paul": ("poster", "paul's word"),
+    "anna": ("admin", "anna's word"),
+}
+LOCAL_PASSWORD = "local's word"
 
 
 async def until(condition: Callable[[], object]) -> None:

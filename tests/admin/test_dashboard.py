@@ -212,10 +212,10 @@ async def test_form_from_another_page_is_refused_even_with_the_token(
 async def test_form_without_the_users_token_of_this_process_is_refused(
     node: FakeNode, url: str, forged: str
 ) -> None:
-    node.users.add("bert", "admin", "bert's")
+    node.users.add("bert", "admin", "bert's word")
     async with browser(node, url) as client:
         if forged == "another's":
-            bert = httpx.DigestAuth("bert", "bert's")
+            bert = httpx.DigestAuth("bert", "bert's word")
             found = re.search(r'name="token" value="(\w+)"', (await client.get("/", auth=bert)).text)
             assert found is not None
             forged = found[1]

@@ -29,9 +29,9 @@ async def main(target: Path, *, dark: bool) -> None:
             leader, publisher = await _roles(farm)
             node = farm.nodes[leader]
             killed = max(one for one in farm.nodes if one not in (leader, publisher))
-            UserStore(node.directory / "data" / "users").add("alice", "reader", "alice's")
+            UserStore(node.directory / "data" / "users").add("alice", "reader", "alice's word")
             page = await browser.page()
-            await page.open(str(node.url), "alice", "alice's")
+            await page.open(str(node.url), "alice", "alice's word")
             await trio.sleep(WATCHED_S)
             await farm.kill(killed)
             await page.until(

@@ -252,7 +252,7 @@ def test_user_named_by_options_is_asked_with_instead_of_the_local_one(
 ) -> None:
     password = tmp_path / "password"
     password.touch(0o600)
-    password.write_text("rita's\n")
+    password.write_text("rita's word\n")
     reader = ["--node", served.url, "--user", "rita", "--password-file", str(password)]
     (tmp_path / "garlicfarm.toml").unlink()
     assert run(["status", *reader, "--pin", served.node.pin]) == 0

@@ -70,10 +70,10 @@ async def test_every_exit_code_is_what_its_cause_ends_with(tmp_path: Path) -> No
         await shell(Exit.USAGE, at, "farm", "set", "R=2")
         (tmp_path / "garlicfarm.toml").write_text("version = 2\n")
         await shell(Exit.USAGE, NodeProcess(9, tmp_path), "node", "start")
-        UserStore(at.directory / "data" / "users").add("rita", "reader", "rita's")
+        UserStore(at.directory / "data" / "users").add("rita", "reader", "rita's word")
         password = tmp_path / "rita"
         password.touch(0o600)
-        password.write_text("rita's")
+        password.write_text("rita's word")
         as_rita = ("--user", "rita", "--password-file", str(password))
         await shell(Exit.AUTH, at, "farm", "exclude", f"{'a' * 52}.b32.i2p", *as_rita)
         password.write_text("someone else's")

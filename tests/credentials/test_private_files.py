@@ -53,7 +53,7 @@ def test_everything_that_commands_make_is_private_without_a_umask(
     create_farm(made / "a" / "farm", {1: MemberPlan(endpoint="ssl://127.0.0.1:1")}, plan)
     node = made / "here" / "and" / "there"
     add_farm(load(node / "garlicfarm.toml", {}), "", FarmPlan(name="second", application="log"))
-    UserStore(node / "data" / "users").add("alice", "reader", "p")
+    UserStore(node / "data" / "users").add("alice", "reader", "password")
     write_private_file(made / "to" / "a" / "token", b"secret")
     monkeypatch.chdir(made)
     assert run(["config", "import", str(node / "garlicfarm.toml"), "--out", "out.toml"]) == 0

@@ -37,14 +37,14 @@ def test_file_is_private_json_lines_without_the_password(tmp_path: Path) -> None
 
 def test_other_store_on_the_same_file_sees_changes_at_once(tmp_path: Path) -> None:
     running, command = UserStore(tmp_path / "users"), UserStore(tmp_path / "users")
-    for password in ("one", "two"):
+    for password in ("one word", "two words"):
         command.add("alice", "reader", password)
         assert running.lookup("alice")["MD5"] == (ha1("MD5", "alice", REALM, password),)
-    command.add("alice", "admin", "two")
+    command.add("alice", "admin", "two words")
     assert running.role("alice") == "admin"
     command.remove("alice")
     assert running.list() == []
-    command.add("bob", "reader", "three")
+    command.add("bob", "reader", "three words")
     (tmp_path / "users").unlink()
     assert running.lookup("bob") == {}
 
@@ -53,7 +53,7 @@ def test_two_writers_at_once_both_count(tmp_path: Path) -> None:
     def add(prefix: str) -> None:
         store = UserStore(tmp_path / "users")
         for number in range(10):
-            store.add(f"{prefix}{number}", "reader", "p")
+            store.add(f"{prefix}{number}", "reader", "password")
 
     threads = [threading.Thread(target=add, args=(prefix,)) for prefix in ("a", "b", "c")]
     for thread in threads:
@@ -74,7 +74,13 @@ def test_two_writers_at_once_both_count(tmp_path: Path) -> None:
         ("x" * 65, "reader", "p", "user name"),
         ("17", "reader", "p", "members' ids"),
         ("alice", "root", "p", "role 'root'"),
-        ("alice", "reader", "", "must not be empty"),
+        ("alice", "reader", "", "8 characters"),
+        (
+            "alice",
+            "reader",
+            "7 chars",
+            "the password of user .alice. is too short: use at least 8 characters",
+        ),
     ],
 )
 def test_unusable_user_is_refused_and_nothing_written(
@@ -93,7 +99,7 @@ def test_removing_nobody_is_an_error(tmp_path: Path) -> None:
 
 def test_user_cannot_be_added_where_there_is_no_directory(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be written"):
-        UserStore(tmp_path / "absent" / "users").add("alice", "reader", "p")
+        UserStore(tmp_path / "absent" / "users").add("alice", "reader", "password")
 
 
 @pytest.mark.parametrize(
@@ -110,9 +116,13 @@ def test_user_cannot_be_added_where_there_is_no_directory(tmp_path: Path) -> Non
 def test_damaged_file_lets_nobody_in_and_is_not_overwritten(tmp_path: Path, text: str) -> None:
     path = tmp_path / "users"
     store = UserStore(path)
-    store.add("bob", "admin", "p")
+    store.add("bob", "admin", "password")
     path.write_text(text)
-    for call in (lambda: UserStore(path), lambda: store.lookup("bob"), lambda: store.add("c", "reader", "p")):
+    for call in (
+        lambda: UserStore(path),
+        lambda: store.lookup("bob"),
+        lambda: store.add("c", "reader", "password"),
+    ):
         with pytest.raises(ConfigError, match=r"line [12]"):
             call()
     assert path.read_text() == text
@@ -129,6 +139,6 @@ def test_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
 def test_leftover_of_a_crash_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "users.new").write_text("half a li")
     store = UserStore(tmp_path / "users")
-    store.add("alice", "reader", "p")
+    store.add("alice", "reader", "password")
     assert store.list() == [("alice", "reader")]
     assert (tmp_path / "users").stat().st_mode & 0o777 == 0o600

@@ -44,7 +44,7 @@ async def test_signal_ends_a_node_in_time_with_0_and_a_sound_store(
     """With a long poll, idle and half-open connections, and a client that does not read."""
     async with process_farm(tmp_path / "farm", 1, PLAN, start=False) as farm, trio.open_nursery() as nursery:
         node = farm.nodes[1]
-        UserStore(node.directory / "data" / "users").add("alice", "poster", "secret")
+        UserStore(node.directory / "data" / "users").add("alice", "poster", "a secret word")
         await farm.start(1)
         endpoint = Endpoint.parse(farm.endpoints[1])
         login = partial(
@@ -53,11 +53,15 @@ async def test_signal_ends_a_node_in_time_with_0_and_a_sound_store(
             host=endpoint.authority,
             farm="farm",
             user="alice",
-            password="secret",
+            password="a secret word",
             cache=ChallengeCache(),
         )
         async with open_farm_client(
-            farm.endpoints, farm="farm", user="alice", password="secret", transport=lambda scheme: TRANSPORT
+            farm.endpoints,
+            farm="farm",
+            user="alice",
+            password="a secret word",
+            transport=lambda scheme: TRANSPORT,
         ) as client:
             index, _ = await client.post([CONTENTS])
         polling, answered = trio.Event(), trio.Event()

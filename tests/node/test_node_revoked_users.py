@@ -34,7 +34,7 @@ async def test_idle_connection_ends_within_a_second_of_its_users_end(
     revoke: Callable[[UserStore], None], tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     users = UserStore(tmp_path / "users")
-    users.add("alice", "poster", "one")
+    users.add("alice", "poster", "one word")
     login = users.login("alice")
     assert login is not None
     _ours, theirs = trio.testing.memory_stream_pair()

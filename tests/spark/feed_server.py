@@ -14,7 +14,7 @@ from garlicfarm.raft.types import Entry
 from tests.admin.fake_node import FakeFarm, FakeNode
 from tests.spark.script import Node
 
-USER, PASSWORD = "local", "local's"
+USER, PASSWORD = "local", "local's word"
 
 
 class FoldedFarm(FakeFarm):
