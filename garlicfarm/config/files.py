@@ -41,7 +41,11 @@ def find_config(explicit: Path | None, environ: Mapping[str, str], cwd: Path) ->
             return place
     looked = ", ".join(str(place) for place in places)
     raise ConfigError(
-        [f"no configuration found (looked for {looked}); name one with --config or $GARLICFARM_CONFIG"]
+        [
+            f"no configuration found (looked for {looked}); run this in a node's directory, or name the file "
+            "with --config or $GARLICFARM_CONFIG. `garlicfarm node init` makes a new farm, `garlicfarm node "
+            "join` a new member of a farm"
+        ]
     )
 
 

@@ -31,10 +31,18 @@ from garlicfarm.errors import (
     StorageVersion,
 )
 
-__all__ = ["DataDirectory", "fsync_path"]
+__all__ = ["LOST_STORE", "DataDirectory", "fsync_path"]
 
 FORMAT_VERSION = 1
 _FARM_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,64}", re.ASCII)
+
+
+LOST_STORE = (
+    "Is its disk mounted, and is node.data_dir right? A member whose store is lost cannot return under its "
+    "id: on another member's machine remove it with `garlicfarm member remove ID` and make a token with "
+    "`garlicfarm member token`, then use `garlicfarm node join` here, in a new directory"
+)
+"""What to do where a configured node has no store. It may have been a member: it must not get a new one."""
 
 
 class _Node(msgspec.Struct, frozen=True):
@@ -97,8 +105,7 @@ class DataDirectory:
             data = (path / "node.json").read_bytes()
         except FileNotFoundError:
             raise StorageMissing(
-                f"{path} is not the data directory of a node; `garlicfarm node init` or "
-                "`garlicfarm farm create` makes one, and nothing else does"
+                f"this node's store is missing: {path} is not the data directory of a node. {LOST_STORE}"
             ) from None
         except OSError as error:
             raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error

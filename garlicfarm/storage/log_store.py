@@ -26,7 +26,7 @@ from garlicfarm.errors import (
 )
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage import tables
-from garlicfarm.storage.directory import fsync_path
+from garlicfarm.storage.directory import LOST_STORE, fsync_path
 from garlicfarm.storage.jraft_snapshots import JRaftSnapshotSender
 from garlicfarm.storage.snapshot_sender import SnapshotSender
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, snapshot_name
@@ -152,8 +152,7 @@ class LogStore:
             raise StorageError(f"SQLite {sqlite3.sqlite_version} is too old for {path}; 3.37 is needed")
         if not path.exists():
             raise StorageMissing(
-                f"no store of farm {farm!r} in {directory}; `garlicfarm node init` or `farm create` "
-                "makes one. A member that lost its store is removed from the farm and enrols under a new id"
+                f"this node's store is missing: no store of farm {farm!r} in {directory}. {LOST_STORE}"
             )
         try:
             with path.open("rb") as file:

@@ -495,7 +495,9 @@ def test_find_config_takes_the_first_that_exists(tmp_path: Path) -> None:
         find_config(None, environ, here)
     assert caught.value.problems == (
         f"no configuration found (looked for {here / 'garlicfarm.toml'}, {in_home}, "
-        "/etc/garlicfarm/garlicfarm.toml); name one with --config or $GARLICFARM_CONFIG",
+        "/etc/garlicfarm/garlicfarm.toml); run this in a node's directory, or name the file with --config or "
+        "$GARLICFARM_CONFIG. `garlicfarm node init` makes a new farm, `garlicfarm node join` a new member of "
+        "a farm",
     )
     in_home.touch()
     assert find_config(None, environ, here) == in_home
