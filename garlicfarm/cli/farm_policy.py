@@ -142,7 +142,9 @@ def _administer(
             rows.append({"action": action, "index": index, "term": term})
         return rows
 
-    print_rows(options.output, "garlicfarm.farm-policy/1", ask(options, commit))
+    unmet = "the change is not known to be committed; `garlicfarm farm show` shows what is in force"
+    done = ask(options, commit, unmet=unmet)
+    print_rows(options.output, "garlicfarm.farm-policy/1", done)
 
 
 def _check(actions: Sequence[_Action]) -> None:

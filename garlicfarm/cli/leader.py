@@ -57,7 +57,8 @@ def stepdown(options: Options, to: int | None) -> None:
             )
             raise
 
-    _print(options, {"leader": ask(options, step_down)})
+    unmet = "no other member is known to lead yet; see `garlicfarm leader show`"
+    _print(options, {"leader": ask(options, step_down, unmet=unmet)})
 
 
 def _print(options: Options, row: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ def post(options: Options, file: BinaryIO) -> None:
     async def send(client: AdminClient, farm: str) -> tuple[int, int]:
         return await client.post(farm, entry)
 
-    index, term = ask(options, send)
+    index, term = ask(options, send, unmet="the entry is not known to be committed; look for it in the log")
     if options.output == "table":
         click.echo(index)
     elif options.output == "jsonl":
@@ -79,4 +79,4 @@ def tail(options: Options, follow: bool, after: int | None, linearizable: bool) 
                 raise
             await read(client, farm, gone.first_index - 1)
 
-    ask(options, read_all)
+    ask(options, read_all, unmet=f"the {'log was followed' if follow else 'end of the log was not reached'}")

@@ -156,7 +156,8 @@ def _change(
                 raise
             return figures, (None, None)
 
-    figures, (index, term) = ask(options, make)
+    unmet = "the change is not known to be committed; see `garlicfarm member list`"
+    figures, (index, term) = ask(options, make, unmet=unmet)
     if options.output == "json":
         before, after = figures
         body = {"index": index, "term": term, "before": before, "after": after}

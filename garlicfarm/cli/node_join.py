@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.remote import deadline
 
 if TYPE_CHECKING:
     from garlicfarm.admin.contract import FarmView
@@ -118,8 +119,6 @@ def undo_node(directory: Path, new: bool) -> None:
 def enrol(options: Options, config: Config, token: JoinToken, undo: Callable[[], None] | None) -> None:
     """Run the node of ``config`` until it is a member of the farm that ``token`` is for. Where it is refused,
     and nothing of the farm has come to it, ``undo`` removes what was made for this."""
-    import math
-
     import trio
 
     from garlicfarm import logs
@@ -128,16 +127,15 @@ def enrol(options: Options, config: Config, token: JoinToken, undo: Callable[[],
 
     log = logs.configured(level("warning", options.verbosity), config.log.format, sys.stderr)
     try:
-        timeout_s = math.inf if options.timeout_s is None else options.timeout_s
         with log, _progress() as show:
-            trio.run(_join, config, token, timeout_s, show)
+            trio.run(_join, config, token, options.timeout_s, show)
     except* GarlicFarmError:
         if undo is not None and _is_untouched(config, token):
             undo()
             click.echo(f"what was made in {config.base_dir} is removed again", err=True)
         raise
-    except* (trio.TooSlowError, KeyboardInterrupt):
-        click.echo("not a member yet; repeat the command, and it goes on where it ended", err=True)
+    except* (TimeoutError, KeyboardInterrupt):
+        click.echo("not a member yet; repeat the command, and it continues where it stopped", err=True)
         raise
 
 
@@ -196,7 +194,7 @@ def _is_untouched(config: Config, token: JoinToken) -> bool:
 # The enrolment
 
 
-async def _join(config: Config, token: JoinToken, timeout_s: float, show: Show) -> None:
+async def _join(config: Config, token: JoinToken, timeout_s: float | None, show: Show) -> None:
     from functools import partial
 
     import trio
@@ -206,7 +204,7 @@ async def _join(config: Config, token: JoinToken, timeout_s: float, show: Show) 
 
     refused: GarlicFarmError | None = None
     shutdown = trio.Event()
-    with trio.fail_after(timeout_s):
+    with deadline(timeout_s, f"node {token.id} is no member of the farm {token.farm} yet"):
         async with trio.open_nursery() as nursery:
             node = await nursery.start(partial(serve, config, shutdown=shutdown))
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.cli.options import Options, shared_options
-from garlicfarm.cli.remote import find_node
+from garlicfarm.cli.remote import deadline, find_node
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -116,19 +115,18 @@ def rank(
             "pin": found.pin,
             "ca": found.ca,
         }
-        timeout_s = math.inf if options.timeout_s is None else options.timeout_s
         with _one_error():
-            trio.run(_main, nodes, job, options, timeout_s)
+            trio.run(_main, nodes, job, options)
 
 
-async def _main(nodes: dict[str, Any], job: dict[str, Any], options: Options, timeout_s: float) -> None:
+async def _main(nodes: dict[str, Any], job: dict[str, Any], options: Options) -> None:
     import trio
 
     from garlicfarm.cli.signals import ended_by_signals
 
     runner, feed = _plugin("runner"), _plugin("feed")
     async with ended_by_signals():
-        with trio.fail_after(timeout_s):
+        with deadline(options.timeout_s, "the ranking was ended"):
             farm = options.farm
             if farm is None:
                 names = await trio.to_thread.run_sync(_farms, feed, nodes, abandon_on_cancel=True)

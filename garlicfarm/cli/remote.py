@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,80 +19,40 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from garlicfarm.client.admin import AdminClient
+    from garlicfarm.client.local_node import NodeAccess
 
-__all__ = ["Access", "ask", "connect", "farm_name", "find_node", "headline", "status", "table"]
+__all__ = ["ask", "deadline", "farm_name", "find_node", "headline", "status", "table"]
 
 T = TypeVar("T")
 
-LOCAL_USER = "local"
 WATCH_INTERVAL_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Where a node is reached, as whom, and how it is known. No secret."""
+def find_node(options: Options) -> NodeAccess:
+    """The nodes that the options name, else the node of this machine, found through its configuration.
 
-    urls: tuple[str, ...]
-    user: str
-    password_file: Path
-    pin: str | None
-    ca: Path | None
-
-
-def find_node(options: Options) -> Access:
-    """The node that the options name, else the node of this machine.
-
-    The latter is found through its configuration; its data directory holds the address (``admin.url``,
-    written while it runs), the credential of the user ``local``, and the certificate, which is pinned.
-
-    :raises ConfigError: no such configuration, or a file in it cannot be used.
-    :raises UnreachableError: the node of this machine does not run, and would choose a port when it does.
+    :raises click.UsageError: a user without a password file, or URLs without a user.
+    :raises ConfigError, StorageMissing, UnreachableError: as `garlicfarm.client.from_config`.
     """
+    from garlicfarm.client.local_node import NodeAccess, local_node
+
     if options.node:
         if options.user is None or options.password_file is None:
             raise click.UsageError("--node needs --user and --password-file")
-        return Access(options.node, options.user, options.password_file, options.pin, options.ca)
-
-    from garlicfarm.config import find_config, load
-    from garlicfarm.credentials.certificates import pin_of_file
-
-    config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
-    data_dir = config.node.data_dir
+        return NodeAccess(options.node, options.user, options.password_file, options.pin, options.ca)
     if options.user is not None and options.password_file is None:
         raise click.UsageError("--user needs --password-file")
-    pin = options.pin
-    if pin is None and options.ca is None:
-        pin = pin_of_file(data_dir / "tls" / "node.crt")
-    return Access(
-        (_local_url(data_dir, config.admin.url),),
-        options.user or LOCAL_USER,
-        options.password_file or data_dir / "local.password",
-        pin,
-        options.ca,
+
+    from garlicfarm.config import find_config, load
+
+    found = local_node(load(find_config(options.config, os.environ, Path.cwd()), os.environ))
+    return replace(
+        found,
+        user=options.user or found.user,
+        password_file=options.password_file or found.password_file,
+        pin=options.pin or (found.pin if options.ca is None else None),
+        ca=options.ca,
     )
-
-
-def connect(options: Options) -> AdminClient:
-    """A client for the node that `find_node` finds. Raises what it raises."""
-    from garlicfarm.client.admin import AdminClient
-    from garlicfarm.credentials.private_files import read_private_file
-
-    found = find_node(options)
-    password = read_private_file(found.password_file).strip()
-    return AdminClient(found.urls, user=found.user, password=password, pin=found.pin, ca=found.ca)
-
-
-def _local_url(data_dir: Path, configured: str) -> str:
-    from garlicfarm.errors import UnreachableError
-
-    try:
-        url = (data_dir / "admin.url").read_text(encoding="ascii").strip()
-    except FileNotFoundError:
-        if configured.endswith(":0"):  # any free port: only the running node knows which
-            raise UnreachableError(f"no node runs in {data_dir}", "start it: garlicfarm node start") from None
-        url = configured
-    # Bound to all addresses, it is reached at the loopback one.
-    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
 async def farm_name(client: AdminClient, options: Options) -> str:
@@ -104,16 +65,37 @@ async def farm_name(client: AdminClient, options: Options) -> str:
     return names[0]
 
 
-def ask(options: Options, question: Callable[[AdminClient, str], Awaitable[T]]) -> T:
-    """Run ``question(client, farm)`` under Trio, within ``--timeout``, and return what it returns."""
+def ask(
+    options: Options,
+    question: Callable[[AdminClient, str], Awaitable[T]],
+    *,
+    unmet: str = "",
+) -> T:
+    """Run ``question(client, farm)`` under Trio, within ``--timeout``, and return what it returns.
+
+    :param unmet: what has not come about where ``--timeout`` passes.  [default: no answer from the node]
+    :raises TimeoutError: it passed.
+    """
     import trio
 
     async def main() -> T:
-        with trio.fail_after(math.inf if options.timeout_s is None else options.timeout_s):
-            async with connect(options) as client:
+        found = find_node(options)
+        with deadline(options.timeout_s, unmet or f"no answer from {' or '.join(found.urls)}"):
+            async with found.client() as client:
                 return await question(client, await farm_name(client, options))
 
     return trio.run(main)
+
+
+@contextmanager
+def deadline(timeout_s: float | None, unmet: str) -> Iterator[None]:
+    """Cancel the block after ``--timeout``, and raise `TimeoutError` that says what has not come about."""
+    import trio
+
+    with trio.move_on_after(math.inf if timeout_s is None else timeout_s) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise TimeoutError(f"--timeout of {timeout_s:g} s passed: {unmet}")
 
 
 @click.command()

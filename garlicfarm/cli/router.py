@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
@@ -13,6 +12,7 @@ import click
 
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, print_rows, shared_options
+from garlicfarm.cli.remote import deadline
 
 if TYPE_CHECKING:
     from garlicfarm.config import Config, FarmSection
@@ -56,7 +56,7 @@ def show(options: Options) -> None:
     silences: list[str] = []
 
     async def ask() -> None:
-        with trio.fail_after(math.inf if options.timeout_s is None else options.timeout_s):
+        with deadline(options.timeout_s, "the router has not answered every question"):
             for farm, its_router in zip(farms, routers, strict=True):
                 asked = _Asked(farm, its_router)
                 rows.extend(await asked.rows())

@@ -51,7 +51,7 @@ def add(options: Options, name: str, role: Any, password_file: Path | None) -> N
 @shared_options("config")
 def remove(options: Options, name: str) -> None:
     """Remove NAME."""
-    from garlicfarm.cli.remote import LOCAL_USER
+    from garlicfarm.credentials.users import LOCAL_USER
 
     if name == LOCAL_USER:
         raise click.UsageError(
@@ -61,14 +61,13 @@ def remove(options: Options, name: str) -> None:
 
 
 def _store(options: Options) -> UserStore:
+    from garlicfarm.client.local_node import check_data_directory
     from garlicfarm.config import find_config, load
     from garlicfarm.credentials.users import UserStore
-    from garlicfarm.errors import StorageMissing
 
-    data_dir = load(find_config(options.config, os.environ, Path.cwd()), os.environ).node.data_dir
-    if not data_dir.is_dir():
-        raise StorageMissing(f"there is no data directory {data_dir}; `garlicfarm node init` makes one")
-    return UserStore(data_dir / "users")
+    config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
+    check_data_directory(config)
+    return UserStore(config.node.data_dir / "users")
 
 
 def _password(name: str, file: Path | None) -> str:

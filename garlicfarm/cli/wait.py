@@ -1,4 +1,4 @@
-"""`garlicfarm wait`: until a farm is as scripts need it."""
+"""`garlicfarm wait`: block until a farm is in the state that a script needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from garlicfarm.cli.health import judge
 from garlicfarm.cli.options import Options, shared_options
-from garlicfarm.cli.remote import connect, farm_name, headline
+from garlicfarm.cli.remote import farm_name, find_node, headline
 
 __all__ = ["wait"]
 
@@ -21,12 +21,13 @@ def _is_caught_up(status: dict[str, Any]) -> bool:
     return status["leader_commit"] is not None and status["applied"] >= status["leader_commit"]
 
 
-_CONDITIONS: dict[str, Callable[[dict[str, Any]], bool]] = {
-    "leader": lambda status: status["leader"] is not None,
-    "healthy": lambda status: judge(status) == "healthy",
-    "caught-up": _is_caught_up,
-    "publisher": lambda status: status["publisher"] is not None,
+_CONDITIONS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
+    "leader": ("no leader", lambda status: status["leader"] is not None),
+    "healthy": ("not healthy", lambda status: judge(status) == "healthy"),
+    "caught-up": ("not caught up", _is_caught_up),
+    "publisher": ("no publisher", lambda status: status["publisher"] is not None),
 }
+"""What is said while a condition is not met, and the condition."""
 
 
 @click.command()
@@ -35,13 +36,15 @@ _CONDITIONS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "wanted",
     type=click.Choice([*_CONDITIONS]),
     required=True,
-    help="leader, publisher: one is known; healthy: as `health` says; caught-up: the node that answers has "
-    "applied what the leader has committed.",
+    help="leader, publisher: there is one; healthy: as `health` says; caught-up: the node that answers has "
+    "applied everything that the leader has committed.",
 )
 @shared_options("config", "node", "farm", "user", "tls", "timeout")
 def wait(options: Options, wanted: str) -> None:
-    """Block until a farm has a leader, is healthy, and so on; a node that does not answer yet is waited for.
-    Without --timeout for ever.
+    """Block until a farm has a leader or a publisher, is healthy, or has caught up.
+
+    A node that does not answer yet is asked again. Without --timeout this waits for ever; where --timeout
+    passes, the error says what is missing.
     """
     import trio
 
@@ -53,18 +56,42 @@ async def _wait(options: Options, wanted: str) -> None:
 
     from garlicfarm.errors import UnreachableError
 
+    unmet, is_met = _CONDITIONS[wanted]
     seen = "no node has answered"
     with trio.move_on_after(math.inf if options.timeout_s is None else options.timeout_s):
         while True:
             try:
-                # Asked anew each time: a node that is started again has another address, perhaps.
-                async with connect(options) as client:
-                    status = await client.status(await farm_name(client, options))
+                # Asked anew each time: a node that is started again may have another address.
+                async with find_node(options).client() as client:
+                    farm = await farm_name(client, options)
+                    status = await client.status(farm)
+                    if is_met(status):
+                        return
+                    seen = headline(status)
+                    if wanted == "publisher":
+                        seen = f"{why_no_publisher(status, await client.ranking(farm))}; {seen}"
             except UnreachableError as error:
                 seen = str(error)
-            else:
-                if _CONDITIONS[wanted](status):
-                    return
-                seen = headline(status)
             await trio.sleep(POLL_INTERVAL_S)
-    raise TimeoutError(f"not {wanted} within {options.timeout_s:g} s: {seen}")
+    raise TimeoutError(f"{unmet} within {options.timeout_s:g} s: {seen}")
+
+
+def why_no_publisher(status: dict[str, Any], ranking: dict[str, Any]) -> str:
+    """Why a farm names no publisher, from the bodies of ``GET …/status`` and ``GET …/ranking``."""
+    members = status["members"]
+    if status["leader"] is None:
+        return "there is no leader, which takes a majority of the members"
+    if not status["quorum"]:
+        return f"there is no quorum: too few of the {len(members)} members are reachable"
+    if not ranking["members"]:
+        return f"the application of this farm, {status['application']}, names no publisher"
+    reasons: dict[str, list[str]] = {}
+    for row in ranking["members"]:
+        if row["eligible"]:
+            return f"member {row['id']} is eligible, and will be named"
+        for why in row["why"]:
+            word, _, reason = why.partition(": ")
+            if word == "not eligible":
+                reasons.setdefault(reason, []).append(str(row["id"]))
+    told = "; ".join(f"member {', '.join(sorted(ids))}: {reason}" for reason, ids in reasons.items())
+    return f"no member is eligible ({told})"

@@ -407,6 +407,27 @@ def test_user_without_data_directory_exits_7(here: Path) -> None:
     assert run(["user", "list"]) == 7
 
 
+@pytest.mark.parametrize("lost", ["data", "data/node.json", "data/farms/farm"])
+def test_member_that_lost_its_store_is_never_told_to_make_a_new_one(here: Path, lost: str) -> None:
+    assert run(["node", "init", "--admin-url", "https://127.0.0.1:0"]) == 0
+    (here / lost).rename(here / "gone")
+    for command in (["node", "start"], ["status"], ["user", "list"], ["member", "token", "--out", "t"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "garlicfarm", *command], capture_output=True, text=True, check=False
+        )
+        assert "node init" not in done.stderr
+        if command == ["node", "start"]:
+            assert (done.returncode, "store is missing" in done.stderr) == (7, True)
+            assert "garlicfarm member remove ID" in done.stderr
+        elif lost == "data":
+            assert (done.returncode, "Is its disk mounted" in done.stderr) == (7, True)
+
+
+def test_directory_without_a_node_is_told_how_one_is_made(here: Path, capsys: Capture) -> None:
+    assert run(["node", "start"]) == 2
+    assert "`garlicfarm node init` makes a new farm" in capsys.readouterr().err
+
+
 def test_config_check_fresh_node_is_ok(here: Path, capsys: Capture) -> None:
     assert run(["node", "init", "--host", "a.example"]) == 0
     capsys.readouterr()

@@ -27,6 +27,14 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         yield served
 
 
+UNMET = {
+    "leader": "no leader",
+    "publisher": "no publisher",
+    "healthy": "not healthy",
+    "caught-up": "not caught up",
+}
+
+
 def waited_in_vain(capsys: Capture, wanted: str, *more: str) -> str:
     """What was seen last within the deadline, which is longer where a busy machine took it all to ask."""
     for timeout_s in ("0.5", "2", "8"):
@@ -34,7 +42,7 @@ def waited_in_vain(capsys: Capture, wanted: str, *more: str) -> str:
         told = capsys.readouterr()
         assert told.out == ""
         head, _, seen = told.err.partition(" s: ")
-        assert head == f"error: not {wanted} within {timeout_s}"
+        assert head == f"error: {UNMET[wanted]} within {timeout_s}"
         if "no node has answered" not in seen:
             break
     return seen
@@ -63,6 +71,40 @@ def test_wait_returns_once_it_is_so_and_not_before(
     later.start()
     assert run(["wait", "--for", wanted, "--timeout", "20"]) == 0
     later.join()
+
+
+SILENT = {"eligible": False, "why": ["not recent: no status yet", "not eligible: it is not recent"]}
+WITHOUT_LEAF = {
+    "eligible": False,
+    "why": [
+        "recent: 0 of 2 other members have posted 3 times since index 9; it would take 2",
+        "not eligible: no recent member reports a usable leaf",
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("lacking", "rows", "why"),
+    [
+        ({"leader": None, "quorum": False}, [], "there is no leader, which takes a majority of the members"),
+        ({"quorum": False}, [], "there is no quorum: too few of the 3 members are reachable"),
+        ({"application": "log"}, [], "the application of this farm, log, names no publisher"),
+        (
+            {},
+            [{"id": 2, **WITHOUT_LEAF}, {"id": 1, **WITHOUT_LEAF}, {"id": 3, **SILENT}],
+            "no member is eligible (member 1, 2: no recent member reports a usable leaf; "
+            "member 3: it is not recent)",
+        ),
+        ({}, [{"id": 3, **SILENT}, {"id": 1, "eligible": True, "why": []}], "member 1 is eligible"),
+    ],
+)
+def test_wait_for_a_publisher_says_why_there_is_none(
+    served: Served, capsys: Capture, lacking: dict[str, Any], rows: list[dict[str, Any]], why: str
+) -> None:
+    body = {**served.node.farm.status(), "publisher": None, **lacking}
+    served.node.farm.status = lambda: body  # type: ignore[method-assign]
+    served.node.farm.ranking = lambda *, statuses=False: {"members": rows}  # type: ignore[method-assign]
+    assert waited_in_vain(capsys, "publisher").startswith(why)
 
 
 @pytest.mark.parametrize(

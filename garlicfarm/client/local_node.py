@@ -1,0 +1,114 @@
+"""How a program on a node's machine finds the node: its configuration leads to all the rest.
+
+::
+
+    async with from_config("garlicfarm.toml") as client:
+        index, term = await client.post("farm", b"an entry")
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garlicfarm.config import Config, find_config, load
+from garlicfarm.credentials.certificates import pin_of_file
+from garlicfarm.credentials.private_files import read_private_file
+from garlicfarm.credentials.users import LOCAL_USER
+from garlicfarm.errors import ConfigError, StorageMissing, UnreachableError
+
+if TYPE_CHECKING:
+    from garlicfarm.client.admin import AdminClient
+
+__all__ = ["NodeAccess", "admin_url", "check_data_directory", "from_config", "local_node", "node_pin"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAccess:
+    """Where a node is reached, as which user, and by what its certificate is checked. Holds no secret."""
+
+    urls: tuple[str, ...]
+    user: str
+    password_file: Path
+    pin: str | None
+    ca: Path | None = None
+
+    def client(self) -> AdminClient:
+        """A client that logs in with the password in ``password_file``.
+
+        :raises ConfigError: that file cannot be read, or others can read it; a URL, pin or authority is not
+            usable (the caller's fault).
+        """
+        from garlicfarm.client.admin import AdminClient
+
+        password = read_private_file(self.password_file).strip()
+        return AdminClient(self.urls, user=self.user, password=password, pin=self.pin, ca=self.ca)
+
+
+def from_config(
+    path: Path | str | None = None, *, user: str = LOCAL_USER, password_file: Path | str | None = None
+) -> AdminClient:
+    """An `AdminClient` for the node of this machine, as the command line makes one.
+
+    The configuration names the data directory. That holds the admin URL (``admin.url``, written while the
+    node runs), the certificate, whose pin is checked, and the password of the user ``local``, an admin.
+    The process must run as the node's user to read it, or name another user.
+
+    :param path: the node's ``garlicfarm.toml``. None: the one that the command line would use
+        (``$GARLICFARM_CONFIG``, the current directory, ``~/.config/garlicfarm``, ``/etc/garlicfarm``).
+    :param user: log in as this user of the node.
+    :param password_file: a file of mode 0600 with that user's password. None: that of ``local``.
+    :raises ConfigError: there is no such configuration, or it or a file that it names is not usable.
+    :raises StorageMissing: the data directory is missing.
+    :raises UnreachableError: the node does not run, and chooses another port at each start.
+    """
+    if (user == LOCAL_USER) != (password_file is None):
+        raise ConfigError([f"give user and password_file together, or neither, to be {LOCAL_USER}"])
+    given = None if path is None else Path(path)
+    found = local_node(load(find_config(given, os.environ, Path.cwd()), os.environ))
+    if password_file is not None:
+        found = replace(found, user=user, password_file=Path(password_file))
+    return found.client()
+
+
+def local_node(config: Config) -> NodeAccess:
+    """The node of this configuration, on this machine, as its user ``local``. Raises as `from_config`."""
+    data_dir = config.node.data_dir
+    return NodeAccess((admin_url(config),), LOCAL_USER, data_dir / "local.password", node_pin(config))
+
+
+def node_pin(config: Config) -> str:
+    """The pin of the node's certificate, ``sha256-BASE64URL``. Raises `ConfigError`, `StorageMissing`."""
+    check_data_directory(config)
+    return pin_of_file(config.node.data_dir / "tls" / "node.crt")
+
+
+def admin_url(config: Config) -> str:
+    """The node's admin URL, ``https://HOST:PORT``, as this machine reaches it.
+
+    :raises StorageMissing: the data directory is missing.
+    :raises UnreachableError: the node does not run, and chooses another port at each start.
+    """
+    check_data_directory(config)
+    try:
+        url = (config.node.data_dir / "admin.url").read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        url = config.admin.url
+        if url.endswith(":0"):  # any free port: only the running node knows which
+            raise UnreachableError(
+                f"no node runs in {config.node.data_dir}", "start it: garlicfarm node start"
+            ) from None
+    # Bound to all addresses, it is reached at the loopback one.
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+def check_data_directory(config: Config) -> None:
+    """Raises `StorageMissing`: the configuration names a data directory that is missing."""
+    data_dir = config.node.data_dir
+    if not data_dir.is_dir():
+        raise StorageMissing(
+            f"there is no data directory {data_dir}. Is its disk mounted, and is node.data_dir in "
+            f"{config.path} right?"
+        )
