@@ -57,6 +57,7 @@ from garlicfarm.publishing import meta_leaseset, ranking, scoring
 from garlicfarm.publishing.administration import check_arguments
 from garlicfarm.publishing.documents import PublishConfig, StatusDocument
 from garlicfarm.publishing.entries import Administrative, Entry, Note, Status, check_author, parse_entry
+from garlicfarm.publishing.events import EventLog
 from garlicfarm.publishing.fold_state import (
     SCHEMA,
     Because,
@@ -107,6 +108,7 @@ class PublisherApplication:
         """``farm``: its name, the ``cluster`` of its entries."""
         self._state = FarmState(farm=farm)
         self._statuses: dict[int, ScoredStatus] = {}
+        self._events = EventLog(self._state, [])
 
     # What others ask
 
@@ -223,6 +225,10 @@ class PublisherApplication:
         """All members, best first, with score parts and why: ready for JSON, see `ranking`."""
         return ranking.ranking(self, self._state, self._statuses)
 
+    def events(self) -> list[dict[str, object]]:
+        """The newest events, oldest first: ready for JSON, see `events`. They are no part of the state."""
+        return [msgspec.to_builtins(event) for event in self._events.events()]
+
     # Application
 
     def check(self, entry: bytes, author: int) -> None:
@@ -296,6 +302,7 @@ class PublisherApplication:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, EntryRefused) as error:
             raise StorageDamaged(f"this is no snapshot of the farm {self.farm}: {error}") from error
         self._state, self._statuses = state, statuses
+        self._events = EventLog(state, [member for member in state.members if self.is_recent(member)])
 
     # The fold
 
@@ -373,6 +380,8 @@ class PublisherApplication:
         if poster == state.publisher and state.due_since is not None and began >= state.due_since:
             self._judge_failure(record, scored)
 
+        if node.role == "leader":
+            self._events.on_leader(node.term or 0, poster)
         counted = record.interval_ms in intervals
         self._evaluate(index, poster, counted=counted, applied=node.applied)
 
@@ -428,6 +437,7 @@ class PublisherApplication:
                 self._release(holder)
         if state.publisher is not None and state.due_since is None and len(state.holders) == 1:
             state.due_since = index
+        self._events.on_evaluated(index, state, recent)
 
     def _release(self, holder: int) -> None:
         del self._state.holders[holder]

@@ -7,12 +7,14 @@
      "holders": [id …], "excluded": [hash …], "orders": {what: {"by", "date", "index"}},
      "members": [{"id", "score": int | null, "parts": {name: {"value", "weight", "reported"}},
                   "mode", "recent", "eligible", "publisher", "index", "date": ms | null,
-                  "cost": int | null, "lead", "sanction", "why": [sentence …]} …]}
+                  "cost": int | null, "lead", "sanction", "reason": phrase, "why": [sentence …]} …]}
 
 Members that are eligible come first, best first (group, score, id), then the others by id. ``because``
 says what made ``since`` happen: vacant (nobody was named), ineligible (the one before stopped being
 eligible), group (a better group: mode ``on``, or the one before was sanctioned), margin (it led three
 times in a row). ``orders``: by whom, when and at which index what is in force was set (`policy`).
+
+The ``reason`` of a member says in one phrase why it stands where it does.
 
 The ``why`` of a member has, in this order, what its status leaves out, one sentence on whether it is
 recent, one on whether it is eligible, and whatever else applies: its sanction, that it is the publisher
@@ -21,17 +23,27 @@ or when it would be, and that it still holds the role.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 import msgspec
 
 from garlicfarm.publishing.documents import PublishConfig
+from garlicfarm.publishing.events import SHORT_REASONS
 from garlicfarm.publishing.fold_state import FarmState, MemberRecord, ScoredStatus
 from garlicfarm.publishing.policy import CONSECUTIVE_LEADS
 from garlicfarm.publishing.scoring import MIDDLE
 
-__all__ = ["Fold", "ranking"]
+__all__ = ["BECAUSE", "Fold", "ranking", "reason"]
+
+BECAUSE: Mapping[str, str] = {
+    "": "",
+    "vacant": "there was none",
+    "ineligible": "the one before was no longer eligible",
+    "group": "it is in a better group than the one before",
+    "margin": f"it was ahead of the one before {CONSECUTIVE_LEADS} times in a row",
+}
+"""``because`` in words"""
 
 
 class Fold(Protocol):
@@ -94,8 +106,55 @@ def _member(
         "cost": record.cost,
         "lead": record.lead,
         "sanction": record.sanction,
+        "reason": _reason(fold, state, statuses, member, eligible=eligible),
         "why": _why(fold, state, statuses, member, eligible=eligible),
     }
+
+
+def reason(row: Mapping[str, Any], since: int, events: Iterable[Mapping[str, Any]]) -> str:
+    """The ``reason`` of a member's ``row``. Where the farm's ``events`` still tell of it, the publisher's
+    says from whom it took over (the state does not keep that).
+
+    :param since: the ranking's ``since``.
+    """
+    for event in events:
+        if row["publisher"] and event["index"] == since and event["previous"] is not None:
+            return f"took over from {event['previous']} at index {since} ({SHORT_REASONS[event['because']]})"
+    return str(row["reason"])
+
+
+def _reason(
+    fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus], member: int, *, eligible: bool
+) -> str:
+    if member not in statuses:
+        return "no status yet"
+    if not fold.is_recent(member):
+        return f"no status since index {state.records[member].index}"
+    if member == state.publisher:
+        return _why_publisher(state)
+    if not eligible or state.publisher is None:
+        if fold.mode(member) == "off":
+            return f"its mode is {_mode(fold, state, member)}"
+        return "cannot publish, others can" if fold.eligible() else "no usable leaf in the farm"
+    group, foremost = fold.group(member), fold.group(state.publisher)
+    if group[0] > foremost[0]:
+        return f"behind member {state.publisher}: did not publish when due"
+    if group != foremost:
+        return f"behind member {state.publisher}, whose mode is on"
+    ahead, lead = statuses[member].score - statuses[state.publisher].score, state.records[member].lead
+    if ahead < 0:
+        return f"{-ahead:,} behind member {state.publisher}"
+    if lead:
+        return f"{ahead:,} ahead of member {state.publisher}, {lead} of {CONSECUTIVE_LEADS} times"
+    return f"{ahead:,} ahead of member {state.publisher}, takes over at {state.policy.margin:,}"
+
+
+def _why_publisher(state: FarmState) -> str:
+    return f"publisher since index {state.since}: {BECAUSE[state.because]}"
+
+
+def _mode(fold: Fold, state: FarmState, member: int) -> str:
+    return fold.mode(member) + (" by override" if member in state.policy.overrides else "")
 
 
 def _part(value: int | None, weight: int) -> dict[str, object]:
@@ -116,7 +175,7 @@ def _why(
             f"ranks behind the others for {record.sanction} more statuses: it was due and did not publish"
         )
     if member == state.publisher:
-        why.append(f"publisher since index {state.since}: {state.because}")
+        why.append(_why_publisher(state))
         if state.due_since is None:
             others = ", ".join(str(holder) for holder in fold.holders if holder != member)
             why.append(f"not due to start yet: member {others} has not let go")
@@ -140,12 +199,12 @@ def _why_recent(fold: Fold, record: MemberRecord, member: int) -> str:
 
 
 def _why_eligible(fold: Fold, state: FarmState, scored: ScoredStatus, member: int, *, eligible: bool) -> str:
-    mode = fold.mode(member) + (" by override" if member in state.policy.overrides else "")
+    mode = _mode(fold, state, member)
     if not fold.is_recent(member):
         return "not eligible: it is not recent"
     if eligible and scored.publishing is None:
         return (
-            f"eligible: its mode is {mode}; it reports no meta.publishing, but nobody who could be named does"
+            f"eligible: its mode is {mode}; it reports no meta.publishing, but nor does any other candidate"
         )
     if eligible:
         return f"eligible: its mode is {mode}"

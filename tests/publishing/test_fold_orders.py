@@ -236,8 +236,8 @@ def test_ranking_says_why_for_every_member() -> None:
         2: [ALIVE % 3, "not eligible: its mode is off"],
         3: [
             ALIVE % 4,
-            "eligible: its mode is auto; it reports no meta.publishing, but nobody who could be named does",
-            "publisher since index 5: ineligible",
+            "eligible: its mode is auto; it reports no meta.publishing, but nor does any other candidate",
+            "publisher since index 5: the one before was no longer eligible",
             "not due to start yet: member 1 has not let go",
         ],
         4: ["not recent: no status yet", "not eligible: it is not recent"],

@@ -1,0 +1,107 @@
+"""What happened in a farm: members lost and back, another leader, another publisher.
+
+It is told while the log is folded and is no part of the fold's state: a farm that was restored from a
+snapshot tells what followed. Same entries, same events, on every server.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from garlicfarm.publishing.fold_state import Because, FarmState
+
+__all__ = ["SHORT_REASONS", "EventLog", "FarmEvent"]
+
+KEPT = 50
+
+SHORT_REASONS: Mapping[str, str] = {
+    "vacant": "there was none",
+    "ineligible": "no longer eligible",
+    "group": "in a better group",
+    "margin": "ahead three times in a row",
+}
+"""Why a publisher was named, behind the words "took over from N"."""
+
+
+class FarmEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """What one entry changed. ``date_ms``: farm time. ``because`` is empty unless the publisher changed
+    from ``previous`` to ``publisher``; each is None where there was, or is, none."""
+
+    index: int
+    date_ms: int
+    text: str
+    publisher: int | None = None
+    previous: int | None = None
+    because: Because = ""
+
+
+class EventLog:
+    """The newest `KEPT` events of one farm."""
+
+    def __init__(self, state: FarmState, recent: Sequence[int]) -> None:
+        """To tell what follows ``state``, in which the members ``recent`` are recent."""
+        self._events: deque[FarmEvent] = deque(maxlen=KEPT)
+        self._members, self._recent, self._publisher = state.members, recent, state.publisher
+        self._lost = {one for one in state.members if state.records[one].index and one not in recent}
+        self._term = 0
+        self._leader: int | None = None
+
+    def events(self) -> list[FarmEvent]:
+        """Oldest first."""
+        return list(self._events)
+
+    def on_leader(self, term: int, leader: int) -> None:
+        """A status of ``leader`` says that it leads in ``term``."""
+        if term > self._term:
+            self._term, self._leader = term, leader
+
+    def on_evaluated(self, index: int, state: FarmState, recent: Sequence[int]) -> None:
+        """The entry at ``index`` has been folded in."""
+        unchanged = recent == self._recent and state.publisher == self._publisher
+        if unchanged and self._leader is None and state.members == self._members:
+            return
+        joined = [one for one in state.members if one not in self._members] if self._members else []
+        removed = [one for one in self._members if one not in state.members]
+        lost = [one for one in self._recent if one in state.members and one not in recent]
+        back = [one for one in recent if one in self._lost]
+        told = [f"{_members(lost)} lost"] if lost else []
+        told += [f"{_members(back)} {'is' if len(back) == 1 else 'are'} back"] if back else []
+        told += [f"{_members(joined)} joined"] if joined else []
+        told += [f"{_members(removed)} removed"] if removed else []
+        if self._leader is not None:
+            told.append(f"member {self._leader} leads in term {self._term}")
+        previous, changed = self._publisher, state.publisher != self._publisher
+        if changed:
+            told.append(_takeover(state, previous, missed=previous in lost or previous in removed))
+        if told:
+            self._events.append(
+                FarmEvent(
+                    index=index,
+                    date_ms=state.farm_time_ms,
+                    text=", ".join(told),
+                    publisher=state.publisher if changed else None,
+                    previous=previous if changed else None,
+                    because=state.because if changed else "",
+                )
+            )
+        self._lost = (self._lost | {*lost}) - {*back, *removed}
+        self._members, self._recent, self._publisher = state.members, recent, state.publisher
+        self._leader = None
+
+
+def _members(ids: Sequence[int]) -> str:
+    return f"{'member' if len(ids) == 1 else 'members'} {', '.join(map(str, ids))}"
+
+
+def _takeover(state: FarmState, previous: int | None, *, missed: bool) -> str:
+    """``missed``: the sentence has said already that ``previous`` is gone."""
+    if state.publisher is None:
+        return "no publisher: no member is eligible"
+    if previous is None:
+        return f"member {state.publisher} publishes"
+    if missed:
+        return f"{state.publisher} took over"
+    return f"member {state.publisher} took over from {previous} ({SHORT_REASONS[state.because]})"
