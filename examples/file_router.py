@@ -1,4 +1,4 @@
-"""A router plugin: figures from a JSON file that some other program keeps up to date."""
+"""A router plugin: figures from a JSON file that another program keeps up to date."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ class FileRouter(Router):
         try:
             figures = json.loads(self._path.read_text())
             limit, used = figures["limit"], figures["used"]
-            return RouterStatus(  # what is not known is left out, never invented
+            return RouterStatus(  # omit unknown figures, never invent them
                 uptime=figures["uptime_s"] * 1000,
                 configured_bandwidth=Bandwidth(in_=limit[0], out=limit[1]),
                 current_bandwidth=Bandwidth(in_=used[0], out=used[1]),

@@ -1,4 +1,4 @@
-"""A key-value store on the log of a farm: whoever folds the log has the same one."""
+"""A key-value store on a farm's log: every reader that folds the log gets the same data."""
 
 import trio
 
@@ -6,7 +6,7 @@ from garlicfarm.client import AdminClient
 
 
 class KeyValue:
-    """Entries are ``key=value``; ``data`` holds those up to ``index``. Any number may use one farm."""
+    """Entries are ``key=value``; ``data`` holds those up to ``index``. Many instances may share one farm."""
 
     def __init__(self, admin: AdminClient) -> None:
         self.admin, self.index, self.lock = admin, 0, trio.Lock()
@@ -17,7 +17,7 @@ class KeyValue:
         return (await self.admin.post("farm", key + b"=" + value))[0]
 
     async def get(self, key: bytes) -> bytes | None:
-        """The newest value: what anybody put before this call is seen."""
+        """The newest value, including everything that was put before this call."""
         async with self.lock:  # one fold at a time
             async for entry in self.admin.log("farm", after=self.index, linearizable=True):
                 name, _, value = entry.value.partition(b"=")

@@ -1,4 +1,4 @@
-"""A transport plugin: streams inside one process. The smallest one that keeps the contract."""
+"""A transport plugin: streams inside one process. The smallest one that fulfils the contract."""
 
 import itertools
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ class MemoryTransport(Transport):
         try:
             await self._listeners[endpoint.host, endpoint.port].send(theirs)
         except (KeyError, trio.BrokenResourceError) as error:
-            raise UnreachableError(f"{endpoint}: nobody listens") from error
+            raise UnreachableError(f"{endpoint}: nothing listens there") from error
         return ours
 
     async def serve(

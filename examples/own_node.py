@@ -14,7 +14,7 @@ from garlicfarm.wire import Configuration
 
 
 class KeyValueState:
-    """A dict of text; entries are ``key=value``. Keeps `garlicfarm.application.Application`."""
+    """A dict of text; entries are ``key=value``. Implements `garlicfarm.application.Application`."""
 
     def __init__(self, farm: str) -> None:
         self.data: dict[str, str] = {}
