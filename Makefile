@@ -58,7 +58,7 @@ check: .venv/test ## ruff and mypy only
 
 sim: .venv/test ## the core in a simulated network: SEEDS runs, who publishes, in a tenth as many, and HOURS on slow and broken links
 	.venv/bin/python -m garlicfarm.testing.simulator --seeds $(SEEDS)
-	.venv/bin/python -m garlicfarm.testing.simulator --farm --seeds $$(( ($(SEEDS) + 9) / 10 ))
+	.venv/bin/python -m garlicfarm.testing.simulator --publisher --seeds $$(( ($(SEEDS) + 9) / 10 ))
 	.venv/bin/python -m garlicfarm.testing.simulator --slow --hours $(HOURS)
 
 soak: SEEDS = 10000

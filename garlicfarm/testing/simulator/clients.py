@@ -41,7 +41,7 @@ class Client:
         self._target = 1
         self._connection: Connection | None = None
         self.todo: deque[bytes] = deque()
-        cluster.callers[client_id] = self
+        cluster.clients[client_id] = self
 
     def __str__(self) -> str:
         return f"client {-self.id}"
@@ -60,7 +60,7 @@ class Client:
             request = Request(MessageType.CLIENT_REQUEST, 0, self._target, entries=(entry,))
             cluster.network.send(self._connection, value, request)
 
-    def answered(self, connection: Connection, tag: Any, response: Response) -> None:
+    def on_answer(self, connection: Connection, tag: Any, response: Response) -> None:
         if response.accepted:
             self._acknowledged(response.next_index - 1, response.term, tag)
             return
@@ -71,7 +71,7 @@ class Client:
             if response.destination != NO_LEADER:
                 self._target = response.destination
 
-    def failed(self, connection: Connection, tags: list[Any]) -> None:
+    def on_failure(self, connection: Connection, tags: list[Any]) -> None:
         self.todo.extendleft(reversed(tags))
         self._connection = None
         self._go_elsewhere()
@@ -90,21 +90,21 @@ class Proposer:
 
     def act(self) -> None:
         cluster = self._cluster
-        cluster.world.at(cluster.world.around(cluster.faults.entries_every_ms * 2) + 1, self.act)
+        cluster.scheduler.at(cluster.scheduler.around(cluster.faults.entries_every_ms * 2) + 1, self.act)
         member = cluster.members[cluster.rng.randint(1, len(cluster.members))]
         if member.node is None or cluster.is_paused(member.id):
             return
         self._made += 1
         entries = (b"", f"{member} entry {self._made}".encode())
         offer = -self._made
-        cluster.observer.refused.offered(offer, entries)
+        cluster.observer.refused.on_offered(offer, entries)
 
         def then(outcome: Any) -> None:
             if outcome is not None:
                 self._acknowledged(outcome[0], outcome[1], entries[1])
 
-        if cluster.ask(member, member.node.propose, entries, then=then):
-            cluster.observer.refused.refuse(offer)
+        if cluster.call(member, member.node.propose, entries, then=then):
+            cluster.observer.refused.on_refused(offer)
 
 
 class Reader:
@@ -118,19 +118,19 @@ class Reader:
         cluster = self._cluster
         if not cluster.faults.read_ms:
             return
-        cluster.world.at(cluster.world.around(cluster.faults.read_ms) + 1, self.act)
+        cluster.scheduler.at(cluster.scheduler.around(cluster.faults.read_ms) + 1, self.act)
         running = [m for m in cluster.members.values() if m.node is not None and not cluster.is_paused(m.id)]
-        leading = [m for m in running if m.leads]
+        leading = [m for m in running if m.is_leader]
         if not running:
             return
-        member = cluster.rng.choice(leading if leading and cluster.world.chance(0.5) else running)
+        member = cluster.rng.choice(leading if leading and cluster.scheduler.chance(0.5) else running)
         self._reads += 1
-        read, what = self._reads, "reads" if member.leads else "follower_reads"
-        cluster.observer.reads.begin(read)
+        read, what = self._reads, "reads" if member.is_leader else "follower_reads"
+        cluster.observer.reads.on_begin(read)
 
         def done(index: int) -> None:
             cluster.counts[what] += 1
-            cluster.observer.reads.done(read, index, member.applied)
+            cluster.observer.reads.on_done(read, index, member.applied)
 
         def then(index: Any) -> None:
             if index is None:
@@ -157,7 +157,7 @@ class Administrator:
         cluster = self._cluster
         if not cluster.faults.change_ms:
             return
-        cluster.world.at(cluster.world.around(cluster.faults.change_ms) + 1, self.act)
+        cluster.scheduler.at(cluster.scheduler.around(cluster.faults.change_ms) + 1, self.act)
         self.ask()
 
     def ask(self) -> None:
@@ -172,7 +172,7 @@ class Administrator:
         member = cluster.rng.choice(leading)
         self._asked = asked = cluster.token()
         assert member.node is not None
-        refused = cluster.ask(
+        refused = cluster.call(
             member, member.node.propose_conf_change, change, then=lambda outcome: self._told(asked, outcome)
         )
         if refused:
@@ -218,8 +218,9 @@ class Administrator:
         assert change is not None
         self._change = None
         cluster.counts[change.change.name] += 1
-        if change.change is Change.REMOVE and cluster.world.chance(0.3):
-            cluster.world.at(cluster.world.around(300) + 1, self._retire, cluster.members[change.server.id])
+        if change.change is Change.REMOVE and cluster.scheduler.chance(0.3):
+            removed = cluster.members[change.server.id]
+            cluster.scheduler.at(cluster.scheduler.around(300) + 1, self._retire, removed)
 
     def _retire(self, member: SimulatedMember) -> None:
         """Stop a removed server for good. Not before those that are left are sure to do without it: the
@@ -230,7 +231,7 @@ class Administrator:
             other.node is None or any(s.id == member.id for s in other.disk.initial_state()[1].servers)
             for other in left
         ):
-            cluster.world.at(cluster.world.around(300) + 1, self._retire, member)
+            cluster.scheduler.at(cluster.scheduler.around(300) + 1, self._retire, member)
         else:
             cluster.counts["retired"] += 1
             cluster.crash(member)

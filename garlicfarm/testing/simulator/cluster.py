@@ -1,4 +1,4 @@
-"""Members of one cluster in a world of one clock: their processes, disks, clocks and connections.
+"""Members of one cluster under one scheduler: their processes, disks, clocks and connections.
 
 `SimulatedCluster` drives the core as a node does, and tells the observer of everything. What befalls the
 members is in `fault_injector`, who uses them in `clients`.
@@ -20,7 +20,7 @@ from garlicfarm.testing.memory_storage import Stored
 from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Observer, Violation
 from garlicfarm.testing.simulator.member import SimulatedMember
-from garlicfarm.testing.simulator.network import CLIENT, SERVER, Connection, Network, World
+from garlicfarm.testing.simulator.network import CLIENT, SERVER, Connection, Network, Scheduler
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import (
     ClusterServer,
@@ -31,14 +31,14 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 
-__all__ = ["Caller", "Outcome", "SimulatedCluster"]
+__all__ = ["NetworkClient", "Outcome", "SimulatedCluster"]
 
 RPC_TIMEOUT_MS = 400
 ANSWER_TIMEOUT_MS = 1_000
 PRE_VOTE, TIMEOUT_NOW, READ_INDEX = EXTENSIONS = ("pre-vote", "timeout-now", "read-index")
 ORDERED = 2**64 - 1
-_BRINGING_IN = (MessageType.JOIN_CLUSTER_REQUEST, MessageType.SYNC_LOG_REQUEST)
-_NOBODY = Configuration(0, 0)
+_JOINING = (MessageType.JOIN_CLUSTER_REQUEST, MessageType.SYNC_LOG_REQUEST)
+_NO_SERVERS = Configuration(0, 0)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -52,13 +52,13 @@ class Outcome(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
-class Caller(Protocol):
+class NetworkClient(Protocol):
     """Who sends requests and is no member; known by a negative id."""
 
-    def answered(self, connection: Connection, tag: Any, response: Response) -> None:
+    def on_answer(self, connection: Connection, tag: Any, response: Response) -> None:
         """An answer to the request of ``tag``."""
 
-    def failed(self, connection: Connection, tags: list[Any]) -> None:
+    def on_failure(self, connection: Connection, tags: list[Any]) -> None:
         """The connection is lost; these got no answer."""
 
 
@@ -75,25 +75,25 @@ class SimulatedCluster:
         timing: dict[str, int],
     ) -> None:
         self.seed = seed
-        self.world = World(seed)
-        self.rng = self.world.rng
+        self.scheduler = Scheduler(seed)
+        self.rng = self.scheduler.rng
         self.faults = draw(self.rng)
         self._make_application = make_application
         self._config = {**timing, **self.faults.config}
         self._next_token = 0
         self.counts: Counter[str] = Counter()
         self.members: dict[int, SimulatedMember] = {}
-        self.callers: dict[int, Caller] = {}
+        self.clients: dict[int, NetworkClient] = {}
         self.observer = Observer(range(1, nodes + 1), make_application)
         self.network = Network(
-            self.world,
+            self.scheduler,
             self._serve,
             self._take_answers,
             self._failed,
             self.is_paused,
             lambda receiver: self.members[receiver].node is not None,
         )
-        self.network.weather = self.faults.weather
+        self.network.faults = self.faults.network
         ids = range(1, nodes + 1)
         genesis = Configuration(0, 0, tuple(ClusterServer(i, f"tcp://member{i}:9001") for i in ids))
         for member_id in ids:
@@ -101,11 +101,11 @@ class SimulatedCluster:
 
     # ------------------------------------------------------------------ members
 
-    def join(self, member_id: int, genesis: Configuration = _NOBODY) -> SimulatedMember:
+    def join(self, member_id: int, genesis: Configuration = _NO_SERVERS) -> SimulatedMember:
         """A new process with an empty store, started."""
-        plain = self.world.chance(self.faults.plain)
+        plain = self.scheduler.chance(self.faults.plain)
         member = SimulatedMember(member_id, genesis, frozenset(() if plain else EXTENSIONS))
-        member.set_clock(self.world.now, self.rng.randint(*self.faults.rates))
+        member.set_clock(self.scheduler.now, self.rng.randint(*self.faults.rates))
         self.members[member_id] = member
         self.start(member)
         return member
@@ -122,8 +122,8 @@ class SimulatedCluster:
         )
         term = max(member.node.term for member in self.members.values() if member.node is not None)
         committed = len(self.observer.history.chain.entries)
-        digest = self.world.digest.hexdigest()
-        return Outcome(self.seed, digest, self.world.events, term, committed, dict(counts))
+        digest = self.scheduler.digest.hexdigest()
+        return Outcome(self.seed, digest, self.scheduler.events, term, committed, dict(counts))
 
     def pick(self, ids: Sequence[int]) -> SimulatedMember:
         """One of these; for subclasses that know whom it would hurt most."""
@@ -131,11 +131,11 @@ class SimulatedCluster:
 
     def leading(self) -> list[SimulatedMember]:
         """Who leads, or takes itself for the leader."""
-        return [member for member in self.members.values() if member.leads]
+        return [member for member in self.members.values() if member.is_leader]
 
     def is_paused(self, member_id: int) -> bool:
         """Whether it is a member that is stopped for a while."""
-        return member_id > 0 and self.members[member_id].paused_until > self.world.now
+        return member_id > 0 and self.members[member_id].paused_until > self.scheduler.now
 
     def start(self, member: SimulatedMember) -> None:
         """Its process begins, on what its disk holds."""
@@ -143,13 +143,13 @@ class SimulatedCluster:
             return
         member.node = RawNode(RaftConfig(id=member.id, **self._config), member.disk, self.rng.randint)
         member.tick_at = None
-        member.written_at = member.applied_at = self.world.now
+        member.written_at = member.applied_at = self.scheduler.now
         snapshot = member.disk.snapshot()
         member.application = self._make_application()
         if not snapshot.index and snapshot.configuration.servers:
             member.application.configure(0, snapshot.configuration)
         self._restore(member, snapshot)
-        self.turn(member, member.node.tick, member.clock_ms(self.world.now))
+        self.drive(member, member.node.tick, member.clock_ms(self.scheduler.now))
 
     def crash(self, member: SimulatedMember) -> None:
         """The process dies; of the writes on their way a random number made it to the disk, and perhaps a
@@ -159,8 +159,8 @@ class SimulatedCluster:
         self.counts["crashes"] += 1
         for _ in range(self.rng.randint(0, len(member.disk.pending))):
             self._sync(member)
-        member.disk.crash(self.rng.randint(0, 60), garbled=self.world.chance(0.3))
-        self.observer.crashed(member.id)
+        member.disk.crash(self.rng.randint(0, 60), garbled=self.scheduler.chance(0.3))
+        self.observer.on_crashed(member.id)
         member.node = None
         member.generation += 1
         member.answers.clear()
@@ -174,7 +174,7 @@ class SimulatedCluster:
             self.network.sever(connection)
             self.network.lose(connection, CLIENT if connection.client == member.id else SERVER)
 
-    def turn(self, member: SimulatedMember, function: Callable[..., None], *arguments: Any) -> None:
+    def drive(self, member: SimulatedMember, function: Callable[..., None], *arguments: Any) -> None:
         """One input to a member, and what it wants done."""
         node = member.node
         assert node is not None
@@ -183,7 +183,7 @@ class SimulatedCluster:
             function(*arguments)
         except RemoteProtocolError as error:
             raise Violation("nobody breaks the protocol", f"{member}: {error}") from error
-        now = self.world.now
+        now = self.scheduler.now
         node.tick(member.clock_ms(now))
         while True:
             self._carry_out(member, node, node.ready())
@@ -194,20 +194,20 @@ class SimulatedCluster:
             at = member.when(now, deadline)
             if member.tick_at is None or at < member.tick_at:
                 member.tick_at = at
-                self.world.at(at, self._timer, member, member.generation)
+                self.scheduler.at(at, self._timer, member, member.generation)
         if node.role is Role.LEADER and not was_leader:
-            self.elected()
-            if self.world.chance(self.faults.new_leader_crashes):
-                self.world.at(self.world.around(20), self.crash_for_a_while, member)
+            self.on_elected()
+            if self.scheduler.chance(self.faults.new_leader_crashes):
+                self.scheduler.at(self.scheduler.around(20), self.crash_for_a_while, member)
 
     def crash_for_a_while(self, member: SimulatedMember) -> None:
         """It is started again some time."""
         if not self.faults.away_ms:
             return  # faults are over
         self.crash(member)
-        self.world.at(self.world.around(self.faults.away_ms) + 1, self.start, member)
+        self.scheduler.at(self.scheduler.around(self.faults.away_ms) + 1, self.start, member)
 
-    def ask(
+    def call(
         self,
         member: SimulatedMember,
         function: Callable[..., None],
@@ -219,7 +219,7 @@ class SimulatedCluster:
         token = self.token()
         member.waiting[token] = then
         try:
-            self.turn(member, function, *arguments, token)
+            self.drive(member, function, *arguments, token)
         except ProposalDropped as dropped:
             del member.waiting[token]
             return dropped.reason
@@ -237,22 +237,22 @@ class SimulatedCluster:
         for token, piece in ready.chunks:
             member.disk.submit_chunk(token, piece)
             self._arrange_write(member)
-        self.observer.turn(member.id, node, ready)
-        self.world.digest.update(b"%d %d %d " % (member.id, node.term, member.applied))
+        self.observer.on_ready(member.id, node, ready)
+        self.scheduler.digest.update(b"%d %d %d " % (member.id, node.term, member.applied))
         if ready.restore is not None:
             member.to_apply.clear()  # it is all in the snapshot
         if ready.restore is not None or ready.committed:
             if ready.restore is None and (self.faults.apply_ms or member.to_apply):
                 member.to_apply.append(ready)
-                member.applied_at = max(member.applied_at, self.world.around(self.faults.apply_ms or 1))
-                self.world.at(member.applied_at, self._apply_next, member, member.generation)
+                member.applied_at = max(member.applied_at, self.scheduler.around(self.faults.apply_ms or 1))
+                self.scheduler.at(member.applied_at, self._apply_next, member, member.generation)
             else:
                 self._apply(member, node, ready)
         for peer, seq, request in ready.requests:
             self._request(member, node, peer, seq, request)
         for token, response in ready.responses:
             if response is not None and not response.accepted:
-                self.observer.refused.refuse(token)
+                self.observer.refused.on_refused(token)
             connection, slot = member.answers.pop(token)
             slot[0] = response
             self.network.answer(connection)
@@ -263,50 +263,50 @@ class SimulatedCluster:
 
     def _timer(self, member: SimulatedMember, generation: int) -> None:
         """Due, unless an earlier one has taken its place: or they would become more and more."""
-        if member.tick_at == self.world.now:
+        if member.tick_at == self.scheduler.now:
             self.tick(member, generation)
 
     def tick(self, member: SimulatedMember, generation: int) -> None:
         """Tell its process the time."""
         if member.node is None or member.generation != generation:
             return
-        if member.paused_until > self.world.now:
-            self.world.at(member.paused_until, self.tick, member, generation)
+        if member.paused_until > self.scheduler.now:
+            self.scheduler.at(member.paused_until, self.tick, member, generation)
             return
         member.tick_at = None
-        self.turn(member, member.node.tick, member.clock_ms(self.world.now))
+        self.drive(member, member.node.tick, member.clock_ms(self.scheduler.now))
 
     def _arrange_write(self, member: SimulatedMember) -> None:
         mean = self.faults.disk_ms * member.disk_factor
-        member.written_at = max(member.written_at, self.world.around(mean))
-        self.world.at(member.written_at, self._written, member, member.generation)
+        member.written_at = max(member.written_at, self.scheduler.around(mean))
+        self.scheduler.at(member.written_at, self._written, member, member.generation)
 
     def _written(self, member: SimulatedMember, generation: int) -> None:
         """The disk is done with a step, sometimes with all of them at once; the process hears it."""
         if member.node is None or member.generation != generation or not member.disk.pending:
             return
-        if member.paused_until > self.world.now:
-            self.world.at(member.paused_until, self._written, member, generation)
+        if member.paused_until > self.scheduler.now:
+            self.scheduler.at(member.paused_until, self._written, member, generation)
             return
-        steps = len(member.disk.pending) if self.world.chance(0.3) else 1
+        steps = len(member.disk.pending) if self.scheduler.chance(0.3) else 1
         done = [self._sync(member) for _ in range(steps)]
         for position, one in enumerate(done):
             if isinstance(one, Stored):
-                self.turn(member, member.node.report_chunk_stored, one.token, one.held, one.meta)
+                self.drive(member, member.node.report_chunk_stored, one.token, one.held, one.meta)
             elif position + 1 == steps or isinstance(done[position + 1], Stored):
-                self.turn(member, member.node.report_persisted, one.token)
+                self.drive(member, member.node.report_persisted, one.token)
 
     def _sync(self, member: SimulatedMember) -> Persist | Stored:
         done = member.disk.sync()
         if isinstance(done, Persist):
-            self.observer.durable(member.id, done)
+            self.observer.on_durable(member.id, done)
         return done
 
     def _apply_next(self, member: SimulatedMember, generation: int) -> None:
         if member.node is None or member.generation != generation:
             return
-        if member.paused_until > self.world.now:
-            self.world.at(member.paused_until, self._apply_next, member, generation)
+        if member.paused_until > self.scheduler.now:
+            self.scheduler.at(member.paused_until, self._apply_next, member, generation)
             return
         if member.to_apply:
             self._apply(member, member.node, member.to_apply.popleft())
@@ -323,7 +323,7 @@ class SimulatedCluster:
                 member.application.apply(entry.index, entry.term, entry.value)
             member.applied, member.applied_term = entry.index, entry.term
         node.report_applied(member.applied)
-        self._applied(member)
+        self._after_apply(member)
 
     def _restore(self, member: SimulatedMember, snapshot: SnapshotMeta) -> None:
         if snapshot.index:
@@ -332,20 +332,20 @@ class SimulatedCluster:
         member.applied, member.applied_term = snapshot.index, snapshot.term
         member.configuration = snapshot.configuration
         if snapshot.index:
-            self._applied(member)
+            self._after_apply(member)
 
-    def _applied(self, member: SimulatedMember) -> None:
-        self.observer.applied(member.id, member.applied, member.application.snapshot())
-        self.applied(member)
+    def _after_apply(self, member: SimulatedMember) -> None:
+        self.observer.on_applied(member.id, member.applied, member.application.snapshot())
+        self.on_applied(member)
         due = [then for index, then in member.until_applied if index <= member.applied]
         member.until_applied = [w for w in member.until_applied if w[0] > member.applied]
         for then in due:
             then()
 
-    def elected(self) -> None:
+    def on_elected(self) -> None:
         """Somebody leads anew; for subclasses."""
 
-    def applied(self, member: SimulatedMember) -> None:
+    def on_applied(self, member: SimulatedMember) -> None:
         """A member's application went on; for subclasses."""
 
     def take_snapshot(self, member: SimulatedMember, tail: int) -> None:
@@ -359,14 +359,14 @@ class SimulatedCluster:
         upto = min(member.applied, disk.last_index()) - tail
         if upto >= disk.first_index():
             disk.compact(upto)
-        self.observer.floor(member.id, disk.first_index(), meta.index)
+        self.observer.on_compacted(member.id, disk.first_index(), meta.index)
 
     # ------------------------------------------------------------------ messages
 
     def _request(self, member: SimulatedMember, node: RawNode, peer: int, seq: int, request: Request) -> None:
         connection = self._connect(member, node, peer, request.type is MessageType.READ_INDEX_REQUEST)
         if connection is None:
-            self.world.at(self.world.now, self._unreachable, member, member.generation, peer, seq)
+            self.scheduler.at(self.scheduler.now, self._unreachable, member, member.generation, peer, seq)
         else:
             self.network.send(connection, seq, request)
 
@@ -377,10 +377,10 @@ class SimulatedCluster:
         but not all the time."""
         connection = member.links.get((peer, reads))
         if connection is None or connection.closed[CLIENT]:
-            now, ways = self.world.now, {(member.id, peer), (peer, member.id)}
+            now, ways = self.scheduler.now, {(member.id, peer), (peer, member.id)}
             other = self.members[peer]
             if now >= member.retry_at.get(peer, 0) and (other.node is None or ways & self.network.blocked):
-                member.retry_at[peer] = self.world.around(30) + 1
+                member.retry_at[peer] = self.scheduler.around(30) + 1
             if now < member.retry_at.get(peer, 0):
                 return None
             timeout_ms = ANSWER_TIMEOUT_MS if reads else RPC_TIMEOUT_MS
@@ -389,15 +389,15 @@ class SimulatedCluster:
         return connection
 
     def read_index(self, member: SimulatedMember, then: Callable[[Any], None]) -> str:
-        """A linearizable read; as a node does, a follower keeps a connection to its leader. As `ask`."""
+        """A linearizable read; as a node does, a follower keeps a connection to its leader. As `call`."""
         assert member.node is not None
         if member.node.leader not in (0, member.id):
             self._connect(member, member.node, member.node.leader)
-        return self.ask(member, member.node.read_index, then=then)
+        return self.call(member, member.node.read_index, then=then)
 
     def _failed(self, connection: Connection, tags: list[Any]) -> None:
         if connection.client < 0:
-            self.callers[connection.client].failed(connection, tags)
+            self.clients[connection.client].on_failure(connection, tags)
             return
         member = self.members[connection.client]
         for seq in tags:
@@ -405,25 +405,25 @@ class SimulatedCluster:
 
     def _unreachable(self, member: SimulatedMember, generation: int, peer: int, seq: int) -> None:
         if member.node is not None and member.generation == generation:
-            self.turn(member, member.node.report_unreachable, peer, seq)
+            self.drive(member, member.node.report_unreachable, peer, seq)
 
     def _serve(self, connection: Connection) -> None:
         member = self.members[connection.server]
         while not connection.closed[SERVER] and (request := connection.requests.next_message()) is not None:
             assert member.node is not None
-            self.world.trace.append((self.world.now, f"{member} takes", request))
+            self.scheduler.trace.append((self.scheduler.now, f"{member} takes", request))
             slot: list[Any] = [False]
             connection.slots.append(slot)
             token = self.token()
             member.answers[token] = (connection, slot)
             if request.type is MessageType.CLIENT_REQUEST:
-                self.observer.refused.offered(token, [entry.value for entry in request.entries])
+                self.observer.refused.on_offered(token, [entry.value for entry in request.entries])
             elif _needs(request) - member.extensions:
                 raise Violation("nobody breaks the protocol", f"{member} has no extension for {request}")
-            if request.type in _BRINGING_IN:
-                self.turn(member, self._step_late, member, request, token)
+            if request.type in _JOINING:
+                self.drive(member, self._step_late, member, request, token)
             else:
-                self.turn(member, member.node.step, request, token)
+                self.drive(member, member.node.step, request, token)
 
     def _step_late(self, member: SimulatedMember, request: Request, token: int) -> None:
         """One that may have been on its way until it was no longer right: then the connection is closed."""
@@ -438,13 +438,13 @@ class SimulatedCluster:
     def _take_answers(self, connection: Connection) -> None:
         while (taken := self.network.take(connection)) is not None:
             tag, response = taken
-            self.world.trace.append((self.world.now, f"{connection} answered", response))
+            self.scheduler.trace.append((self.scheduler.now, f"{connection} answered", response))
             if connection.client > 0:
                 member = self.members[connection.client]
                 assert member.node is not None
-                self.turn(member, member.node.step_response, tag, response)
+                self.drive(member, member.node.step_response, tag, response)
             else:
-                self.callers[connection.client].answered(connection, tag, response)
+                self.clients[connection.client].on_answer(connection, tag, response)
 
     def cut(self, a: int, b: int) -> None:
         """Nothing gets from ``a`` to ``b``."""

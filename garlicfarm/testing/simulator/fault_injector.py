@@ -7,10 +7,10 @@ from garlicfarm.testing.simulator.cluster import SimulatedCluster
 from garlicfarm.testing.simulator.faults import CALM
 from garlicfarm.testing.simulator.member import SimulatedMember
 
-__all__ = ["Misfortune"]
+__all__ = ["FaultInjector"]
 
 
-class Misfortune:
+class FaultInjector:
     """Strikes every now and then, until `end`."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
@@ -21,12 +21,12 @@ class Misfortune:
         cluster, faults = self._cluster, self._cluster.faults
         if not faults.kinds:
             return
-        cluster.world.at(cluster.world.around(faults.every_ms) + 1, self.act)
+        cluster.scheduler.at(cluster.scheduler.around(faults.every_ms) + 1, self.act)
         kind = cluster.rng.choice(faults.kinds)
         member = cluster.pick(list(cluster.members))
         if kind.endswith("leader"):
             member = cluster.rng.choice(cluster.leading() or [member])
-        cluster.world.trace.append((cluster.world.now, kind, member))
+        cluster.scheduler.trace.append((cluster.scheduler.now, kind, member))
         if kind.startswith("crash"):
             cluster.crash_for_a_while(member)
         elif kind in ("partition", "isolate_leader", "one_way"):
@@ -52,12 +52,13 @@ class Misfortune:
             cluster.cut(member.id, rng.choice(others))
 
     def _upset(self, kind: str, member: SimulatedMember) -> None:
-        world = self._cluster.world
+        scheduler = self._cluster.scheduler
         if kind == "pause":  # as by SIGSTOP: then it finds all that came meanwhile
-            member.paused_until = world.around(self._cluster.faults.away_ms)
-            world.at(member.paused_until, self._cluster.network.drain_all)
+            member.paused_until = scheduler.around(self._cluster.faults.away_ms)
+            scheduler.at(member.paused_until, self._cluster.network.drain_all)
         elif kind == "jump":  # as after a suspend, for its clock counts that
-            member.set_clock(world.now, member.rate, world.around(self._cluster.faults.away_ms) - world.now)
+            jump_ms = scheduler.around(self._cluster.faults.away_ms) - scheduler.now
+            member.set_clock(scheduler.now, member.rate, jump_ms)
             self._cluster.tick(member, member.generation)
         else:
             assert kind == "slow_disk"
@@ -71,7 +72,7 @@ class Misfortune:
             to = cluster.rng.choice((0, *[s.id for s in cluster.newest.servers if s.id != member.id]))
             assert member.node is not None
             try:
-                cluster.turn(member, member.node.transfer_leadership, to)
+                cluster.drive(member, member.node.transfer_leadership, to)
             except ProposalDropped:
                 pass
             else:
@@ -82,8 +83,8 @@ class Misfortune:
         cluster, faults = self._cluster, self._cluster.faults
         if not faults.snapshot_ms:
             return
-        cluster.world.at(cluster.world.around(faults.snapshot_ms) + 1, self.snapshot)
-        of = cluster.leading() if cluster.world.chance(0.5) else list(cluster.members.values())
+        cluster.scheduler.at(cluster.scheduler.around(faults.snapshot_ms) + 1, self.snapshot)
+        of = cluster.leading() if cluster.scheduler.chance(0.5) else list(cluster.members.values())
         if of:
             cluster.take_snapshot(cluster.rng.choice(of), cluster.rng.choice(faults.tails))
 
@@ -91,12 +92,12 @@ class Misfortune:
         """All faults are over; who is down is started."""
         cluster = self._cluster
         cluster.faults = CALM
-        cluster.network.weather = CALM.weather
+        cluster.network.faults = CALM.network
         cluster.network.blocked.clear()
         for member in cluster.members.values():
             member.paused_until = 0
             member.disk_factor = 1
-            member.set_clock(cluster.world.now, 1000)
+            member.set_clock(cluster.scheduler.now, 1000)
             cluster.start(member)
             cluster.tick(member, member.generation)
         cluster.network.drain_all()

@@ -6,7 +6,7 @@ import random
 
 import msgspec
 
-from garlicfarm.testing.simulator.network import Weather
+from garlicfarm.testing.simulator.network import NetworkFaults
 
 __all__ = ["CALM", "Faults"]
 
@@ -37,7 +37,7 @@ class Faults(msgspec.Struct, frozen=True):
     * ``config`` goes into `RaftConfig`.
     """
 
-    weather: Weather
+    network: NetworkFaults
     disk_ms: float
     apply_ms: float
     entries_every_ms: float
@@ -57,7 +57,7 @@ class Faults(msgspec.Struct, frozen=True):
     def draw(cls, rng: random.Random) -> Faults:
         """The mix of one seed."""
         return cls(
-            weather=Weather(
+            network=NetworkFaults(
                 delay_ms=rng.choice((1, 3, 10, 30)),
                 reset=rng.choice((0, 0, 0.002, 0.02)),
                 split=rng.choice((0, 0.1, 0.5)),
@@ -87,7 +87,7 @@ class Faults(msgspec.Struct, frozen=True):
 
 
 CALM = Faults(
-    weather=Weather(2, 0, 0),
+    network=NetworkFaults(2, 0, 0),
     disk_ms=1,
     apply_ms=0,
     entries_every_ms=20,

@@ -36,7 +36,7 @@ class SimulatedMember:
         self.disk_factor = 1
         self.paused_until = 0
         self.rate = 1000
-        self._clock = (0, 0)  # world time, own time
+        self._clock = (0, 0)  # scheduler time, own time
         self.answers: dict[int, tuple[Connection, list[Any]]] = {}  # by token of `step`
         self.waiting: dict[int, Callable[[Any], None]] = {}  # by token of a proposal or read
         self.until_applied: list[tuple[int, Callable[[], None]]] = []
@@ -47,12 +47,12 @@ class SimulatedMember:
         return f"member {self.id}"
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether it is a leader."""
         return self.node is not None and self.node.role is Role.LEADER
 
     def clock_ms(self, now: int) -> int:
-        """What its monotonic clock shows at ``now`` of the world."""
+        """What its monotonic clock shows at ``now`` of the scheduler."""
         return self._clock[1] + (now - self._clock[0]) * self.rate // 1000
 
     def set_clock(self, now: int, rate: int, jump_ms: int = 0) -> None:
@@ -61,7 +61,7 @@ class SimulatedMember:
         self.rate = rate
 
     def when(self, now: int, clock_ms: int) -> int:
-        """The world's time when the clock shows ``clock_ms``."""
+        """The scheduler's time when the clock shows ``clock_ms``."""
         return (
             now - (self.clock_ms(now) - clock_ms) * 1000 // self.rate
             if self.clock_ms(now) < clock_ms

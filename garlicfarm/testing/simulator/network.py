@@ -1,4 +1,4 @@
-"""A world with one clock and one source of randomness, and a network in it that breaks as real ones do.
+"""A scheduler with one clock and one source of randomness, and a network that fails as real ones do.
 
 Bytes of one connection arrive in order, in pieces, late or never; across connections there is no
 order. Everything goes through the real codec.
@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 from garlicfarm.wire import Limits, RequestDecoder, ResponseDecoder, encode_request, encode_response
 from garlicfarm.wire.messages import Request, Response
 
-__all__ = ["CLIENT", "SERVER", "Connection", "Network", "Weather", "World"]
+__all__ = ["CLIENT", "SERVER", "Connection", "Network", "NetworkFaults", "Scheduler"]
 
 CLIENT, SERVER = 0, 1
 LAST_EVENTS = 50
 _REPEATED = object()
 
 
-class World:
-    """Events in order of (time in ms, when they were arranged). ``digest`` is a hash over all that
-    happened, ``trace`` holds the last events for people."""
+class Scheduler:
+    """Runs events by time (ms), those of one time in the order in which they were scheduled. ``digest`` is a
+    hash over all events, ``trace`` holds the last ones for people."""
 
     def __init__(self, seed: int) -> None:
         self.now = 0
@@ -34,41 +34,41 @@ class World:
         self.digest = blake2b(digest_size=16)
         self.trace: deque[tuple[Any, ...]] = deque(maxlen=LAST_EVENTS)
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._arranged = 0
+        self._scheduled = 0
 
     def at(self, time_ms: int, function: Callable[..., None], *arguments: Any) -> None:
-        """Arrange an event."""
-        self._arranged += 1
-        heappush(self._heap, (time_ms, self._arranged, function, arguments))
+        """Schedule an event."""
+        self._scheduled += 1
+        heappush(self._heap, (time_ms, self._scheduled, function, arguments))
 
     def around(self, mean_ms: float) -> int:
-        """A time from now on, mostly near, sometimes far."""
+        """A time from now on, exponentially distributed."""
         return self.now + int(self.rng.expovariate(1 / mean_ms))
 
     def chance(self, probability: float) -> bool:
-        """Whether something of this probability happens now."""
+        """True with this probability."""
         return probability > 0 and self.rng.random() < probability
 
     def next_event(self) -> None:
-        """Let the next event happen."""
+        """Run the next event."""
         self.now, _, function, arguments = heappop(self._heap)
         self.events += 1
         self.trace.append((self.now, function.__name__.strip("_"), *arguments))
         self.digest.update(b"%d %s " % (self.now, function.__name__.encode()))
         function(*arguments)
 
-    def story(self) -> str:
-        """The last events, one a line."""
+    def trace_text(self) -> str:
+        """The last events, one per line."""
         return "\n".join(
             f"{at:7} ms  " + " ".join(f"{len(x)} bytes" if isinstance(x, bytes) else str(x) for x in rest)
             for at, *rest in self.trace
         )
 
 
-class Weather(NamedTuple):
-    """``delay_ms``: mean time on the way; ``reset``: chance per message that its connection breaks;
-    ``split``: that it comes in two pieces; ``repeat``: that a request comes once more, later, on a
-    connection of its own, whose answer nobody reads."""
+class NetworkFaults(NamedTuple):
+    """``delay_ms`` is the mean delay. The others are probabilities per message: ``reset``, its connection
+    breaks; ``split``, it arrives in two pieces; ``repeat``, a request arrives again later, on a connection of
+    its own, and the second answer is ignored."""
 
     delay_ms: float
     reset: float
@@ -79,9 +79,9 @@ class Weather(NamedTuple):
 class Connection:
     """From ``client`` (side 0) to ``server`` (side 1), both of them ids.
 
-    Bytes towards a side wait in ``stalled[side]`` while they cannot get there. A side that is
-    ``closed`` reads and sends nothing more. What is sent on a ``broken`` connection is lost, though
-    the sides learn of it only later, each by itself, and go on reading until then.
+    Bytes towards a side that cannot receive now wait in ``stalled[side]``. A ``closed`` side reads and sends
+    nothing more. Whatever is sent on a broken connection is lost; each side learns later that it broke, and
+    reads until then.
     """
 
     def __init__(self, number: int, client: int, server: int, timeout_ms: int) -> None:
@@ -92,11 +92,11 @@ class Connection:
         self.outstanding: deque[tuple[Any, int]] = deque()  # (tag, sent at) of unanswered requests
         self.slots: deque[list[Response | bool | None]] = deque()  # places of answers: False, or it
         self.closed = [False, False]
-        self.broken = False
+        self.is_broken = False
         self.arrival_ms = [0, 0]
         self.stalled: list[list[bytes]] = [[], []]
-        self.watched = False
-        self.heard_ms = 0  # when the last answer came
+        self.is_watched = False
+        self.last_answer_ms = 0  # when the last answer came
         self.requests = RequestDecoder(Limits())
         self.responses = ResponseDecoder()
 
@@ -104,40 +104,40 @@ class Connection:
         return f"{self.client}→{self.server}#{self.number}"
 
     def end(self, side: int) -> int:
-        """Who is at that side."""
+        """The id at that side."""
         return self.server if side else self.client
 
 
 class Network:
-    """All connections. ``serve(connection)`` is told of bytes at the server's side,
-    ``take_answers(connection)`` of those at the client's, ``failed(connection, tags)`` of requests that
-    get no answer; ``paused(id)`` says who does not read at the moment, ``listens(id)`` whose process runs.
+    """All connections. ``serve(connection)`` is called for bytes that arrive at the server's side,
+    ``take_answers(connection)`` for those at the client's, ``failed(connection, tags)`` for requests that get
+    no answer. ``is_paused(id)``: that end reads nothing now; ``is_listening(id)``: its process runs.
     ``blocked`` holds (from, to)."""
 
     def __init__(
         self,
-        world: World,
+        scheduler: Scheduler,
         serve: Callable[[Connection], None],
         take_answers: Callable[[Connection], None],
         failed: Callable[[Connection, list[Any]], None],
-        paused: Callable[[int], bool],
-        listens: Callable[[int], bool],
+        is_paused: Callable[[int], bool],
+        is_listening: Callable[[int], bool],
     ) -> None:
-        self._world = world
-        self._listens = listens
+        self._scheduler = scheduler
+        self._is_listening = is_listening
         self._serve = serve
         self._take_answers = take_answers
         self._failed = failed
-        self._paused = paused
+        self._is_paused = is_paused
         self._connections: dict[int, Connection] = {}
         self._next_number = 0
         self.blocked: set[tuple[int, int]] = set()
-        self.weather = Weather(1, 0, 0)
+        self.faults = NetworkFaults(1, 0, 0)
         self.cut_messages = 0
         self.repeated_requests = 0
 
     def connect(self, client: int, server: int, timeout_ms: int) -> Connection:
-        """A new connection, whose requests have to be answered within ``timeout_ms``."""
+        """A new connection. Its requests must be answered within ``timeout_ms``."""
         self._next_number += 1
         connection = Connection(self._next_number, client, server, timeout_ms)
         self._connections[connection.number] = connection
@@ -148,27 +148,28 @@ class Network:
         return [c for c in self._connections.values() if member in (c.client, c.server)]
 
     def send(self, connection: Connection, tag: object, request: Request) -> None:
-        """Send a request; its fate is told by ``take_answers`` or ``failed``."""
-        connection.outstanding.append((tag, self._world.now))
-        if not connection.watched:
-            connection.watched = True
-            self._world.at(self._world.now + connection.timeout_ms, self._watch, connection)
+        """Send a request; ``take_answers`` or ``failed`` reports its outcome."""
+        connection.outstanding.append((tag, self._scheduler.now))
+        if not connection.is_watched:
+            connection.is_watched = True
+            self._scheduler.at(self._scheduler.now + connection.timeout_ms, self._watch, connection)
         self._transmit(connection, SERVER, encode_request(request))
-        if tag is not _REPEATED and self._world.chance(self.weather.repeat):
-            later = self._world.around(10 * self.weather.delay_ms)
-            self._world.at(later, self._repeat, connection, request)
+        if tag is not _REPEATED and self._scheduler.chance(self.faults.repeat):
+            later = self._scheduler.around(10 * self.faults.delay_ms)
+            self._scheduler.at(later, self._repeat, connection, request)
 
     def _repeat(self, connection: Connection, request: Request) -> None:
-        if (connection.client, connection.server) not in self.blocked and self._listens(connection.server):
+        client, server = connection.client, connection.server
+        if (client, server) not in self.blocked and self._is_listening(server):
             self.repeated_requests += 1
-            again = self.connect(connection.client, connection.server, connection.timeout_ms)
+            again = self.connect(client, server, connection.timeout_ms)
             self.send(again, _REPEATED, request)
 
     def take(self, connection: Connection) -> tuple[Any, Response] | None:
-        """The next answer that came, and the tag of its request."""
+        """The next answer that arrived, with the tag of its request."""
         while not connection.closed[CLIENT] and (answer := connection.responses.next_message()) is not None:
             tag, _ = connection.outstanding.popleft()
-            connection.heard_ms = self._world.now
+            connection.last_answer_ms = self._scheduler.now
             if tag is not _REPEATED:
                 return tag, answer
             self.sever(connection)
@@ -176,26 +177,26 @@ class Network:
         return None
 
     def answer(self, connection: Connection) -> None:
-        """Send the answers that are due: in the order of their requests. None ends the connection (D8)."""
+        """Send the answers that are ready, in the order of their requests. None closes it (D8)."""
         while connection.slots and connection.slots[0][0] is not False and not connection.closed[SERVER]:
             response = connection.slots.popleft()[0]
             if isinstance(response, Response):
                 self._transmit(connection, CLIENT, encode_response(response))
             else:
-                connection.broken = True
+                connection.is_broken = True
                 self.lose(connection, SERVER)
-                self._world.at(connection.arrival_ms[CLIENT] + 1, self.lose, connection, CLIENT)
+                self._scheduler.at(connection.arrival_ms[CLIENT] + 1, self.lose, connection, CLIENT)
 
     def sever(self, connection: Connection) -> None:
-        """Break it: nothing sent from now on arrives, and each side learns of it some time."""
-        if not connection.broken:
-            connection.broken = True
+        """Break a connection: nothing sent from now on arrives. Each side learns of it later."""
+        if not connection.is_broken:
+            connection.is_broken = True
             self.cut_messages += connection.requests.partial + connection.responses.partial
             for side in (CLIENT, SERVER):
-                self._world.at(self._world.around(50), self.lose, connection, side)
+                self._scheduler.at(self._scheduler.around(50), self.lose, connection, side)
 
     def lose(self, connection: Connection, side: int) -> None:
-        """A side closes its end, or learns that the connection is gone."""
+        """A side closes its end, or learns that the connection broke."""
         if connection.closed[side]:
             return
         connection.closed[side] = True
@@ -209,47 +210,46 @@ class Network:
                 self._failed(connection, tags)
 
     def drain_all(self) -> None:
-        """What could not get to a side before may do so now."""
+        """Deliver what was stalled, as far as it can arrive now."""
         for connection in self._connections.values():
             for side in (CLIENT, SERVER):
                 if connection.stalled[side]:
-                    at = self._world.around(self.weather.delay_ms)
-                    self._world.at(at, self._drain, connection, side)
+                    at = self._scheduler.around(self.faults.delay_ms)
+                    self._scheduler.at(at, self._drain, connection, side)
 
     def _watch(self, connection: Connection) -> None:
-        """Every request has a deadline (S5), which begins with the answer to the one before; the side that
-        asked keeps it."""
-        connection.watched = False
+        """Enforce the deadline of a request. It begins with the answer to the request before it."""
+        connection.is_watched = False
         if connection.closed[CLIENT] or not connection.outstanding:
             return
-        since = max(connection.outstanding[0][1], connection.heard_ms)
+        since = max(connection.outstanding[0][1], connection.last_answer_ms)
         deadline = since + connection.timeout_ms
-        if deadline <= self._world.now:
+        if deadline <= self._scheduler.now:
             self.sever(connection)
             self.lose(connection, CLIENT)
         else:
-            connection.watched = True
-            self._world.at(deadline, self._watch, connection)
+            connection.is_watched = True
+            self._scheduler.at(deadline, self._watch, connection)
 
     def _transmit(self, connection: Connection, side: int, data: bytes) -> None:
-        """Send bytes towards a side; perhaps they are the last ones, and not all of them."""
-        if connection.broken:
+        """Send bytes towards a side. The connection may break on the way, and then only some arrive."""
+        if connection.is_broken:
             return
-        world = self._world
-        breaks = world.chance(self.weather.reset)
+        scheduler = self._scheduler
+        breaks = scheduler.chance(self.faults.reset)
         if breaks:
-            data = data[: world.rng.randint(0, len(data))]
-        middle = world.rng.randint(0, len(data)) if world.chance(self.weather.split) else 0
+            data = data[: scheduler.rng.randint(0, len(data))]
+        middle = scheduler.rng.randint(0, len(data)) if scheduler.chance(self.faults.split) else 0
         for chunk in (data[:middle], data[middle:]):
             if chunk:
-                at = max(connection.arrival_ms[side], world.around(self.weather.delay_ms))
+                at = max(connection.arrival_ms[side], scheduler.around(self.faults.delay_ms))
                 connection.arrival_ms[side] = at
-                world.at(at, self._deliver, connection, side, chunk)
+                scheduler.at(at, self._deliver, connection, side, chunk)
         if breaks:
             self.sever(connection)
 
     def _deliver(self, connection: Connection, side: int, data: bytes) -> None:
-        self._world.digest.update(data)
+        self._scheduler.digest.update(data)
         if connection.stalled[side] or self._is_stalled(connection, side):
             connection.stalled[side].append(data)
         elif connection.closed[side]:
@@ -263,7 +263,7 @@ class Network:
 
     def _is_stalled(self, connection: Connection, side: int) -> bool:
         receiver = connection.end(side)
-        return (connection.end(1 - side), receiver) in self.blocked or self._paused(receiver)
+        return (connection.end(1 - side), receiver) in self.blocked or self._is_paused(receiver)
 
     def _drain(self, connection: Connection, side: int) -> None:
         if connection.stalled[side] and not self._is_stalled(connection, side):

@@ -1,6 +1,6 @@
 """Farms in one process, from one seed: never do two members publish within their leases at once.
 
-    python -m garlicfarm.testing.simulator --farm --seeds 100 [--first N] [--nodes 3]
+    python -m garlicfarm.testing.simulator --publisher --seeds 100 [--first N] [--nodes 3]
 
 The members of a `SimulatedCluster` fold `garlicfarm.publishing.application.PublisherApplication`. Each
 posts its status every interval of its own clock, again until it is known as committed, as a node's poster
@@ -36,13 +36,13 @@ from garlicfarm.publishing.i2p_base64 import encode
 from garlicfarm.publishing.lease import Lease
 from garlicfarm.testing.simulator.clients import Administrator, Client
 from garlicfarm.testing.simulator.cluster import Outcome, SimulatedCluster
-from garlicfarm.testing.simulator.fault_injector import Misfortune
+from garlicfarm.testing.simulator.fault_injector import FaultInjector
 from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.member import SimulatedMember
 from garlicfarm.testing.simulator.network import CLIENT
 
-__all__ = ["FarmSimulation"]
+__all__ = ["PublisherSimulation"]
 
 FARM = "simulated"
 CHAOS_MS = 60_000
@@ -71,10 +71,10 @@ def _draw(rng: random.Random) -> Faults:
     )
 
 
-class _Poster:
+class _StatusReporter:
     """The statuses of one process, and the lease that rests on them."""
 
-    def __init__(self, farm: FarmSimulation, member: SimulatedMember) -> None:
+    def __init__(self, farm: PublisherSimulation, member: SimulatedMember) -> None:
         self._farm = farm
         self._member = member
         self._generation = member.generation
@@ -86,15 +86,15 @@ class _Poster:
 
     def act(self) -> None:
         """Begin a status if one is due; else see to the one that is on its way."""
-        farm, member, world = self._farm, self._member, self._farm.world
+        farm, member, scheduler = self._farm, self._member, self._farm.scheduler
         if member.generation != self._generation or member.node is None:
             return
         if farm.is_paused(member.id):
-            world.at(member.paused_until, self.act)
+            scheduler.at(member.paused_until, self.act)
             return
-        world.at(world.around(100) + 1, self.act)
+        scheduler.at(scheduler.around(100) + 1, self.act)
         if self._begun_ms is None and farm.application(member).interval_ms <= MAX_INTERVAL_MS:
-            clock_ms = member.clock_ms(world.now)
+            clock_ms = member.clock_ms(scheduler.now)
             if self._due_ms is None or clock_ms >= self._due_ms:
                 self._begin(clock_ms)
         self._client.send()
@@ -125,20 +125,20 @@ class _Poster:
         if application.last_sequence(self._member.id) == self._sequence:
             self.lease.committed(self._begun_ms)
             self._farm.check_publishers()
-        now_ms = self._member.clock_ms(self._farm.world.now)
+        now_ms = self._member.clock_ms(self._farm.scheduler.now)
         self._due_ms = max(self._due_ms + application.interval_ms, now_ms)
         self._begun_ms = None
 
 
-class FarmSimulation(SimulatedCluster):
+class PublisherSimulation(SimulatedCluster):
     """One seed's run."""
 
     def __init__(self, seed: int, nodes: int = 3) -> None:
-        self._posters: dict[int, _Poster] = {}
+        self._reporters: dict[int, _StatusReporter] = {}
         self._wrong_ms: int | None = None  # by how much, at the moment
         self._publisher: int | None = None
         super().__init__(seed, nodes, _draw, lambda: PublisherApplication(FARM), TIMING)
-        self._misfortune = Misfortune(self)
+        self._fault_injector = FaultInjector(self)
         self._wrong = self.rng.randint(0, nodes)
         self._admin = Client(self, ADMIN, lambda index, term, entry: None)
         self._router_fails = self.rng.choice((0, 0, 0.1, 0.5))
@@ -146,18 +146,18 @@ class FarmSimulation(SimulatedCluster):
 
     def run(self) -> Outcome:
         """Chaos, then healing. Raises `Violation`."""
-        world, rng = self.world, self.rng
+        scheduler, rng = self.scheduler, self.rng
         self._order("interval", {"ms": INTERVAL_MS})
-        for user in (Administrator(self), self._misfortune):
-            world.at(rng.randint(0, 5_000), user.act)
-        world.at(rng.randint(0, 5_000), self._misfortune.snapshot)
-        world.at(0, self._orders)
-        world.at(CHAOS_MS, self._heal)
+        for user in (Administrator(self), self._fault_injector):
+            scheduler.at(rng.randint(0, 5_000), user.act)
+        scheduler.at(rng.randint(0, 5_000), self._fault_injector.snapshot)
+        scheduler.at(0, self._orders)
+        scheduler.at(CHAOS_MS, self._heal)
         while not self._published_again():
-            if world.now > CHAOS_MS + HEALING_MS:
+            if scheduler.now > CHAOS_MS + HEALING_MS:
                 raise Violation("liveness", f"nobody publishes {HEALING_MS} ms after the last fault")
-            world.next_event()
-        self.observer.ended()
+            scheduler.next_event()
+        self.observer.on_end()
         return self.outcome()
 
     # ------------------------------------------------------------------ members
@@ -170,11 +170,11 @@ class FarmSimulation(SimulatedCluster):
     def start(self, member: SimulatedMember) -> None:
         was_down = member.node is None and not member.retired
         if was_down:
-            self._posters.pop(member.id, None)
+            self._reporters.pop(member.id, None)
         super().start(member)
         if was_down:
-            poster = self._posters[member.id] = _Poster(self, member)
-            self.world.at(self.world.now, poster.act)
+            reporter = self._reporters[member.id] = _StatusReporter(self, member)
+            self.scheduler.at(self.scheduler.now, reporter.act)
 
     def crash(self, member: SimulatedMember) -> None:
         super().crash(member)
@@ -195,17 +195,17 @@ class FarmSimulation(SimulatedCluster):
             return self.members[self._publisher]
         return super().pick(ids)
 
-    def applied(self, member: SimulatedMember) -> None:
+    def on_applied(self, member: SimulatedMember) -> None:
         self.check_publishers()
 
     # ------------------------------------------------------------------ what they post
 
     def wall_ms(self, member: SimulatedMember) -> int:
         """What its wall clock shows: one member's is wrong by any amount, and not always the same."""
-        honest = EPOCH_MS + member.clock_ms(self.world.now)
+        honest = EPOCH_MS + member.clock_ms(self.scheduler.now)
         if member.id != self._wrong:
             return honest
-        if self._wrong_ms is None or self.world.chance(0.2):
+        if self._wrong_ms is None or self.scheduler.chance(0.2):
             reach = self.rng.choice((2_000, 60_000, 10**12))
             self._wrong_ms = self.rng.randint(-reach, reach)
         return min(max(honest + self._wrong_ms, 1), DATE_END_MS - 1)
@@ -217,7 +217,7 @@ class FarmSimulation(SimulatedCluster):
             applied=member.applied, interval_ms=application.interval_ms, R=application.R, role="follower"
         )
         all_, used = Bandwidth(in_=100, out=100), rng.randint(0, 100)
-        works = self._calm or not self.world.chance(self._router_fails)
+        works = self._calm or not self.scheduler.chance(self._router_fails)
         return StatusDocument(
             cluster=FARM,
             date=date,
@@ -234,18 +234,18 @@ class FarmSimulation(SimulatedCluster):
     def _order(self, action: str, args: dict[str, object]) -> None:
         """An administrative entry that some member accepted."""
         accepting = self.rng.choice(self.newest.servers).id
-        entry = encode_admin(FARM, EPOCH_MS + self.world.now, accepting, None, action, "admin", args)
+        entry = encode_admin(FARM, EPOCH_MS + self.scheduler.now, accepting, None, action, "admin", args)
         self._admin.todo.append(entry)
 
     def _orders(self) -> None:
         self._admin.send()
-        self.world.at(self.world.around(500) + 1, self._orders)
-        if not self.world.chance(0.1):
+        self.scheduler.at(self.scheduler.around(500) + 1, self._orders)
+        if not self.scheduler.chance(0.1):
             return
         if self._calm:
             self._clear()
             return
-        if self.world.chance(0.5):
+        if self.scheduler.chance(0.5):
             self._order("interval", {"ms": self.rng.choice((INTERVAL_MS, 1_500, MAX_INTERVAL_MS))})
         else:
             member = self.rng.choice(self.newest.servers).id
@@ -254,7 +254,7 @@ class FarmSimulation(SimulatedCluster):
             self._order("override", args if mode is None else args | {"mode": mode})
 
     def _heal(self) -> None:
-        self._misfortune.end()
+        self._fault_injector.end()
         self._calm = True
         self._clear()
 
@@ -268,11 +268,11 @@ class FarmSimulation(SimulatedCluster):
 
     def may_publish(self, member: SimulatedMember) -> bool:
         """Whether it may publish now, as far as it knows."""
-        poster = self._posters.get(member.id)
-        if poster is None:
+        reporter = self._reporters.get(member.id)
+        if reporter is None:
             return False
-        now_ms = member.clock_ms(self.world.now)
-        return self.application(member).may_publish(member.id, now_ms, poster.lease.expires_ms)
+        now_ms = member.clock_ms(self.scheduler.now)
+        return self.application(member).may_publish(member.id, now_ms, reporter.lease.expires_ms)
 
     def check_publishers(self) -> None:
         """At most one may. Only what is applied and what is known as committed gives leave to publish; time

@@ -1,6 +1,6 @@
 """Whole clusters in one process, from one seed: networks, disks, clocks and clients fail as real ones do.
 
-    python -m garlicfarm.testing.simulator --seeds 1000 [--first N] [--nodes 3] [--farm]
+    python -m garlicfarm.testing.simulator --seeds 1000 [--first N] [--nodes 3] [--publisher]
     python -m garlicfarm.testing.simulator --slow [--hours 100] [--first N]
 
 Each seed draws its own mix of faults (swarm testing): connections that break, with half a message or
@@ -11,7 +11,7 @@ snapshots, and logs shortened behind them. All messages go through the real code
 (`garlicfarm.testing.simulator.invariants`) are checked after every event. Then all faults end, and the
 members have to agree on one more entry, and keep their leader.
 
-``--farm`` runs members that post statuses, and looks at who publishes: `publisher_simulation`. ``--slow``:
+``--publisher`` runs members that post statuses, and looks at who publishes: `publisher_simulation`. ``--slow``:
 hours over links as slow and broken as those of I2P, and bounds on what that costs: `slow_simulation`.
 
 The same seed gives the same run, event by event: ``digest`` is a hash over all of it. So a violation
@@ -28,10 +28,10 @@ from collections.abc import Sequence
 from garlicfarm.log_application import LogApplication
 from garlicfarm.testing.simulator.clients import Administrator, Client, Proposer, Reader
 from garlicfarm.testing.simulator.cluster import Outcome, SimulatedCluster
-from garlicfarm.testing.simulator.fault_injector import Misfortune
+from garlicfarm.testing.simulator.fault_injector import FaultInjector
 from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Violation
-from garlicfarm.testing.simulator.publisher_simulation import FarmSimulation
+from garlicfarm.testing.simulator.publisher_simulation import PublisherSimulation
 from garlicfarm.testing.simulator.slow_simulation import run_hours
 
 __all__ = ["Simulation"]
@@ -44,11 +44,11 @@ FRESH = b"fresh"
 
 
 class Simulation(SimulatedCluster):
-    """One seed's run; without ``faults`` the seed draws them. ``world.story()`` are its last events."""
+    """The run of one seed; without ``faults`` the seed draws them."""
 
     def __init__(self, seed: int, nodes: int = 3, faults: Faults | None = None) -> None:
         super().__init__(seed, nodes, lambda rng: faults or Faults.draw(rng), LogApplication, TIMING)
-        self._misfortune = Misfortune(self)
+        self._fault_injector = FaultInjector(self)
         self._clients = [Client(self, -i, self._acknowledge) for i in (1, 2)]
         self._administrators = [Administrator(self), Administrator(self)]
         self._made = 0
@@ -57,24 +57,24 @@ class Simulation(SimulatedCluster):
 
     def run(self) -> Outcome:
         """Chaos, then healing. Raises `Violation`."""
-        world, rng = self.world, self.rng
+        scheduler, rng = self.scheduler, self.rng
         for client in self._clients:
-            world.at(rng.randint(0, 500), self._post, client)
-        users = (Proposer(self, self._acknowledge).act, Reader(self).act, self._misfortune.act)
+            scheduler.at(rng.randint(0, 500), self._post, client)
+        users = (Proposer(self, self._acknowledge).act, Reader(self).act, self._fault_injector.act)
         for act in (*users, *(one.act for one in self._administrators)):
-            world.at(rng.randint(0, 500), act)
-        world.at(rng.randint(0, 500), self._misfortune.snapshot)
-        world.at(CHAOS_MS, self._heal)
+            scheduler.at(rng.randint(0, 500), act)
+        scheduler.at(rng.randint(0, 500), self._fault_injector.snapshot)
+        scheduler.at(CHAOS_MS, self._heal)
         while not self._agreed():
-            if world.now > CHAOS_MS + HEALING_MS:
+            if scheduler.now > CHAOS_MS + HEALING_MS:
                 raise Violation("liveness", f"no agreement {HEALING_MS} ms after the last fault")
-            world.next_event()
-        self.observer.ended()
+            scheduler.next_event()
+        self.observer.on_end()
         return self.outcome()
 
     def _post(self, client: Client) -> None:
         """A new entry every now and then, while not too many wait."""
-        self.world.at(self.world.around(self.faults.entries_every_ms) + 1, self._post, client)
+        self.scheduler.at(self.scheduler.around(self.faults.entries_every_ms) + 1, self._post, client)
         if len(client.todo) < 3:
             self._made += 1
             client.todo.append(f"{client} entry {self._made}".encode())
@@ -82,17 +82,17 @@ class Simulation(SimulatedCluster):
 
     def _acknowledge(self, index: int, term: int, value: bytes) -> None:
         self.counts["acknowledged"] += 1
-        self.observer.acknowledged(index, term, value)
+        self.observer.on_acknowledged(index, term, value)
         if value == FRESH:
             self._fresh_index = index
 
-    def elected(self) -> None:
+    def on_elected(self) -> None:
         """A leader is asked before it has committed anything, too."""
         for administrator in self._administrators:
-            self.world.at(self.world.around(20), administrator.ask)
+            self.scheduler.at(self.scheduler.around(20), administrator.ask)
 
     def _heal(self) -> None:
-        self._misfortune.end()
+        self._fault_injector.end()
         self._clients[0].todo.appendleft(FRESH)
 
     def _agreed(self) -> bool:
@@ -100,13 +100,13 @@ class Simulation(SimulatedCluster):
         if self._fresh_index is None:
             return False
         now = [self.members[server.id] for server in self.newest.servers]
-        leader = next((member for member in now if member.leads), None)
+        leader = next((member for member in now if member.is_leader), None)
         if leader is None or leader.node is None:
             self._leadership = None
             return False
         if self._leadership is None or self._leadership[:2] != (leader.id, leader.node.term):
-            self._leadership = leader.id, leader.node.term, self.world.now
-        calm = self.world.now - self._leadership[2] >= STABLE_MS
+            self._leadership = leader.id, leader.node.term, self.scheduler.now
+        calm = self.scheduler.now - self._leadership[2] >= STABLE_MS
         return calm and all(member.applied >= self._fresh_index for member in now)
 
 
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many (default 1000)")
     parser.add_argument("--first", type=int, default=1, help="the first one (default 1)")
     parser.add_argument("--nodes", type=int, default=3, help="members at the start (default 3)")
-    parser.add_argument("--farm", action="store_true", help="who publishes, instead of the core alone")
+    parser.add_argument("--publisher", action="store_true", help="who publishes, instead of the core alone")
     parser.add_argument("--slow", action="store_true", help="hours over slow and broken links instead")
     parser.add_argument("--hours", type=float, default=100, help="of --slow, simulated (default 100)")
     options = parser.parse_args(arguments)
@@ -127,14 +127,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     events = committed = violations = 0
     counts: Counter[str] = Counter()
     for seed in range(options.first, options.first + options.seeds):
-        simulation = (FarmSimulation if options.farm else Simulation)(seed, options.nodes)
+        simulation = (PublisherSimulation if options.publisher else Simulation)(seed, options.nodes)
         try:
             outcome = simulation.run()
         except Exception as error:  # noqa: BLE001 - whatever it is, its seed has to be known
-            print(simulation.world.story())
+            print(simulation.scheduler.trace_text())
             print(f"seed {seed} of {options.nodes} nodes: {type(error).__name__}: {error}")
-            farm = " --farm" if options.farm else ""
-            print(f"replay: {parser.prog} --seeds 1 --first {seed} --nodes {options.nodes}{farm}")
+            publisher = " --publisher" if options.publisher else ""
+            print(f"replay: {parser.prog} --seeds 1 --first {seed} --nodes {options.nodes}{publisher}")
             violations += 1
             break
         events += outcome.events

@@ -42,7 +42,12 @@ class SlowCluster(SimulatedCluster):
         timeout_ms = timing.pop("rpc_timeout_ms")
         super().__init__(seed, nodes, lambda rng: faults, LogApplication, timing)
         self._slow = self.network = SlowNetwork(
-            self.world, self._serve, self._take_answers, self._failed, self.is_paused, lambda member_id: True
+            self.scheduler,
+            self._serve,
+            self._take_answers,
+            self._failed,
+            self.is_paused,
+            lambda member_id: True,
         )
         self._slow.path = path
         self._links: dict[tuple[int, int], SimulatedLink] = {}
@@ -51,7 +56,7 @@ class SlowCluster(SimulatedCluster):
         backoff = Backoff(self.rng.random, longest_s=preset["heartbeat_s"])
         for ends in permutations(self.members, 2):
             self._links[ends] = SimulatedLink(
-                self.world, self._slow, ends, timeout_ms, backoff, self._up, self._down
+                self.scheduler, self._slow, ends, timeout_ms, backoff, self._up, self._down
             )
             self._links[ends].dial()
 
@@ -61,12 +66,12 @@ class SlowCluster(SimulatedCluster):
         self._links[member.id, peer].send(seq, request)
 
     def _failed(self, connection: Connection, tags: list[Any]) -> None:
-        self._links[connection.client, connection.server].lost(tags)
+        self._links[connection.client, connection.server].on_lost(tags)
 
     def _up(self, member_id: int, peer: int) -> None:
         member = self.members[member_id]
         assert member.node is not None
-        self.turn(member, member.node.set_extensions, peer, member.extensions & self.members[peer].extensions)
+        self.drive(member, member.node.set_extensions, peer, member.extensions & self.members[peer].extensions)
 
     def _down(self, member_id: int, peer: int, seq: int) -> None:
         member = self.members[member_id]
@@ -77,7 +82,7 @@ class SlowCluster(SimulatedCluster):
         super()._serve(connection)
 
     def _take_answers(self, connection: Connection) -> None:
-        self._links[connection.client, connection.server].answered()
+        self._links[connection.client, connection.server].on_answer()
         super()._take_answers(connection)
 
     # ------------------------------------------------------------------ partitions
@@ -93,7 +98,7 @@ class SlowCluster(SimulatedCluster):
         if not any(self.are_connected(some) for some in combinations(self.members, self.quorum)):
             self.connected_since = None
         elif self.connected_since is None:
-            self.connected_since = self.world.now
+            self.connected_since = self.scheduler.now
 
     def are_connected(self, some: Sequence[int]) -> bool:
         """Whether each of these can talk to each other one."""
@@ -111,7 +116,7 @@ class SlowCluster(SimulatedCluster):
 
     def part(self, kind: str) -> None:
         """A partition of this kind begins."""
-        self.world.trace.append((self.world.now, kind))
+        self.scheduler.trace.append((self.scheduler.now, kind))
         self.counts[kind] += 1
         ids = list(self.members)
         side = self.rng.sample(ids, self.rng.randint(1, len(ids) - 1))
@@ -126,7 +131,7 @@ class SlowCluster(SimulatedCluster):
         elif kind == "router":
             side = side[:1]
             for connection in self.network.of(side[0]):
-                self._slow.swallow(connection)
+                self._slow.drop_silently(connection)
         rest = [other for other in ids if other not in side]
         if kind == "leader_deaf":
             side, rest = rest, side

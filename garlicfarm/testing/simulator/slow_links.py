@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from garlicfarm.http.digest import NONCE_LIFETIME_S
 from garlicfarm.net.link import ATTEMPTS, Backoff
-from garlicfarm.testing.simulator.network import Connection, Network, World
+from garlicfarm.testing.simulator.network import Connection, Network, Scheduler
 from garlicfarm.wire.messages import Request
 
 __all__ = ["Path", "SimulatedLink", "SlowNetwork"]
@@ -48,11 +48,11 @@ class SlowNetwork(Network):
 
     def arrival(self, sent_ms: int) -> int | None:
         """When a message that is sent at ``sent_ms`` arrives, None: never."""
-        world, path = self._world, self.path
+        scheduler, path = self._scheduler, self.path
         more_ms = path.mean_ms - path.fastest_ms
-        at = sent_ms + path.fastest_ms + (int(world.rng.expovariate(1 / more_ms)) if more_ms else 0)
+        at = sent_ms + path.fastest_ms + (int(scheduler.rng.expovariate(1 / more_ms)) if more_ms else 0)
         wait = RESENT_MS
-        while world.chance(path.loss):
+        while scheduler.chance(path.loss):
             if not path.resent:
                 return None
             at += wait
@@ -61,46 +61,47 @@ class SlowNetwork(Network):
 
     def opened(self, round_trips: int) -> int | None:
         """When a connection that is begun now has been let in, None: never."""
-        at: int | None = self._world.now
+        at: int | None = self._scheduler.now
         for _ in range(2 * round_trips):
             at = self.arrival(at) if at is not None else None
         return at
 
-    def swallow(self, connection: Connection) -> None:
-        """From now on it takes what is sent, which arrives nowhere, and nobody is told."""
-        connection.broken = True
+    def drop_silently(self, connection: Connection) -> None:
+        """Accept bytes from now on without delivering any or reporting it: a black hole."""
+        connection.is_broken = True
 
     def sever(self, connection: Connection) -> None:
-        """A side gives it up: the other one learns of that as it does of all else."""
-        connection.broken = True
+        """A side gives up the connection. The other one learns of it as late as of any message."""
+        connection.is_broken = True
         for side in (0, 1):
-            self._world.at(self.arrival(self._world.now) or self._world.now, self._tell, connection, side)
+            now = self._scheduler.now
+            self._scheduler.at(self.arrival(now) or now, self._lose_later, connection, side)
 
-    def _tell(self, connection: Connection, side: int) -> None:
+    def _lose_later(self, connection: Connection, side: int) -> None:
         if (connection.end(1 - side), connection.end(side)) in self.blocked:
-            self._world.at(self._world.now + AGAIN_MS, self._tell, connection, side)
+            self._scheduler.at(self._scheduler.now + AGAIN_MS, self._lose_later, connection, side)
         else:
             self.lose(connection, side)
 
     def _transmit(self, connection: Connection, side: int, data: bytes) -> None:
-        if connection.broken:
+        if connection.is_broken:
             return
-        at = self.arrival(self._world.now)
+        at = self.arrival(self._scheduler.now)
         if at is None:
-            self.swallow(connection)
+            self.drop_silently(connection)
             return
         at = connection.arrival_ms[side] = max(connection.arrival_ms[side], at)
-        self._world.at(at, self._deliver, connection, side, data)
+        self._scheduler.at(at, self._deliver, connection, side, data)
 
 
 class SimulatedLink:
-    """`garlicfarm.net.link.Link` in a `World`: connected always, or about to be, with its deadlines and its
-    back-off. ``ends``: who asks, and who answers. ``on_up(*ends)``: a connection is there;
-    ``on_failure(*ends, seq)``: a request gets no answer."""
+    """`garlicfarm.net.link.Link` under a `Scheduler`: it keeps itself connected, with the same deadlines and
+    back-off. ``ends``: client and server. ``on_up(*ends)``: connected; ``on_failure(*ends, seq)``: a request
+    gets no answer."""
 
     def __init__(
         self,
-        world: World,
+        scheduler: Scheduler,
         network: SlowNetwork,
         ends: tuple[int, int],
         timeout_ms: int,
@@ -108,7 +109,7 @@ class SimulatedLink:
         on_up: Callable[[int, int], None],
         on_failure: Callable[[int, int, int], None],
     ) -> None:
-        self._world = world
+        self._scheduler = scheduler
         self._network = network
         self._ends = ends
         self._timeout_ms = timeout_ms
@@ -126,7 +127,7 @@ class SimulatedLink:
     def send(self, seq: int, request: Request) -> None:
         """As `Link.send`; what fails at once does so in an event of its own."""
         if self._waiting:
-            self._world.at(self._world.now, self._fail, seq)
+            self._scheduler.at(self._scheduler.now, self._fail, seq)
         elif self._connection is None:
             self._queue.append((seq, request))
         else:
@@ -138,19 +139,19 @@ class SimulatedLink:
         self._waiting, self._dialling = False, True
         self._attempts += 1
         for attempt in range(ATTEMPTS):
-            begin_ms = self._world.now + attempt * self._timeout_ms // ATTEMPTS
-            self._world.at(begin_ms, self._begin, self._attempts)
-        self._world.at(self._world.now + self._timeout_ms, self._give_up, self._attempts)
+            begin_ms = self._scheduler.now + attempt * self._timeout_ms // ATTEMPTS
+            self._scheduler.at(begin_ms, self._begin, self._attempts)
+        self._scheduler.at(self._scheduler.now + self._timeout_ms, self._give_up, self._attempts)
 
     def _begin(self, attempts: int) -> None:
         if self._is_dialling(attempts) and not self._is_cut():
-            at = self._network.opened(1 if self._world.now < self._stale_ms else 2)
+            at = self._network.opened(1 if self._scheduler.now < self._stale_ms else 2)
             if at is not None:
-                self._world.at(at, self._open, attempts)
+                self._scheduler.at(at, self._open, attempts)
 
     def _give_up(self, attempts: int) -> None:
         if self._is_dialling(attempts):
-            self.lost([])
+            self.on_lost([])
 
     def _is_dialling(self, attempts: int) -> bool:
         return self._dialling and attempts == self._attempts
@@ -160,16 +161,16 @@ class SimulatedLink:
         if self._waiting:
             self.dial()
 
-    def answered(self) -> None:
+    def on_answer(self) -> None:
         """The other end answers: the next failure is the first one."""
         self._failures = 0
 
-    def lost(self, seqs: list[Any]) -> None:
+    def on_lost(self, seqs: list[Any]) -> None:
         """The connection is gone, or did not come about; these got no answer."""
         self._connection, self._waiting, self._dialling = None, True, False
         self._failures += 1
         wait_ms = round(1000 * self._backoff.wait_s(self._failures))
-        self._world.at(self._world.now + wait_ms, self._again, self._attempts)
+        self._scheduler.at(self._scheduler.now + wait_ms, self._again, self._attempts)
         failed, self._queue = [*seqs, *(seq for seq, _ in self._queue)], []
         for seq in failed:
             self._fail(seq)
@@ -178,10 +179,11 @@ class SimulatedLink:
         if not self._is_dialling(attempts) or self._is_cut():
             return
         self._dialling = False
-        if self._world.now >= self._stale_ms:
-            self._stale_ms = self._world.now + NONCE_LIFETIME_MS
+        if self._scheduler.now >= self._stale_ms:
+            self._stale_ms = self._scheduler.now + NONCE_LIFETIME_MS
         connection = self._connection = self._network.connect(*self._ends, self._timeout_ms)
-        self._world.at(self._world.around(self._network.path.life_ms), self._network.swallow, connection)
+        end_ms = self._scheduler.around(self._network.path.life_ms)
+        self._scheduler.at(end_ms, self._network.drop_silently, connection)
         waiting, self._queue = self._queue, []
         self._on_up(*self._ends)
         for seq, request in waiting:

@@ -24,15 +24,15 @@ from typing import Any
 import msgspec
 
 from garlicfarm.config.model import PRESETS
-from garlicfarm.testing.simulator.fault_injector import Misfortune
+from garlicfarm.testing.simulator.fault_injector import FaultInjector
 from garlicfarm.testing.simulator.faults import CALM
 from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.member import SimulatedMember
-from garlicfarm.testing.simulator.network import Weather
+from garlicfarm.testing.simulator.network import NetworkFaults
 from garlicfarm.testing.simulator.slow_cluster import SlowCluster
 from garlicfarm.testing.simulator.slow_links import Path
 
-__all__ = ["SlowSimulation", "Told", "run_hours"]
+__all__ = ["RunStatistics", "SlowSimulation", "run_hours"]
 
 MAX_TERMS_AN_HOUR = 3.0
 MIN_IN_TIME = 0.95
@@ -47,7 +47,7 @@ HEALING_MS = 600_000
 PATH = Path()
 FAULTS = msgspec.structs.replace(
     CALM,
-    weather=Weather(PATH.mean_ms, 0, 0),
+    network=NetworkFaults(PATH.mean_ms, 0, 0),
     disk_ms=10,
     rates=(999, 1001),
     snapshot_ms=1_200_000,
@@ -55,7 +55,7 @@ FAULTS = msgspec.structs.replace(
 )
 
 
-class Told(msgspec.Struct):
+class RunStatistics(msgspec.Struct):
     """What came of a run, or of several. While a majority was connected: ``led`` of ``looked`` times somebody
     led who was connected to one, and ``in_time`` of the entries that were ``due`` were committed."""
 
@@ -69,7 +69,7 @@ class Told(msgspec.Struct):
     led: int = 0
     commit_ms: list[int] = []
 
-    def add(self, other: Told) -> None:
+    def add(self, other: RunStatistics) -> None:
         """Take in another run."""
         self.most = max(self.most, other.most)
         for name in ("hours", "terms", "committed", "due", "in_time", "looked", "led"):
@@ -97,7 +97,7 @@ class Told(msgspec.Struct):
         )
 
 
-class _Post(msgspec.Struct, eq=False):
+class _PostedEntry(msgspec.Struct, eq=False):
     value: bytes
     posted_ms: int
     index: int = 0  # once it is committed
@@ -108,45 +108,46 @@ class SlowSimulation(SlowCluster):
 
     def __init__(self, seed: int, nodes: int = 3, path: Path = PATH, preset: str = "i2p") -> None:
         super().__init__(seed, nodes, FAULTS, path, PRESETS[preset])
-        self.told = Told()
+        self.statistics = RunStatistics()
         self._made = 0
         self._last_term = 0
         self._over = False
 
-    def run(self, hours: float = HOURS_A_SEED) -> Told:
+    def run(self, hours: float = HOURS_A_SEED) -> RunStatistics:
         """So many hours, then healing. Raises `Violation`."""
-        world = self.world
+        scheduler = self.scheduler
         for time_ms in range(HOUR_MS, round(hours * HOUR_MS) + 1, HOUR_MS):
-            world.at(time_ms, self._hour_ends)
-        world.at(world.around(TOGGLE_MS), self._toggle)
-        world.at(world.around(POST_MS), self._post)
-        world.at(0, Misfortune(self).snapshot)
-        while world.now < hours * HOUR_MS:
-            world.next_event()
+            scheduler.at(time_ms, self._hour_ends)
+        scheduler.at(scheduler.around(TOGGLE_MS), self._toggle)
+        scheduler.at(scheduler.around(POST_MS), self._post)
+        scheduler.at(0, FaultInjector(self).snapshot)
+        while scheduler.now < hours * HOUR_MS:
+            scheduler.next_event()
         outcome = self.outcome()
-        self.told.hours, self.told.terms, self.told.committed = hours, outcome.term, outcome.committed
+        statistics = self.statistics
+        statistics.hours, statistics.terms, statistics.committed = hours, outcome.term, outcome.committed
         self._heal()
-        self.observer.ended()
-        return self.told
+        self.observer.on_end()
+        return self.statistics
 
     # ------------------------------------------------------------------ entries
 
     def _post(self) -> None:
         """A new entry, and a look at who leads."""
-        world = self.world
+        scheduler = self.scheduler
         if self._over:
             return
-        world.at(world.around(POST_MS), self._post)
+        scheduler.at(scheduler.around(POST_MS), self._post)
         if self.connected_since is not None:
             leader = self._leader()
-            self.told.looked += 1
-            self.told.led += leader is not None and self.reaches_majority(leader.id)
+            self.statistics.looked += 1
+            self.statistics.led += leader is not None and self.reaches_majority(leader.id)
         post = self._new_post()
-        world.at(world.now + IN_TIME_MS, self._due, post)
+        scheduler.at(scheduler.now + IN_TIME_MS, self._due, post)
 
-    def _new_post(self) -> _Post:
+    def _new_post(self) -> _PostedEntry:
         self._made += 1
-        post = _Post(b"entry %d" % self._made, self.world.now)
+        post = _PostedEntry(b"entry %d" % self._made, self.scheduler.now)
         self._offer(post)
         return post
 
@@ -154,56 +155,56 @@ class SlowSimulation(SlowCluster):
         """Who leads in the latest term."""
         return max(self.leading(), key=lambda member: member.node.term if member.node else 0, default=None)
 
-    def _offer(self, post: _Post) -> None:
+    def _offer(self, post: _PostedEntry) -> None:
         """Ask the leader to append it, again and again until it is committed."""
         leader = self._leader()
         if leader is None or leader.node is None:
-            self.world.at(self.world.now + AGAIN_MS, self._offer, post)
+            self.scheduler.at(self.scheduler.now + AGAIN_MS, self._offer, post)
             return
         offer = self.token()
-        self.observer.refused.offered(offer, (post.value,))
-        then = partial(self._answered, post, self.world.now)
-        if self.ask(leader, leader.node.propose, (post.value,), then=then):
-            self.observer.refused.refuse(offer)
-            self.world.at(self.world.now + AGAIN_MS, self._offer, post)
+        self.observer.refused.on_offered(offer, (post.value,))
+        then = partial(self._answered, post, self.scheduler.now)
+        if self.call(leader, leader.node.propose, (post.value,), then=then):
+            self.observer.refused.on_refused(offer)
+            self.scheduler.at(self.scheduler.now + AGAIN_MS, self._offer, post)
 
-    def _answered(self, post: _Post, offered_ms: int, outcome: Any) -> None:
+    def _answered(self, post: _PostedEntry, offered_ms: int, outcome: Any) -> None:
         if outcome is None:
-            self.world.at(self.world.now + AGAIN_MS, self._offer, post)
+            self.scheduler.at(self.scheduler.now + AGAIN_MS, self._offer, post)
             return
         index, term = outcome
-        self.observer.acknowledged(index, term, post.value)
-        self.told.commit_ms.append(self.world.now - offered_ms)
+        self.observer.on_acknowledged(index, term, post.value)
+        self.statistics.commit_ms.append(self.scheduler.now - offered_ms)
         post.index = index
 
-    def _due(self, post: _Post) -> None:
+    def _due(self, post: _PostedEntry) -> None:
         """A minute after it was posted."""
         since = self.connected_since
         if not self._over and since is not None and since <= post.posted_ms:
-            self.told.due += 1
-            self.told.in_time += post.index > 0
+            self.statistics.due += 1
+            self.statistics.in_time += post.index > 0
 
     def _toggle(self) -> None:
         """A partition begins, or ends."""
         if not self._over:
-            self.world.at(self.world.around(TOGGLE_MS), self._toggle)
+            self.scheduler.at(self.scheduler.around(TOGGLE_MS), self._toggle)
             self.toggle()
 
     def _hour_ends(self) -> None:
         term = self.outcome().term
-        self.told.most = max(self.told.most, term - self._last_term)
+        self.statistics.most = max(self.statistics.most, term - self._last_term)
         self._last_term = term
 
     def _heal(self) -> None:
         """All links are whole: all members come to the same."""
-        world = self.world
+        scheduler = self.scheduler
         self._over = True
         self.heal()
-        deadline, last = world.now + HEALING_MS, self._new_post()
+        deadline, last = scheduler.now + HEALING_MS, self._new_post()
         while not last.index or any(member.applied < last.index for member in self.members.values()):
-            if world.now > deadline:
+            if scheduler.now > deadline:
                 raise Violation("liveness", f"no agreement {HEALING_MS} ms after the last partition")
-            world.next_event()
+            scheduler.next_event()
 
 
 def run_hours(hours: float, first: int, program: str) -> int:
@@ -211,24 +212,24 @@ def run_hours(hours: float, first: int, program: str) -> int:
     returns the exit code."""
     begun = time.process_time()
     runs = ceil(hours / HOURS_A_SEED)
-    kinds: dict[str, Told] = {}
+    kinds: dict[str, RunStatistics] = {}
     for seed in range(first, first + runs):
         nodes, resent = (3, 5)[seed % 2], seed // 2 % 2 == 0
         simulation = SlowSimulation(seed, nodes, PATH._replace(resent=resent))
         try:
-            told = simulation.run(hours / runs)
+            statistics = simulation.run(hours / runs)
         except Exception as error:  # noqa: BLE001 - whatever it is, its seed has to be known
-            print(simulation.world.story())
+            print(simulation.scheduler.trace_text())
             print(f"seed {seed} of {nodes} nodes: {type(error).__name__}: {error}")
             print(f"replay: {program} --slow --hours {hours / runs:g} --first {seed}")
             return 1
         kind = f"{nodes} members, {'resent' if resent else 'cut'}"
         for name in (kind, "all"):
-            kinds.setdefault(name, Told()).add(told)
+            kinds.setdefault(name, RunStatistics()).add(statistics)
     broken = False
-    for kind, told in sorted(kinds.items(), reverse=True):
-        print(f"{kind}: {told}")
-        for problem in told.problems:
+    for kind, statistics in sorted(kinds.items(), reverse=True):
+        print(f"{kind}: {statistics}")
+        for problem in statistics.problems:
             print(f"{kind}: {problem}")
             broken = True
     print(f"{runs} seeds, 0 violations, {time.process_time() - begun:.0f} s of CPU time")

@@ -113,7 +113,7 @@ def counts_the_members_of_a_configuration_to_come(patch: pytest.MonkeyPatch) -> 
 
 EXPECTED: dict[BrokenRule, set[str]] = {
     acknowledges_before_fsync: {"committed is durable", "match indexes are durable"},
-    asks_for_votes_before_fsync: {"a member keeps its word"},
+    asks_for_votes_before_fsync: {"a member keeps its vote and its term"},
     counts_its_own_unsynced_log: {"committed is durable"},
     counts_the_members_of_a_configuration_to_come: {"committed is durable"},
     votes_for_a_log_behind_its_own: {"leader completeness", "committed entries never change"},

@@ -18,7 +18,7 @@ from garlicfarm.testing.simulator import simulation
 from garlicfarm.testing.simulator.cluster import Outcome
 from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Violation
-from garlicfarm.testing.simulator.publisher_simulation import FarmSimulation
+from garlicfarm.testing.simulator.publisher_simulation import PublisherSimulation
 from garlicfarm.testing.simulator.simulation import Simulation
 from garlicfarm.testing.simulator.slow_simulation import SlowSimulation
 from tests.testing.simulator import broken_rules
@@ -45,12 +45,12 @@ def test_other_sizes_hold_every_invariant_and_heal(nodes: int) -> None:
 
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_farms_have_one_publisher_at_a_time_and_another_after_it(nodes: int) -> None:
-    assert sum(FarmSimulation(seed, nodes).run().counts["hand_overs"] for seed in range(1, 4)) > 3
+    assert sum(PublisherSimulation(seed, nodes).run().counts["hand_overs"] for seed in range(1, 4)) > 3
 
 
-@pytest.mark.parametrize("run", [Simulation, FarmSimulation])
+@pytest.mark.parametrize("run", [Simulation, PublisherSimulation])
 def test_same_seed_gives_the_same_run_and_another_seed_another(
-    run: Callable[[int], Simulation | FarmSimulation],
+    run: Callable[[int], Simulation | PublisherSimulation],
 ) -> None:
     first, again = [[run(seed).run() for seed in range(7, 9)] for _ in range(2)]
     assert first == again
@@ -70,7 +70,7 @@ def digests(seed: int) -> list[str]:
     """Of a run of each kind."""
     slow = SlowSimulation(seed, 5)
     slow.run(0.5)
-    outcomes = (Simulation(seed).run(), FarmSimulation(seed).run(), slow.outcome())
+    outcomes = (Simulation(seed).run(), PublisherSimulation(seed).run(), slow.outcome())
     return [outcome.digest for outcome in outcomes]
 
 
@@ -102,16 +102,18 @@ def test_broken_rule_of_publishers_is_found_within_twenty_seeds(
 ) -> None:
     rule(monkeypatch)
     with pytest.raises(Violation, match="publish within their leases"):
-        _run_seeds(lambda seed: FarmSimulation(seed).run(), 20)
+        _run_seeds(lambda seed: PublisherSimulation(seed).run(), 20)
 
 
-@pytest.mark.parametrize("farm", [[], ["--farm"]])
-def test_main_tells_rate_events_and_violations(farm: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert simulation.main(["--seeds", "2", "--first", "5", *farm]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("2 seeds of 3 nodes, 0 violations: ")
-    assert " seeds a CPU minute, " in told
-    assert " events, " in told
+@pytest.mark.parametrize("publisher", [[], ["--publisher"]])
+def test_main_tells_rate_events_and_violations(
+    publisher: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert simulation.main(["--seeds", "2", "--first", "5", *publisher]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("2 seeds of 3 nodes, 0 violations: ")
+    assert " seeds a CPU minute, " in shown
+    assert " events, " in shown
 
 
 def test_main_violation_prints_its_story_and_the_command_that_repeats_it(

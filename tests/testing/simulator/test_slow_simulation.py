@@ -13,7 +13,7 @@ from garlicfarm.testing.simulator import simulation, slow_simulation
 from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.slow_cluster import PARTITIONS
 from garlicfarm.testing.simulator.slow_links import Path, SimulatedLink, SlowNetwork
-from garlicfarm.testing.simulator.slow_simulation import PATH, SlowSimulation, Told
+from garlicfarm.testing.simulator.slow_simulation import PATH, RunStatistics, SlowSimulation
 
 ROUND_TRIP_MS = 3_400
 STEADY = Path(ROUND_TRIP_MS // 2, ROUND_TRIP_MS // 2, loss=0, life_ms=10**9)
@@ -21,14 +21,14 @@ STEADY = Path(ROUND_TRIP_MS // 2, ROUND_TRIP_MS // 2, loss=0, life_ms=10**9)
 
 @pytest.mark.slow
 def test_eight_hours_hold_every_invariant_and_the_bounds() -> None:
-    told, kinds = Told(), Counter[str]()
+    statistics, kinds = RunStatistics(), Counter[str]()
     for seed, nodes, resent in ((1, 3, True), (2, 3, False), (3, 5, True), (4, 5, False)):
         simulation = SlowSimulation(seed, nodes, PATH._replace(resent=resent))
-        told.add(simulation.run(2))
+        statistics.add(simulation.run(2))
         kinds.update(simulation.counts)
-    assert told.problems == []
-    assert told.due > 2_000
-    assert told.led > 0.9 * told.looked
+    assert statistics.problems == []
+    assert statistics.due > 2_000
+    assert statistics.led > 0.9 * statistics.looked
     assert len(set(PARTITIONS) & set(kinds)) > 5
     assert kinds["snapshots"]
 
@@ -55,10 +55,10 @@ def test_timing_of_clearnet_is_noticed_by_its_terms(monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 def test_members_without_pre_vote_are_noticed_by_their_terms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow_simulation, "FAULTS", msgspec.structs.replace(slow_simulation.FAULTS, plain=1))
-    told = Told()
+    statistics = RunStatistics()
     for seed in range(1, 4):
-        told.add(SlowSimulation(seed, 5).run(2))
-    assert told.problems == ["more than 3 terms an hour"]
+        statistics.add(SlowSimulation(seed, 5).run(2))
+    assert statistics.problems == ["more than 3 terms an hour"]
 
 
 @pytest.mark.slow
@@ -68,18 +68,18 @@ def test_connections_that_are_not_made_again_are_noticed(monkeypatch: pytest.Mon
     simulation = SlowSimulation(1)
     with pytest.raises(Violation, match="liveness"):
         simulation.run(0.5)
-    assert "less than 95% of the entries in time" in simulation.told.problems
+    assert "less than 95% of the entries in time" in simulation.statistics.problems
 
 
 def test_main_slow_tells_terms_commits_and_who_led(capsys: pytest.CaptureFixture[str]) -> None:
     status = simulation.main(["--slow", "--hours", "1", "--first", "2"])
-    told = capsys.readouterr().out
-    assert told.startswith("all: 1 hours, ")
-    assert "3 members, resent: 1 hours, " not in told
-    assert "3 members, cut: 1 hours, " in told
+    shown = capsys.readouterr().out
+    assert shown.startswith("all: 1 hours, ")
+    assert "3 members, resent: 1 hours, " not in shown
+    assert "3 members, cut: 1 hours, " in shown
     for what in ("terms an hour (at most", "commits, in round trips p50", "a leader", "in time"):
-        assert what in told
-    assert "1 seeds, 0 violations, " in told
+        assert what in shown
+    assert "1 seeds, 0 violations, " in shown
     assert status == 0
 
 
@@ -108,13 +108,13 @@ def test_dials_that_lead_nowhere_cost_a_third_of_their_deadline(monkeypatch: pyt
     opened = SlowNetwork.opened
 
     def lost_at_first(network: SlowNetwork, round_trips: int) -> int | None:
-        return opened(network, round_trips) if network._world.now else None
+        return opened(network, round_trips) if network._scheduler.now else None
 
     monkeypatch.setattr(SlowNetwork, "opened", lost_at_first)
     simulation = SlowSimulation(1, path=STEADY)
     up: list[int] = []
     for link in simulation._links.values():
-        monkeypatch.setattr(link, "_on_up", lambda *ends: up.append(simulation.world.now))
+        monkeypatch.setattr(link, "_on_up", lambda *ends: up.append(simulation.scheduler.now))
     _pass(simulation, 12_000)
     assert up == [4_000 + 2 * ROUND_TRIP_MS] * len(simulation._links)
 
@@ -126,32 +126,34 @@ def _led(seed: int = 1, nodes: int = 3) -> SlowSimulation:
     """Members that have had a leader for a minute, on links that are slow and nothing else."""
     simulation = SlowSimulation(seed, nodes, STEADY)
     while not simulation.leading():
-        simulation.world.next_event()
+        simulation.scheduler.next_event()
     _pass(simulation, 60_000)
     return simulation
 
 
 def _pass(simulation: SlowSimulation, time_ms: int) -> None:
-    end = simulation.world.now + time_ms
-    while simulation.world.now < end:
-        simulation.world.next_event()
+    end = simulation.scheduler.now + time_ms
+    while simulation.scheduler.now < end:
+        simulation.scheduler.next_event()
 
 
 def _commit_times(simulation: SlowSimulation, entries: int) -> list[int]:
     """Post so many entries, spread over one round trip; how long each took to be committed, in ms."""
-    world, (leader,) = simulation.world, simulation.leading()
+    scheduler, (leader,) = simulation.scheduler, simulation.leading()
     node = leader.node
     assert node is not None
     times: list[int] = []
 
     def post(begun: int) -> None:
-        simulation.ask(leader, node.propose, (b"",), then=lambda outcome: times.append(world.now - begun))
+        simulation.call(
+            leader, node.propose, (b"",), then=lambda outcome: times.append(scheduler.now - begun)
+        )
 
     for number in range(entries):
-        at = world.now + number * ROUND_TRIP_MS // entries
-        world.at(at, post, at)
+        at = scheduler.now + number * ROUND_TRIP_MS // entries
+        scheduler.at(at, post, at)
     while len(times) < entries:
-        world.next_event()
+        scheduler.next_event()
     return times
 
 
@@ -179,7 +181,7 @@ def test_black_holes_around_a_follower_cost_no_term_and_it_is_brought_up_to_date
     term = leader.node.term
     follower = next(member for member in simulation.members.values() if member is not leader)
     for connection in simulation.network.of(follower.id):
-        connection.broken = True
+        connection.is_broken = True
     _commit_times(simulation, 4)
     assert follower.applied < leader.applied
     _pass(simulation, 60_000)
@@ -193,6 +195,6 @@ def test_black_holes_around_the_leader_cost_no_term() -> None:
     assert leader.node is not None
     term = leader.node.term
     for connection in simulation.network.of(leader.id):
-        connection.broken = True
+        connection.is_broken = True
     _pass(simulation, 120_000)
     assert (leader.node.role, leader.node.term) == (Role.LEADER, term)

@@ -1,23 +1,23 @@
 """What must be true of a Raft cluster after every event, one invariant per module.
 
 ========================  ==========================================================================
-`election_safety`         at most one leader in a term
-`leader_append_only`      a leader only ever appends to its log
-`log_matching`            same index and term: same log up to there
-`leader_completeness`     what is committed is in every later leader's log
+`election_safety`         at most one leader per term
+`leader_append_only`      a leader only appends to its log
+`log_matching`            logs with the same entry (index and term) are equal up to it
+`leader_completeness`     every later leader's log has all committed entries
 `state_machine_safety`    every member applies the same entries, each once and in order
-`durable_quorum`          committed means durable at a majority of the members then in force
-`kept_word`               one vote a term, and no term that was spoken in is forgotten, across crashes
-`monotonic`               terms, commits and what is applied never fall, on disk nor in memory
+`durable_quorum`          committed means durable at a majority of the members in force
+`persistent_vote`         one vote per term; votes and terms survive crashes
+`monotonic`               terms, commit and applied indexes never fall, on disk or in memory
 `ordered_indexes`         purged ≤ snapshot ≤ applied ≤ commit ≤ last
-`match_indexes`           what a leader takes for replicated is on the follower's disk
+`match_indexes`           what a leader counts as replicated is on the follower's disk
 `configurations`          one change at a time, of one server, after a commit of the leader's term
-`removed_members`         who is no member by what it knows neither leads nor stands
-`snapshots`               a snapshot is of committed entries, and names the members there
-`replayed_state`          the state out of a snapshot is the state that replaying gives
-`acknowledged`            what a client was told is committed is committed, where it was told
-`refused`                 what was refused is not in the log, and nothing is there that nobody asked for
-`reads`                   a read sees all that was acknowledged, or read, before it began
+`removed_members`         a member that knows it was removed neither leads nor campaigns
+`snapshots`               a snapshot covers committed entries and names the members there
+`replayed_state`          restoring a snapshot gives the same state as replaying the log
+`acknowledged`            an acknowledged entry is committed at the index that the client was given
+`refused_proposals`       the log holds no refused entry and none that was never proposed
+`linearizable_reads`      a read sees everything acknowledged, or read, before it began
 ========================  ==========================================================================
 
 The first five are those of the Raft paper (figure 3). An `Observer` is told of every event and
@@ -35,23 +35,23 @@ from garlicfarm.testing.simulator.invariants.acknowledged import check_acknowled
 from garlicfarm.testing.simulator.invariants.configurations import Configurations
 from garlicfarm.testing.simulator.invariants.durable_quorum import DurableQuorum
 from garlicfarm.testing.simulator.invariants.election_safety import ElectionSafety
-from garlicfarm.testing.simulator.invariants.history import Chain, History, Member, Violation
-from garlicfarm.testing.simulator.invariants.kept_word import KeptWord
+from garlicfarm.testing.simulator.invariants.history import Chain, History, ObservedMember, Violation
 from garlicfarm.testing.simulator.invariants.leader_append_only import LeaderAppendOnly
 from garlicfarm.testing.simulator.invariants.leader_completeness import LeaderCompleteness
+from garlicfarm.testing.simulator.invariants.linearizable_reads import LinearizableReads
 from garlicfarm.testing.simulator.invariants.log_matching import LogMatching
 from garlicfarm.testing.simulator.invariants.match_indexes import MatchIndexes
 from garlicfarm.testing.simulator.invariants.monotonic import Monotonic
 from garlicfarm.testing.simulator.invariants.ordered_indexes import check_floor, check_indexes
-from garlicfarm.testing.simulator.invariants.reads import Reads
-from garlicfarm.testing.simulator.invariants.refused import Refused
+from garlicfarm.testing.simulator.invariants.persistent_vote import PersistentVote
+from garlicfarm.testing.simulator.invariants.refused_proposals import RefusedProposals
 from garlicfarm.testing.simulator.invariants.removed_members import RemovedMembers
 from garlicfarm.testing.simulator.invariants.replayed_state import ReplayedState
 from garlicfarm.testing.simulator.invariants.snapshots import Snapshots
 from garlicfarm.testing.simulator.invariants.state_machine_safety import StateMachineSafety
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
-__all__ = ["Chain", "History", "Member", "Observer", "Violation"]
+__all__ = ["Chain", "History", "ObservedMember", "Observer", "Violation"]
 
 
 class Observer:
@@ -61,11 +61,11 @@ class Observer:
     def __init__(
         self, member_ids: Sequence[int], make_application: Callable[[], Application] = LogApplication
     ) -> None:
-        self.members = {member_id: Member(member_id) for member_id in member_ids}
+        self.members = {member_id: ObservedMember(member_id) for member_id in member_ids}
         genesis = Configuration(0, 0, tuple(ClusterServer(i) for i in member_ids))
         self.history = History(genesis)
-        self.reads = Reads()
-        self.refused = Refused()
+        self.reads = LinearizableReads()
+        self.refused = RefusedProposals()
         self._replayed = ReplayedState(make_application)
         self._monotonic = Monotonic()
         self._invariants = (
@@ -75,7 +75,7 @@ class Observer:
             LeaderCompleteness(),
             StateMachineSafety(),
             DurableQuorum(self.members),
-            KeptWord(),
+            PersistentVote(),
             self._monotonic,
             MatchIndexes(self.members),
             Configurations(),
@@ -83,10 +83,10 @@ class Observer:
             Snapshots(),
         )
 
-    def _member(self, member_id: int) -> Member:
-        return self.members.setdefault(member_id, Member(member_id))
+    def _member(self, member_id: int) -> ObservedMember:
+        return self.members.setdefault(member_id, ObservedMember(member_id))
 
-    def turn(self, member_id: int, node: RawNode, ready: Ready) -> None:
+    def on_ready(self, member_id: int, node: RawNode, ready: Ready) -> None:
         """A member took one input and asked for ``ready``."""
         member = self._member(member_id)
         member.before, member.status = member.status, node.status()
@@ -98,32 +98,32 @@ class Observer:
         self.history.advance(member, member.status)
         check_indexes(member.id, member.status)
         for invariant in self._invariants:
-            invariant.turn(member, ready, self.history)
+            invariant.on_ready(member, ready, self.history)
 
-    def durable(self, member_id: int, persist: Persist) -> None:
+    def on_durable(self, member_id: int, persist: Persist) -> None:
         """A write is on a member's disk, whether or not the member knows."""
         self._member(member_id).disk.write(persist, self.history.chain)
-        self._monotonic.durable(member_id, persist)
+        self._monotonic.on_durable(member_id, persist)
 
-    def floor(self, member_id: int, first_index: int, snapshot_index: int) -> None:
+    def on_compacted(self, member_id: int, first_index: int, snapshot_index: int) -> None:
         """Where a member's stored log begins now, and its newest snapshot."""
         check_floor(self._member(member_id), first_index, snapshot_index)
 
-    def applied(self, member_id: int, index: int, state: bytes) -> None:
+    def on_applied(self, member_id: int, index: int, state: bytes) -> None:
         """A member's application took all up to ``index`` and is in this state."""
         self._replayed.check(member_id, index, state, self.history)
 
-    def crashed(self, member_id: int) -> None:
+    def on_crashed(self, member_id: int) -> None:
         """A member lost what was not on its disk."""
         member = self._member(member_id)
         member.status = None
         member.log.replace(member.disk)
 
-    def acknowledged(self, index: int, term: int, value: bytes) -> None:
+    def on_acknowledged(self, index: int, term: int, value: bytes) -> None:
         """A client was told that ``value`` is committed at ``index``."""
         check_acknowledged(self.history, index, term, value)
-        self.reads.acknowledged(index)
+        self.reads.on_acknowledged(index)
 
-    def ended(self) -> None:
+    def on_end(self) -> None:
         """The run is over."""
         self.refused.check(self.history)

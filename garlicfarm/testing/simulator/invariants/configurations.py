@@ -8,7 +8,7 @@ What a member holds in force is the newest that it knows as committed.
 from __future__ import annotations
 
 from garlicfarm.raft import Entry, Persist, Ready, Role
-from garlicfarm.testing.simulator.invariants.history import History, Member, Violation
+from garlicfarm.testing.simulator.invariants.history import History, ObservedMember, Violation
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
@@ -16,7 +16,7 @@ __all__ = ["Configurations"]
 
 
 class Configurations:
-    def turn(self, member: Member, ready: Ready, history: History) -> None:
+    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
         status, before = member.status, member.before
         if status is None:
             return
@@ -36,7 +36,9 @@ class Configurations:
                 _check(member, entry, ready.persist, history, appended_here)
 
 
-def _check(member: Member, entry: Entry, persist: Persist, history: History, appended_here: bool) -> None:
+def _check(
+    member: ObservedMember, entry: Entry, persist: Persist, history: History, appended_here: bool
+) -> None:
     new, old = decode_configuration(entry.value), _before(member, entry.index, history)
     where = f"member {member.id} at {entry.index}, term {entry.term}: {old}, then {new}"
     if (new.log_index, new.last_log_index) != (entry.index, old.log_index):
@@ -52,7 +54,7 @@ def _check(member: Member, entry: Entry, persist: Persist, history: History, app
         raise Violation("configurations", f"changed while {commit} was the durable commit, {where}")
 
 
-def _before(member: Member, index: int, history: History) -> Configuration:
+def _before(member: ObservedMember, index: int, history: History) -> Configuration:
     known = len(history.chain.entries)
     for entry in reversed(member.log.entries[known : index - 1]):
         if entry.value_type is ValueType.CONFIGURATION:

@@ -7,18 +7,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from garlicfarm.raft import Ready
-from garlicfarm.testing.simulator.invariants.history import History, Member, Violation
+from garlicfarm.testing.simulator.invariants.history import History, ObservedMember, Violation
 from garlicfarm.wire.messages import Configuration
 
 __all__ = ["DurableQuorum"]
 
 
 class DurableQuorum:
-    def __init__(self, members: Mapping[int, Member]) -> None:
+    def __init__(self, members: Mapping[int, ObservedMember]) -> None:
         self._members = members
         self._steps = 0
 
-    def turn(self, member: Member, ready: Ready, history: History) -> None:
+    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
         if self._steps == len(history.steps):
             return
         self._steps = len(history.steps)

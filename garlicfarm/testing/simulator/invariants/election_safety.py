@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from garlicfarm.raft import Ready, Role
-from garlicfarm.testing.simulator.invariants.history import History, Member, Violation
+from garlicfarm.testing.simulator.invariants.history import History, ObservedMember, Violation
 
 __all__ = ["ElectionSafety"]
 
@@ -12,7 +12,7 @@ class ElectionSafety:
     def __init__(self) -> None:
         self._leaders: dict[int, int] = {}
 
-    def turn(self, member: Member, ready: Ready, history: History) -> None:
+    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
         status = member.status
         if status is not None and status.role is Role.LEADER:
             leader = self._leaders.setdefault(status.term, member.id)

@@ -8,7 +8,7 @@ from garlicfarm.raft import Entry, Persist, Status
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
-__all__ = ["Chain", "History", "Member", "Step", "Violation"]
+__all__ = ["Chain", "CommitStep", "History", "ObservedMember", "Violation"]
 
 
 class Violation(AssertionError):
@@ -65,7 +65,7 @@ class Chain:
         )
 
 
-class Member:
+class ObservedMember:
     """One member across its restarts. ``log`` is what it holds, ``disk`` what of it is durable;
     ``before`` and ``status`` are its states around the last event, None if it was or is down."""
 
@@ -79,7 +79,7 @@ class Member:
         self.status: Status | None = None
 
 
-class Step(NamedTuple):
+class CommitStep(NamedTuple):
     """One growth of what is committed: up to ``upto``, first seen in ``term``, by a leader that knew of
     ``in_force`` as the newest committed Configuration."""
 
@@ -94,14 +94,14 @@ class History:
 
     def __init__(self, genesis: Configuration) -> None:
         self.chain = Chain()
-        self.steps: list[Step] = []
+        self.steps: list[CommitStep] = []
         self.configurations = [genesis]
 
     def in_force(self, index: int) -> Configuration:
         """The Configuration in force where ``index`` is the last committed one."""
         return next(c for c in reversed(self.configurations) if c.log_index <= index)
 
-    def advance(self, member: Member, status: Status) -> None:
+    def advance(self, member: ObservedMember, status: Status) -> None:
         """``member`` says that it knows of commits."""
         known = len(self.chain.entries)
         if not member.log.agrees(self.chain, min(status.commit, known)):
@@ -113,7 +113,7 @@ class History:
             self.chain.write(Persist(0, entries=new))
             # A leader need not know yet that a newer one was committed; both majorities meet (D7).
             in_force = self.in_force(member.before.commit if member.before is not None else 0)
-            self.steps.append(Step(status.commit, status.term, in_force))
+            self.steps.append(CommitStep(status.commit, status.term, in_force))
             for entry in new:
                 if entry.value_type is ValueType.CONFIGURATION:
                     self.configurations.append(decode_configuration(entry.value))

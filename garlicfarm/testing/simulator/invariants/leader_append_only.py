@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from garlicfarm.raft import Ready, Role
-from garlicfarm.testing.simulator.invariants.history import History, Member, Violation
+from garlicfarm.testing.simulator.invariants.history import History, ObservedMember, Violation
 
 __all__ = ["LeaderAppendOnly"]
 
 
 class LeaderAppendOnly:
-    def turn(self, member: Member, ready: Ready, history: History) -> None:
+    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
         if ready.persist is None or ready.persist.truncate_from is None:
             return
         status, before = member.status, member.before

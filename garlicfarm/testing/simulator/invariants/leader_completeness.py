@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 from garlicfarm.raft import Ready, Role
-from garlicfarm.testing.simulator.invariants.history import History, Member, Violation
+from garlicfarm.testing.simulator.invariants.history import History, ObservedMember, Violation
 
 __all__ = ["LeaderCompleteness"]
 
 
 class LeaderCompleteness:
     def __init__(self) -> None:
-        self._leaders: dict[int, Member] = {}  # by term, those in office
+        self._leaders: dict[int, ObservedMember] = {}  # by term, those in office
         self._steps = 0
 
-    def turn(self, member: Member, ready: Ready, history: History) -> None:
+    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
         status, before = member.status, member.before
         if status is not None and status.role is Role.LEADER:
             self._leaders[status.term] = member
@@ -32,7 +32,7 @@ class LeaderCompleteness:
                     self._check(leader, index, term, history)
         self._steps = len(history.steps)
 
-    def _check(self, leader: Member, index: int, term: int, history: History) -> None:
+    def _check(self, leader: ObservedMember, index: int, term: int, history: History) -> None:
         if not leader.log.agrees(history.chain, index):
             raise Violation(
                 "leader completeness",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from garlicfarm.raft import Ready
-from garlicfarm.testing.simulator.invariants.history import History, Member, Violation
+from garlicfarm.testing.simulator.invariants.history import History, ObservedMember, Violation
 
 __all__ = ["LogMatching"]
 
@@ -12,7 +12,7 @@ class LogMatching:
     def __init__(self) -> None:
         self._seen: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def turn(self, member: Member, ready: Ready, history: History) -> None:
+    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
         if ready.persist is None:
             return
         for entry in ready.persist.entries:

@@ -6,17 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from garlicfarm.raft import Ready, Role
-from garlicfarm.testing.simulator.invariants.history import History, Member, Violation
+from garlicfarm.testing.simulator.invariants.history import History, ObservedMember, Violation
 
 __all__ = ["MatchIndexes"]
 
 
 class MatchIndexes:
-    def __init__(self, members: Mapping[int, Member]) -> None:
+    def __init__(self, members: Mapping[int, ObservedMember]) -> None:
         self._members = members
         self._newest = 0
 
-    def turn(self, member: Member, ready: Ready, history: History) -> None:
+    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
         status = member.status
         # What an older leader knows may be overwritten by now.
         if status is None or status.role is not Role.LEADER or status.term < self._newest:

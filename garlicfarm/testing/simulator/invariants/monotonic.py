@@ -4,7 +4,7 @@ its disk across crashes (Raft §5.1, figure 2)."""
 from __future__ import annotations
 
 from garlicfarm.raft import HardState, Persist, Ready
-from garlicfarm.testing.simulator.invariants.history import History, Member, Violation
+from garlicfarm.testing.simulator.invariants.history import History, ObservedMember, Violation
 
 __all__ = ["Monotonic"]
 
@@ -13,7 +13,7 @@ class Monotonic:
     def __init__(self) -> None:
         self._durable: dict[int, HardState] = {}
 
-    def turn(self, member: Member, ready: Ready, history: History) -> None:
+    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
         status, before = member.status, member.before
         if status is None:
             return
@@ -30,7 +30,7 @@ class Monotonic:
         if fell:
             raise Violation("nothing goes back", f"member {member.id}: {before}, then {status}")
 
-    def durable(self, member_id: int, persist: Persist) -> None:
+    def on_durable(self, member_id: int, persist: Persist) -> None:
         """A write is on a member's disk."""
         new, old = persist.hard_state, self._durable.get(member_id, HardState())
         if new is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from garlicfarm.raft import Status
-from garlicfarm.testing.simulator.invariants.history import Member, Violation
+from garlicfarm.testing.simulator.invariants.history import ObservedMember, Violation
 
 __all__ = ["check_floor", "check_indexes"]
 
@@ -18,7 +18,7 @@ def check_indexes(member_id: int, status: Status) -> None:
         raise Violation("indexes are in order", f"member {member_id}: {status}")
 
 
-def check_floor(member: Member, first_index: int, snapshot_index: int) -> None:
+def check_floor(member: ObservedMember, first_index: int, snapshot_index: int) -> None:
     """Where its store begins. Raises `Violation`."""
     status = member.status
     if not first_index - 1 <= snapshot_index <= len(member.disk.entries) or (

@@ -4,13 +4,13 @@ election: a removed one, and one that only joins (thesis 4.2.2; D6)."""
 from __future__ import annotations
 
 from garlicfarm.raft import Ready, Role
-from garlicfarm.testing.simulator.invariants.history import History, Member, Violation
+from garlicfarm.testing.simulator.invariants.history import History, ObservedMember, Violation
 
 __all__ = ["RemovedMembers"]
 
 
 class RemovedMembers:
-    def turn(self, member: Member, ready: Ready, history: History) -> None:
+    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
         status = member.status
         if (
             status is not None

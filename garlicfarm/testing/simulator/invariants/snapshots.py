@@ -4,13 +4,13 @@ Configuration the one in force there (Raft §7)."""
 from __future__ import annotations
 
 from garlicfarm.raft import Ready
-from garlicfarm.testing.simulator.invariants.history import History, Member, Violation
+from garlicfarm.testing.simulator.invariants.history import History, ObservedMember, Violation
 
 __all__ = ["Snapshots"]
 
 
 class Snapshots:
-    def turn(self, member: Member, ready: Ready, history: History) -> None:
+    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
         snapshot = None if ready.persist is None else ready.persist.snapshot
         if snapshot is None:
             return

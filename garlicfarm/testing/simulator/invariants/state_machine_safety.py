@@ -4,7 +4,7 @@ each applies every index once, in order."""
 from __future__ import annotations
 
 from garlicfarm.raft import Ready
-from garlicfarm.testing.simulator.invariants.history import History, Member, Violation
+from garlicfarm.testing.simulator.invariants.history import History, ObservedMember, Violation
 
 __all__ = ["StateMachineSafety"]
 
@@ -13,7 +13,7 @@ class StateMachineSafety:
     def __init__(self) -> None:
         self._applied: dict[int, int] = {}
 
-    def turn(self, member: Member, ready: Ready, history: History) -> None:
+    def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
         if member.before is None and member.status is not None:
             self._applied[member.id] = member.status.applied  # as its snapshot says
         if ready.restore is not None:

@@ -5,23 +5,23 @@ from __future__ import annotations
 
 from garlicfarm.testing.simulator.invariants.history import Violation
 
-__all__ = ["Reads"]
+__all__ = ["LinearizableReads"]
 
 
-class Reads:
+class LinearizableReads:
     def __init__(self) -> None:
         self._floor = 0
         self._begun: dict[int, int] = {}  # token -> what it has to see
 
-    def acknowledged(self, index: int) -> None:
+    def on_acknowledged(self, index: int) -> None:
         """Somebody knows that ``index`` is committed."""
         self._floor = max(self._floor, index)
 
-    def begin(self, token: int) -> None:
+    def on_begin(self, token: int) -> None:
         """A read is asked for."""
         self._begun[token] = self._floor
 
-    def done(self, token: int, index: int, seen: int) -> None:
+    def on_done(self, token: int, index: int, seen: int) -> None:
         """It may read from ``index`` on, and reads where ``seen`` is applied. Raises `Violation`."""
         floor = self._begun.pop(token)
         if not floor <= index <= seen:

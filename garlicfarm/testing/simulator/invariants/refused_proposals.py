@@ -9,19 +9,19 @@ from collections.abc import Sequence
 from garlicfarm.testing.simulator.invariants.history import History, Violation
 from garlicfarm.wire.messages import ValueType
 
-__all__ = ["Refused"]
+__all__ = ["RefusedProposals"]
 
 
-class Refused:
+class RefusedProposals:
     def __init__(self) -> None:
         self._offers: dict[int, Sequence[bytes]] = {}  # by token, each as often as a member took it
         self._refused: set[int] = set()
 
-    def offered(self, token: int, values: Sequence[bytes]) -> None:
+    def on_offered(self, token: int, values: Sequence[bytes]) -> None:
         """A member was asked to append these."""
         self._offers[token] = values
 
-    def refuse(self, token: int) -> None:
+    def on_refused(self, token: int) -> None:
         """It answered that it does not."""
         self._refused.add(token)
 
