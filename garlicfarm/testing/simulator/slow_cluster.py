@@ -71,7 +71,8 @@ class SlowCluster(SimulatedCluster):
     def _up(self, member_id: int, peer: int) -> None:
         member = self.members[member_id]
         assert member.node is not None
-        self.drive(member, member.node.set_extensions, peer, member.extensions & self.members[peer].extensions)
+        shared = member.extensions & self.members[peer].extensions
+        self.drive(member, member.node.set_extensions, peer, shared)
 
     def _down(self, member_id: int, peer: int, seq: int) -> None:
         member = self.members[member_id]
