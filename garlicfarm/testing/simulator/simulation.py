@@ -11,9 +11,9 @@ snapshots, and logs shortened behind them. All messages go through the real code
 (`garlicfarm.testing.simulator.invariants`) are checked after every event. Then all faults end, and the
 members have to agree on one more entry, and keep their leader.
 
-``--publisher`` runs members that post statuses, and looks at which publishes: `publisher_simulation`.
-``--slow``: hours over links as slow and broken as those of I2P, and bounds on what that costs:
-`slow_simulation`.
+``--publisher`` runs members that post statuses and checks that at most one may publish:
+`publisher_simulation`. ``--slow`` runs for hours over links as slow and broken as those of I2P and bounds
+what that costs: `slow_simulation`.
 
 The same seed gives the same run, event by event: ``digest`` is a hash over all of it. So a violation
 comes back with the command that is printed with it.
