@@ -36,9 +36,9 @@ from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError, GarlicFarmError, TransportError
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.lab.i2pd import I2pdRouter, check_programs, i2pd_network, reexec_in_private_network
-from garlicfarm.lab.line_server import why_it_fails
+from garlicfarm.lab.line_server import startup_error
 from garlicfarm.lab.processes import ProcessFarm, process_farm
-from garlicfarm.lab.tun_network import Weather, network, why_unavailable
+from garlicfarm.lab.tun_network import LinkFaults, network, why_unavailable
 from garlicfarm.net.handshake import initiate
 from garlicfarm.plugins import make_transport
 from garlicfarm.setup.i2p_tunnel import Tunnel, b32_address
@@ -237,7 +237,7 @@ async def measure(directory: Path) -> bool:
                     await farm.start(node.id)
                     nursery.start_soon(on_host, router, "echo", router.address)
                 kept = report_handshake(0.0, await dialled(farm, routers, await leader_of(farm)))
-                await wires.set(Weather(delay_s=DELAY_S))
+                await wires.set_faults(LinkFaults(delay_s=DELAY_S))
                 # i2pd takes the mean of all round trips of a stream for what the next one takes.
                 for node_id in farm.nodes:
                     await farm.stop(node_id)
@@ -307,7 +307,7 @@ def why_not() -> str | None:
         check_programs()
     except ConfigError as error:
         return str(error)
-    return why_unavailable(SANDBOX) or why_it_fails([*SANDBOX, sys.executable, __file__, "nagle"])
+    return why_unavailable(SANDBOX) or startup_error([*SANDBOX, sys.executable, __file__, "nagle"])
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Child processes that serve a test: told a line each, they answer it by a line, and end with their stdin."""
+"""Child processes that answer each line on stdin with a line on stdout, and end when stdin closes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from subprocess import PIPE
 
 import trio
 
-__all__ = ["Attendant", "attendant", "why_it_fails"]
+__all__ = ["LineServer", "line_server", "startup_error"]
 
 ANSWER_S = 20.0
 
 
-class Attendant:
-    """A child process that is told a line and answers it by a line: made by `attendant`."""
+class LineServer:
+    """The client of such a child process; made by `line_server`."""
 
     def __init__(self, process: trio.Process) -> None:
         self._process = process
         self._asking = trio.Lock()
 
     async def ask(self, line: str) -> str:
-        """Say a line; the answer. Raises `EOFError`: the process has ended."""
+        """Send a line and return the answer. Raises `EOFError`: the process has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with trio.fail_after(ANSWER_S):
@@ -39,20 +39,20 @@ class Attendant:
 
 
 @asynccontextmanager
-async def attendant(command: Sequence[str]) -> AsyncIterator[Attendant]:
-    """Runs ``command``, which ends when its stdin does."""
+async def line_server(command: Sequence[str]) -> AsyncIterator[LineServer]:
+    """Run ``command`` for as long as the block lasts; it must end when its stdin closes."""
     async with trio.open_nursery() as nursery:
         process = await nursery.start(partial(trio.run_process, list(command), stdin=PIPE, stdout=PIPE))
         try:
-            yield Attendant(process)
+            yield LineServer(process)
         finally:
             with trio.CancelScope(shield=True):
                 await process.stdin.aclose()
                 await process.wait()
 
 
-def why_it_fails(command: Sequence[str]) -> str | None:
-    """Start the command and let it end at once; what it complains of, None if it does not."""
+def startup_error(command: Sequence[str]) -> str | None:
+    """Run ``command`` with an empty stdin; its last line on stderr if it fails, None if it succeeds."""
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_S)
     except FileNotFoundError:

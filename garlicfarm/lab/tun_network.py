@@ -1,17 +1,17 @@
-"""A network of hosts in namespaces of their own, whose wires fail as they are told.
+"""A network of hosts in namespaces of their own, whose links fail on command.
 
-Each host is a network namespace with one interface, a tun device; this process holds the other ends and
-carries every IP packet from one to the other, or does not. So it needs no packet filter and no traffic
-shaper of the kernel's. Host 0 is the namespace that the process was started in; its wires never fail.
+Each host is a network namespace with one interface, a tun device. This process holds the other ends and
+carries, delays or drops every IP packet between them, so it needs neither a packet filter nor a traffic
+shaper of the kernel. Host 0 is the namespace that the process was started in; its links never fail.
 
 ::
 
     python -m garlicfarm.lab.tun_network HOSTS    in a user or root namespace; on stdin, a line each:
 
     place ID     the file of the host's namespace, for setns(2)
-    {…}          `Weather` as JSON, from now on; answered by how many packets were lost since the last one
+    {…}          `LinkFaults` as JSON, from now on; the answer is how many packets were lost before
 
-Ends, and the namespaces with it once nobody is left in them, when stdin does.
+It ends when stdin closes, and the namespaces end with the last process in them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from contextlib import asynccontextmanager, suppress
 
 import msgspec
 
-from garlicfarm.lab.line_server import Attendant, attendant, why_it_fails
+from garlicfarm.lab.line_server import LineServer, line_server, startup_error
 
-__all__ = ["Network", "Weather", "address", "network", "raise_loopback", "why_unavailable"]
+__all__ = ["LinkFaults", "Network", "address", "network", "raise_loopback", "why_unavailable"]
 
 _COMMAND = (sys.executable, "-m", "garlicfarm.lab.tun_network")
 _NEWNET = 0x40000000
@@ -45,10 +45,10 @@ _PACKET_BYTES = 2048
 _BURST = 64  # packets of one host before the next one's turn
 
 
-class Weather(msgspec.Struct):
-    """What befalls packets between hosts, 0 excepted: ``cut`` are pairs (from, to) that nothing passes;
-    any other packet is late by ``delay_s`` and up to ``jitter_s`` more (so that they overtake each
-    other), lost or doubled with these probabilities."""
+class LinkFaults(msgspec.Struct):
+    """Faults of the links between hosts, except host 0. No packet passes between the pairs (from, to) in
+    ``cut``. Others are delayed by ``delay_s`` and up to ``jitter_s`` more, which reorders them; they are lost
+    and duplicated with the probabilities ``loss`` and ``double``."""
 
     cut: list[tuple[int, int]] = []
     delay_s: float = 0.0
@@ -63,36 +63,36 @@ def address(host: int) -> str:
 
 
 class Network:
-    """The network from the side of the test: made by `network`."""
+    """The test's handle on the network; made by `network`."""
 
-    def __init__(self, served: Attendant) -> None:
+    def __init__(self, served: LineServer) -> None:
         self._served = served
 
     async def place(self, host: int) -> str:
         """The file of the host's network namespace."""
         return await self._served.ask(f"place {host}")
 
-    async def set(self, weather: Weather) -> int:
-        """From now on it is like that; how many packets were lost in the weather before."""
-        return int(await self._served.ask(msgspec.json.encode(weather).decode()))
+    async def set_faults(self, faults: LinkFaults) -> int:
+        """Apply these faults from now on; returns how many packets were lost under the previous ones."""
+        return int(await self._served.ask(msgspec.json.encode(faults).decode()))
 
 
 @asynccontextmanager
 async def network(hosts: int) -> AsyncIterator[Network]:
     """Hosts 1 … ``hosts``, and this namespace as host 0, for as long as the block lasts."""
-    async with attendant([*_COMMAND, str(hosts)]) as served:
+    async with line_server([*_COMMAND, str(hosts)]) as served:
         made = Network(served)
-        await made.set(Weather())
+        await made.set_faults(LinkFaults())
         yield made
 
 
 def why_unavailable(sandbox: Sequence[str] = ()) -> str | None:
-    """Why this machine cannot have it in the namespaces that ``sandbox`` makes; None if it can."""
-    return why_it_fails([*sandbox, *_COMMAND, "1"])
+    """Why this machine cannot run it in the namespaces that ``sandbox`` makes; None if it can."""
+    return startup_error([*sandbox, *_COMMAND, "1"])
 
 
 def raise_loopback() -> None:
-    """Let this network namespace, which is new, have 127.0.0.0/8."""
+    """Bring up ``lo`` in this new network namespace."""
     with socket.socket() as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _UP))
 
@@ -100,7 +100,7 @@ def raise_loopback() -> None:
 class _Wires:
     def __init__(self, hosts: int) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
-        self.weather = Weather()
+        self.faults = LinkFaults()
         self.lost = 0
         self._late: list[tuple[float, int, int, bytes]] = []
         self._count = 0
@@ -123,7 +123,7 @@ class _Wires:
         return f"/proc/{os.getpid()}/fd/{self._places[host]}"
 
     def serve(self) -> None:
-        """Carry packets, and obey stdin until its end."""
+        """Carry packets and execute the commands on stdin until it closes."""
         commands = bytearray()
         while True:
             wait_s = max(0.0, self._late[0][0] - time.monotonic()) if self._late else None
@@ -136,7 +136,7 @@ class _Wires:
                 while b"\n" in commands:
                     line, _, rest = bytes(commands).partition(b"\n")
                     commands = bytearray(rest)
-                    print(self._obey(line.decode()), flush=True)
+                    print(self._execute(line.decode()), flush=True)
                 continue
             for device in readable:
                 self._carry(device)
@@ -144,10 +144,10 @@ class _Wires:
                 _, _, device, packet = heapq.heappop(self._late)
                 _deliver(device, packet)
 
-    def _obey(self, line: str) -> str | int:
+    def _execute(self, line: str) -> str | int:
         if line.startswith("place "):
             return self.place(int(line.partition(" ")[2]))
-        self.weather = msgspec.json.decode(line, type=Weather)
+        self.faults = msgspec.json.decode(line, type=LinkFaults)
         lost, self.lost = self.lost, 0
         return lost
 
@@ -158,20 +158,20 @@ class _Wires:
                 packet = os.read(device, _PACKET_BYTES)
                 there = self._devices.get(packet[16:20])
                 if packet[0] >> 4 != 4 or there is None:
-                    continue  # IPv6 looks for its neighbours
+                    continue  # IPv6 neighbour discovery
                 target, end = there
                 if source and target:
-                    self._weather(source, target, end, packet)
+                    self._disturb(source, target, end, packet)
                 else:
                     _deliver(end, packet)
 
-    def _weather(self, source: int, target: int, end: int, packet: bytes) -> None:
-        weather = self.weather
-        if (source, target) in weather.cut or random.random() < weather.loss:
+    def _disturb(self, source: int, target: int, end: int, packet: bytes) -> None:
+        faults = self.faults
+        if (source, target) in faults.cut or random.random() < faults.loss:
             self.lost += 1
             return
-        late_s = weather.delay_s + random.random() * weather.jitter_s
-        for _ in range(2 if random.random() < weather.double else 1):
+        late_s = faults.delay_s + random.random() * faults.jitter_s
+        for _ in range(2 if random.random() < faults.double else 1):
             if not late_s:
                 _deliver(end, packet)
                 continue

@@ -25,7 +25,7 @@ from linearizable import Operation, Post, Read, check_linearizable
 from watched_farm import RAFT, RETENTION, WatchedFarm
 
 from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
-from garlicfarm.lab.tun_network import Network, Weather, address, network
+from garlicfarm.lab.tun_network import LinkFaults, Network, address, network
 from garlicfarm.setup.provision import LOCAL_USER, FarmPlan, MemberPlan
 from garlicfarm.storage.directory import fsync_path
 from garlicfarm.wire import ValueType
@@ -134,12 +134,12 @@ class ChaosFarm(WatchedFarm):
 
     # What can be done to it
 
-    async def weather(self, weather: Weather, for_s: float) -> int:
+    async def break_links(self, faults: LinkFaults, for_s: float) -> int:
         """Let the network be like that for a while; how many packets were lost."""
         assert self._wires is not None
-        await self._wires.set(weather)
+        await self._wires.set_faults(faults)
         await trio.sleep(for_s)
-        return await self._wires.set(Weather())
+        return await self._wires.set_faults(LinkFaults())
 
     def signal(self, number: signal.Signals, nodes: Sequence[int]) -> None:
         """Send a signal to nodes that are running."""

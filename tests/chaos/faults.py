@@ -13,7 +13,7 @@ from chaos_farm import ChaosFarm
 from disk_hangs import hang_disks
 from flood import flood
 
-from garlicfarm.lab.tun_network import Weather
+from garlicfarm.lab.tun_network import LinkFaults
 
 __all__ = ["KINDS", "Kind", "draw"]
 
@@ -67,7 +67,7 @@ def _list(nodes: Sequence[int]) -> str:
 async def _cut_apart(farm: ChaosFarm, some: Sequence[int], for_s: float) -> str:
     rest = [node for node in farm.nodes if node not in some]
     cut = [*product(some, rest), *product(rest, some)]
-    await farm.weather(Weather(cut=cut), for_s)
+    await farm.break_links(LinkFaults(cut=cut), for_s)
     return f"{_list(some)} apart from {_list(rest)} for {for_s} s"
 
 
@@ -93,23 +93,23 @@ async def _one_way(farm: ChaosFarm, rnd: random.Random) -> str:
     else:
         cut = [(other, one) for other in heard_by]
         what = f"nothing from {_list(heard_by)} reaches {one}"
-    await farm.weather(Weather(cut=cut), for_s)
+    await farm.break_links(LinkFaults(cut=cut), for_s)
     return f"{what} for {for_s} s"
 
 
 async def _delay(farm: ChaosFarm, rnd: random.Random) -> str:
-    weather = Weather(delay_s=round(rnd.uniform(0.01, 0.15), 3), jitter_s=round(rnd.uniform(0, 0.2), 3))
+    faults = LinkFaults(delay_s=round(rnd.uniform(0.01, 0.15), 3), jitter_s=round(rnd.uniform(0, 0.2), 3))
     for_s = _hold_s(rnd)
-    await farm.weather(weather, for_s)
-    late = f"{weather.delay_s * 1000:.0f} to {(weather.delay_s + weather.jitter_s) * 1000:.0f} ms"
+    await farm.break_links(faults, for_s)
+    late = f"{faults.delay_s * 1000:.0f} to {(faults.delay_s + faults.jitter_s) * 1000:.0f} ms"
     return f"packets {late} late for {for_s} s"
 
 
 async def _loss(farm: ChaosFarm, rnd: random.Random) -> str:
-    weather = Weather(loss=round(rnd.uniform(0.05, 0.4), 2), double=round(rnd.uniform(0, 0.2), 2))
+    faults = LinkFaults(loss=round(rnd.uniform(0.05, 0.4), 2), double=round(rnd.uniform(0, 0.2), 2))
     for_s = _hold_s(rnd)
-    lost = await farm.weather(weather, for_s)
-    return f"{weather.loss:.0%} lost ({lost} packets), {weather.double:.0%} doubled for {for_s} s"
+    lost = await farm.break_links(faults, for_s)
+    return f"{faults.loss:.0%} lost ({lost} packets), {faults.double:.0%} doubled for {for_s} s"
 
 
 # Processes

@@ -40,7 +40,7 @@ from crash_checks import Violation  # noqa: E402
 from faults import KINDS, draw  # noqa: E402
 
 from garlicfarm.lab import tun_network  # noqa: E402
-from garlicfarm.lab.line_server import why_it_fails  # noqa: E402
+from garlicfarm.lab.line_server import startup_error  # noqa: E402
 
 NODES = 5
 INTERRUPTED = 130
@@ -68,7 +68,7 @@ def main() -> int:
 def run_sandbox(arguments: list[str], must_run: str) -> int:
     """Run this program once more, in namespaces of its own. The exit code."""
     ways = [["unshare", "--map-root-user", *NAMESPACES], ["unshare", *NAMESPACES]]
-    reasons = [why_it_fails([*way, "true"]) for way in ways]
+    reasons = [startup_error([*way, "true"]) for way in ways]
     if all(reasons):
         print(f"chaos: skipped, all kinds of faults ({', '.join(KINDS)}): no namespaces: {reasons[0]}")
         return 1 if must_run else 0

@@ -36,7 +36,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from garlicfarm.lab.line_server import Attendant, attendant, why_it_fails
+from garlicfarm.lab.line_server import LineServer, line_server, startup_error
 
 __all__ = ["Storage", "mounted", "why_unavailable"]
 
@@ -406,7 +406,7 @@ def _obey(system: PowerLoss, command: list[str]) -> int:
 class Storage:
     """The file system from the side of the test: made by `mounted`."""
 
-    def __init__(self, served: Attendant) -> None:
+    def __init__(self, served: LineServer) -> None:
         self._served = served
 
     async def lose(self, keep: float, seed: int) -> int:
@@ -428,7 +428,7 @@ class Storage:
 async def mounted(mountpoint: Path) -> AsyncIterator[Storage]:
     """The file system at ``mountpoint`` for as long as the block lasts, served by an own process; this
     process must be in a mount namespace of its own."""
-    async with attendant([sys.executable, __file__, str(mountpoint)]) as served:
+    async with line_server([sys.executable, __file__, str(mountpoint)]) as served:
         storage = Storage(served)
         if await storage.syncs():
             raise EOFError("the file system did not start")
@@ -440,7 +440,7 @@ def why_unavailable(sandbox: Sequence[str] = ("unshare", "-rm")) -> str | None:
     if not os.path.exists("/dev/fuse"):
         return "there is no /dev/fuse"
     with tempfile.TemporaryDirectory() as directory:
-        cause = why_it_fails([*sandbox, sys.executable, __file__, directory])
+        cause = startup_error([*sandbox, sys.executable, __file__, directory])
     return cause and f"no FUSE mount: {cause}"
 
 

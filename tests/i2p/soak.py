@@ -56,7 +56,7 @@ from garlicfarm.credentials.master_key import mint_master_key  # noqa: E402
 from garlicfarm.errors import ConfigError  # noqa: E402
 from garlicfarm.lab.i2pd import I2pdRouter, check_programs, i2pd_network, i2pd_restarted  # noqa: E402
 from garlicfarm.lab.processes import ProcessFarm, process_farm  # noqa: E402
-from garlicfarm.lab.tun_network import Network, Weather, network, why_unavailable  # noqa: E402
+from garlicfarm.lab.tun_network import LinkFaults, Network, network, why_unavailable  # noqa: E402
 from garlicfarm.setup.i2p_tunnel import Tunnel  # noqa: E402
 from garlicfarm.setup.provision import FarmPlan  # noqa: E402
 
@@ -65,7 +65,7 @@ POSTERS = 12
 PAUSE_S = 2.0
 SANDBOX = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 
-WEATHER = Weather(delay_s=0.4, jitter_s=0.33, loss=0.01)
+LATE_AND_LOSSY = LinkFaults(delay_s=0.4, jitter_s=0.33, loss=0.01)
 """On each of the three wires between one node and the other, by tunnels of one hop each: in the mean 1.7 s
 one way, which is what I2P takes, and 3 % of the packets lost."""
 DOWN_S = 60.0
@@ -84,7 +84,7 @@ PUBLISHER_S = ELECTION_S + 5 * 30.0
 GAP_S = 10.0
 """So long there is no commit at most while the leader is well."""
 SLOW_GAP_S = I2P["election_timeout_max_s"]
-"""The same in `WEATHER`: never as long as if the leader had died."""
+"""The same in `LATE_AND_LOSSY`: never as long as if the leader had died."""
 
 Status = dict[str, Any]
 
@@ -333,7 +333,7 @@ def is_alone(status: Status) -> bool:
 
 
 async def packets_are_late(soak: Soak, wires: Network, minutes: float) -> None:
-    """Load for so long in `WEATHER`, in which the routers were started: SSU2 takes it for the end of a
+    """Load for so long in `LATE_AND_LOSSY`, in which the routers were started: SSU2 takes it for the end of a
     connection when it begins at once."""
     before = await soak.lead()
     since = time.monotonic()
@@ -344,7 +344,7 @@ async def packets_are_late(soak: Soak, wires: Network, minutes: float) -> None:
         rows = [row(status, member) for member in NODES if member != status["leader"]]
         round_trips += [each["rtt_s"] for each in rows if each["rtt_s"] is not None]
     gap_s = await soak.gap(since)
-    lost = await wires.set(Weather())
+    lost = await wires.set_faults(LinkFaults())
     after = await soak.lead()
     soak.tell(
         "delay",
@@ -365,12 +365,15 @@ class Act(NamedTuple):
     name: str
     play: Callable[[Soak, Network, float], Awaitable[None]]
     routers: int
-    weather: Weather
+    faults: LinkFaults
 
 
 ACTS = {
     act.name: act
-    for act in (Act("routers", routers_die, 3, Weather()), Act("delay", packets_are_late, 6, WEATHER))
+    for act in (
+        Act("routers", routers_die, 3, LinkFaults()),
+        Act("delay", packets_are_late, 6, LATE_AND_LOSSY),
+    )
 }
 
 
@@ -379,7 +382,7 @@ def run_act(act: Act, minutes: float, directory: Path) -> int:
 
     async def run() -> None:
         async with network(act.routers) as wires:
-            await wires.set(act.weather)
+            await wires.set_faults(act.faults)
             async with soaked_farm(act, directory, wires) as soak:
                 await act.play(soak, wires, minutes)
 

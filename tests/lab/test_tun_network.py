@@ -1,4 +1,4 @@
-"""The network of hosts whose wires fail as they are told."""
+"""The network of hosts whose links fail on command."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-STORY = Path(__file__).with_name("tun_network_story.py")
+SCRIPT = Path(__file__).with_name("tun_network_script.py")
 THERE_AND_BACK_S = 0.6
 
 
 @pytest.mark.netns
 @pytest.mark.tun
 def test_wires_are_late_and_cut_as_they_are_told_but_for_host_0() -> None:
-    command = ["unshare", "--map-root-user", "--net", sys.executable, str(STORY)]
+    command = ["unshare", "--map-root-user", "--net", sys.executable, str(SCRIPT)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)

@@ -1,4 +1,4 @@
-"""Run inside a network namespace: how long a byte takes there and back between hosts, in each weather."""
+"""Run inside a network namespace: how long a round trip between hosts takes under each fault of the links."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 import trio
 
-from garlicfarm.lab.tun_network import Weather, address, network
+from garlicfarm.lab.tun_network import LinkFaults, address, network
 
 PORT = 9000
 PATIENCE_S = 2.0
@@ -52,11 +52,11 @@ async def main() -> None:
                 found["fair"] = await here("ping", place)
             except subprocess.CalledProcessError:  # nobody listens yet
                 await trio.sleep(0.1)
-        await wires.set(Weather(delay_s=DELAY_S))
+        await wires.set_faults(LinkFaults(delay_s=DELAY_S))
         found["slow"], found["from host 0"] = await here("ping", place), await here("ping")
-        await wires.set(Weather(cut=[(2, 1)]))
+        await wires.set_faults(LinkFaults(cut=[(2, 1)]))
         found["cut"] = await here("ping", place)
-        found["lost"] = await wires.set(Weather())
+        found["lost"] = await wires.set_faults(LinkFaults())
         nursery.cancel_scope.cancel()
     print(json.dumps(found))
 
