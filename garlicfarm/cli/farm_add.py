@@ -29,19 +29,13 @@ def add(options: Options, name: str, endpoint: str, master: str, application: st
     Adds a table to its configuration, and the farm's secret and store to its data directory. Other nodes
     join with a token: those of the first farm too, and then in their own process (`node join`).
     """
-    import msgspec
-
     from garlicfarm.config import find_config, load
-    from garlicfarm.config.model import Name
+    from garlicfarm.names import FARM_NAME_RULE, is_farm_name
     from garlicfarm.setup.add_farm import add_farm
     from garlicfarm.setup.provision import FarmPlan
 
-    try:
-        msgspec.convert(name, Name)
-    except msgspec.ValidationError:
-        raise click.BadParameter(
-            f"{name!r} must be 1 to 64 of A-Z a-z 0-9 . _ -, not . or ..", param_hint="NAME"
-        ) from None
+    if not is_farm_name(name):
+        raise click.BadParameter(f"{name!r} must be {FARM_NAME_RULE}", param_hint="NAME")
     config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
     plan = FarmPlan(name=name, application=application, preset=config.node.preset, master=master)
     made = add_farm(config, endpoint, plan)

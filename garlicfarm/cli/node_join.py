@@ -278,9 +278,9 @@ class _Enrolment:
         from functools import cache, partial
 
         from garlicfarm.credentials.member_credentials import member_password
+        from garlicfarm.extensions import LEADER_HINT
         from garlicfarm.http.digest import ChallengeCache
         from garlicfarm.net.handshake import dial_without_handshake, initiate
-        from garlicfarm.net.link import HINT
         from garlicfarm.plugins import make_transport
         from garlicfarm.transport import Endpoint, Transport
 
@@ -305,7 +305,7 @@ class _Enrolment:
                 password=member_password(token.farm_secret, token.farm_id, token.id),
                 cache=challenges,
                 farm_id=token.farm_id,
-                extensions={HINT: "1"},
+                extensions={LEADER_HINT: "1"},
             )
 
         return connect, not transport(default).handshake

@@ -27,9 +27,10 @@ from garlicfarm.errors import (
     TransportError,
     UnreachableError,
 )
+from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.http.digest import ALGORITHMS, ChallengeCache
 from garlicfarm.net.handshake import Established, dial_without_handshake, initiate
-from garlicfarm.net.link import HINT, Backoff, RpcClient, close
+from garlicfarm.net.link import Backoff, RpcClient, close
 from garlicfarm.raft import Refusal
 from garlicfarm.transport import Endpoint, Transport
 from garlicfarm.wire import Limits, encode_request
@@ -175,7 +176,7 @@ async def open_farm_client(
             password=password,
             cache=cache,
             farm_id=farm_id,
-            extensions={HINT: "1"},
+            extensions={LEADER_HINT: "1"},
         )
         if established.leader is not None and client._leaves(server, *established.leader):
             await close(established.stream)

@@ -14,6 +14,7 @@ import msgspec
 
 from garlicfarm.config import validators
 from garlicfarm.errors import ConfigError
+from garlicfarm.names import FARM_NAME, FARM_NAME_RULE
 
 __all__ = [
     "DISK_TIMEOUT_S",
@@ -50,7 +51,7 @@ Version = Annotated[Literal[1], _allowed("1")]
 NodeId = Annotated[int, _allowed("a whole number from 1 to 2147483647", ge=1, le=2**31 - 1)]
 Name = Annotated[
     str,
-    _allowed("1 to 64 of A-Z a-z 0-9 . _ -, not . or ..", pattern=r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,64}\Z"),
+    _allowed(FARM_NAME_RULE, pattern=rf"^{FARM_NAME}\Z"),
 ]
 Names = Annotated[tuple[str, ...], _allowed("a list of farm names")]
 Scheme = Annotated[str, _allowed("a transport's name, of a-z 0-9 + . -", pattern=r"^[a-z][a-z0-9+.-]*\Z")]

@@ -30,6 +30,7 @@ from typing import Protocol
 import h11
 
 from garlicfarm.errors import AuthError, LocalProtocolError, RemoteProtocolError
+from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.http.digest import (
     Authorization,
     ChallengeCache,
@@ -37,6 +38,7 @@ from garlicfarm.http.digest import (
     Verified,
     parse_header,
 )
+from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 
 __all__ = [
     "HEADER_LIMIT",
@@ -53,7 +55,6 @@ __all__ = [
 HEADER_LIMIT = 16384
 """The most that request line or status line and headers may take, in bytes (D3)."""
 
-_FARM = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _FARM_ID = re.compile(r"[0-9a-fA-F]{32}")
 _LEADER = re.compile(r"([1-9][0-9]{0,9}) ([!-~]{1,1024})")
 _ZONE = re.compile(r"%[^\]]*(?=\])")
@@ -65,12 +66,12 @@ _WEBSOCKET_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 def farm_target(farm: str) -> str:
     """The path of a farm's Raft stream.
 
-    :raises LocalProtocolError: the name is not 1 to 64 of ``A-Za-z0-9._-`` (the caller's fault).
+    :raises LocalProtocolError: that is not a farm's name (the caller's fault).
 
     Source: proposal 150, HTTP request 1.
     """
-    if _FARM.fullmatch(farm) is None:
-        raise LocalProtocolError(f"a farm's name is 1 to 64 of A-Z a-z 0-9 . _ -, not {farm!r}")
+    if not is_farm_name(farm):
+        raise LocalProtocolError(f"{farm!r} is not a farm's name: {FARM_NAME_RULE}")
     return f"/GarlicFarm/{farm}/1/websocket"
 
 
@@ -228,7 +229,7 @@ class Responder:
             *identity,
             *_extensions_header(agreed),
         ]
-        leader = farm.leader() if "leader-hint" in agreed else None
+        leader = farm.leader() if LEADER_HINT in agreed else None
         hint = f"{leader[0]} {leader[1]}" if leader else ""
         if _LEADER.fullmatch(hint):
             headers.append(("Garlic-Farm-Leader", hint))
@@ -422,7 +423,7 @@ class Initiator:
             user=self._user,
             extensions=frozenset(agreed),
             farm_id=self._check_farm_id(event),
-            leader=self._leader(event) if "leader-hint" in agreed else None,
+            leader=self._leader(event) if LEADER_HINT in agreed else None,
             leftover=self._http.trailing_data[0],
         )
 

@@ -22,11 +22,12 @@ from garlicfarm.errors import (
     TransportError,
     UnreachableError,
 )
+from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.net.handshake import Established
 from garlicfarm.wire import ResponseDecoder, encode_request
-from garlicfarm.wire.messages import MessageType, Request, Response
+from garlicfarm.wire.messages import EXTENSION_OF, MessageType, Request, Response
 
-__all__ = ["CONNECTION_ERRORS", "EXTENSIONS", "HINT", "Backoff", "Link", "RpcClient", "close"]
+__all__ = ["CONNECTION_ERRORS", "Backoff", "Link", "RpcClient", "close"]
 
 CONNECTION_ERRORS = (
     TransportError,
@@ -38,16 +39,6 @@ CONNECTION_ERRORS = (
     trio.TooSlowError,
 )
 """What a broken peer or path can raise: each costs its connection and nothing else."""
-
-HINT = "leader-hint"
-EXTENSIONS = {"pre-vote": "1", "timeout-now": "1", "read-index": "1", HINT: "1"}
-"""What members offer each other, name and version (D5)."""
-
-_NEEDED = {
-    MessageType.PRE_VOTE_REQUEST: "pre-vote",
-    MessageType.TIMEOUT_NOW_REQUEST: "timeout-now",
-    MessageType.READ_INDEX_REQUEST: "read-index",
-}
 
 ATTEMPTS = 3
 """How many streams share the time to be let in: one that leads nowhere costs a third of it, not all."""
@@ -241,7 +232,7 @@ class Link:
             data = []
             while self._queue and not (self._one_by_one and self._outstanding):
                 tag, request = self._queue.popleft()
-                if _NEEDED.get(request.type) not in (None, *self.extensions):
+                if EXTENSION_OF.get(request.type) not in (None, *self.extensions):
                     self._on_failure(tag, False)
                     continue
                 self._outstanding.append((tag, request.type, now))
@@ -278,7 +269,7 @@ class Link:
     def _is_hinted(self) -> bool:
         """Whether the next answer brings a hint if it refuses (D5)."""
         asked = self._outstanding[0][1] if self._outstanding else None
-        return asked is MessageType.CLIENT_REQUEST and HINT in self.extensions
+        return asked is MessageType.CLIENT_REQUEST and LEADER_HINT in self.extensions
 
     def _take(self, response: Response, now: float) -> None:
         if not self._outstanding:

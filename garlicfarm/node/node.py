@@ -34,6 +34,7 @@ from garlicfarm.errors import (
     StorageError,
     TransportError,
 )
+from garlicfarm.extensions import EXTENSIONS
 from garlicfarm.feed.pages import PageReader, reader_limiter
 from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
 from garlicfarm.log_application import LogApplication
@@ -49,7 +50,7 @@ from garlicfarm.net.handshake import (
     respond,
     without_handshake,
 )
-from garlicfarm.net.link import CONNECTION_ERRORS, EXTENSIONS, close
+from garlicfarm.net.link import CONNECTION_ERRORS, close
 from garlicfarm.node.admin_view import FarmAdminView
 from garlicfarm.node.publisher.handover import HandOver
 from garlicfarm.node.publisher.publishing_task import PublishingTask

@@ -15,11 +15,12 @@ import trio
 
 from garlicfarm.config.model import HEADERS_BYTES
 from garlicfarm.errors import AuthError, EntryRefused, OutcomeUnknown, RemoteProtocolError
-from garlicfarm.net.link import HINT, RECEIVE_BYTES
+from garlicfarm.extensions import LEADER_HINT
+from garlicfarm.net.link import RECEIVE_BYTES
 from garlicfarm.node.proposals import check_entry, check_user
 from garlicfarm.raft import Refusal
 from garlicfarm.wire import RequestDecoder, decode_cluster_server, encode_response
-from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Response
+from garlicfarm.wire.messages import EXTENSION_OF, ClusterServer, MessageType, Request, Response
 
 if TYPE_CHECKING:
     from garlicfarm.credentials.users import Login
@@ -43,9 +44,7 @@ _MEMBER_REQUESTS = {
     MessageType.JOIN_CLUSTER_REQUEST: "",
     MessageType.SYNC_LOG_REQUEST: "",
     MessageType.LEAVE_CLUSTER_REQUEST: "",
-    MessageType.PRE_VOTE_REQUEST: "pre-vote",
-    MessageType.TIMEOUT_NOW_REQUEST: "timeout-now",
-    MessageType.READ_INDEX_REQUEST: "read-index",
+    **EXTENSION_OF,
 }
 
 
@@ -210,7 +209,7 @@ class Session:
         self._farm.heard_from(request.source, request)
         size = sum(len(entry.value) + ENTRY_OVERHEAD_BYTES for entry in request.entries)
         asked = request.type is MessageType.CLIENT_REQUEST
-        slot = PendingResponse(self, size, hinted=asked and HINT in self._caller.extensions)
+        slot = PendingResponse(self, size, hinted=asked and LEADER_HINT in self._caller.extensions)
         if not self._slots:
             self._wait_scope.deadline = slot.since + self._answer_timeout_s
         self._slots.append(slot)

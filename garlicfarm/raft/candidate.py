@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from garlicfarm.extensions import PRE_VOTE, TIMEOUT_NOW
 from garlicfarm.raft.state import RaftState
 from garlicfarm.wire.messages import MessageType, Response
 
 __all__ = ["PRE_VOTE", "TIMEOUT_NOW", "TRANSFER_CAMPAIGN", "Candidate"]
-
-PRE_VOTE, TIMEOUT_NOW = "pre-vote", "timeout-now"
-"""Names of the extensions that the core speaks (D5)."""
 
 TRANSFER_CAMPAIGN = 2**64 - 1
 """The commit index of a RequestVoteRequest in an election that the leader ordered: it is judged by term

@@ -7,13 +7,11 @@ from collections import deque
 import msgspec
 
 from garlicfarm.errors import ProposalDropped
+from garlicfarm.extensions import READ_INDEX
 from garlicfarm.raft.state import RaftState
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Response
 
 __all__ = ["READ_INDEX", "ReadIndexForwarder", "ReadIndexQueue", "refuse"]
-
-READ_INDEX = "read-index"
-"""Name of the extension with which a follower asks its leader (D5)."""
 
 _RESPONSE = MessageType.READ_INDEX_RESPONSE
 

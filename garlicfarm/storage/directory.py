@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -30,11 +29,11 @@ from garlicfarm.errors import (
     StorageMissing,
     StorageVersion,
 )
+from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 
 __all__ = ["LOST_STORE", "DataDirectory", "fsync_path"]
 
 FORMAT_VERSION = 1
-_FARM_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 
 LOST_STORE = (
@@ -115,8 +114,8 @@ class DataDirectory:
 
     def farm_directory(self, name: str) -> Path:
         """Where the farm's store is, or is to be made. Raises `LocalProtocolError` (not a farm's name)."""
-        if not _FARM_NAME.fullmatch(name):
-            raise LocalProtocolError(f"{name!r} is not a farm's name: 1 to 64 of A-Z a-z 0-9 . _ -")
+        if not is_farm_name(name):
+            raise LocalProtocolError(f"{name!r} is not a farm's name: {FARM_NAME_RULE}")
         return self.path / "farms" / name
 
 

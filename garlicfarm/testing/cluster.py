@@ -35,12 +35,13 @@ from garlicfarm.config import FarmSection, MetaSection, RaftSection, RetentionSe
 from garlicfarm.config.model import PRESETS
 from garlicfarm.credentials.member_credentials import member_lookup, member_password
 from garlicfarm.errors import OutcomeUnknown, Removed
+from garlicfarm.extensions import EXTENSIONS
 from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
 from garlicfarm.log_application import LogApplication
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.net.handshake import Established, FarmCredentials, HandshakeLimiter, initiate, respond
-from garlicfarm.net.link import CONNECTION_ERRORS, EXTENSIONS
+from garlicfarm.net.link import CONNECTION_ERRORS
 from garlicfarm.node.replica import Replica
 from garlicfarm.node.session import Principal, Session
 from garlicfarm.raft import Persist, SnapshotMeta

@@ -11,7 +11,10 @@ from enum import IntEnum
 
 import msgspec
 
+from garlicfarm.extensions import PRE_VOTE, READ_INDEX, TIMEOUT_NOW
+
 __all__ = [
+    "EXTENSION_OF",
     "NO_LEADER",
     "ClusterServer",
     "Configuration",
@@ -54,6 +57,14 @@ class MessageType(IntEnum):
     TIMEOUT_NOW_RESPONSE = 29
     READ_INDEX_REQUEST = 30
     READ_INDEX_RESPONSE = 31
+
+
+EXTENSION_OF = {
+    MessageType.PRE_VOTE_REQUEST: PRE_VOTE,
+    MessageType.TIMEOUT_NOW_REQUEST: TIMEOUT_NOW,
+    MessageType.READ_INDEX_REQUEST: READ_INDEX,
+}
+"""Each request that is part of an extension, and the extension."""
 
 
 class ValueType(IntEnum):

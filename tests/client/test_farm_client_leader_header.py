@@ -11,9 +11,9 @@ import trio.testing
 
 from garlicfarm.client.farm import FarmClient, open_farm_client
 from garlicfarm.errors import NoQuorum
+from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.http.digest import ALGORITHMS, REALM, DigestVerifier, ha1
 from garlicfarm.net.handshake import FarmCredentials, HandshakeLimiter, respond
-from garlicfarm.net.link import HINT
 from garlicfarm.testing.memory_network import MemoryNetwork
 from garlicfarm.transport import Endpoint, Peer
 from garlicfarm.wire import RequestDecoder, encode_response
@@ -42,7 +42,7 @@ class Server:
         lookup = {a: [ha1(a, "alice", REALM, "p")] for a in ALGORITHMS}
         verifier = DigestVerifier(REALM, ALGORITHMS, bytes(32), lambda user: lookup)
         self._gate = FarmCredentials(
-            "farm", bytes(16), verifier, {HINT: "1"}, lambda: (header, place(header))
+            "farm", bytes(16), verifier, {LEADER_HINT: "1"}, lambda: (header, place(header))
         )
 
     async def handle(self, stream: trio.abc.Stream, peer: Peer) -> None:

@@ -17,8 +17,8 @@ from garlicfarm.errors import (
     RemoteProtocolError,
     UnreachableError,
 )
+from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.net.handshake import Established
-from garlicfarm.net.link import HINT
 from garlicfarm.raft import Refusal
 from garlicfarm.wire import Limits, RequestDecoder, decode_cluster_server, encode_response
 from garlicfarm.wire.messages import (
@@ -56,7 +56,7 @@ class Servers:
             raise say
         ours, theirs = trio.testing.memory_stream_pair()
         self._nursery.start_soon(self._serve, member, say, theirs)
-        user, extensions = ("", frozenset[str]()) if self._is_jraft else ("4", frozenset({HINT}))
+        user, extensions = ("", frozenset[str]()) if self._is_jraft else ("4", frozenset({LEADER_HINT}))
         return Established(ours, "farm", user, extensions, None, None, b"")
 
     async def _serve(self, member: int, say: Say, stream: trio.abc.Stream) -> None:

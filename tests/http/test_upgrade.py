@@ -645,7 +645,7 @@ def test_interim_responses_are_passed_over() -> None:
     assert initiator.receive(b"HTTP/1.1 103 Early Hints\r\n\r\n" + reply) == NewStream()
 
 
-@pytest.mark.parametrize("farm", ["", "a/b", "a b", "x" * 65, "ü"])
+@pytest.mark.parametrize("farm", ["", "a/b", "a b", "x" * 65, "ü", ".", "..", "farm\n"])
 def test_impossible_farm_name_is_the_callers_fault(farm: str) -> None:
     with pytest.raises(LocalProtocolError):
         farm_target(farm)

@@ -14,10 +14,10 @@ from typing import NamedTuple, Protocol
 import pytest
 import trio
 
+from garlicfarm.extensions import EXTENSIONS
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.net.handshake import initiate
-from garlicfarm.net.link import EXTENSIONS
 from garlicfarm.raft import Role
 from garlicfarm.setup.provision import MemberPlan
 from garlicfarm.wire import (

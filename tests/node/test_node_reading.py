@@ -15,8 +15,8 @@ from garlicfarm.config import RaftSection
 from garlicfarm.config.model import PRESETS
 from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.errors import GarlicFarmError, NoQuorum, NotLeader, ProposalDropped
+from garlicfarm.extensions import EXTENSIONS
 from garlicfarm.log_application import LogApplication
-from garlicfarm.net.link import EXTENSIONS
 from garlicfarm.node.replica import Replica
 from garlicfarm.raft import Persist
 from garlicfarm.testing.cluster import Cluster, cluster

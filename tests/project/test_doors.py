@@ -50,12 +50,16 @@ HARMLESS = {
     "msgspec.json",
     "msgspec.structs",
 }
+GROUND = {"garlicfarm.errors", "garlicfarm.extensions", "garlicfarm.names"}
+"""Pure modules without a room, which every room may import."""
 DOORS: dict[str, set[str]] = {
     "errors": set(),
-    "wire": {"garlicfarm.errors"},
-    "http": {"garlicfarm.errors", "h11"},
-    "raft": {"garlicfarm.errors", "garlicfarm.wire", "garlicfarm.wire.messages"},
-    "publishing": {"garlicfarm.errors", "garlicfarm.wire", "garlicfarm.wire.messages"},
+    "extensions": set(),
+    "names": set(),
+    "wire": GROUND,
+    "http": GROUND | {"h11"},
+    "raft": GROUND | {"garlicfarm.wire", "garlicfarm.wire.messages"},
+    "publishing": GROUND | {"garlicfarm.wire", "garlicfarm.wire.messages"},
 }
 IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint"}
 MAY_IMPORT_NODE = {"node", "cli", "testing"}

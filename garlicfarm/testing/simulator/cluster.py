@@ -15,6 +15,7 @@ import msgspec
 
 from garlicfarm.application import Application
 from garlicfarm.errors import ProposalDropped, RemoteProtocolError
+from garlicfarm.extensions import PRE_VOTE, READ_INDEX, TIMEOUT_NOW
 from garlicfarm.raft import Persist, RaftConfig, RawNode, Ready, Role, SnapshotMeta
 from garlicfarm.testing.memory_storage import Stored
 from garlicfarm.testing.simulator.faults import Faults
@@ -23,6 +24,7 @@ from garlicfarm.testing.simulator.member import SimulatedMember
 from garlicfarm.testing.simulator.network import CLIENT, SERVER, Connection, Network, Scheduler
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import (
+    EXTENSION_OF,
     ClusterServer,
     Configuration,
     MessageType,
@@ -35,7 +37,7 @@ __all__ = ["NetworkClient", "Outcome", "SimulatedCluster"]
 
 RPC_TIMEOUT_MS = 400
 ANSWER_TIMEOUT_MS = 1_000
-PRE_VOTE, TIMEOUT_NOW, READ_INDEX = EXTENSIONS = ("pre-vote", "timeout-now", "read-index")
+EXTENSIONS = (PRE_VOTE, TIMEOUT_NOW, READ_INDEX)
 ORDERED = 2**64 - 1
 _JOINING = (MessageType.JOIN_CLUSTER_REQUEST, MessageType.SYNC_LOG_REQUEST)
 _NO_SERVERS = Configuration(0, 0)
@@ -460,9 +462,6 @@ class SimulatedCluster:
 
 def _needs(request: Request) -> frozenset[str]:
     """The extension that a request is part of (D5)."""
-    if request.type is MessageType.PRE_VOTE_REQUEST:
-        return frozenset((PRE_VOTE,))
-    if request.type is MessageType.READ_INDEX_REQUEST:
-        return frozenset((READ_INDEX,))
-    ordered = request.type is MessageType.REQUEST_VOTE_REQUEST and request.commit_index == ORDERED
-    return frozenset((TIMEOUT_NOW,) if ordered or request.type is MessageType.TIMEOUT_NOW_REQUEST else ())
+    if request.type is MessageType.REQUEST_VOTE_REQUEST and request.commit_index == ORDERED:
+        return frozenset((TIMEOUT_NOW,))
+    return frozenset((EXTENSION_OF[request.type],) if request.type in EXTENSION_OF else ())

@@ -1,0 +1,18 @@
+"""Names that several rooms check: the one rule for each."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["FARM_NAME", "FARM_NAME_RULE", "is_farm_name"]
+
+FARM_NAME = r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,64}"
+"""The pattern of a farm's name: part of a URL path and a directory's name, so neither ``.`` nor ``..``."""
+
+FARM_NAME_RULE = "1 to 64 of A-Z a-z 0-9 . _ -, not . or .."
+"""The same rule in the words of error messages."""
+
+
+def is_farm_name(text: str) -> bool:
+    """Whether a farm can have this name."""
+    return re.fullmatch(FARM_NAME, text) is not None
