@@ -8,6 +8,7 @@ codes in one place (``garlicfarm.cli``).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar, overload
 
 __all__ = [
     "AuthError",
@@ -34,6 +35,7 @@ __all__ = [
     "StorageVersion",
     "TransportError",
     "UnreachableError",
+    "first_error",
 ]
 
 
@@ -181,3 +183,17 @@ class PluginError(GarlicFarmError):
     def __init__(self, message: str, distribution: str = "") -> None:
         self.distribution = distribution
         super().__init__(message)
+
+
+_E = TypeVar("_E", bound=BaseException)
+
+
+@overload
+def first_error(error: BaseExceptionGroup[_E]) -> _E: ...
+@overload
+def first_error(error: BaseException) -> BaseException: ...
+def first_error(error: BaseException) -> BaseException:
+    """The first error in an exception group, however deep; an error that is no group is its own."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -40,7 +40,7 @@ from hypercorn.typing import ConnectionState
 
 from garlicfarm.admin.access import LOGGED_IN
 from garlicfarm.credentials.users import Login
-from garlicfarm.errors import ConfigError, TransportError
+from garlicfarm.errors import ConfigError, TransportError, first_error
 from garlicfarm.logs import EventLogger
 from garlicfarm.net.admission import Admission, network_of
 from garlicfarm.net.tcp import server_tls
@@ -227,8 +227,7 @@ class _Connections:
 
 
 def _place(error: BaseException) -> dict[str, str]:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+    error = first_error(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return {"error": type(error).__name__, "where": f"{Path(frame.filename).name}:{frame.lineno}"}
 

@@ -175,12 +175,11 @@ def _one_error() -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
+        from garlicfarm.errors import first_error
+
         for kind in (BrokenPipeError, click.UsageError):
-            error: BaseException | None = group.subgroup(kind)
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            if error is not None:
-                raise error from group
+            if (found := group.subgroup(kind)) is not None:
+                raise first_error(found) from group
         raise
 
 

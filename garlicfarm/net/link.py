@@ -21,6 +21,7 @@ from garlicfarm.errors import (
     RemoteProtocolError,
     TransportError,
     UnreachableError,
+    first_error,
 )
 from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.net.handshake import Established
@@ -143,7 +144,7 @@ class Link:
                 try:
                     await self._exchange(await self._connected())
                 except* CONNECTION_ERRORS as group:
-                    error = _first(group)
+                    error = first_error(group)
                 if isinstance(error, AuthError):
                     self._refusal = error
                 self._fail_all()
@@ -291,14 +292,6 @@ class Link:
         self._heard = now
         self.rtt_s = now - sent
         self._on_answer(tag, response)
-
-
-def _first(group: BaseExceptionGroup[Exception]) -> Exception:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, Exception)
-    return error
 
 
 class RpcClient:

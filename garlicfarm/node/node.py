@@ -33,6 +33,7 @@ from garlicfarm.errors import (
     Removed,
     StorageError,
     TransportError,
+    first_error,
 )
 from garlicfarm.extensions import EXTENSIONS
 from garlicfarm.feed.pages import PageReader, reader_limiter
@@ -396,7 +397,7 @@ class Node:
             self._members.pop(farm.name)
             farm.metrics.set_role("")
             farm.metrics.raft_leader_id.set(0)
-            error = _leaf(group)
+            error = first_error(group)
             event = "removed" if isinstance(error, Removed) else "farm-failed"
             self._log.error(event, farm=farm.name, cause=str(error))
             if not self._members:
@@ -484,7 +485,7 @@ class Node:
             if established is not None:
                 await self._serve_session(established, peer)
         except* (*CONNECTION_ERRORS, OutcomeUnknown) as group:
-            error = _leaf(group)
+            error = first_error(group)
             self.metrics.listener_rejected.labels(scheme, "broken").inc()
             cause = str(error) or type(error).__name__
             self._log.warning("connection-lost", address=peer.address, cause=cause)
@@ -541,14 +542,8 @@ async def _cancel_at(event: trio.Event, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-def _leaf(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
 def _place(error: BaseException) -> tuple[BaseException, str]:
     """What went wrong at first, and where."""
-    error = _leaf(error)
+    error = first_error(error)
     frames = traceback.extract_tb(error.__traceback__)
     return error, f"{PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "nowhere"

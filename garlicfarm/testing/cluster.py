@@ -34,7 +34,7 @@ from garlicfarm.application import Application
 from garlicfarm.config import FarmSection, MetaSection, RaftSection, RetentionSection
 from garlicfarm.config.model import PRESETS
 from garlicfarm.credentials.member_credentials import member_lookup, member_password
-from garlicfarm.errors import OutcomeUnknown, Removed
+from garlicfarm.errors import OutcomeUnknown, Removed, first_error
 from garlicfarm.extensions import EXTENSIONS
 from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
 from garlicfarm.log_application import LogApplication
@@ -283,7 +283,7 @@ class Cluster:
                     timeout_s = farm.answer_timeout_s
                     await Session(farm, established.stream, caller, established.leftover, timeout_s).run()
             except* (*CONNECTION_ERRORS, OutcomeUnknown) as group:
-                log.info("connection-lost", peer=peer.address, cause=str(group.exceptions[0]))
+                log.info("connection-lost", peer=peer.address, cause=str(first_error(group)))
 
         running = _Node(farm)
         try:

@@ -15,7 +15,7 @@ import trio
 
 from garlicfarm.cli import run
 from garlicfarm.credentials.users import UserStore
-from garlicfarm.errors import Removed
+from garlicfarm.errors import Removed, first_error
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.publishing.i2p_base64 import encode
@@ -243,17 +243,12 @@ async def test_member_is_removed_from_its_own_machine_and_the_log_says_who_asked
         body = json.loads(capsys.readouterr().out)
         with trio.fail_after(20):
             await running.ended.wait()
-        assert isinstance(_leaf(running.error), Removed)
+        assert running.error is not None
+        assert isinstance(first_error(running.error), Removed)
         successor = await nodes.leader()
         await nodes.applied(body["index"])
         assert leaving not in [server.id for server in nodes.replica(successor).configuration.servers]
         assert policy(nodes, successor)["orders"][f"remove {leaving}"]["by"] == "local"
-
-
-def _leaf(error: BaseException | None) -> BaseException | None:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def test_whoever_asks_the_node_that_took_an_order_finds_it_there(tmp_path: Path) -> None:

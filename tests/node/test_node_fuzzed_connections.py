@@ -16,7 +16,7 @@ import trio
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from garlicfarm.errors import Removed
+from garlicfarm.errors import Removed, first_error
 from garlicfarm.storage import LogStore
 from garlicfarm.wire import (
     encode_cluster_server,
@@ -189,15 +189,10 @@ async def endure(play: Play, connections: Sequence[tuple[bytes, bool]]) -> None:
     else:
         with trio.fail_after(20):
             await running.ended.wait()
-        assert isinstance(_leaf(running.error), Removed), "whoever leads may say so, and nothing else ends it"
+        assert running.error is not None
+        assert isinstance(first_error(running.error), Removed), "nothing but the leader's word ends it"
     with closing(LogStore.open(play.nodes.data(1) / "farms" / "farm", farm="farm")) as store:
         assert store.initial_state()[0].commit <= store.last_index()
-
-
-def _leaf(error: BaseException | None) -> BaseException | None:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 @SETTINGS

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from garlicfarm.errors import EntryRefused, OutcomeUnknown, RemoteProtocolError
+from garlicfarm.errors import EntryRefused, OutcomeUnknown, RemoteProtocolError, first_error
 from garlicfarm.node.session import MAX_UNANSWERED, MAX_UNANSWERED_BYTES, PendingResponse, Principal, Session
 from garlicfarm.raft import Refusal, Role
 from garlicfarm.wire import Limits, ResponseDecoder, encode_request
@@ -70,10 +70,7 @@ async def running(served: Session, errors: list[BaseException]) -> None:
     try:
         await served.run()
     except* Exception as group:  # noqa: BLE001 - shown to the test
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            (error,) = error.exceptions
-        errors.append(error)
+        errors.append(first_error(group))
 
 
 async def test_answers_come_in_the_order_of_the_requests(autojump_clock: trio.testing.MockClock) -> None:

@@ -20,7 +20,7 @@ import msgspec
 import trio
 
 from garlicfarm.credentials.certificates import pin_of, pin_of_file
-from garlicfarm.errors import ConfigError, TransportError, UnreachableError
+from garlicfarm.errors import ConfigError, TransportError, UnreachableError, first_error
 from garlicfarm.net.tcp import server_tls
 from garlicfarm.transport import Endpoint, Peer, Place, Transport
 
@@ -203,8 +203,9 @@ async def _close(tcp: trio.SocketStream, stream: trio.SSLStream[trio.SocketStrea
 
 def _text(exc: BaseException) -> str:
     """What happened, in few words, from the innermost cause."""
-    while exc.__cause__ is not None or isinstance(exc, BaseExceptionGroup):
-        exc = exc.exceptions[0] if isinstance(exc, BaseExceptionGroup) else exc.__cause__ or exc
+    exc = first_error(exc)
+    while exc.__cause__ is not None:
+        exc = first_error(exc.__cause__)
     if isinstance(exc, ssl.SSLEOFError):
         return "the connection was closed"
     if isinstance(exc, ssl.SSLCertVerificationError):
