@@ -17,6 +17,7 @@ I2P_PROXY_PORT = 4444
 @click.group(
     cls=CommandGroup,
     targets={
+        "address": "garlicfarm.cli.node_address:address",
         "init": "garlicfarm.cli.node:init",
         "join": "garlicfarm.cli.node_join:join",
         "join-jraft": "garlicfarm.cli.node_join_jraft:join_jraft",

@@ -39,8 +39,8 @@ _DECORATORS: Mapping[str, Sequence[Callable[[Any], Any]]] = {
             "--node",
             multiple=True,
             metavar="URL",
-            help="Admin URL, https://HOST:PORT, also with the pin of that node's certificate behind, as in"
-            " its endpoint: https://HOST:PORT?pin=sha256-… . Repeatable, tried in turn.",
+            help="Admin URL, https://HOST:PORT, or with the pin of that node's certificate,"
+            " https://HOST:PORT?pin=sha256-…, as `node address` prints it there. Repeatable, tried in turn.",
         )
     ],
     "farm": [click.option("--farm", metavar="NAME", help="Which farm, where there are several.")],
@@ -49,9 +49,9 @@ _DECORATORS: Mapping[str, Sequence[Callable[[Any], Any]]] = {
         click.option("--password-file", type=_FILE, help="File (mode 0600) that holds the user's password."),
     ],
     "tls": [
-        click.option("--ca", type=_FILE, help="Certificate authority of admin listeners without a pin."),
+        click.option("--ca", type=_FILE, help="Certificate authority of the nodes whose URL has no pin."),
         click.option(
-            "--pin", metavar="sha256-…", help="Pin of the certificate of nodes whose URL has none behind."
+            "--pin", metavar="sha256-…", help="Pin of the certificate of the nodes whose URL has no pin."
         ),
     ],
     "output": [

@@ -1,7 +1,8 @@
 """Clients of a farm, for the command line and for other programs. Imported when first asked for.
 
 * `open_farm_client` → `FarmClient`: posts over the farm's own protocol, straight to the leader.
-* `AdminClient`: reads, posts and administers over the admin API of any node.
+* `AdminClient`: reads, posts and administers over the admin API of any node. `from_config` makes one for
+  the node of this machine.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient, Page
     from garlicfarm.client.farm import FarmClient, open_farm_client
+    from garlicfarm.client.local_node import from_config
 
-__all__ = ["AdminClient", "FarmClient", "Page", "open_farm_client"]
+__all__ = ["AdminClient", "FarmClient", "Page", "from_config", "open_farm_client"]
 
 _MODULES = {
     "AdminClient": "garlicfarm.client.admin",
     "FarmClient": "garlicfarm.client.farm",
     "Page": "garlicfarm.client.admin",
+    "from_config": "garlicfarm.client.local_node",
     "open_farm_client": "garlicfarm.client.farm",
 }
 

@@ -18,11 +18,23 @@ from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.credentials.users import LOCAL_USER
 from garlicfarm.errors import ConfigError, StorageMissing, UnreachableError
+from garlicfarm.transport import Endpoint
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["NodeAccess", "admin_url", "check_data_directory", "from_config", "local_node", "node_pin"]
+__all__ = [
+    "NodeAccess",
+    "admin_url",
+    "check_data_directory",
+    "from_config",
+    "local_node",
+    "node_pin",
+    "remote_admin_url",
+]
+
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where what is bound to all addresses is reached on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +103,29 @@ def admin_url(config: Config) -> str:
     :raises StorageMissing: the data directory is missing.
     :raises UnreachableError: the node does not run, and chooses another port at each start.
     """
+    bound = _bound(config)
+    return str(replace(bound, host=_LOOPBACK.get(bound.host, bound.host)))
+
+
+def remote_admin_url(config: Config) -> str:
+    """The same for other machines: where the node listens on all addresses, it is at the host of its first
+    farm's endpoint. Raises as `admin_url`."""
+    bound, farm = _bound(config), config.farm[0]
+    host = Endpoint.parse(farm.endpoint, farm.default_transport).host
+    return str(replace(bound, host=host if bound.host in _LOOPBACK else bound.host))
+
+
+def _bound(config: Config) -> Endpoint:
+    """What the admin listener is bound to."""
     check_data_directory(config)
     try:
         url = (config.node.data_dir / "admin.url").read_text(encoding="ascii").strip()
     except FileNotFoundError:
         url = config.admin.url
-        if url.endswith(":0"):  # any free port: only the running node knows which
-            raise UnreachableError(
-                f"no node runs in {config.node.data_dir}", "start it: garlicfarm node start"
-            ) from None
-    # Bound to all addresses, it is reached at the loopback one.
-    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    bound = Endpoint.parse(url.rstrip("/"))
+    if bound.port == 0:  # any free port: only the running node knows which
+        raise UnreachableError(f"no node runs in {config.node.data_dir}", "start it: garlicfarm node start")
+    return bound
 
 
 def check_data_directory(config: Config) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 import garlicfarm.setup.provision
 from garlicfarm.cli import run
+from garlicfarm.client.trust import node_address
 from garlicfarm.config import load
 from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.credentials.member_credentials import read_secret_file
@@ -421,6 +422,43 @@ def test_member_that_lost_its_store_is_never_told_to_make_a_new_one(here: Path, 
             assert "garlicfarm member remove ID" in done.stderr
         elif lost == "data":
             assert (done.returncode, "Is its disk mounted" in done.stderr) == (7, True)
+
+
+@pytest.mark.parametrize(
+    ("bound", "address"),
+    [
+        ("https://127.0.0.1:27151", "https://127.0.0.1:27151"),
+        ("https://0.0.0.0:27151", "https://a.example:27151"),
+        ("https://[::]:27151", "https://a.example:27151"),
+        ("https://[2001:db8::1]:27151", "https://[2001:db8::1]:27151"),
+    ],
+)
+def test_address_of_a_node_is_its_admin_url_and_pin_for_other_machines(
+    here: Path, capsys: Capture, bound: str, address: str
+) -> None:
+    assert run(["node", "init", "--host", "a.example", "--admin-url", bound]) == 0
+    pin = pin_of_file(here / "data/tls/node.crt")
+    capsys.readouterr()
+    assert run(["node", "address"]) == 0
+    told = capsys.readouterr()
+    assert told.out == f"{address}?pin={pin}\n"
+    assert node_address(told.out.strip()) == (address, pin), "as --node takes it"
+    assert ("only this machine reaches it" in told.err.replace(address, "it")) == ("127.0.0.1" in bound)
+    assert run(["node", "address", "--output", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "schema": "garlicfarm.node-address/1",
+        "url": address,
+        "pin": pin,
+    }
+
+
+def test_address_with_any_port_is_known_while_the_node_runs(here: Path, capsys: Capture) -> None:
+    assert run(["node", "init", "--admin-url", "https://127.0.0.1:0"]) == 0
+    assert run(["node", "address"]) == 3
+    assert "start it: garlicfarm node start" in capsys.readouterr().err
+    (here / "data/admin.url").write_text("https://127.0.0.1:4711\n")
+    assert run(["node", "address"]) == 0
+    assert capsys.readouterr().out.startswith("https://127.0.0.1:4711?pin=sha256-")
 
 
 def test_directory_without_a_node_is_told_how_one_is_made(here: Path, capsys: Capture) -> None:

@@ -6,11 +6,13 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ import pytest
 import trio
 
 from garlicfarm.cli import run
-from garlicfarm.errors import NotLeader
+from garlicfarm.client import from_config
+from garlicfarm.credentials.certificates import make_certificate
+from garlicfarm.errors import AuthError, ConfigError, NotLeader
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
-from tests.admin.fake_node import FakeNode
+from tests.admin.fake_node import PASSWORDS, FakeNode
 
 CONFIG = """
 version = 1
@@ -315,3 +319,64 @@ def test_farm_is_to_be_named_where_there_are_several(
         assert "--farm is needed: this node has farm, other" in capsys.readouterr().err
         assert run(["status", "--farm", "other", "-o", "json"]) == 0
         assert json.loads(capsys.readouterr().out)["farm"] == "other"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "waited_for"),
+    [
+        (["log", "post"], "the entry is not known to be committed; look for it in the log"),
+        (["farm", "set", "R=4"], "the change is not known to be committed; `garlicfarm farm show`"),
+        (["leader", "stepdown"], "no other member is known to lead yet"),
+        (["member", "remove", "3"], "the change is not known to be committed; see `garlicfarm member list`"),
+        (["log", "tail", "--follow"], "the log was followed"),
+    ],
+)
+def test_deadline_that_passes_says_what_was_waited_for(
+    served: Served,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    waited_for: str,
+) -> None:
+    served.node.farm.post_blocks = True
+    entry = Path("entry")
+    entry.write_bytes(b"one")
+    if arguments == ["log", "post"]:
+        arguments = [*arguments, str(entry)]
+    assert run([*arguments, "--timeout", "2"]) == 124
+    assert f"error: --timeout of 2 s passed: {waited_for}" in capsys.readouterr().err
+
+
+def test_deadline_that_passes_without_an_answer_names_the_node(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        (served.node.data_dir / "admin.url").write_text(f"{url}\n")
+        assert run(["status", "--timeout", "0.2"]) == 124
+    assert capsys.readouterr().err == f"error: --timeout of 0.2 s passed: no answer from {url}\n"
+
+
+def test_client_made_from_the_configuration_is_the_local_user_and_pins_the_certificate(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def post(**options: Any) -> None:
+        async with from_config(**options) as client:
+            await client.post("farm", b"one")
+
+    for options in ({"path": served.config}, {"path": str(served.config)}, {}):
+        trio.run(partial(post, **options))
+    assert served.node.farm.posted_by == ["local", "local", "local"]
+    word = tmp_path / "word"
+    word.touch(0o600)
+    word.write_text(PASSWORDS["paul"][1])
+    trio.run(partial(post, user="paul", password_file=word))
+    assert served.node.farm.posted_by[-1] == "paul"
+    for options in ({"user": "paul"}, {"password_file": word}):
+        with pytest.raises(ConfigError, match="user and password_file together"):
+            from_config(**options)
+    other = make_certificate(tmp_path / "other.crt", tmp_path / "other.key", "127.0.0.1")
+    assert other != served.node.pin
+    (tmp_path / "other.crt").replace(served.node.certificate)
+    with pytest.raises(AuthError, match="another certificate than the pinned one"):
+        trio.run(post)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from garlicfarm import client, errors
-from garlicfarm.client import AdminClient, FarmClient, open_farm_client
+from garlicfarm.client import AdminClient, FarmClient, from_config, open_farm_client
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "client.md").read_text(encoding="utf-8")
@@ -41,7 +41,8 @@ def test_client_page_has_every_method_with_its_arguments(kind: type) -> None:
 
 
 @pytest.mark.parametrize(
-    ("title", "made_by"), [("AdminClient", AdminClient), ("FarmClient", open_farm_client)]
+    ("title", "made_by"),
+    [("AdminClient", AdminClient), ("FarmClient", open_farm_client), ("from_config", from_config)],
 )
 def test_client_page_has_every_argument_a_client_is_made_with(
     title: str, made_by: Callable[..., object]

@@ -150,6 +150,11 @@ def test_replicated_log_example_prints_what_the_page_shows(told: Told) -> None:
 
 
 @pytest.mark.slow
+def test_example_on_a_nodes_own_machine_finds_the_node_and_posts(told: Told) -> None:
+    assert re.fullmatch(r"committed at index \d+, in term \d+\n", told.output["docs/howto/use-the-log.md:1"])
+
+
+@pytest.mark.slow
 def test_readme_posts_and_reads_in_a_nodes_directory(told: Told) -> None:
     index, *lines = told.output["README.md:0"].splitlines()
     assert index.isdigit()

@@ -1,0 +1,40 @@
+"""`garlicfarm node address`: what another machine needs in order to ask this node."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
+
+__all__ = ["address"]
+
+
+@click.command()
+@shared_options("config", "output")
+def address(options: Options) -> None:
+    """Print the admin URL of this machine's node, and the pin of its certificate.
+
+    The table is one line, https://HOST:PORT?pin=sha256-…, which --node takes on another machine. Both
+    parts are apart in the other formats, for --node and --pin.
+    """
+    from garlicfarm.client.local_node import node_pin, remote_admin_url
+    from garlicfarm.config import find_config, load
+    from garlicfarm.transport import Endpoint
+
+    config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
+    found = {"url": remote_admin_url(config), "pin": node_pin(config)}
+    if options.output == "table":
+        click.echo(f"{found['url']}?pin={found['pin']}")
+    elif options.output == "json":
+        print_json("garlicfarm.node-address/1", found)
+    else:
+        print_rows(options.output, "", [found])
+    if Endpoint.parse(found["url"]).is_loopback:
+        click.echo(
+            f"warning: only this machine reaches {found['url']}; "
+            "set admin.url in {config.path} to an address that others reach, and restart the node",
+            err=True,
+        )
