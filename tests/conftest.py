@@ -71,6 +71,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "nginx": cache(partial(_program, "nginx", "-v")),
     "openssl": cache(partial(_program, "openssl", "version")),
     "strace": cache(partial(_program, "strace", "-o", "/dev/null", "true")),
+    "systemd": cache(partial(_program, "systemd-analyze", "--version")),
     "tun": cache(partial(tun_network.why_unavailable, NAMESPACE)),
 }
 """Marker → why its tests cannot run here, None if they can. No other test asks what a machine has; only

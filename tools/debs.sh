@@ -4,7 +4,7 @@
 # the public I2P network.
 set -eu
 
-packages="chromium curl i2pd iproute2 nginx openssl python3-venv strace util-linux"
+packages="chromium curl i2pd iproute2 nginx openssl python3-venv strace systemd util-linux"
 policy=/usr/sbin/policy-rc.d
 
 echo "$packages"

@@ -23,11 +23,11 @@ from garlicfarm.errors import (
     UnreachableError,
 )
 
-__all__ = ["Exit", "explain"]
+__all__ = ["NOT_TO_RESTART", "Exit", "explain"]
 
 
 class Exit(IntEnum):
-    """Exit codes; kept stable. systemd restarts neither 7 nor 8."""
+    """Exit codes; kept stable."""
 
     OK = 0
     ERROR = 1
@@ -41,6 +41,9 @@ class Exit(IntEnum):
     DEADLINE = 124
     INTERRUPTED = 130
 
+
+NOT_TO_RESTART = (Exit.USAGE, Exit.STORAGE, Exit.REMOVED)
+"""The exit codes of `node start` that a restart cannot mend; the systemd unit names them."""
 
 _CODES: tuple[tuple[type[BaseException], Exit], ...] = (
     (ConfigError, Exit.USAGE),

@@ -23,6 +23,7 @@ I2P_PROXY_PORT = 4444
         "join-jraft": "garlicfarm.cli.node_join_jraft:join_jraft",
         "leave": "garlicfarm.cli.member:leave",
         "start": "garlicfarm.cli.node_start:start",
+        "unit": "garlicfarm.cli.node_unit:unit",
     },
 )
 def node() -> None:

@@ -35,6 +35,6 @@ def address(options: Options) -> None:
     if Endpoint.parse(found["url"]).is_loopback:
         click.echo(
             f"warning: only this machine reaches {found['url']}; "
-            "set admin.url in {config.path} to an address that others reach, and restart the node",
+            f"set admin.url in {config.path} to an address that others reach, and restart the node",
             err=True,
         )

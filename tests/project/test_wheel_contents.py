@@ -52,6 +52,7 @@ def test_wheel_holds_every_module_the_typing_marker_and_the_dashboard(wheel: zip
     page = {str(path.relative_to(ROOT)) for path in ROOT.glob("garlicfarm/admin/[a-z]*/*.[hcj]*")}
     assert len(page) >= 4
     assert (modules | page) - names == set()
+    assert "garlicfarm/cli/garlicfarm.service" in names
     assert not [name for name in names if "tests/" in name or name.endswith(".pyc")]
 
 

@@ -1,0 +1,79 @@
+"""The systemd unit: the file, what the command makes of it, the page and the exit codes agree."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from garlicfarm.cli import run
+from garlicfarm.cli.exits import NOT_TO_RESTART, Exit
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = files("garlicfarm.cli").joinpath("garlicfarm.service").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The unit of a node in ``tmp_path / "node"``."""
+    assert run(["node", "init", str(tmp_path / "node")]) == 0
+    capsys.readouterr()
+    assert run(["node", "unit", "--config", str(tmp_path / "node" / "garlicfarm.toml")]) == 0
+    return capsys.readouterr().out
+
+
+def values(unit: str, key: str) -> list[str]:
+    return re.findall(rf"^{key}=(.*)$", unit, re.MULTILINE)
+
+
+def test_unit_restarts_a_node_but_for_what_a_restart_cannot_mend() -> None:
+    assert values(SHIPPED, "Restart") == ["always"]
+    assert values(SHIPPED, "RestartPreventExitStatus") == [
+        " ".join(str(int(code)) for code in NOT_TO_RESTART)
+    ]
+    assert set(NOT_TO_RESTART) == {Exit.USAGE, Exit.STORAGE, Exit.REMOVED}
+    errors = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
+    assert f"RestartPreventExitStatus={values(SHIPPED, 'RestartPreventExitStatus')[0]}`" in errors
+
+
+def test_unit_is_no_notifying_one_as_long_as_the_node_notifies_nobody() -> None:
+    assert values(SHIPPED, "Type") == ["exec"]
+
+
+def test_guide_shows_the_unit_that_is_shipped() -> None:
+    guide = (ROOT / "docs/howto/three-machines.md").read_text(encoding="utf-8")
+    assert f"```ini\n{SHIPPED}```\n" in guide
+
+
+def test_unit_that_is_printed_names_this_program_and_the_node(printed: str, tmp_path: Path) -> None:
+    node = tmp_path / "node"
+    program = Path(sys.executable).with_name("garlicfarm")
+    assert values(printed, "ExecStart") == [f"{program} node start --config {node / 'garlicfarm.toml'}"]
+    for key in ("WorkingDirectory", "ReadWritePaths", "RequiresMountsFor"):
+        assert values(printed, key) == [str(node)]
+    assert values(printed, "User") == [node.owner()]
+    assert "/var/lib/garlicfarm" not in printed
+    assert len(printed.splitlines()) == len(SHIPPED.splitlines())
+
+
+@pytest.mark.parametrize("name", ["a node", "100%", 'the "node"'])
+def test_path_that_systemd_would_read_otherwise_is_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["node", "init", str(tmp_path / name)]) == 0
+    assert run(["node", "unit", "--config", str(tmp_path / name / "garlicfarm.toml")]) == 2
+    assert "systemd needs a path without blanks" in capsys.readouterr().err
+
+
+@pytest.mark.systemd
+def test_unit_passes_systemds_own_check(printed: str, tmp_path: Path) -> None:
+    unit = tmp_path / "garlicfarm.service"
+    unit.write_text(printed)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
