@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,8 +15,6 @@ import click
 from garlicfarm.cli.options import Options, shared_options
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from garlicfarm.cli.lab_rank import RankProcess
     from garlicfarm.lab.processes import ProcessFarm
     from garlicfarm.setup.provision import FarmPlan, MemberPlan
@@ -28,7 +25,6 @@ POLL_S = 0.5
 INTERVAL_TRIES = 8  # a node takes seconds to say that there is no leader
 UNTIL_TIMEOUT_S = 120.0
 UNTIL_RANKED_TIMEOUT_S = 300.0  # Spark alone takes a minute to start on a busy machine
-PREPARING = "Spark and a Java are being installed, about 560 MiB to download; this takes minutes"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, None: 1_000}
 
@@ -114,16 +110,17 @@ async def _main(
     import trio
 
     from garlicfarm.cli.signals import ended_by_signals
+    from garlicfarm.lab.directory import lab_directory
 
     until_s = UNTIL_RANKED_TIMEOUT_S if until == "ranked" else UNTIL_TIMEOUT_S
     deadline_s = (timeout_s or until_s) if until else (timeout_s or math.inf)
     if not until and sys.stderr.isatty():
         _say(f"starting {nodes} nodes")
     async with ended_by_signals():
-        with tempfile.TemporaryDirectory(prefix="garlicfarm-lab-") as directory, trio.fail_after(deadline_s):
+        with lab_directory() as directory, trio.fail_after(deadline_s):
             async with (
-                running_lab(Path(directory), nodes, interval, router) as farm,
-                _ranking(Path(directory), farm, prepare, with_rank=with_rank) as rank,
+                running_lab(directory, nodes, interval, router) as farm,
+                _ranking(directory, farm, prepare, with_rank=with_rank) as rank,
             ):
                 if until:
                     await _wait(farm, "publisher" if until == "ranked" else until)
@@ -232,22 +229,22 @@ async def _set_interval(farm: ProcessFarm, interval_ms: int) -> None:
             await trio.sleep(POLL_S)
 
 
-async def _status(farm: ProcessFarm) -> dict[str, Any] | None:
-    """What the first node that answers says; a leader's word counts more."""
+async def _ask(farm: ProcessFarm) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """The status and the ranking that the first node answers with, or the leader where one answers."""
     from garlicfarm.errors import GarlicFarmError
 
-    found = None
+    found: tuple[dict[str, Any] | None, dict[str, Any] | None] = None, None
     for node in farm.nodes.values():
-        if node.process is None or node.process.returncode is not None:
+        if node.pid is None:
             continue
         try:
             async with node.client() as client:
-                status = await client.status(farm.name)
+                answered = await client.status(farm.name), await client.ranking(farm.name)
         except GarlicFarmError:
             continue
-        if status["role"] == "leader":
-            return status
-        found = found or status
+        if answered[0]["role"] == "leader":
+            return answered
+        found = answered if found[0] is None else found
     return found
 
 
@@ -256,7 +253,7 @@ async def _wait(farm: ProcessFarm, until: str) -> None:
     import trio
 
     while True:
-        status = await _status(farm)
+        status, _ = await _ask(farm)
         if status is not None and status["leader"] and status[until]:
             click.echo(f"leader {status['leader']}, publisher {status['publisher'] or 'none'}")
             return
@@ -264,55 +261,21 @@ async def _wait(farm: ProcessFarm, until: str) -> None:
 
 
 async def _show(farm: ProcessFarm, rank: RankProcess | None) -> None:
-    """The live table, until Ctrl-C; with ``rank``, below it what Spark says."""
+    """The live display, until Ctrl-C."""
     import trio
-    from rich.console import Console, Group
+    from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    from garlicfarm.cli.remote import table
+    from garlicfarm.cli.lab_screen import LabScreen
 
-    console = Console()
-    pids = {node.id: node.process.pid for node in farm.nodes.values() if node.process}
-    hint = Text(
-        "\n".join(
-            [
-                f"node {node_id}: kill -9 {pid}   (files: {farm.nodes[node_id].directory})"
-                for node_id, pid in pids.items()
-            ]
-            + [
-                "Kill the leader or the publisher in another terminal; the new one shows here.",
-                "Ctrl-C ends the lab and leaves nothing behind.",
-            ]
-        ),
-        style="dim",
-        no_wrap=True,
-        overflow="ellipsis",
-    )
-    with Live(Text("waiting for the nodes …"), console=console, refresh_per_second=4) as live:
+    console = Console(highlight=False)
+    screen = LabScreen(farm, rank)
+    with Live(Text("waiting for the nodes …"), console=console, auto_refresh=False) as live:
         while True:
-            status = await _status(farm)
-            parts: list[RenderableType] = [
-                table(status, console.width) if status else Text("no node answers")
-            ]
-            if rank is not None:
-                parts.append(_ranked(rank, status, console.width))
-            live.update(Group(*parts, hint))
+            status, ranking = await _ask(farm)
+            live.update(screen.drawn(status, ranking, console.width, console.height), refresh=True)
             await trio.sleep(POLL_S)
-
-
-def _ranked(rank: RankProcess, status: dict[str, Any] | None, width: int) -> RenderableType:
-    from rich.text import Text
-
-    from garlicfarm.cli.rank import ranking_table
-
-    if rank.preparing:
-        return Text(f"\n{PREPARING}", style="dim")
-    if rank.newest is None:
-        return Text("\nSpark is starting; its ranking comes in half a minute", style="dim")
-    index = rank.newest["index"]
-    lag = "unknown" if status is None else max(0, status["commit"] - index)
-    return ranking_table(rank.newest, f"\nranked by Spark up to index {index}, lag {lag}", width)
 
 
 def _say(text: str) -> None:

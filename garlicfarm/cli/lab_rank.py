@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -29,8 +31,56 @@ USER = "rank"
 POLL_S = 0.1
 STOP_TIMEOUT_S = 30.0
 MOST_SAID = 1000
+MIB = 1 << 20
+DOWNLOAD_MIB, INSTALLED_MIB = 560, 920
+"""About what pip downloads for Spark and a Java, and by how much that grows an environment."""
+MEASURE_S = 2.0
 KEPT = 1000
 """How many rankings of each side are kept for the comparison: Spark is seconds behind, not minutes."""
+
+
+class Preparation:
+    """How far pip has come with installing Spark and a Java: by what it has downloaded to its scratch
+    directories below ``scratch``, and by how much the environment ``prefix`` has grown."""
+
+    def __init__(self, prefix: Path, scratch: Path) -> None:
+        self._prefix = prefix
+        self._scratch = scratch
+        self._began = trio.current_time()
+        self._installed_at_first: int | None = None
+        self._installed = self._downloaded = 0
+
+    async def watch(self) -> NoReturn:
+        """Keep the figures up to date."""
+        while True:
+            downloaded = await trio.to_thread.run_sync(_tree_bytes, self._scratch, "pip-unpack-")
+            installed = await trio.to_thread.run_sync(_tree_bytes, self._prefix)
+            if self._installed_at_first is None:
+                self._installed_at_first = installed
+            self._downloaded = max(self._downloaded, downloaded)  # pip removes them at last
+            self._installed = max(0, installed - self._installed_at_first)
+            await trio.sleep(MEASURE_S)
+
+    def text(self) -> str:
+        """For people who wait for it."""
+        waited_s = trio.current_time() - self._began
+        what = f"{self._downloaded / MIB:.0f} of about {DOWNLOAD_MIB} MiB downloaded"
+        if self._installed >= MIB:
+            what += f", {self._installed / MIB:.0f} of about {INSTALLED_MIB} MiB unpacked"
+        return f"Spark and a Java are being installed: {what}, {waited_s:.0f} s"
+
+
+def _tree_bytes(directory: Path, prefix: str = "") -> int:
+    """The bytes of the files below ``directory``, in those of its folders whose name begins so."""
+    size = 0
+    for path, folders, files in os.walk(directory):
+        if prefix and Path(path) == directory:
+            folders[:] = [folder for folder in folders if folder.startswith(prefix)]
+            continue
+        for file in files:
+            with suppress(OSError):  # it is just being removed
+                size += os.lstat(os.path.join(path, file)).st_size
+    return size
 
 
 class RankProcess:
@@ -39,8 +89,8 @@ class RankProcess:
     def __init__(self, farm: ProcessFarm, log_file: Path) -> None:
         self.newest: dict[str, Any] | None = None
         """Its last ranking: the body of ``GET …/ranking`` at its index."""
-        self.preparing = False
-        """Whether what it needs is still being installed."""
+        self.preparation: Preparation | None = None
+        """While what it needs is being installed."""
         self.log_file = log_file
         self._farm = farm
         self._said: dict[int, bytes] = {}
@@ -108,19 +158,22 @@ async def _run(rank: RankProcess, directory: Path, farm: ProcessFarm, prepare: s
     end = partial(terminate, timeout_s=STOP_TIMEOUT_S)
     with rank.log_file.open("wb") as log:
         if prepare is not None:
-            rank.preparing = True
-            done = await trio.run_process(
-                shlex.split(prepare),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                check=False,
-                deliver_cancel=end,
-            )
+            rank.preparation = Preparation(Path(sys.prefix), Path(tempfile.gettempdir()))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(rank.preparation.watch)
+                done = await trio.run_process(
+                    shlex.split(prepare),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    check=False,
+                    deliver_cancel=end,
+                )
+                nursery.cancel_scope.cancel()
             if done.returncode:
                 said = rank.log_file.read_text(errors="replace").strip()
                 raise GarlicFarmError(f"{prepare} ended with code {done.returncode}:\n{said[-MOST_SAID:]}")
-            rank.preparing = False
+            rank.preparation = None
         command = await trio.to_thread.run_sync(_command, directory, farm)
         async with trio.open_nursery() as nursery:
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.ranking_table import Trends, ranking_view
 from garlicfarm.cli.remote import deadline, find_node
 
 if TYPE_CHECKING:
     from rich.live import Live
-    from rich.table import Table
 
-__all__ = ["rank", "ranking_table"]
+__all__ = ["rank"]
 
 
 class Sink(click.ParamType[str]):
@@ -215,9 +215,11 @@ class _Screen:
         self._index: int | None = None
         self._commit_index: int | None = None
         self._skipped: Mapping[str, int] = {}
+        self._trends = Trends()
 
     async def ranking(self, text: str, skipped: Mapping[str, int]) -> None:
         self._body = json.loads(text)
+        self._trends.add(self._body)
         self._skipped = skipped
         self._index = self._body["index"]
         self._show()
@@ -242,7 +244,8 @@ class _Screen:
             title += f", skipped {_counts(self._skipped)}"
         width = self._live.console.width
         self._live.update(
-            ranking_table(self._body, title, width) if self._body else Text(title), refresh=True
+            ranking_view(self._body, title, width, trends=self._trends) if self._body else Text(title),
+            refresh=True,
         )
 
 
@@ -250,42 +253,3 @@ def _counts(skipped: Mapping[str, int]) -> str:
     """How many entries were skipped in all, and why."""
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(skipped.items()))
     return f"{sum(skipped.values())} ({reasons})"
-
-
-def ranking_table(body: dict[str, Any], title: str, width: int) -> Table:
-    """The body of ``GET …/ranking`` as a table for a terminal of ``width`` columns: a row per member, best
-    first."""
-    from garlicfarm.cli.tables import Column, make_table
-
-    publisher = body["publisher"]
-    if publisher is not None:
-        title += f", publisher {publisher} since index {body['since']}: {body['because']}"
-    columns = [
-        Column("rank"),
-        Column("id"),
-        Column("score"),
-        Column("publisher"),
-        Column("mode", 100),
-        Column("recent", 100),
-        Column("eligible"),
-        Column("status at"),
-        Column("why", wraps=True),
-    ]
-    rows = [
-        (
-            "bold green" if member["publisher"] else "" if member["eligible"] else "dim",
-            {
-                "rank": place if member["eligible"] else None,
-                "id": member["id"],
-                "score": member["score"],
-                "publisher": "*" if member["publisher"] else None,
-                "mode": member["mode"],
-                "recent": "yes" if member["recent"] else "no",
-                "eligible": "yes" if member["eligible"] else "no",
-                "status at": member["index"] or None,
-                "why": "; ".join(member["why"]),
-            },
-        )
-        for place, member in enumerate(body["members"], 1)
-    ]
-    return make_table(title, columns, rows, width, yielding=("why",))

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from garlicfarm.cli.options import Options, print_rows, shared_options
+from garlicfarm.cli.status_table import headline, status_rows, status_view
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from garlicfarm.client.admin import AdminClient
     from garlicfarm.client.local_node import NodeAccess
 
-__all__ = ["ask", "deadline", "farm_name", "find_node", "headline", "status", "table"]
+__all__ = ["ask", "deadline", "farm_name", "find_node", "status"]
 
 T = TypeVar("T")
 
@@ -132,12 +131,12 @@ def _print(options: Options, watch: bool) -> Callable[[AdminClient, str], Awaita
 def _print_members(body: dict[str, Any]) -> None:
     if not sys.stdout.isatty():
         click.echo(headline(body))
-        print_rows("table", "", _rows(body))
+        print_rows("table", "", status_rows(body))
         return
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(table(body, console.width))
+    console.print(status_view(body, console.width))
 
 
 async def _watch(client: AdminClient, farm: str) -> None:
@@ -151,74 +150,8 @@ async def _watch(client: AdminClient, farm: str) -> None:
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
         while True:
             try:
-                live.update(table(await client.status(farm), live.console.width), refresh=True)
+                live.update(status_view(await client.status(farm), live.console.width), refresh=True)
             except UnreachableError as error:
                 # The node may come back; what was shown last is still worth reading.
                 live.console.print(Text(str(error), "red"))
             await trio.sleep(WATCH_INTERVAL_S)
-
-
-def headline(body: dict[str, Any]) -> str:
-    """The body of ``GET …/status`` in one line."""
-    leader, publisher, spare = body["leader"], body["publisher"], body["fault_tolerance"]
-    return (
-        f"farm {body['farm']}: leader {leader or 'none'}, publisher {publisher or 'none'}, "
-        f"term {body['term']}, commit {body['commit']}, "
-        f"{'quorum' if body['quorum'] else 'NO QUORUM'}, can lose {spare} more"
-    )
-
-
-def _rows(body: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": member["id"],
-            "endpoint": (endpoint := member["endpoint"].partition("?")[0]),
-            "role": member["role"],
-            "publisher": "*" if member["publisher"] else None,
-            "term": member["term"],
-            "commit": member["commit"],
-            "applied": member["applied"],
-            "lag": member["lag"],
-            "last contact": _seconds(member["last_contact_s"]),
-            "rtt": _seconds(member["rtt_s"]),
-            "transport": member["transport"],
-            "version": member["version"],
-            "age": _seconds(member["age_s"]),
-            "error": member["error"] and member["error"].removeprefix(f"{endpoint}: "),
-        }
-        for member in body["members"]
-    ]
-
-
-def _seconds(value: float | None) -> str | None:
-    if value is None:
-        return None
-    return f"{value * 1000:.1f} ms" if value < 1 else f"{value:.1f} s"
-
-
-_COLOURS = {"leader": "bold green", "candidate": "yellow", "unreachable": "red"}
-
-
-def table(body: dict[str, Any], width: int) -> Table:
-    """The body of ``GET …/status`` as a table for a terminal of ``width`` columns: a row per member, dead
-    ones too."""
-    from garlicfarm.cli.tables import WIDE, Column, make_table
-
-    columns = [
-        Column("id"),
-        Column("endpoint", most=30),
-        Column("role"),
-        Column("publisher"),
-        Column("term", 100),
-        Column("commit"),
-        Column("applied", WIDE),
-        Column("lag"),
-        Column("last contact"),
-        Column("rtt", WIDE),
-        Column("transport", WIDE),
-        Column("version", WIDE),
-        Column("age", WIDE),
-        Column("error", 110),
-    ]
-    rows = [(_COLOURS.get(str(row["role"]), ""), row) for row in _rows(body)]
-    return make_table(headline(body), columns, rows, width, yielding=("error", "endpoint"))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["WIDE", "Column", "make_table"]
+__all__ = ["WIDE", "Column", "make_table", "printable", "sparkline"]
 
 WIDE = 150
 """A terminal of so many columns is shown everything."""
@@ -17,7 +17,7 @@ WIDE = 150
 
 class Column(NamedTuple):
     """``least``: how wide a terminal must be for it to be shown. ``most``: how wide it may get itself.
-    ``wraps``: from `WIDE` on, a cell takes as many lines as it needs. Others are cut."""
+    ``wraps``: a cell takes as many lines as it needs. Others are one line, cut where there is no place."""
 
     name: str
     least: int = 0
@@ -35,7 +35,6 @@ def make_table(
 ) -> Table:
     """A table for a terminal of ``width`` columns, whose rows have a style and cells by column.
 
-    Below `WIDE` each row is one line, so that what stands below the table stays on the screen.
     ``yielding``: where a row is too long, the first of these columns that is shown gets narrower.
     """
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
@@ -45,14 +44,29 @@ def make_table(
     for column in shown:
         table.add_column(column.name.upper(), no_wrap=column.name != narrower, max_width=column.most)
     for style, row in rows:
-        cells = (_cell(row[column.name], wraps=column.wraps and width >= WIDE) for column in shown)
+        cells = (_cell(row[column.name], wraps=column.wraps) for column in shown)
         table.add_row(*cells, style=style)
     return table
 
 
 def _cell(value: object, *, wraps: bool) -> Text:
     # Text, not markup: what other members say of themselves is shown as it is.
-    text = "-" if value is None else str(value)
-    if not text.isprintable():  # a terminal must not obey it
-        text = json.dumps(text)
+    text = printable("-" if value is None else str(value))
     return Text(text, no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
+
+
+def printable(text: str) -> str:
+    """Text that a terminal shows and does not obey."""
+    return text if text.isprintable() else json.dumps(text)
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Iterable[int | None], low: int, high: int) -> str:
+    """A bar for each value between ``low`` and ``high``, a dot for None."""
+    span = max(1, high - low)
+    return "".join(
+        "·" if value is None else _BARS[min(max((value - low) * len(_BARS) // span, 0), len(_BARS) - 1)]
+        for value in values
+    )

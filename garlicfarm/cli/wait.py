@@ -10,7 +10,8 @@ import click
 
 from garlicfarm.cli.health import judge
 from garlicfarm.cli.options import Options, shared_options
-from garlicfarm.cli.remote import farm_name, find_node, headline
+from garlicfarm.cli.remote import farm_name, find_node
+from garlicfarm.cli.status_table import headline
 
 __all__ = ["wait"]
 

@@ -6,6 +6,7 @@ it; what they write to stderr goes to ``node.log`` beside their configuration.
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import socket
@@ -24,13 +25,16 @@ from garlicfarm.client import AdminClient
 from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.errors import UnreachableError
+from garlicfarm.lab.cleanup import lock_holder
 from garlicfarm.setup.provision import LOCAL_USER, FarmPlan, MadeFarm, MemberPlan, create_farm
 
 __all__ = ["FAST", "NodeProcess", "ProcessFarm", "free_ports", "process_farm", "terminate"]
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
-"""Time in which a process can run: how long it waits for a processor of a busy machine does not count."""
+"""How long a process may work or idle: how long it waits for a busy machine does not count."""
+LOOK_S = 0.05
+LAST_LINES = 15
 
 FAST: Mapping[str, float] = {
     "election_timeout_min_s": 1.0,
@@ -82,10 +86,26 @@ class NodeProcess:
             return None
 
     def failure(self, what: str) -> UnreachableError:
-        """That this node did ``what``, with the end of what its process wrote."""
-        wrote = self.log_file.read_bytes()[self._log_from :][-2000:].decode(errors="replace")
-        said = f"its log ends:\n{wrote}" if wrote else "it wrote nothing"
-        return UnreachableError(f"node {self.id} {what}", f"in {self.log_file} {said}")
+        """That this node did ``what``, the reason, and the end of what its process wrote."""
+        lines = self.log_lines()
+        if not lines:
+            return UnreachableError(f"node {self.id} {what}", f"it wrote nothing to {self.log_file}")
+        reason = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1])
+        return UnreachableError(
+            f"node {self.id} {what}: {reason.removeprefix('error: ')}",
+            "\n".join([f"its log, {self.log_file}, ends:", *lines[-LAST_LINES:]]),
+        )
+
+    def log_lines(self) -> list[str]:
+        """What its newest process wrote last."""
+        return self.log_file.read_bytes()[self._log_from :][-20_000:].decode(errors="replace").splitlines()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs this node, also of one that was started by hand; None while it is down."""
+        if self.process is not None and self.process.returncode is None:
+            return self.process.pid
+        return lock_holder(self.directory / "data")
 
     def client(self) -> AdminClient:
         """A client as the user ``local``. Raises `UnreachableError` before the node has started."""
@@ -137,13 +157,13 @@ class ProcessFarm:
                     deliver_cancel=terminate,
                 )
             )
-        patience = _Patience(node.process, START_TIMEOUT_S)
+        patience = _Patience(node.process.pid, START_TIMEOUT_S)
         while not ready.exists():
             if (code := node.process.returncode) is not None:
                 raise node.failure(f"ended with exit code {code} before it listened")
-            if patience.over:
+            if patience.is_over():
                 raise node.failure(f"does not listen after {START_TIMEOUT_S:g} s in which it could run")
-            await trio.sleep(0.02)
+            await trio.sleep(LOOK_S)
 
     async def kill(self, node_id: int) -> None:
         """End a node as a power cut would end the process: SIGKILL."""
@@ -158,35 +178,51 @@ class ProcessFarm:
         process = node.process
         if process is None:
             return 0
-        patience = _Patience(process, STOP_TIMEOUT_S)
+        patience = _Patience(process.pid, STOP_TIMEOUT_S)
         process.send_signal(how)
         while (code := process.returncode) is None:
-            if patience.over:
+            if patience.is_over():
                 raise trio.TooSlowError(str(node.failure(f"did not end within {STOP_TIMEOUT_S:g} s")))
-            with trio.move_on_after(1):
+            with trio.move_on_after(LOOK_S):
                 await process.wait()
         node.process = None
         return code
 
 
 class _Patience:
-    """Over once a process could run for ``timeout_s`` since."""
+    """Over once a process has used a processor, or been idle, for ``timeout_s`` in all. Waiting for a
+    processor or the disk of a busy machine does not count, and no clock on the wall is read.
 
-    def __init__(self, process: trio.Process, timeout_s: float) -> None:
-        self._pid = process.pid
-        self._until = trio.current_time() + timeout_s - _kept_waiting_s(self._pid)
+    Look at `is_over` every `LOOK_S`.
+    """
 
-    @property
-    def over(self) -> bool:
-        return trio.current_time() - _kept_waiting_s(self._pid) > self._until
+    def __init__(self, pid: int, timeout_s: float) -> None:
+        self._pid = pid
+        self._timeout_s = timeout_s
+        self._began_s = _activity(pid)[0]
+        self._idle_s = 0.0
+
+    def is_over(self) -> bool:
+        cpu_s, is_idle = _activity(self._pid)
+        # However late we look: a machine that is too busy for us is too busy for that process.
+        self._idle_s += LOOK_S if is_idle else 0
+        return cpu_s - self._began_s + self._idle_s > self._timeout_s
 
 
-def _kept_waiting_s(pid: int) -> float:
-    """For how long a process that could run has waited for a processor; 0 where the system does not tell."""
+def _activity(pid: int) -> tuple[float, bool]:
+    """The seconds of processor time that a process has used, and whether all its threads wait for
+    something other than a processor or the disk. (0, True) where the system does not tell."""
     try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError):
-        return 0.0
+        used = _stat(Path(f"/proc/{pid}/stat"))[11:13]
+        threads = [_stat(thread / "stat")[0] for thread in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return 0.0, True
+    return sum(map(int, used)) / os.sysconf("SC_CLK_TCK"), not any(state in "RD" for state in threads)
+
+
+def _stat(file: Path) -> list[str]:
+    """What the kernel says of a process behind its name, which may hold anything."""
+    return file.read_text(errors="replace").rpartition(")")[2].split()
 
 
 async def terminate(process: trio.Process, timeout_s: float = STOP_TIMEOUT_S) -> None:

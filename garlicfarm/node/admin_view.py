@@ -167,9 +167,9 @@ class FarmAdminView:
         core = farm.raw.status()
         reachable = sum(self._reachable(s.id) for s in core.configuration.servers)
         majority = len(core.configuration.servers) // 2 + 1
-        publisher = None
+        publisher, events = None, []
         if isinstance(farm.application, PublisherApplication):
-            publisher = farm.application.publisher
+            publisher, events = farm.application.publisher, farm.application.events()
         return {
             "schema": "garlicfarm.status/1",
             "farm": self.farm,
@@ -187,7 +187,9 @@ class FarmAdminView:
             "last_index": core.last_index,
             "quorum": bool(core.leader) and reachable >= majority,
             "fault_tolerance": max(0, reachable - majority),
+            "needed": max(0, majority - reachable),
             "disk_hangs_s": self.disk_hangs_s,
+            "events": events,
             "members": [
                 self._member(server.id, server.endpoint, publisher) for server in core.configuration.servers
             ],

@@ -56,6 +56,7 @@ class FakeFarm:
         self.confirmed = 0
         self.confirm_error: Exception | None = None
         self.url_of_leader: str | None = None
+        self.events: list[dict[str, Any]] = []
         self.joining: dict[str, Any] | None = None
         self.changes: list[tuple[str, int, str, bool, str]] = []
         self.snapshot = b"snapshot"
@@ -99,7 +100,9 @@ class FakeFarm:
             "last_index": self.commit_index,
             "quorum": True,
             "fault_tolerance": 0,
+            "needed": 0,
             "disk_hangs_s": self.disk_hangs_s,
+            "events": self.events,
             "members": members,
         }
 

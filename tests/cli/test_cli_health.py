@@ -35,7 +35,12 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     [
         ({"fault_tolerance": 1}, 0, "farm farm: healthy, leader 1, can lose 1 more"),
         ({"fault_tolerance": 0}, 6, "farm farm: degraded, leader 1, can lose 0 more"),
-        ({"quorum": False, "leader": None}, 5, "farm farm: no-quorum, leader none, can lose 0 more"),
+        (
+            {"quorum": False, "needed": 2, "leader": None},
+            5,
+            "farm farm: no-quorum, leader none, 2 more needed",
+        ),
+        ({"quorum": False, "leader": None}, 5, "farm farm: no-quorum, leader none, no leader yet"),
         (
             {"fault_tolerance": 1, "disk_hangs_s": 7.4},
             6,

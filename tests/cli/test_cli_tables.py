@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
-from garlicfarm.cli.rank import ranking_table
-from garlicfarm.cli.remote import table
+from garlicfarm.cli.ranking_table import Trends, ranking_table, ranking_view
+from garlicfarm.cli.status_table import events_text, headline, status_rows, status_table, status_view
+from garlicfarm.cli.tables import sparkline
 
 ERROR = "ssl://farm-host-2.example.org:27150: Connection refused; is the node up, and the port open?"
-WHY = ["job_lag: not reported", "not recent: 2 of 2 other members have posted 3 times since index 123456"]
+REASON = "publisher since index 1234567: it was ahead of the one before 3 times in a row"
 
 
-def status() -> dict[str, Any]:
+def status(**changes: Any) -> dict[str, Any]:
     member = {
         "endpoint": "ssl://farm-host-2.example.org:27150?pin=sha256-x",
-        "role": "unreachable",
-        "publisher": True,
+        "role": "follower",
+        "publisher": False,
         "term": 1234,
         "commit": 1234567,
         "applied": 1234567,
@@ -28,64 +29,147 @@ def status() -> dict[str, Any]:
         "transport": "ssl",
         "version": "0.1.0",
         "age_s": 0.3,
-        "error": ERROR,
+        "error": None,
     }
-    body: dict[str, Any] = {"farm": "farm", "leader": 1, "publisher": 1, "fault_tolerance": 1, "quorum": True}
-    body |= {"term": 1234, "commit": 1234567}
-    return body | {"members": [member | {"id": node_id} for node_id in (1, 2, 3)]}
+    members = [
+        member | {"id": 1, "role": "leader"},
+        member | {"id": 2, "publisher": True, "role": "unreachable", "error": ERROR},
+        member | {"id": 3, "last_contact_s": 500.0},
+    ]
+    body: dict[str, Any] = {"farm": "farm", "node": 1, "role": "leader", "leader": 1, "publisher": 2}
+    body |= {"fault_tolerance": 1, "needed": 0, "quorum": True, "term": 1234, "commit": 1234567, "events": []}
+    return {**body, "members": members, **changes}
 
 
 def ranking() -> dict[str, Any]:
+    parts = {
+        "router_uptime": {"value": 1_000_000, "weight": 20, "reported": True},
+        "job_lag": {"value": 0, "weight": 15, "reported": True},
+        "remote_sensing": {"value": 500_000, "weight": 5, "reported": False},
+    }
     member = {"score": 1_000_000, "mode": "auto", "recent": True, "eligible": True, "index": 1234567}
-    members = [member | {"id": node_id, "publisher": node_id == 1, "why": WHY} for node_id in (1, 2, 3)]
-    return {"publisher": 1, "since": 1234567, "because": "ineligible", "members": members}
+    member |= {"parts": parts, "reason": REASON}
+    members = [member | {"id": node_id, "publisher": node_id == 2} for node_id in (1, 2, 3)]
+    return {"index": 5, "publisher": 2, "since": 1234567, "because": "margin", "members": members}
 
 
-def drawn(which: str, width: int) -> list[str]:
+def drawn(what: RenderableType, width: int) -> list[str]:
     console = Console(width=width, color_system=None)
     with console.capture() as captured:
-        console.print(
-            table(status(), width) if which == "status" else ranking_table(ranking(), "title", width)
-        )
+        console.print(what)
     return captured.get().splitlines()
 
 
-@pytest.mark.parametrize("which", ["status", "ranking"])
+def words(lines: list[str]) -> str:
+    return " ".join(" ".join(lines).split())
+
+
+@pytest.mark.parametrize("width", [60, 70, 79])
+def test_status_of_a_narrow_terminal_is_whole_and_has_a_line_per_member(width: int) -> None:
+    lines = drawn(status_view(status(), width), width)
+    header = next(number for number, line in enumerate(lines) if line.startswith("ID"))
+    assert lines[header].split() == ["ID", "ROLE", "PUBLISHER", "COMMIT", "LAG", "LAST", "CONTACT"]
+    assert [line.split()[0] for line in lines[header + 1 : header + 4]] == ["1", "2", "3"]
+    assert all(len(line) <= width for line in lines)
+    assert "…" not in "".join(lines)
+    assert "member 2: Connection refused; is the node up, and the port open?" in words(lines)
+
+
 @pytest.mark.parametrize("width", [80, 99, 100, 120, 149])
-def test_table_below_150_columns_has_one_line_per_member_and_cuts_no_figure(which: str, width: int) -> None:
-    lines = drawn(which, width)
-    header = next(number for number, line in enumerate(lines) if line.startswith(("ID", "RANK")))
+def test_status_cuts_no_figure_and_no_role(width: int) -> None:
+    lines = drawn(status_table(status(), width), width)
+    header = next(number for number, line in enumerate(lines) if line.startswith("ID"))
     assert header <= 2  # a title of one or two lines
     assert len(lines) == header + 1 + 3
     assert all(len(line) <= width for line in lines)
-    for figure in ("1234567", "unreachable", "33") if which == "status" else ("1000000", "1234567"):
-        assert all(figure in line for line in lines[header + 1 :])
-    assert "…" in lines[-1]
+    assert all("1234567" in line and "33" in line for line in lines[header + 1 :])
+    assert "unreachable" in lines[header + 2]
 
 
-def test_ranking_of_150_columns_says_why_in_full() -> None:
-    said = " ".join(drawn("ranking", 150))
-    assert all(word in said for word in " ".join(WHY).split())
-    assert "…" not in said
+@pytest.mark.parametrize("width", [60, 79, 80, 100, 150])
+def test_ranking_of_every_width_is_whole_and_says_why_in_one_phrase(width: int) -> None:
+    trends = Trends()
+    trends.add(ranking())
+    lines = drawn(
+        ranking_view(ranking(), "ranked by Spark up to index 5, lag 0", width, trends=trends), width
+    )
+    assert all(len(line) <= width for line in lines)
+    assert "…" not in "".join(lines)
+    header = next(line for line in lines if "SCORE" in line).split()
+    assert header[-1] == "WHY"
+    assert ("PUBLISHER" in header, "ELIGIBLE" in header) == (width >= 80, width >= 100)
+    column = next(line for line in lines if "SCORE" in line).index("WHY")
+    cells = words([line[column:] for line in lines])
+    assert cells.count(REASON) == 3
+    assert "PARTS of the score: uptime, job lag, sensing" in words(lines)
+    assert "█▁·" in words(lines)
 
 
 def test_status_of_150_columns_has_one_line_per_member_and_the_cause_of_an_error_first() -> None:
-    *_, header, _, _, last = drawn("status", 150)
+    *_, header, _, second, _ = drawn(status_table(status(), 150), 150)
     assert len(header.split()) == 15  # LAST CONTACT is two words
-    assert "300.0 ms  Connec" in last
+    assert "300.0 ms  Connec" in second
 
 
 def test_table_of_80_columns_shows_who_leads_who_publishes_and_who_lags() -> None:
-    header = drawn("status", 80)[-4].split()
+    header = drawn(status_table(status(), 80), 80)[-4].split()
     assert header == ["ID", "ENDPOINT", "ROLE", "PUBLISHER", "COMMIT", "LAG", "LAST", "CONTACT"]
-    assert drawn("ranking", 80)[-4].split()[-1] == "WHY"
+
+
+def test_unreachable_member_has_no_mark_of_the_publisher() -> None:
+    body = status()
+    assert [row["publisher"] for row in status_rows(body)] == [None, None, None]
+    assert "publisher 2 (unreachable)" in headline(body)
+    alive = [member | {"role": "follower"} for member in body["members"]]
+    assert [row["publisher"] for row in status_rows(status(members=alive))] == [None, "*", None]
+    assert "publisher 2, term" in headline(status(members=alive))
+    assert "*" in words(drawn(ranking_table(ranking(), "", 80), 80))
+    assert "*" not in words(drawn(ranking_table(ranking(), "", 80, status=body), 80))
+
+
+def test_ranking_says_from_whom_the_publisher_took_over_where_the_status_tells() -> None:
+    event = {"index": 1234567, "date_ms": 0, "text": "", "publisher": 2, "previous": 1, "because": "margin"}
+    shown = words(drawn(ranking_table(ranking(), "", 150, status=status(events=[event])), 150))
+    assert shown.count("took over from 1 at index 1234567 (ahead three times in a row)") == 1
+
+
+def test_headline_counts_the_members_that_a_majority_lacks() -> None:
+    assert headline(status()).endswith(", quorum, can lose 1 more")
+    lost = status(quorum=False, needed=2, fault_tolerance=0)
+    assert headline(lost).endswith(", no quorum: 2 more needed")
+    assert headline(status(quorum=False, leader=None)).endswith(", no quorum: no leader yet")
+
+
+def test_last_contact_is_shown_only_between_a_leader_and_its_followers() -> None:
+    def shown(**changes: Any) -> list[str | None]:
+        return [row["last contact"] for row in status_rows(status(**changes))]
+
+    assert shown() == [None, "255.5 ms", "500.0 s"]
+    assert shown(node=2, role="follower") == ["255.5 ms", None, None]
+    assert shown(node=2, role="candidate", leader=None) == [None, None, None]
+
+
+def test_events_are_lines_with_their_time_the_newest_last() -> None:
+    events = [{"date_ms": 50_520_000 + 1000 * n, "text": f"event {n}"} for n in range(9)]
+    assert events_text(events, 2) == "EVENTS (UTC)\n14:02:07  event 7\n14:02:08  event 8"
+    assert events_text([], 2) == events_text(events, 0) == ""
+
+
+def test_trend_has_a_bar_per_ranking_on_one_scale() -> None:
+    trends = Trends()
+    for index, scores in enumerate([(500_000, 600_000), (550_000, None), (600_000, 500_000)], 1):
+        rows = [{"id": member, "score": score} for member, score in enumerate(scores, 1)]
+        trends.add({"index": index, "members": rows})
+        trends.add({"index": 1, "members": rows})  # an older one adds nothing
+    assert (trends.text(1), trends.text(2), trends.text(3)) == ("▁▅█", "█·▁", None)
+    assert sparkline([0, None, 1000], 0, 1000) == "▁·█"
 
 
 def test_table_does_not_let_another_member_command_the_terminal() -> None:
     body = status()
     body["members"][1]["version"] = "1\x1b[2J"
-    console = Console(width=200, color_system=None)
-    with console.capture() as captured:
-        console.print(table(body, 200))
-    assert "\x1b" not in captured.get()
-    assert "1\\u001b[2J" in captured.get()
+    body["members"][1]["error"] = "\x1b[2J"
+    for width in (100, 200):
+        shown = "\n".join(drawn(status_view(body, width), width))
+        assert "\x1b" not in shown
+        assert "\\u001b[2J" in shown

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import socket
+import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +16,7 @@ import trio
 
 from garlicfarm.errors import UnreachableError
 from garlicfarm.lab import processes
-from garlicfarm.lab.processes import process_farm
+from garlicfarm.lab.processes import LOOK_S, _activity, _Patience, process_farm
 from garlicfarm.setup.provision import MemberPlan
 
 WAITS = "print('it waits', flush=True); import time; time.sleep(600)"
@@ -33,9 +38,11 @@ async def test_node_whose_port_is_taken_says_so_with_its_exit_code(tmp_path: Pat
             with pytest.raises(UnreachableError) as refused:
                 await farm.start(1)
     text = str(refused.value)
-    assert text.startswith("node 1 ended with exit code 1 before it listened; ")
-    assert f"127.0.0.1:{port}" in text
-    assert "in use" in text
+    first, *rest = text.splitlines()
+    assert first.startswith("node 1 ended with exit code 1 before it listened: ")
+    assert f"127.0.0.1:{port}" in first
+    assert "in use" in first
+    assert any("in use" in line for line in rest), "the end of its log follows"
     assert str(farm.nodes[1].log_file) in text
     assert "of an earlier run" not in text
 
@@ -47,20 +54,65 @@ async def test_node_that_does_not_listen_is_given_up_with_the_end_of_its_log(
     async with process_farm(tmp_path / "farm", 1, command=(sys.executable, "-c", WAITS), start=False) as farm:
         with pytest.raises(UnreachableError, match="does not listen after 1 s") as given_up:
             await farm.start(1)
-    assert str(given_up.value).rstrip().endswith(("it waits", "it wrote nothing"))
+    assert str(given_up.value).endswith(("it waits", f"it wrote nothing to {farm.nodes[1].log_file}"))
 
 
 async def test_node_that_the_machine_keeps_from_running_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = trio.current_time()
-    monkeypatch.setattr(processes, "START_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(processes, "_kept_waiting_s", lambda pid: trio.current_time() - begun)
+    monkeypatch.setattr(processes, "START_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(processes, "_activity", lambda pid: (0.0, False))
     async with process_farm(tmp_path / "farm", 1, command=(sys.executable, "-c", LATE), start=False) as farm:
         await farm.start(1)
         assert farm.nodes[1].url == "https://127.0.0.1:1"
 
 
-def test_waiting_for_a_processor_is_what_the_kernel_counts() -> None:
-    assert 0 <= processes._kept_waiting_s(1) < 1e9
-    assert processes._kept_waiting_s(2**22 + 1) == 0  # there is no such process
+@pytest.mark.parametrize(("uses_s", "is_idle"), [(0.1, False), (0.0, True)], ids=["busy", "idle"])
+def test_patience_ends_after_processor_time_or_idle_looks(
+    monkeypatch: pytest.MonkeyPatch, uses_s: float, is_idle: bool
+) -> None:
+    used = itertools.count()
+    monkeypatch.setattr(processes, "_activity", lambda pid: (5 + uses_s * next(used), is_idle))
+    patience = _Patience(1, 1.01)
+    looks = next(number for number in itertools.count(1) if patience.is_over())
+    assert looks == 1 + round(1 / (uses_s or LOOK_S))
+
+
+def test_activity_is_that_of_all_threads_as_the_kernel_counts_it() -> None:
+    before, is_idle = _activity(os.getpid())
+    assert not is_idle, "we are just running"
+    until = time.process_time() + 0.1
+    while time.process_time() < until:
+        pass
+    assert _activity(os.getpid())[0] > before
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"x")
+        process.stdin.flush()
+        process.stdout.read(1)  # it has started; now it waits for more
+        while not _activity(process.pid)[1]:
+            pass
+        process.stdin.close()
+    assert _activity(2**22 + 1) == (0, True)  # there is no such process
+
+
+async def test_node_that_was_started_by_hand_is_found(tmp_path: Path) -> None:
+    async with process_farm(tmp_path / "farm", 1) as farm:
+        node = farm.nodes[1]
+        assert node.process is not None
+        assert node.pid == node.process.pid
+        await farm.kill(1)
+        assert node.pid is None
+        config = node.directory / "garlicfarm.toml"
+        command = [sys.executable, "-m", "garlicfarm", "node", "start", "--config", str(config)]
+        (node.directory / "data" / "admin.url").unlink()
+        async with trio.open_nursery() as nursery:
+            process = await nursery.start(partial(trio.run_process, command, check=False))
+            while True:
+                if node.url is not None:
+                    break
+                await trio.sleep(LOOK_S)
+            assert node.pid == process.pid
+            process.terminate()
+        assert node.pid is None

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from garlicfarm.cli.rank import ranking_table
-from garlicfarm.cli.remote import table
+from garlicfarm.cli.ranking_table import Trends, ranking_table
+from garlicfarm.cli.status_table import status_table
 from garlicfarm.publishing.application import PublisherApplication
 
 COLUMNS = 150
@@ -38,9 +38,9 @@ def test_picture_has_the_columns_of_the_tables(which: str) -> None:
     body: dict[str, Any] = {"farm": "farm", "leader": 1, "publisher": 1, "fault_tolerance": 1, "quorum": True}
     body |= {"term": 1, "commit": 1, "members": []}
     made = (
-        table(body, COLUMNS)
+        status_table(body, COLUMNS)
         if which == "members"
-        else ranking_table(PublisherApplication("farm").ranking(), "", COLUMNS)
+        else ranking_table(PublisherApplication("farm").ranking(), "", COLUMNS, trends=Trends())
     )
     assert " ".join(str(column.header) for column in made.columns) in LINES
 

@@ -1,0 +1,137 @@
+"""A farm's ranking as a table: the body of ``GET …/ranking``, from a node or from Spark."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+__all__ = ["Trends", "ranking_table", "ranking_view"]
+
+TREND_POINTS = 8
+LEAST_SPAN = 20_000
+"""Scores closer to each other than this look alike in a trend."""
+FULL_SCORE = 1_000_000
+MIDDLE_WIDTH, FULL_WIDTH = 80, 100
+PARTS = {
+    "router_uptime": "uptime",
+    "job_lag": "job lag",
+    "tunnel_health": "tunnels",
+    "bandwidth_headroom": "bandwidth",
+    "destination_health": "leaves",
+    "remote_sensing": "sensing",
+}
+
+
+class Trends:
+    """The newest scores of each member, ranking by ranking."""
+
+    def __init__(self) -> None:
+        self._scores: dict[int, deque[int | None]] = {}
+        self._index = -1
+
+    def add(self, body: dict[str, Any]) -> None:
+        """Take up a ranking that is newer than the ones before."""
+        if body["index"] <= self._index:
+            return
+        self._index = body["index"]
+        for row in body["members"]:
+            scores = self._scores.setdefault(row["id"], deque(maxlen=TREND_POINTS))
+            scores.append(row["score"])
+
+    def text(self, member: int) -> str | None:
+        """A bar per score, on a scale that all members share."""
+        from garlicfarm.cli.tables import sparkline
+
+        known = [score for scores in self._scores.values() for score in scores if score is not None]
+        if not known or member not in self._scores:
+            return None
+        low = min(min(known), max(known) - LEAST_SPAN)
+        return sparkline(self._scores[member], low, max(known))
+
+
+def ranking_table(
+    body: dict[str, Any],
+    title: str,
+    width: int,
+    *,
+    status: dict[str, Any] | None = None,
+    trends: Trends | None = None,
+) -> Table:
+    """A row per member, best first, for a terminal of ``width`` columns.
+
+    ``status``: the body of ``GET …/status``, which knows who cannot be reached and what happened.
+    """
+    from garlicfarm.cli.tables import Column, make_table, sparkline
+    from garlicfarm.publishing.ranking import reason
+
+    members = [] if status is None else status["members"]
+    dead = {member["id"] for member in members if member["role"] == "unreachable"}
+    events = [] if status is None else status["events"]
+    if body["publisher"] is not None:
+        title += f", publisher {body['publisher']} since index {body['since']}"
+    columns = [
+        Column("rank", MIDDLE_WIDTH),
+        Column("id"),
+        Column("score"),
+        *([Column("trend")] if trends else []),
+        Column("parts"),
+        Column("publisher", MIDDLE_WIDTH),
+        Column("mode", FULL_WIDTH),
+        Column("recent", FULL_WIDTH),
+        Column("eligible", FULL_WIDTH),
+        Column("status at", FULL_WIDTH),
+        Column("why", wraps=True),
+    ]
+    rows = [
+        (
+            "dim"
+            if member["id"] in dead or not member["eligible"]
+            else "bold green"
+            if member["publisher"]
+            else "",
+            {
+                "rank": place if member["eligible"] else None,
+                "id": member["id"],
+                "score": member["score"],
+                "trend": trends and trends.text(member["id"]),
+                "parts": sparkline(
+                    [part["value"] if part["reported"] else None for part in member["parts"].values()],
+                    0,
+                    FULL_SCORE,
+                )
+                or None,
+                "publisher": "*" if member["publisher"] and member["id"] not in dead else None,
+                "mode": member["mode"],
+                "recent": "yes" if member["recent"] else "no",
+                "eligible": "yes" if member["eligible"] else "no",
+                "status at": member["index"] or None,
+                "why": reason(member, body["since"], events),
+            },
+        )
+        for place, member in enumerate(body["members"], 1)
+    ]
+    return make_table(title, columns, rows, width, yielding=("why",))
+
+
+def ranking_view(
+    body: dict[str, Any],
+    title: str,
+    width: int,
+    *,
+    status: dict[str, Any] | None = None,
+    trends: Trends | None = None,
+) -> RenderableType:
+    """The table, and below it what its column of parts shows."""
+    from rich.console import Group
+    from rich.text import Text
+
+    names = dict.fromkeys(name for row in body["members"] for name in row["parts"])
+    legend = f"PARTS of the score: {', '.join(PARTS.get(name, name) for name in names)} (·: not reported)"
+    return Group(
+        ranking_table(body, title, width, status=status, trends=trends),
+        *([Text(legend, style="dim")] if names else []),
+    )

@@ -1,0 +1,129 @@
+"""A farm's status in words and as a table: the body of ``GET …/status``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+__all__ = ["events_text", "headline", "spare_text", "status_rows", "status_table", "status_view"]
+
+EVENTS = 6
+ERROR_COLUMN_WIDTH = 110
+"""From this width on, errors are a column; below, they are lines under the table."""
+
+_COLOURS = {"leader": "bold green", "candidate": "yellow", "unreachable": "red"}
+
+
+def headline(body: dict[str, Any]) -> str:
+    """The body in one line."""
+    return (
+        f"farm {body['farm']}: leader {body['leader'] or 'none'}, publisher {_publisher(body)}, "
+        f"term {body['term']}, commit {body['commit']}, "
+        f"{'quorum, ' if body['quorum'] else 'no quorum: '}{spare_text(body)}"
+    )
+
+
+def spare_text(body: dict[str, Any]) -> str:
+    """By how much a majority is there, or missed."""
+    if body["quorum"]:
+        return f"can lose {body['fault_tolerance']} more"
+    return f"{body['needed']} more needed" if body["needed"] else "no leader yet"
+
+
+def _publisher(body: dict[str, Any]) -> str:
+    publisher = body["publisher"]
+    if publisher is None:
+        return "none"
+    return f"{publisher} (unreachable)" if publisher in _unreachable(body) else str(publisher)
+
+
+def _unreachable(body: dict[str, Any]) -> list[int]:
+    return [member["id"] for member in body["members"] if member["role"] == "unreachable"]
+
+
+def status_rows(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row per member, dead ones too: cells by column."""
+    return [
+        {
+            "id": member["id"],
+            "endpoint": (endpoint := member["endpoint"].partition("?")[0]),
+            "role": member["role"],
+            "publisher": "*" if member["publisher"] and member["role"] != "unreachable" else None,
+            "term": member["term"],
+            "commit": member["commit"],
+            "applied": member["applied"],
+            "lag": member["lag"],
+            "last contact": _seconds(member["last_contact_s"]) if _hears(body, member) else None,
+            "rtt": _seconds(member["rtt_s"]),
+            "transport": member["transport"],
+            "version": member["version"],
+            "age": _seconds(member["age_s"]),
+            "error": member["error"] and member["error"].removeprefix(f"{endpoint}: "),
+        }
+        for member in body["members"]
+    ]
+
+
+def _hears(body: dict[str, Any], member: dict[str, Any]) -> bool:
+    """Whether the node that answered hears of a member regularly: a follower only hears of its leader."""
+    return member["id"] != body["node"] and body["leader"] in (body["node"], member["id"])
+
+
+def _seconds(value: float | None) -> str | None:
+    if value is None:
+        return None
+    return f"{value * 1000:.1f} ms" if value < 1 else f"{value:.1f} s"
+
+
+def status_table(body: dict[str, Any], width: int) -> Table:
+    """The table for a terminal of ``width`` columns."""
+    from garlicfarm.cli.tables import WIDE, Column, make_table
+
+    columns = [
+        Column("id"),
+        Column("endpoint", 80, most=30),
+        Column("role"),
+        Column("publisher"),
+        Column("term", 100),
+        Column("commit"),
+        Column("applied", WIDE),
+        Column("lag"),
+        Column("last contact"),
+        Column("rtt", WIDE),
+        Column("transport", WIDE),
+        Column("version", WIDE),
+        Column("age", WIDE),
+        Column("error", ERROR_COLUMN_WIDTH),
+    ]
+    rows = [(_COLOURS.get(str(row["role"]), ""), row) for row in status_rows(body)]
+    return make_table(headline(body), columns, rows, width, yielding=("error", "endpoint", "role"))
+
+
+def status_view(body: dict[str, Any], width: int) -> RenderableType:
+    """The table, and below it what found no place in it."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from garlicfarm.cli.tables import printable
+
+    errors = [
+        Text(printable(f"member {row['id']}: {row['error']}"), style="red")
+        for row in status_rows(body)
+        if row["error"] and width < ERROR_COLUMN_WIDTH
+    ]
+    return Group(status_table(body, width), *errors)
+
+
+def events_text(events: Sequence[dict[str, Any]], most: int = EVENTS) -> str:
+    """The newest ``most`` events, a line each, the newest last; empty if there is none."""
+    lines = [f"{_time(event['date_ms'])}  {event['text']}" for event in events[-most:]] if most > 0 else []
+    return "\n".join(["EVENTS (UTC)", *lines]) if lines else ""
+
+
+def _time(date_ms: int) -> str:
+    return f"{datetime.fromtimestamp(date_ms // 1000, UTC):%H:%M:%S}"
