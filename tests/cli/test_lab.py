@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from garlicfarm.lab.cleanup import lock_holder
+
 GARLICFARM = [sys.executable, "-m", "garlicfarm"]
 NAMESPACE = ["unshare", "--map-root-user", "--net"]
 
@@ -80,6 +82,10 @@ def directory_made(directory: Path) -> bool:
 
 def nodes_listen(directory: Path) -> bool:
     return any(directory.glob("*/farm/node-1/data/admin.url"))
+
+
+def interval_set(directory: Path) -> bool:
+    return any("action=interval" in log.read_text() for log in directory.glob("*/farm/node-1/node.log"))
 
 
 def preparation_runs(directory: Path) -> bool:
@@ -162,3 +168,66 @@ def test_lab_on_a_terminal_says_at_once_what_it_does() -> None:
         assert process.wait(30) == 130
     os.close(ours)
     assert said.startswith(b"starting 3 nodes")
+
+
+@pytest.mark.parametrize(
+    ("moment", "options"),
+    [(directory_made, []), (nodes_listen, ["--nodes", "1"]), (preparation_runs, ["--nodes", "1", "--rank"])],
+)
+def test_lab_that_is_killed_leaves_nothing(
+    moment: Callable[[Path], bool], options: list[str], tmp_path: Path
+) -> None:
+    sleeper = f"{sys.executable} -c 'import time; time.sleep(300)' {tmp_path}/sleeper"
+    prepare = ["--prepare", sleeper] if "--rank" in options else []
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with subprocess.Popen(
+        [*GARLICFARM, "lab", *options, *prepare],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    ) as lab:
+        deadline = time.monotonic() + 60
+        while not moment(tmp_path if prepare else temporary):
+            assert lab.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        lab.kill()
+    while list(temporary.iterdir()) or command_lines(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_lab_ends_a_node_that_was_started_again_by_hand(tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with subprocess.Popen(
+        [*GARLICFARM, "lab", "--nodes", "1"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    ) as lab:
+        deadline = time.monotonic() + 60
+        while not interval_set(temporary):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (node,) = temporary.glob("*/farm/node-1")
+        first = lock_holder(node / "data")
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        (node / "data" / "admin.url").unlink()
+        with subprocess.Popen(
+            [*GARLICFARM, "node", "start", "--config", str(node / "garlicfarm.toml")],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as again:
+            while not nodes_listen(temporary):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert lock_holder(node / "data") == again.pid
+            lab.send_signal(signal.SIGTERM)
+            assert lab.wait(60) == 130
+            assert again.wait(60) == -signal.SIGKILL
+    assert list(temporary.iterdir()) == []
