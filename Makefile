@@ -28,10 +28,11 @@ PIP = .venv/bin/python -m pip --disable-pip-version-check
 INSTALL = $(PIP) install --quiet --editable '$(WHAT)'
 INSTALLED = $(INSTALL) || $(INSTALL)
 
-# Without a terminal nobody would press Ctrl-C; on one, the farm is shown while Spark is being installed.
-# Without Spark: .venv/bin/garlicfarm lab.
+# Without a terminal there is no Ctrl-C; on one, the farm is shown while Spark is being installed. Ctrl-C is
+# how it ends (130): the shell outlives it, so that make reports no error. Without Spark: .venv/bin/garlicfarm lab.
 lab: .venv/base ## a farm of three nodes on this machine, ranked by Spark (LAB="--nodes 5": options)
-	@if [ -t 1 ]; then .venv/bin/garlicfarm lab --rank --prepare '$(MAKE) .venv/spark' $(LAB); \
+	@if [ -t 1 ]; then trap : INT; \
+		.venv/bin/garlicfarm lab --rank --prepare '$(MAKE) .venv/spark' $(LAB) || [ $$? = 130 ]; \
 	else $(MAKE) --silent --no-print-directory .venv/spark && .venv/bin/garlicfarm lab --until ranked $(LAB); fi
 
 test: .venv/test ## ruff, mypy and the quick tests; prints the CPU-seconds that they took

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -104,6 +105,28 @@ def test_make_lab_on_a_terminal_runs_on(project: Path) -> None:
     finally:
         os.close(ours)
         os.close(theirs)
+
+
+def test_make_lab_ended_by_ctrl_c_reports_no_error(project: Path) -> None:
+    ready(project)
+    install(
+        project / ".venv/bin/garlicfarm",
+        "trap 'echo interrupted; exit 130' INT; echo shown; while :; do sleep 0.1; done",
+    )
+    ours, theirs = os.openpty()
+    command = ["setsid", "--ctty", "make", "lab"]
+    with subprocess.Popen(command, cwd=project, env=OUTSIDE, stdin=theirs, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        said = b""
+        while b"shown" not in said:
+            said += os.read(ours, 1000)
+        os.write(ours, b"\x03")
+        with contextlib.suppress(OSError):  # EIO: the last process that had it open has ended
+            while more := os.read(ours, 1000):
+                said += more
+    os.close(ours)
+    assert b"interrupted" in said
+    assert b"make: ***" not in said
 
 
 def test_make_lab_says_the_size_of_the_download_before_it_starts(project: Path) -> None:
