@@ -12,7 +12,7 @@ from garlicfarm.wire import Configuration
 
 
 class Counter:
-    """The sum of all entries, each a whole number in ASCII: a `garlicfarm.application.Application`."""
+    """The sum of all entries, whole numbers in ASCII. Implements `garlicfarm.application.Application`."""
 
     def __init__(self) -> None:
         self.sum = 0
