@@ -69,7 +69,7 @@ async def bench_farm(
         directory = Path(temporary) / "farm"
         async with process_farm(directory, nodes, plan, command=command, start=False) as farm:
             for node in farm.nodes.values():
-                UserStore(node.directory / "data" / "users").add(USER, "poster", PASSWORD)
+                UserStore(node.directory / "data" / "users").add(USER, "writer", PASSWORD)
                 await farm.start(node.id)
             yield farm
 

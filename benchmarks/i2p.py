@@ -233,7 +233,7 @@ async def measure(directory: Path) -> bool:
                     router = routers[node.id]
                     with (node.directory / "garlicfarm.toml").open("a") as file:
                         file.write(f'\n[transport.i2p]\nproxy = "{router.proxy}"\n')
-                    UserStore(node.directory / "data" / "users").add(USER, "poster", PASSWORD)
+                    UserStore(node.directory / "data" / "users").add(USER, "writer", PASSWORD)
                     await farm.start(node.id)
                     nursery.start_soon(on_host, router, "echo", router.address)
                 kept = report_handshake(0.0, await dialled(farm, routers, await leader_of(farm)))

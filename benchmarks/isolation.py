@@ -87,7 +87,7 @@ async def two_farms() -> AsyncIterator[ProcessFarm]:
         async with process_farm(directory, 3, plan, command=command, start=False) as farm:
             add_quiet_farm(farm)
             for each in farm.nodes.values():
-                UserStore(each.directory / "data" / "users").add(USER, "poster", PASSWORD)
+                UserStore(each.directory / "data" / "users").add(USER, "writer", PASSWORD)
                 await farm.start(each.id)
             yield farm
 

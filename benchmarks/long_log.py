@@ -1,7 +1,7 @@
 """Restart and memory of nodes with 100,000 entries of 200 bytes in their logs, in a farm of three processes.
 
 Once with the application ``log`` and no snapshot, so that a start has to apply all entries; once with the
-application ``farm`` (users' notes) and the retention that is the default.
+application ``publisher`` (users' notes) and the retention that is the default.
 
 * ``memory``: the most that any of the three processes ever had resident, while the log grew and after
   restarts: at most 90 MB.
@@ -123,7 +123,7 @@ def main() -> int:
     options = parser.parse_args()
     ok = [
         trio.run(measure, application, make, options.entries, options.restarts)
-        for application, make in (("log", value), ("farm", note))
+        for application, make in (("log", value), ("publisher", note))
     ]
     return 0 if all(ok) else 1
 

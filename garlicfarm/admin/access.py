@@ -1,6 +1,6 @@
 """Who may ask what: Digest users with roles, and a Bearer token for the scraper.
 
-The order of roles is reader < poster < admin: each may do what those below it may. Wrong passwords are
+The order of roles is reader < writer < admin: each may do what those below it may. Wrong passwords are
 delayed by the rule of the farm's listener (`garlicfarm.credentials.login_attempts.LoginAttempts`).
 """
 
@@ -17,13 +17,13 @@ from starlette.requests import Request
 from garlicfarm.admin.contract import NodeView
 from garlicfarm.admin.problems import Problem
 from garlicfarm.credentials.login_attempts import LoginAttempts
+from garlicfarm.credentials.users import ROLES
 from garlicfarm.errors import ConfigError
 from garlicfarm.http.digest import ALGORITHMS, REALM, DigestVerifier, Verified
 from garlicfarm.transport import Peer
 
-__all__ = ["LOGGED_IN", "ROLES", "Authenticator"]
+__all__ = ["LOGGED_IN", "Authenticator"]
 
-ROLES = ("reader", "poster", "admin")
 LOGGED_IN = "garlicfarm.logged_in"
 """In the state of a request's scope: what the server wants to be told of each `Login` on the connection."""
 

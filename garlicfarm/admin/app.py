@@ -66,7 +66,7 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
             Route("/v1/farms", api.guarded("reader", api.farms)),
             Route("/v1/farms/{farm}/status", api.guarded("reader", api.status)),
             Route("/v1/farms/{farm}/log", api.guarded("reader", api.log), methods=["GET"]),
-            Route("/v1/farms/{farm}/log", api.guarded("poster", api.post), methods=["POST"]),
+            Route("/v1/farms/{farm}/log", api.guarded("writer", api.post), methods=["POST"]),
             Route("/v1/farms/{farm}/state", api.guarded("reader", api.state)),
             Route("/v1/farms/{farm}/ranking", api.guarded("reader", api.ranking)),
             Route("/v1/farms/{farm}/policy", api.guarded("admin", api.policy), methods=["GET"]),

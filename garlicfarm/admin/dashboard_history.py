@@ -76,7 +76,7 @@ def _line(farm: FarmView, entry: Entry, weights: Mapping[str, int]) -> Line:
         return Line(*head, "members", "", "the farm's Configuration")
     text = entry.value[: 4 * MAX_TEXT].decode("utf-8", "replace")
     text = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + " …"
-    if farm.application != "farm":
+    if farm.application != "publisher":
         return Line(*head, "entry", "", text)
     try:
         parsed = parse_entry(entry.value, farm.farm)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
-from garlicfarm.cli.options import Options, print_rows, shared_options
+from garlicfarm.cli.options import Options, application_option, print_rows, shared_options
 
 if TYPE_CHECKING:
     from garlicfarm.setup.provision import MemberPlan
@@ -43,7 +43,7 @@ def farm() -> None:
     help="A member and what others dial, as 1=ssl://a.example:27150; repeatable.",
 )
 @click.option("--master", metavar="BASE64", default="", help="Master destination of the Meta LeaseSet.")
-@click.option("--application", type=click.Choice(["farm", "log"]), default="farm", show_default=True)
+@application_option()
 @click.option("--preset", type=click.Choice(["clearnet", "i2p"]), default="clearnet", show_default=True)
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Directory to make; must not exist."

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.options import Options, application_option, shared_options
 
 __all__ = ["add"]
 
@@ -21,7 +21,7 @@ __all__ = ["add"]
     help="What others dial, as ssl://a.example:27150.  [default: what dials the node's first farm]",
 )
 @click.option("--master", metavar="BASE64", default="", help="Master destination of the Meta LeaseSet.")
-@click.option("--application", type=click.Choice(["farm", "log"]), default="farm", show_default=True)
+@application_option()
 @shared_options("config")
 def add(options: Options, name: str, endpoint: str, master: str, application: str) -> None:
     """Give this machine's node, which must not run, a further farm, NAME, of which it is the one member.

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
-from garlicfarm.cli.options import Options, shared_options
+from garlicfarm.cli.options import Options, application_option, shared_options
 
 __all__ = ["init", "node"]
 
@@ -42,7 +42,7 @@ def node() -> None:
 @click.option(
     "--admin-url", metavar="URL", help="Where the admin API listens.  [default: https://127.0.0.1:27151]"
 )
-@click.option("--application", type=click.Choice(["farm", "log"]), default="farm", show_default=True)
+@application_option()
 @click.option(
     "--preset",
     type=click.Choice(["clearnet", "i2p"]),

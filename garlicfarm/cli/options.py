@@ -7,11 +7,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-__all__ = ["Options", "print_json", "print_rows", "shared_options"]
+from garlicfarm.renamed import APPLICATIONS, called
+
+__all__ = ["Options", "RenamedChoice", "application_option", "print_json", "print_rows", "shared_options"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,25 @@ class Options:
     timeout_s: float | None = None
     verbosity: int = 0
     """How often ``-v`` was given, less how often ``-q`` was."""
+
+
+if TYPE_CHECKING:
+    _Choice = click.Choice[str]
+else:
+    _Choice = click.Choice  # not generic before click 8.2
+
+
+class RenamedChoice(_Choice):
+    """A choice whose values had other words, for which an error names those of today."""
+
+    def __init__(self, choices: Sequence[str], old_words: Mapping[str, str]) -> None:
+        super().__init__(choices)
+        self._old_words = old_words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in self._old_words:
+            self.fail(called(value, self._old_words), param, ctx)
+        return super().convert(value, param, ctx)
 
 
 _FILE = click.Path(path_type=Path)
@@ -110,6 +131,12 @@ def shared_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., 
         return wrapped
 
     return decorate
+
+
+def application_option() -> Callable[[Any], Any]:
+    """``--application`` of a command that makes a farm."""
+    kind = RenamedChoice(["publisher", "log"], APPLICATIONS)
+    return click.option("--application", type=kind, default="publisher", show_default=True)
 
 
 def print_json(schema: str, body: Mapping[str, Any]) -> None:

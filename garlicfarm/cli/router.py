@@ -73,11 +73,11 @@ def show(options: Options) -> None:
 def _chosen(config: Config, name: str | None) -> list[FarmSection]:
     from garlicfarm.errors import ConfigError
 
-    post = [farm for farm in config.farm if farm.application == "farm"]
+    post = [farm for farm in config.farm if farm.application == "publisher"]
     chosen = [farm for farm in post if name in (None, farm.name)]
     if not chosen:
         names = ", ".join(farm.name for farm in post) or "none"
-        told = "only farms of the application farm post a router's figures; it has of these"
+        told = "only farms of the application publisher post a router's figures; it has of these"
         raise ConfigError([f"{config.path}: {told}: {names}"])
     return chosen
 

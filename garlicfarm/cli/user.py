@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
-from garlicfarm.cli.options import Options, print_rows, shared_options
+from garlicfarm.cli.options import Options, RenamedChoice, print_rows, shared_options
+from garlicfarm.renamed import ROLES
 
 if TYPE_CHECKING:
     from garlicfarm.credentials.users import UserStore
@@ -33,7 +34,9 @@ def list_(options: Options) -> None:
 
 @user.command()
 @click.argument("name")
-@click.option("--role", type=click.Choice(["reader", "poster", "admin"]), default="reader", show_default=True)
+@click.option(
+    "--role", type=RenamedChoice(["reader", "writer", "admin"], ROLES), default="reader", show_default=True
+)
 @click.option(
     "--password-file",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),

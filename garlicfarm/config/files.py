@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from garlicfarm.config.environment import override
 from garlicfarm.config.model import DISK_TIMEOUT_S, PRESETS, Config, Document
 from garlicfarm.config.validators import parse_toml, problems_between_tables
 from garlicfarm.errors import ConfigError
+from garlicfarm.renamed import APPLICATIONS, called
 
 __all__ = ["FILE_NAME", "find_config", "load", "read"]
 
@@ -66,12 +67,13 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     raw = read(path)
     sources: Sources = {}
     problems = override(raw, environ, sources)
+    old_words = [*_update_words(path, raw, sources)]
     _fill_defaults(raw, sources)
     converter = Converter(path.parent, sources)
     document = converter.table(Document, raw, "")
     problems += [*converter.problems, *problems_between_tables(raw)]
-    if document is None or problems:
-        raise ConfigError([f"{path.name}: {problem}" for problem in problems])
+    if document is None or problems or old_words:
+        raise ConfigError([*old_words, *(f"{path.name}: {problem}" for problem in problems)])
     return Config(
         **msgspec.structs.asdict(document),
         path=path,
@@ -90,6 +92,41 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError([f"{path}: not UTF-8 at byte {error.start}"]) from error
     except ValueError as error:
         raise ConfigError([f"{path}: not TOML: {error}"]) from error
+
+
+def _update_words(path: Path, raw: dict[str, Any], sources: Sources) -> Iterator[str]:
+    """A sentence for each application that has its old word. ``raw`` gets today's in its place, so that
+    nothing else is said of it."""
+    farms = raw.get("farm")
+    for index, farm in enumerate(farms if isinstance(farms, list) else ()):
+        word = farm.get("application") if isinstance(farm, dict) else None
+        if not isinstance(word, str) or word not in APPLICATIONS:
+            continue
+        farm["application"] = APPLICATIONS[word]
+        key = f"farm[{index}].application"
+        if key in sources:
+            where, change = f" {key} (from the {sources[key]}):", "change it in the variable"
+        elif line := _line_of_application(path, index, word):
+            where, change = f"{line}: application =", "change it on that line"
+        else:
+            where, change = f" {key}:", "change it in the file"
+        yield f"{path.name}:{where} {called(word, APPLICATIONS)}; {change}, and nothing in the data directory"
+
+
+def _line_of_application(path: Path, index: int, word: str) -> int | None:
+    """The line, from 1, that gives farm ``index`` its application: the first one up to which the file says
+    so. None: it is in a value of several lines."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        if "application" not in line:
+            continue
+        try:
+            farms = parse_toml("".join(lines[:number]))["farm"]
+            if farms[index]["application"] == word:
+                return number
+        except (ValueError, KeyError, IndexError):
+            pass  # the file goes on, or this is another farm's
+    return None
 
 
 def _fill_defaults(raw: dict[str, Any], sources: Sources) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from garlicfarm.config.model import ApplicationName, DialUrl, Name, NodeId, Preset
 from garlicfarm.errors import AuthError, ConfigError
+from garlicfarm.renamed import APPLICATIONS, update
 
 __all__ = ["JoinToken", "check_expiry", "decode_token", "encode_token"]
 
@@ -58,7 +59,8 @@ def decode_token(text: str) -> JoinToken:
     line = text.strip()
     try:
         data = base64.b64decode(line + "=" * (-len(line) % 4), altchars=b"-_", validate=True)
-        return msgspec.json.decode(data, type=JoinToken)
+        stored = update(msgspec.json.decode(data), "application", APPLICATIONS)
+        return msgspec.convert(stored, JoinToken, str_keys=True)
     except (binascii.Error, ValueError, RecursionError):
         # msgspec's errors and those of UTF-8 are ValueErrors. Not chained: they may quote the secret.
         raise ConfigError([f"this is no join token, or not the whole of one; {_EXAMPLE}"]) from None

@@ -20,18 +20,20 @@ from typing import Literal, get_args
 
 import msgspec
 
+from garlicfarm import renamed
 from garlicfarm.credentials.private_files import read_private_file, sync_directory
 from garlicfarm.errors import ConfigError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
 
-__all__ = ["LOCAL_USER", "Login", "Role", "User", "UserStore", "is_name"]
+__all__ = ["LOCAL_USER", "ROLES", "Login", "Role", "User", "UserStore", "is_name"]
 
 LOCAL_USER = "local"
 """Who is logged in by the password that a node made for the commands of its own machine."""
 
 MIN_PASSWORD_CHARACTERS = 8
 
-Role = Literal["reader", "poster", "admin"]
+Role = Literal["reader", "writer", "admin"]
+ROLES: tuple[Role, ...] = get_args(Role)
 """What a user may do; each role includes those before it."""
 
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
@@ -99,8 +101,10 @@ class UserStore:
             raise ConfigError([f"user name {name!r}: it must be 1 to 64 of A-Z a-z 0-9 . _ @ -"])
         if name.isdigit():
             raise ConfigError([f"user name {name!r}: names of digits only are members' ids"])
-        if role not in get_args(Role):
-            raise ConfigError([f"role {role!r}: it must be reader, poster or admin"])
+        if role in renamed.ROLES:
+            raise ConfigError([f"role {renamed.called(role, renamed.ROLES)}"])
+        if role not in ROLES:
+            raise ConfigError([f"role {role!r}: it must be reader, writer or admin"])
         if len(password) < MIN_PASSWORD_CHARACTERS:
             raise ConfigError(
                 [
@@ -140,8 +144,9 @@ class UserStore:
         users: dict[str, User] = {}
         for number, line in enumerate(text.splitlines(), start=1):
             try:
-                user = msgspec.json.decode(line, type=User)
-            except msgspec.MsgspecError as error:
+                stored = renamed.update(msgspec.json.decode(line), "role", renamed.ROLES)
+                user = msgspec.convert(stored, User)
+            except (msgspec.MsgspecError, RecursionError) as error:
                 raise ConfigError([f"{self._path}, line {number}: {error}"]) from error
             if user.name in users or user.name.isdigit():
                 raise ConfigError([f"{self._path}, line {number}: user {user.name!r} twice, or a number"])

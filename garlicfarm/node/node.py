@@ -85,7 +85,7 @@ PLAIN_SESSIONS = 256  # where there are no users, of all together
 ApplicationFactory = Callable[[str], Application]
 
 APPLICATIONS: Mapping[str, ApplicationFactory] = MappingProxyType(
-    {"farm": PublisherApplication, "log": lambda farm: LogApplication()}
+    {"publisher": PublisherApplication, "log": lambda farm: LogApplication()}
 )
 """The applications in the house (D14): name in the configuration → factory, given the farm's name."""
 

@@ -74,7 +74,7 @@ class Principal:
 
     @property
     def may_post(self) -> bool:
-        return self._may_post if self.login is None else self.login.role in ("poster", "admin")
+        return self._may_post if self.login is None else self.login.role in ("writer", "admin")
 
     @property
     def is_admin(self) -> bool:

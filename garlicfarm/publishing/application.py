@@ -1,4 +1,4 @@
-"""The application that names the publisher of the Meta LeaseSet and lists its contents, algorithm version 1.
+"""The application ``publisher``, algorithm version 1: who publishes a Meta LeaseSet, and its contents.
 
 A deterministic fold over the committed log, in index order, in integers only. Its input is every
 Application entry (judged by `entries`) and every Configuration; its whole state is `fold_state.FarmState`,

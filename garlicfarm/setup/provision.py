@@ -77,7 +77,7 @@ class FarmPlan(msgspec.Struct, frozen=True, kw_only=True):
     of ``master_key_file`` goes to each member: without it, none can publish."""
 
     name: str = "farm"
-    application: str = "farm"
+    application: str = "publisher"
     preset: str = "clearnet"
     master: str = ""
     master_key_file: Path | None = None

@@ -25,6 +25,7 @@ import msgspec
 
 from garlicfarm.errors import StorageDamaged, StorageError, StorageVersion
 from garlicfarm.raft.types import SnapshotMeta
+from garlicfarm.renamed import APPLICATIONS
 from garlicfarm.storage.directory import fsync_path
 from garlicfarm.storage.tables import Corrupt, configuration_of
 from garlicfarm.wire import encode_configuration
@@ -225,7 +226,7 @@ def _checked(path: Path, file: BinaryIO, keep: bool) -> Snapshot:
         raise Corrupt("its name is not its own")
     return Snapshot(
         told.farm_id,
-        told.application,
+        APPLICATIONS.get(told.application, told.application),
         told.algorithm,
         told.index,
         told.term,

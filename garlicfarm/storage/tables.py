@@ -16,6 +16,7 @@ import msgspec
 
 from garlicfarm.errors import RemoteProtocolError, StorageDamaged, StorageError
 from garlicfarm.raft.types import Entry, HardState, SnapshotMeta
+from garlicfarm.renamed import APPLICATIONS
 from garlicfarm.wire import decode_configuration, encode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
@@ -77,7 +78,7 @@ class Corrupt(sqlite3.DatabaseError):
 
 class Genesis(msgspec.Struct, frozen=True):
     """What a store is born with, which is no log entry (protocol page §5): the farm, its id (16
-    bytes), the application (``farm`` or ``log``, D14), the algorithm's version, and the Configuration
+    bytes), the application (``publisher`` or ``log``, D14), the algorithm's version, and the Configuration
     in force at index 0, None where the node is to be told it (``node join``)."""
 
     farm: str
@@ -123,7 +124,7 @@ def read_genesis(db: sqlite3.Connection) -> Genesis:
     if version != FORMAT_VERSION:
         raise Corrupt(f"meta names format version {version}, the file header {FORMAT_VERSION}")
     decoded = None if configuration is None else configuration_of(configuration)
-    return Genesis(farm, farm_id, application, algorithm, decoded)
+    return Genesis(farm, farm_id, APPLICATIONS.get(application, application), algorithm, decoded)
 
 
 def encode_hard_state(state: HardState) -> tuple[int, int, int, int]:

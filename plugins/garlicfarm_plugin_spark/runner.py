@@ -84,9 +84,9 @@ async def run(job: Job, viewer: Viewer) -> None:
     feed = FarmFeed(job.nodes)
     try:
         head = await trio.to_thread.run_sync(feed.head, abandon_on_cancel=True)
-        if head.application != "farm":
+        if head.application != "publisher":
             raise ConfigError(
-                [f"{job.nodes.farm} runs the application {head.application}, not farm: no ranking"]
+                [f"{job.nodes.farm} runs the application {head.application}, not publisher: no ranking"]
             )
         settings = {**DEFAULTS, **job.conf}
         check_checkpoint(job.checkpoint, job.nodes.farm, head.farm_id, settings)

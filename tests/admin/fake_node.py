@@ -24,7 +24,7 @@ from garlicfarm.wire.messages import ValueType
 
 PASSWORDS = {
     "rita": ("reader", "rita's word"),
-    "paul": ("poster", "paul's word"),
+    "paul": ("writer", "paul's word"),
     "anna": ("admin", "anna's word"),
 }
 LOCAL_PASSWORD = "local's word"
@@ -44,7 +44,7 @@ class FakeFarm:
         self.farm = name
         self.is_leader = True
         self.disk_hangs_s: float | None = None
-        self.application = "farm"
+        self.application = "publisher"
         self.farm_id = bytes(range(16))
         self.node_id = 1
         self.first_index = 1

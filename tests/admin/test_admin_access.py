@@ -15,7 +15,7 @@ from tests.admin.fake_node import PASSWORDS, FakeNode, until
 
 
 @pytest.mark.parametrize(
-    ("user", "may_post"), [("rita", False), ("paul", True), ("anna", True)], ids=["reader", "poster", "admin"]
+    ("user", "may_post"), [("rita", False), ("paul", True), ("anna", True)], ids=["reader", "writer", "admin"]
 )
 async def test_role_bounds_what_a_user_may_do(node: FakeNode, url: str, user: str, may_post: bool) -> None:
     async with node.client(url, user) as client:
@@ -23,7 +23,7 @@ async def test_role_bounds_what_a_user_may_do(node: FakeNode, url: str, user: st
         if may_post:
             assert await client.post("farm", b"entry") == (1, 3)
         else:
-            with pytest.raises(AuthError, match="needs the role poster; rita has reader"):
+            with pytest.raises(AuthError, match="needs the role writer; rita has reader"):
                 await client.post("farm", b"entry")
             assert node.farm.commit_index == 0
 

@@ -57,7 +57,7 @@ async def test_farms_asked_gives_a_row_for_each(node: FakeNode, http: httpx.Asyn
     assert body["farms"] == [
         {
             "name": "farm",
-            "application": "farm",
+            "application": "publisher",
             "farm_id": node.farm.farm_id.hex(),
             "first_index": 1,
             "commit_index": 1,

@@ -60,6 +60,6 @@ async def test_demoted_user_is_refused_at_the_next_request_of_the_same_connectio
     async with node.running() as url, node.client(url, user="paul") as client:
         await client.post("farm", b"one")
         UserStore(node.data_dir / "users").add("paul", "reader", PASSWORDS["paul"][1])
-        with pytest.raises(Exception, match="needs the role poster; paul has reader"):
+        with pytest.raises(Exception, match="needs the role writer; paul has reader"):
             await client.post("farm", b"two")
         assert len(node.farm.log) == 1

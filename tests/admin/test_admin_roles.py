@@ -18,7 +18,7 @@ LEAST = {
     "GET /v1/farms": "reader",
     "GET /v1/farms/{farm}/status": "reader",
     "GET /v1/farms/{farm}/log": "reader",
-    "POST /v1/farms/{farm}/log": "poster",
+    "POST /v1/farms/{farm}/log": "writer",
     "GET /v1/farms/{farm}/state": "reader",
     "GET /v1/farms/{farm}/ranking": "reader",
     "GET /v1/farms/{farm}/policy": "admin",
@@ -33,7 +33,7 @@ LEAST = {
     "GET /readyz": "token",
 }
 """The least role that each needs; ``token``: a scraper's, where not over loopback."""
-RANK = {"reader": 0, "poster": 1, "admin": 2, "token": 3}
+RANK = {"reader": 0, "writer": 1, "admin": 2, "token": 3}
 
 
 @pytest.mark.parametrize("user", [None, *PASSWORDS])

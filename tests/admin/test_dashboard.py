@@ -238,7 +238,7 @@ async def test_forged_action_of_who_is_no_admin_is_refused(node: FakeNode, url: 
 async def test_action_of_who_is_no_admin_any_more_is_refused(node: FakeNode, url: str) -> None:
     async with browser(node, url) as client:
         own = await token(client)
-        node.users.add("anna", "poster", PASSWORDS["anna"][1])
+        node.users.add("anna", "writer", PASSWORDS["anna"][1])
         answer = await submit(client, token=own, action="stepdown", member="0")
     assert (answer.status_code, node.farm.log) == (403, [])
     assert "needs the role admin" in answer.text

@@ -149,7 +149,7 @@ class Users:
 class FarmView(FarmAdminView):
     def __init__(self, farm: Replica) -> None:
         super().__init__(farm, Pages(farm))
-        self.application = "farm"
+        self.application = "publisher"
 
 
 class OneNode:

@@ -1,7 +1,7 @@
 """A fault that needs no broken machine: users who flood a farm with the most costly documents there are.
 
 The chaos farm's application judges nothing, so this strikes a farm of its own beside it, of application
-``farm``. Its leader has to lead on, in its term, and a user who posts one note after the other, to any
+``publisher``. Its leader has to lead on, in its term, and a user who posts one note after the other, to any
 node, has to get each of them committed. How fast is left to the machine.
 """
 
@@ -53,7 +53,7 @@ async def flood(chaos: ChaosFarm, rnd: random.Random) -> str:
         for node in processes.nodes.values():
             users = UserStore(node.directory / "data" / "users")
             for number in range(USERS):
-                users.add(f"flood{number}", "poster", PASSWORD)
+                users.add(f"flood{number}", "writer", PASSWORD)
         farm = _FloodedFarm(processes, "farm", directory, rnd)
         await farm.start(processes.nodes)
         await farm.until("there was no leader", farm.leader)

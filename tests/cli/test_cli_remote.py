@@ -265,7 +265,7 @@ def test_user_named_by_options_is_asked_with_instead_of_the_local_one(
     assert run(["status", "--node", pinned, *reader[2:], "--farm", "barn"]) == 2
     assert run(["status", *reader, "--ca", str(served.node.certificate)]) == 0
     assert run(["log", "post", "password", *reader, "--pin", served.node.pin]) == 4
-    assert "needs the role poster" in capsys.readouterr().err
+    assert "needs the role writer" in capsys.readouterr().err
     assert run(["status", *reader, "--pin", "sha256:" + "00" * 32]) == 4
     password.write_text("wrong")
     assert run(["status", *reader, "--pin", served.node.pin]) == 4

@@ -48,7 +48,7 @@ def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return configure
 
 
-def farm(*tables: str, name: str = "farm", application: str = "farm") -> str:
+def farm(*tables: str, name: str = "farm", application: str = "publisher") -> str:
     return FARM.format(name=name, application=application) + "".join(tables)
 
 
@@ -158,7 +158,7 @@ def test_farm_that_posts_no_figures_is_wrong_usage(configure, capsys: Capture, n
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.endswith(
-        "only farms of the application farm post a router's figures; it has of these: north\n"
+        "only farms of the application publisher post a router's figures; it has of these: north\n"
     )
 
 

@@ -36,7 +36,7 @@ async def farm_of_three(
     plan = FarmPlan(application="log", raft=FAST, retention=retention)
     async with process_farm(directory / "farm", 3, plan, command=command, start=False) as farm:
         for node in farm.nodes.values():
-            UserStore(node.directory / "data" / "users").add(USER, "poster", PASSWORD)
+            UserStore(node.directory / "data" / "users").add(USER, "writer", PASSWORD)
         async with trio.open_nursery() as nursery:
             for node_id in farm.nodes:
                 nursery.start_soon(farm.start, node_id)

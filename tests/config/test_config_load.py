@@ -51,7 +51,7 @@ certificate = "data/tls/node.crt"
 proxy = "http://127.0.0.1:4444"
 [[farm]]
 name = "my-farm"
-application = "farm"
+application = "publisher"
 default_transport = "i2p"
 endpoint = "tcp://a.example:27150?pin=sha256-AAAA"
 secret_file = "/etc/secret"
@@ -104,7 +104,7 @@ def test_load_smallest_file_fills_defaults(tmp_path: Path) -> None:
     assert config.listener[0].farms == ()
     (farm,) = config.farm
     assert farm.secret_file == tmp_path / "data/secrets/farm.secret"
-    assert farm.application == "farm"
+    assert farm.application == "publisher"
     assert farm.algorithms == ("MD5", "SHA-256")
     assert (farm.raft.election_timeout_min_s, farm.raft.election_timeout_max_s) == (3.0, 5.0)
     assert (farm.raft.heartbeat_s, farm.raft.rpc_timeout_s) == (1.5, 3.0)
@@ -277,6 +277,50 @@ def test_load_bad_farm_gives_one_sentence(tmp_path: Path, text: str, expected: s
     assert found == [
         expected or 'transport: {"ssl": 3} is not allowed; it must be a table of tables, as [transport.ssl]'
     ]
+
+
+OLD_WORD = '"farm" is called "publisher" since version 0.2; change it '
+REST = ", and nothing in the data directory"
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ('application = "farm"', 10),
+        ("\n# application\n  application='farm' # the publisher's", 12),
+        ('algorithms = [\n"MD5"]\n"application" = """\\\n  farm"""', None),
+        ('application = "log"\n[[farm]]\nname = "b"\nendpoint = "ssl://a:1"\napplication = "farm"', 14),
+    ],
+)
+def test_load_old_application_names_the_new_one_and_the_line(
+    tmp_path: Path, more: str, line: int | None
+) -> None:
+    assert SMALLEST.count("\n") == 9
+    found = problems(tmp_path, SMALLEST + more)
+    if line is None:
+        assert found == [f"farm[0].application: {OLD_WORD}in the file{REST}"]
+    else:
+        assert found == [f"garlicfarm.toml:{line}: application = {OLD_WORD}on that line{REST}"]
+
+
+def test_load_old_applications_are_told_beside_all_other_problems(tmp_path: Path) -> None:
+    text = SMALLEST.replace("id = 1", "id = 0")
+    again = '[[farm]]\nname = "barn"\nendpoint = "ssl://a:1"\napplication = "farm"\n'
+    found = problems(tmp_path, f'{text}application = "farm"\n{again}')
+    assert [problem.split(" ")[0] for problem in found] == [
+        "garlicfarm.toml:10:",
+        "garlicfarm.toml:14:",
+        "node.id:",
+    ]
+
+
+def test_load_old_application_in_the_environment_names_the_variable(tmp_path: Path) -> None:
+    variable = "GARLICFARM_FARM__FARM__APPLICATION"
+    assert problems(tmp_path, SMALLEST, **{variable: "farm"}) == [
+        f"farm[0].application (from the environment {variable}): {OLD_WORD}in the variable{REST}"
+    ]
+    config = load_text(tmp_path, SMALLEST + 'application = "farm"', **{variable: "publisher"})
+    assert config.farm[0].application == "publisher"
 
 
 def test_load_many_bad_values_reports_all_at_once(tmp_path: Path) -> None:

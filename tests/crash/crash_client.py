@@ -7,7 +7,7 @@ of its own, ``<poster>-<number>``. The journal has a line per attempt, synced in
     unknown  MONOTONIC_S 0     0    LABEL     sent, not answered: it may be in the log, once
     refused  MONOTONIC_S 0     0    LABEL     the farm or the client said: certainly not in the log
 
-With the application ``log`` nothing is posted twice, over the Raft wire. With ``farm`` the entries are
+With the application ``log`` nothing is posted twice, over the Raft wire. With ``publisher`` the entries are
 notes of users with a sequence, posted over the admin API of any node; the same bytes are posted until
 they are acknowledged, and some of them once more after that (D17).
 """

@@ -19,13 +19,13 @@ from garlicfarm.setup.provision import FarmPlan
 
 __all__ = ["Rounds", "run_rounds"]
 
-POSTERS = {"log": 64, "farm": 8}
-PAUSE_S = {"log": 0.03, "farm": 0.05}
+POSTERS = {"log": 64, "publisher": 8}
+PAUSE_S = {"log": 0.03, "publisher": 0.05}
 VICTIMS = {"leader": 14, "leader and follower": 2, "follower": 2, "both followers": 2}
 
 
 class Rounds(NamedTuple):
-    """What is to befall the farm: in the phases ``log`` and ``farm`` ``kills`` kills of the leader, in
+    """What is to befall the farm: in the phases ``log`` and ``publisher`` ``kills`` kills of the leader, in
     ``power`` as many power cuts; at least ``acks`` acknowledged entries. ``node`` runs a node."""
 
     phase: str
@@ -36,7 +36,7 @@ class Rounds(NamedTuple):
 
     @property
     def application(self) -> str:
-        return "farm" if self.phase == "farm" else "log"
+        return "publisher" if self.phase == "publisher" else "log"
 
 
 async def run_rounds(rounds: Rounds, directory: Path) -> str:

@@ -4,7 +4,7 @@ Phases, each with a new farm and a client process of its own (`crash_client`):
 
 * ``log``: application ``log``; the leader is killed (SIGKILL) again and again, sometimes others with it
   or instead of it, and all are started again;
-* ``farm``: the same with application ``farm``, whose documents are posted again until acknowledged;
+* ``publisher``: the same with application ``publisher``, whose documents are posted again until acknowledged;
 * ``power``: the power of all three goes at once, on storage that then forgets what was not synced
   (`powerloss`), which is what shows a missing fsync; a killed process alone never does. In the end
   with nodes that acknowledge before they sync (`mutant`): that has to fail.
@@ -31,7 +31,7 @@ import trio
 from crash_checks import Violation
 from crash_farm import Rounds, run_rounds
 
-PHASES = ("log", "farm", "power")
+PHASES = ("log", "publisher", "power")
 BROKEN = "a promise was broken"
 SKIPPED = 77
 INTERRUPTED = 130
@@ -98,7 +98,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
 def run_all(kills: int, acks: int, *, skipped_is_fine: bool) -> int:
     """All phases, and each mutant, which has to be found out. The exit code."""
     few = max(3, kills // 5)
-    phases = [("log", kills, acks), ("farm", few, acks // 40), ("power", few, acks // 10)]
+    phases = [("log", kills, acks), ("publisher", few, acks // 40), ("power", few, acks // 10)]
     codes = [run_child("--phase", phase, "--kills", f"{n}", "--acks", f"{m}") for phase, n, m in phases]
     for name in sorted(mutant.MUTANTS):
         codes.append(

@@ -23,7 +23,9 @@ async def run(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [("log", "3", "300"), ("farm", "3", "50")], ids=["log", "farm"])
+@pytest.mark.parametrize(
+    "arguments", [("log", "3", "300"), ("publisher", "3", "50")], ids=["log", "publisher"]
+)
 async def test_crash_short(arguments: tuple[str, str, str]) -> None:
     phase, kills, acks = arguments
     code, output = await run("--phase", phase, "--kills", kills, "--acks", acks)

@@ -88,7 +88,7 @@ class WatchedFarm:
         for node in self.farm.nodes.values():
             users = UserStore(node.directory / "data" / "users")
             for user in spec.users():
-                users.add(user, "poster", PASSWORD)
+                users.add(user, "writer", PASSWORD)
         await self.start(self.farm.nodes)
         path = self.directory / "client.json"
         path.write_bytes(msgspec.json.encode(spec))
@@ -175,7 +175,7 @@ class WatchedFarm:
         number = len(own.acknowledged) + own.unknown.total() + own.refused.total() + 1
         label = f"{LOCAL_USER}-{number}"
         value = label.encode()
-        if self._application == "farm":
+        if self._application == "publisher":
             config: dict[str, object] = {"by": LOCAL_USER}
             value = encode_status(StatusDocument("farm", 1, 0, sequence=number, config=config))
         try:
@@ -222,7 +222,7 @@ class WatchedFarm:
         attempts.terms.update(self._own.terms)
         logs = {node.id: read_log(node.directory) for node in self.farm.nodes.values()}
         log = logs[min(logs)]
-        application = PublisherApplication("farm") if self._application == "farm" else LogApplication()
+        application = PublisherApplication("farm") if self._application == "publisher" else LogApplication()
         appeared = check_attempts(attempts, log, application)
         applied = fold(log, application, index)
         check_logs(logs, states, application, index)

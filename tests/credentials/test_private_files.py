@@ -48,7 +48,7 @@ def test_everything_that_commands_make_is_private_without_a_umask(
     made = tmp_path / "made"
     made.mkdir(mode=0o700)
     key = made / "keys" / "new" / "master.key"
-    plan = FarmPlan(application="farm", master=mint_master_key(key), master_key_file=key)
+    plan = FarmPlan(application="publisher", master=mint_master_key(key), master_key_file=key)
     create_node(made / "here" / "and" / "there", 1, MemberPlan(endpoint="ssl://127.0.0.1:1"), plan)
     create_farm(made / "a" / "farm", {1: MemberPlan(endpoint="ssl://127.0.0.1:1")}, plan)
     node = made / "here" / "and" / "there"
@@ -89,7 +89,7 @@ def test_names_of_secrets_and_of_their_directories_are_synced(
 
     monkeypatch.setattr(os, "fsync", recording)
     key = tmp_path / "keys" / "new" / "master.key"
-    plan = FarmPlan(application="farm", master=mint_master_key(key), master_key_file=key)
+    plan = FarmPlan(application="publisher", master=mint_master_key(key), master_key_file=key)
     create_node(tmp_path / "here" / "there", 1, MemberPlan(endpoint="ssl://127.0.0.1:1"), plan)
     last = {path: place for place, path in enumerate(synced)}
     for path in tmp_path.rglob("*"):

@@ -15,9 +15,9 @@ from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
 
 def test_added_user_is_found_with_role_and_the_hashes_of_both_algorithms(tmp_path: Path) -> None:
     store = UserStore(tmp_path / "users")
-    store.add("alice", "poster", "wonder land")
+    store.add("alice", "writer", "wonder land")
     assert store.lookup("alice") == {a: (ha1(a, "alice", REALM, "wonder land"),) for a in ALGORITHMS}
-    assert store.role("alice") == "poster"
+    assert store.role("alice") == "writer"
     assert store.lookup("bob") == {}
     assert store.role("bob") is None
 
@@ -74,6 +74,7 @@ def test_two_writers_at_once_both_count(tmp_path: Path) -> None:
         ("x" * 65, "reader", "p", "user name"),
         ("17", "reader", "p", "members' ids"),
         ("alice", "root", "p", "role 'root'"),
+        ("alice", "poster", "p", 'role "poster" is called "writer" since version 0.2'),
         ("alice", "reader", "", "8 characters"),
         (
             "alice",
@@ -108,6 +109,8 @@ def test_user_cannot_be_added_where_there_is_no_directory(tmp_path: Path) -> Non
         "{",
         '{"name":"alice","role":"root","ha1":{}}',
         '{"name":"alice","role":"reader"}',
+        '{"name":"alice","role":["poster"],"ha1":{}}',
+        "[" * 50_000,
         '{"name":"alice","role":"reader","ha1":{},"password":"p"}',
         '{"name":"17","role":"reader","ha1":{}}',
         '{"name":"a","role":"reader","ha1":{}}\n{"name":"a","role":"admin","ha1":{}}',

@@ -434,7 +434,7 @@ farms = ["my-farm"]
 proxy = "http://127.0.0.1:4444"
 [[farm]]
 name = "my-farm"
-application = "farm"
+application = "publisher"
 endpoint = "tcp://a.example:27150?pin=sha256-AAAA"
 algorithms = ["SHA-256"]
 [farm.raft]
@@ -470,7 +470,7 @@ def _token_seeds() -> list[bytes]:
         farm=FARM,
         farm_id=GENESIS.farm_id,
         farm_secret=KEY,
-        application="farm",
+        application="publisher",
         algorithm=1,
         id=4,
         endpoints={server.id: server.endpoint for server in MEMBERS.servers},

@@ -117,7 +117,7 @@ async def serving(server: Server, certificate: Path, *, lenient: bool = True) ->
 @pytest.fixture
 def users(tmp_path: Path) -> UserStore:
     store = UserStore(tmp_path / "users")
-    store.add(*CLIENT[:1], "poster", CLIENT[1])
+    store.add(*CLIENT[:1], "writer", CLIENT[1])
     return store
 
 

@@ -54,7 +54,7 @@ HASTY: Mapping[str, Any] = {
 """The same, where a test waits for deadlines to pass."""
 
 TRANSPORT = make_transport("ssl", {}, Path())
-USERS = {"alice": "poster", "bob": "reader"}
+USERS = {"alice": "writer", "bob": "reader"}
 
 
 def password_of(user: str) -> str:

@@ -69,7 +69,7 @@ async def test_readers_draining_a_follower_and_the_leader_delay_no_heartbeat(
     plan = FarmPlan(application="log", raft=FAST, retention={"keep_entries": 10 * ENTRIES})
     async with process_farm(tmp_path / "farm", 3, plan, start=False) as farm:
         for node in farm.nodes.values():
-            UserStore(node.directory / "data" / "users").add("poster", "poster", "poster's password")
+            UserStore(node.directory / "data" / "users").add("poster", "writer", "poster's password")
         for node_id in farm.nodes:
             await farm.start(node_id)
         leader = await leader_of(farm)

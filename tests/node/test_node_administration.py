@@ -37,7 +37,7 @@ async def farm_of_three(directory: Path) -> AsyncIterator[Cluster]:
         )
         for node_id, port in enumerate(free_ports(3), 1)
     }
-    async with cluster(directory, 3, members=members, application="farm") as nodes:
+    async with cluster(directory, 3, members=members, application="publisher") as nodes:
         await nodes.leader()
         yield nodes
 
@@ -124,7 +124,7 @@ async def test_who_is_no_admin_administers_nothing(
             ("set", "weight.job_lag=1"),
         ):
             assert await command(nodes, 1, "farm", *arguments, *as_alice) == 4
-            assert "needs the role admin; alice has poster" in capsys.readouterr().err
+            assert "needs the role admin; alice has writer" in capsys.readouterr().err
         assert {**policy(nodes, 1), "index": 0} == {**before, "index": 0}
         UserStore(nodes.data(1) / "users").add("alice", "admin", password_of("alice"))
         assert await command(nodes, 1, "farm", "set", "R=4", "-o", "jsonl", *as_alice) == 0

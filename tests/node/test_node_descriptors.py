@@ -36,7 +36,7 @@ async def test_node_without_file_descriptors_goes_on_quietly_and_recovers(tmp_pa
     plan = FarmPlan(application="log", raft=ALONE)
     async with process_farm(tmp_path / "farm", 1, plan, command=limited, start=False) as farm:
         node = farm.nodes[1]
-        UserStore(node.directory / "data" / "users").add("alice", "poster", "a secret word")
+        UserStore(node.directory / "data" / "users").add("alice", "writer", "a secret word")
         await farm.start(1)
         endpoint = Endpoint.parse(farm.endpoints[1])
         async with (

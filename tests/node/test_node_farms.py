@@ -215,7 +215,7 @@ async def test_leader_whose_store_fails_is_replaced_and_nothing_acknowledged_is_
 async def test_application_that_differs_from_the_stores_is_refused(tmp_path: Path) -> None:
     async with cluster(tmp_path, start=False) as nodes:
         file = nodes.directories[1] / "garlicfarm.toml"
-        file.write_text(file.read_text().replace('application = "log"', 'application = "farm"'))
+        file.write_text(file.read_text().replace('application = "log"', 'application = "publisher"'))
         with pytest.raises(ExceptionGroup) as caught:
             async with trio.open_nursery():
                 await nodes.start()

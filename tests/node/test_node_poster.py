@@ -311,7 +311,7 @@ async def statuses(nodes: Cluster, count: int) -> list[dict[str, Any]]:
 async def test_restarted_node_continues_its_sequence_although_its_clock_was_set_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with cluster(tmp_path, application="farm") as nodes:
+    async with cluster(tmp_path, application="publisher") as nodes:
         await nodes.leader()
         farm = nodes.replica()
         entry = encode_admin("farm", 1, 1, None, "interval", "alice", {"ms": 1000})

@@ -131,7 +131,7 @@ async def test_post_over_the_bound_of_uncommitted_entries_is_dropped(tmp_path: P
 
 
 async def test_entry_that_the_application_refuses_is_refused_with_the_field(tmp_path: Path) -> None:
-    async with cluster(tmp_path, application="farm") as nodes:
+    async with cluster(tmp_path, application="publisher") as nodes:
         await nodes.leader()
         with pytest.raises(EntryRefused) as caught:
             await nodes.replica().post_entry(b'{"cluster":"other","date":1,"id":0}', 0)
@@ -144,7 +144,7 @@ def note(by: str, sequence: int = 1) -> bytes:
 
 async def test_user_posts_notes_in_his_own_name_only(tmp_path: Path) -> None:
     """In another's, with a high sequence, it would have all that one's own skipped."""
-    async with cluster(tmp_path, application="farm") as nodes, nodes.client() as client:
+    async with cluster(tmp_path, application="publisher") as nodes, nodes.client() as client:
         await nodes.leader()
         await client.post([note("alice")])
         with pytest.raises(EntryRefused):
@@ -157,7 +157,7 @@ async def test_user_posts_notes_in_his_own_name_only(tmp_path: Path) -> None:
 
 
 async def test_sequence_that_would_keep_its_poster_out_is_refused_on_every_way_in(tmp_path: Path) -> None:
-    async with cluster(tmp_path, application="farm") as nodes, nodes.client() as client:
+    async with cluster(tmp_path, application="publisher") as nodes, nodes.client() as client:
         await nodes.leader()
         farm = nodes.replica()
         last = note("alice", 2**63 - 1)

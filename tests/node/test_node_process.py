@@ -44,7 +44,7 @@ async def test_signal_ends_a_node_in_time_with_0_and_a_sound_store(
     """With a long poll, idle and half-open connections, and a client that does not read."""
     async with process_farm(tmp_path / "farm", 1, PLAN, start=False) as farm, trio.open_nursery() as nursery:
         node = farm.nodes[1]
-        UserStore(node.directory / "data" / "users").add("alice", "poster", "a secret word")
+        UserStore(node.directory / "data" / "users").add("alice", "writer", "a secret word")
         await farm.start(1)
         endpoint = Endpoint.parse(farm.endpoints[1])
         login = partial(

@@ -22,7 +22,7 @@ def remove(users: UserStore) -> None:
 
 
 def change_password(users: UserStore) -> None:
-    users.add("alice", "poster", "another")
+    users.add("alice", "writer", "another")
 
 
 def break_file(users: UserStore) -> None:
@@ -34,7 +34,7 @@ async def test_idle_connection_ends_within_a_second_of_its_users_end(
     revoke: Callable[[UserStore], None], tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     users = UserStore(tmp_path / "users")
-    users.add("alice", "poster", "one word")
+    users.add("alice", "writer", "one word")
     login = users.login("alice")
     assert login is not None
     _ours, theirs = trio.testing.memory_stream_pair()
@@ -59,7 +59,7 @@ async def test_role_is_the_one_that_the_user_has_at_each_request(tmp_path: Path)
         await farm.leader()
         wire = await farm.login("alice")
         outcomes = []
-        for role in ("poster", "reader", "admin", "reader"):
+        for role in ("writer", "reader", "admin", "reader"):
             users_of(farm).add("alice", role, password_of("alice"))  # type: ignore[arg-type]
             answer = await wire.ask(client_request(b"x"))
             assert answer is not None

@@ -54,7 +54,9 @@ async def test_scripted_log_three_nodes_name_the_golden_publishers_also_after_a_
     changes = [publisher for _, publisher, _ in GOLDEN[1:]]
     assert len(changes) == 1 + 4
     assert LEADER not in changes
-    async with cluster(tmp_path, 3, start=False, application="farm", applications={"farm": factory}) as nodes:
+    async with cluster(
+        tmp_path, 3, start=False, application="publisher", applications={"publisher": factory}
+    ) as nodes:
         nodes.favour(LEADER)
         await nodes.start()
         assert await nodes.leader() == LEADER

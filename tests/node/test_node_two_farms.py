@@ -54,7 +54,7 @@ async def folded(nodes: Cluster, name: str) -> dict[str, object]:
 
 
 async def test_farms_of_three_nodes_have_only_their_listeners_in_common(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3, start=False, application="farm", master=MASTERS["farm"]) as nodes:
+    async with cluster(tmp_path, 3, start=False, application="publisher", master=MASTERS["farm"]) as nodes:
         add_second_farm(nodes)
         await nodes.start()
         first, second = await leader(nodes, "farm"), await leader(nodes, "second")

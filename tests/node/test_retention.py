@@ -209,7 +209,7 @@ async def test_damaged_snapshot_is_told_and_the_one_before_it_used(
 
 async def test_farm_of_statuses_is_shortened_by_every_member(tmp_path: Path) -> None:
     keep = {**KEEP, "snapshot_every_entries": 8, "keep_entries": 4}
-    async with cluster(tmp_path, 3, application="farm", retention=keep) as nodes:
+    async with cluster(tmp_path, 3, application="publisher", retention=keep) as nodes:
         await nodes.leader()
         async with admin(nodes, 1) as client:
             await client.administer(nodes.plan.name, "interval", {"ms": 1000})

@@ -261,7 +261,7 @@ async def test_log_that_begins_late_needs_a_sound_snapshot(directory: Path, writ
     ("strange", "problem"),
     [
         (snapshot(110, 4, farm_id=bytes(16)), "another farm"),
-        (snapshot(110, 4, application="farm"), "another farm"),
+        (snapshot(110, 4, application="publisher"), "another farm"),
         (snapshot(110, 3), "another log"),
         (snapshot(121, 5), "does not meet"),
     ],

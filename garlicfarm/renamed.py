@@ -1,0 +1,33 @@
+"""Words that version 0.1 stored, and the words of today: the one place that knows both.
+
+What 0.1 stored is read with today's word: the application in a store, in a snapshot and in a join token, the
+role in a users file. It is written so whenever it is written again. Configuration and command line take
+today's words only; what they say of an old one is `called`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+__all__ = ["APPLICATIONS", "ROLES", "called", "update"]
+
+APPLICATIONS: Mapping[str, str] = MappingProxyType({"farm": "publisher"})
+"""Applications of a farm: the old word → the new one."""
+
+ROLES: Mapping[str, str] = MappingProxyType({"poster": "writer"})
+"""Roles of a user: the old word → the new one."""
+
+
+def update(stored: Any, key: str, words: Mapping[str, str]) -> Any:
+    """A stored record, as JSON was decoded, with today's word at ``key``. What is no such record is returned
+    as it is: it is checked elsewhere."""
+    if isinstance(stored, dict) and isinstance(word := stored.get(key), str):
+        return {**stored, key: words.get(word, word)}
+    return stored
+
+
+def called(word: str, words: Mapping[str, str]) -> str:
+    """What to say of an old word of ``words``."""
+    return f'"{word}" is called "{words[word]}" since version 0.2'
