@@ -485,9 +485,9 @@ class Node:
             if established is not None:
                 await self._serve_session(established, peer)
         except* (*CONNECTION_ERRORS, OutcomeUnknown) as group:
-            error = first_error(group)
+            lost = first_error(group)
             self.metrics.listener_rejected.labels(scheme, "broken").inc()
-            cause = str(error) or type(error).__name__
+            cause = str(lost) or type(lost).__name__
             self._log.warning("connection-lost", address=peer.address, cause=cause)
         except* Exception as group:  # noqa: BLE001
             # A defect of ours, or a users file that broke: it must not take the other connections along,

@@ -143,7 +143,7 @@ class Player:
         if ready.persist is not None:
             self.disk.submit(ready.persist)
         if self.observer:
-            self.observer.turn(self.id, self.node, ready)
+            self.observer.on_ready(self.id, self.node, ready)
         self.requests.extend(ready.requests)
         self.responses.update(ready.responses)
         self.outcomes.update(ready.outcomes)
@@ -177,7 +177,7 @@ class Player:
     def _write(self) -> Persist | Stored:
         done = self.disk.sync()
         if self.observer and isinstance(done, Persist):
-            self.observer.durable(self.id, done)
+            self.observer.on_durable(self.id, done)
         return done
 
     def crash(self, writes: int = 0) -> None:
@@ -186,7 +186,7 @@ class Player:
             self._write()
         self.disk.crash()
         if self.observer:
-            self.observer.crashed(self.id)
+            self.observer.on_crashed(self.id)
         self.requests.clear()
         self.responses.clear()
         self.applied.clear()
