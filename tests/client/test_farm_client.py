@@ -23,7 +23,7 @@ from garlicfarm.errors import (
 )
 from garlicfarm.raft import Refusal
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
-from tests.node.cluster import STEADY, cluster, password_of
+from tests.node.support.cluster import STEADY, cluster, password_of
 
 Clock = trio.testing.MockClock
 TIMEOUT_S = 3.0

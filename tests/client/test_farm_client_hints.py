@@ -14,7 +14,7 @@ from garlicfarm.net.handshake import initiate
 from garlicfarm.net.link import Link
 from garlicfarm.wire import ResponseDecoder, encode_request
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Response
-from tests.node.cluster import Cluster, client_request, cluster, password_of
+from tests.node.support.cluster import Cluster, client_request, cluster, password_of
 
 
 def follower_of(nodes: Cluster, leader: int) -> int:

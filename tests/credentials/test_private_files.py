@@ -18,7 +18,7 @@ from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError
 from garlicfarm.setup.add_farm import add_farm
 from garlicfarm.setup.provision import STAGING, FarmPlan, MemberPlan, create_farm, create_node
-from tests.node.cluster import ALONE, cluster
+from tests.node.support.cluster import ALONE, cluster
 
 PUBLIC = {"garlicfarm.toml", "node.crt", "out.toml"}
 """What others may read, and nobody but the owner write."""

@@ -16,8 +16,8 @@ from garlicfarm.lab.processes import free_ports
 from garlicfarm.wire import Limits, RequestDecoder, decode_cluster_server, encode_response
 from garlicfarm.wire.messages import MessageType, Request, Response
 from tests.interop.captured import conversation, exchanges
-from tests.node.cluster import next_message
-from tests.node.plain import wire
+from tests.node.support.cluster import next_message
+from tests.node.support.plain import wire
 
 CLIENT, ADD = MessageType.CLIENT_REQUEST, MessageType.ADD_SERVER_REQUEST
 ANSWER = MessageType.APPEND_ENTRIES_RESPONSE

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.cluster import cluster
+from tests.node.support.cluster import cluster
 from tests.transports.nginx import nginx
 
 

@@ -1,0 +1,315 @@
+"""Posts through real nodes: where they end up, and what a poster learns when they do not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm.config import RaftSection
+from garlicfarm.config.model import PRESETS
+from garlicfarm.errors import (
+    AuthError,
+    EntryRefused,
+    GarlicFarmError,
+    NoQuorum,
+    OutcomeUnknown,
+    ProposalDropped,
+    RemoteProtocolError,
+    TransportError,
+    UnreachableError,
+)
+from garlicfarm.lab.processes import free_ports
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.raft import Refusal
+from garlicfarm.setup.provision import MemberPlan
+from garlicfarm.testing.cluster import cluster as memory_cluster
+from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
+from tests.node.support.cluster import HASTY, STEADY, Cluster, client_request, cluster
+
+BUSY_S = 2.0  # what a machine may add that runs other tests as well
+
+
+def values(nodes: Cluster, node_id: int) -> list[bytes]:
+    """The committed application entries of a node's log."""
+    farm = nodes.replica(node_id)
+    entries = farm.store.entries(1, farm.applied_index + 1, 1 << 30)
+    return [entry.value for entry in entries if entry.value_type == 1]
+
+
+async def test_posts_through_every_member_reach_all_logs_once_and_in_one_order(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, raft=STEADY) as nodes:
+        await nodes.leader()
+        places: dict[bytes, tuple[int, int]] = {}
+
+        async def post(node_id: int, number: int) -> None:
+            entry = b"%d from %d" % (number, node_id)
+            places[entry] = await nodes.replica(node_id).post_entry(entry, 0)
+
+        async with trio.open_nursery() as nursery:
+            for node_id in nodes.running:
+                for number in range(20):
+                    nursery.start_soon(post, node_id, number)
+        await nodes.applied(max(index for index, _ in places.values()))
+        logs = [values(nodes, node_id) for node_id in nodes.running]
+        assert logs[0] == logs[1] == logs[2] == sorted(places, key=lambda entry: places[entry])
+        assert sorted(index for index, _ in places.values()) == list(range(2, 62))
+
+
+async def test_post_during_an_election_waits_for_it_and_a_dead_member_catches_up(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3) as nodes:
+        first = await nodes.leader()
+        dead = nodes.running[first]
+        dead.scope.cancel()
+        await dead.ended.wait()
+        follower = next(iter(nodes.running))
+        index, term = await nodes.replica(follower).post_entry(b"meanwhile", 0)
+        second = await nodes.leader()
+        assert second != first
+        assert term == nodes.replica(second).raw.term > 1
+        await nodes.applied(index)
+        assert values(nodes, second) == [b"meanwhile"]
+        await nodes.start(first)
+        await nodes.applied(index)
+        assert values(nodes, first) == [b"meanwhile"]
+
+
+async def test_post_without_a_quorum_ends_in_time_and_none_is_acknowledged(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, raft=HASTY) as nodes:
+        leader = await nodes.leader()
+        survivor, other = (node_id for node_id in nodes.running if node_id != leader)
+        nodes.running[other].scope.cancel()
+        # The leader with one of two followers still has its quorum.
+        index, _ = await nodes.replica(survivor).post_entry(b"with two", 0)
+        nodes.running[survivor].scope.cancel()
+        farm = nodes.replica(leader)
+        begun = trio.current_time()
+        with pytest.raises(OutcomeUnknown):
+            await farm.post_entry(b"on the leader alone", 0)
+        assert trio.current_time() - begun < farm.answer_timeout_s + BUSY_S
+        dead = nodes.running[leader]
+        dead.scope.cancel()
+        await dead.ended.wait()
+        await nodes.start(survivor)
+        farm = nodes.replica(survivor)
+        begun = trio.current_time()
+        with pytest.raises(NoQuorum):
+            await farm.post_entry(b"on a follower alone", 0)
+        assert trio.current_time() - begun < farm.answer_timeout_s + BUSY_S
+        await nodes.start(other)  # both know all that was acknowledged
+        await nodes.leader()
+        assert (await farm.post_entry(b"again with two", 0))[0] > index
+        assert values(nodes, survivor) == [b"with two", b"again with two"]
+
+
+async def test_post_over_the_bound_of_uncommitted_entries_is_dropped(tmp_path: Path) -> None:
+    raft = {"max_uncommitted_bytes": 1024}
+    async with cluster(tmp_path, 3, raft={**STEADY, **raft}) as nodes:
+        leader = await nodes.leader()
+        farm, wire = nodes.replica(leader), await nodes.login(node_id=leader)
+        for node_id in tuple(nodes.running):
+            if node_id != leader:
+                nodes.running[node_id].scope.cancel()
+        async with trio.open_nursery() as nursery:
+
+            async def first() -> None:
+                with pytest.raises(OutcomeUnknown):
+                    await farm.post_entry(os.urandom(900), 0)
+
+            nursery.start_soon(first)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            with pytest.raises(ProposalDropped, match="too-much-uncommitted"):
+                await farm.post_entry(os.urandom(900), 0)
+            answer = await wire.ask(client_request(os.urandom(900)))
+            assert answer is not None
+            assert (answer.accepted, answer.next_index) == (False, Refusal.UNCOMMITTED)
+
+
+async def test_entry_that_the_application_refuses_is_refused_with_the_field(tmp_path: Path) -> None:
+    async with cluster(tmp_path, application="publisher") as nodes:
+        await nodes.leader()
+        with pytest.raises(EntryRefused) as caught:
+            await nodes.replica().post_entry(b'{"cluster":"other","date":1,"id":0}', 0)
+        assert caught.value.field == "cluster"
+
+
+def note(by: str, sequence: int = 1) -> bytes:
+    return b'{"cluster":"farm","date":1,"id":0,"sequence":%d,"config":{"by":"%b"}}' % (sequence, by.encode())
+
+
+async def test_user_posts_notes_in_his_own_name_only(tmp_path: Path) -> None:
+    """In another's, with a high sequence, it would have all that one's own skipped."""
+    async with cluster(tmp_path, application="publisher") as nodes, nodes.client() as client:
+        await nodes.leader()
+        await client.post([note("alice")])
+        with pytest.raises(EntryRefused):
+            await client.post([note("bob")])
+        with pytest.raises(EntryRefused) as caught:
+            await nodes.node().farms["farm"].post(note("bob"), "alice")
+        assert caught.value.field == "config.by"
+        with pytest.raises(EntryRefused):
+            await nodes.node().farms["farm"].post(b'{"config":' + b'{"x":' * 10_000, "alice")
+
+
+async def test_sequence_that_would_keep_its_poster_out_is_refused_on_every_way_in(tmp_path: Path) -> None:
+    async with cluster(tmp_path, application="publisher") as nodes, nodes.client() as client:
+        await nodes.leader()
+        farm = nodes.replica()
+        last = note("alice", 2**63 - 1)
+        with pytest.raises(EntryRefused):
+            await client.post([note("alice", 7), last])
+        with pytest.raises(EntryRefused, match="sequence: years ahead"):
+            await nodes.node().farms["farm"].post(last, "alice")
+        index, _ = await client.post([note("alice", 8)])
+        await nodes.applied(index)
+        assert isinstance(farm.application, PublisherApplication)
+        assert farm.application.last_sequence("alice") == 8
+
+
+async def test_entry_over_the_limit_is_refused(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        await nodes.leader()
+        await nodes.replica().post_entry(bytes(1 << 20), 0)
+        with pytest.raises(EntryRefused, match="larger than 1048576 bytes"):
+            await nodes.replica().post_entry(bytes((1 << 20) + 1), 0)
+
+
+def said(accepted: bool, destination: int, next_index: int) -> Response:
+    return Response(MessageType.APPEND_ENTRIES_RESPONSE, 2, destination, 7, next_index, accepted)
+
+
+ANSWERS: list[tuple[Response | GarlicFarmError | None, object]] = [
+    (said(True, 2, 43), (42, 7)),
+    (said(False, 2, Refusal.UNCOMMITTED), ProposalDropped),
+    (said(False, 2, Refusal.TRANSFER), ProposalDropped),
+    (said(False, 2, Refusal.APPLICATION), EntryRefused),
+    (said(False, 2, Refusal.TOO_LARGE), EntryRefused),
+    (said(False, 3, 0), None),
+    (said(False, NO_LEADER, 0), None),
+    (None, None),
+    (UnreachableError("x"), None),
+    (TransportError("x"), None),
+    (AuthError("x"), None),
+    (RemoteProtocolError("x"), None),
+    (OutcomeUnknown("x"), OutcomeUnknown),
+]
+
+
+@pytest.mark.parametrize(("answer", "outcome"), ANSWERS, ids=repr)
+async def test_forwarded_post_ends_as_the_leaders_answer_says(
+    answer: Response | GarlicFarmError | None,
+    outcome: object,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """None: certainly not appended, and worth another try."""
+    asked: list[Request] = []
+
+    async def call(leader: int, request: Request) -> Response | None:
+        asked.append(request)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async with cluster(tmp_path) as nodes:
+        farm = nodes.replica()
+        monkeypatch.setattr(farm.peers, "call", call)
+        if isinstance(outcome, type):
+            with pytest.raises(outcome):
+                await farm.proposals._forward(2, b"x")
+        else:
+            assert await farm.proposals._forward(2, b"x") == outcome
+    (request,) = asked
+    assert (request.type, request.source, request.destination) == (MessageType.CLIENT_REQUEST, 1, 2)
+
+
+async def test_post_to_a_leader_that_vanishes_is_given_up_soon_after_another_one_leads(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Not when a commit would be given up, which takes as long as an election and then some."""
+    async with memory_cluster(raft=msgspec.convert(PRESETS["i2p"], RaftSection)) as nodes:
+        leader = await nodes.leader()
+        follower, other = nodes.running - {leader}
+        await nodes.post(b"warm", via=follower)  # which opens the connection for posts
+        farm = nodes.replica(follower)
+        nodes.partition({leader}, {follower, other})
+        begun = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            ended: list[float] = []
+
+            async def post() -> None:
+                with pytest.raises(OutcomeUnknown, match=f"{leader} did not answer, and leads no more"):
+                    await farm.post_entry(b"lost", 0)
+                ended.append(trio.current_time())
+
+            nursery.start_soon(post)
+            await nodes.leader({follower, other})
+            elected = trio.current_time()
+        assert elected <= ended[0] <= elected + farm.section.raft.rpc_timeout_s + 1.0
+        assert ended[0] - begun < farm.answer_timeout_s
+        nodes.heal()
+
+
+async def test_post_that_waits_for_its_commit_delays_neither_votes_nor_appends(tmp_path: Path) -> None:
+    """A follower's posts travel on a connection of their own."""
+    async with cluster(tmp_path, 3, raft=STEADY) as nodes:
+        leader = await nodes.leader()
+        follower = next(node_id for node_id in nodes.running if node_id != leader)
+        await nodes.replica(follower).post_entry(b"warm", 0)
+        logins = nodes.replica(leader).peers
+        held = trio.Event()
+        steps: list[tuple[object, ...]] = []
+        farm = nodes.replica(leader)
+        put = farm.put
+
+        def hold(function: Callable[..., None], *arguments: object) -> None:
+            """Keep posts from the core of the leader."""
+            if function == farm._step and arguments[0].type is MessageType.CLIENT_REQUEST:  # type: ignore[attr-defined]
+                steps.append((function, *arguments))
+                held.set()
+            else:
+                put(function, *arguments)
+
+        farm.put = hold  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+            outcome: list[tuple[int, int]] = []
+
+            async def post() -> None:
+                outcome.append(await nodes.replica(follower).post_entry(b"held", 0))
+
+            nursery.start_soon(post)
+            with trio.fail_after(5):
+                await held.wait()
+            term = farm.raw.term
+            index, _ = await nodes.replica(leader).post_entry(b"not held", 0)
+            await nodes.applied(index)  # appends reach the follower whose post waits
+            assert not outcome
+            assert nodes.replica(leader).raw.term == term
+            for function, *arguments in steps:
+                put(function, *arguments)  # type: ignore[arg-type]
+        assert outcome == [(index + 1, term)]
+        assert logins is nodes.replica(leader).peers
+
+
+async def test_member_that_cannot_be_dialled_costs_no_more_than_its_vote(tmp_path: Path) -> None:
+    """No plugin for its transport: the others elect and commit."""
+    ports = free_ports(2)
+    endpoints = [f"ssl://127.0.0.1:{port}" for port in ports] + ["nosuch://127.0.0.1:1"]
+    members = {
+        node_id: MemberPlan(endpoint=endpoint, admin_url="https://127.0.0.1:0")
+        for node_id, endpoint in enumerate(endpoints, 1)
+    }
+    async with cluster(tmp_path, 3, members=members, start=False) as nodes:
+        await nodes.start(1, 2)
+        await nodes.leader()
+        await nodes.replica(1).post_entry(b"x", 0)
+        error = nodes.replica(1).peers.error(3)
+        assert error is not None
+        assert "nosuch" in error
+        status = nodes.node(1).farms["farm"].status()
+        assert [row["role"] == "unreachable" for row in status["members"]] == [False, False, True]

@@ -1,0 +1,266 @@
+"""Several farms in one process: apart in everything but their listeners."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from shutil import copy2, copytree
+from typing import Any
+
+import pytest
+import trio
+
+from garlicfarm.credentials.member_credentials import member_password, read_secret_file
+from garlicfarm.errors import (
+    AuthError,
+    ConfigError,
+    EntryRefused,
+    OutcomeUnknown,
+    RemoteProtocolError,
+    StorageError,
+)
+from garlicfarm.log_application import LogApplication
+from garlicfarm.node.replica import Replica
+from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
+from garlicfarm.storage import writer as writer_module
+from tests.node.support.cluster import ALONE, Cluster, client_request, cluster
+
+
+def add_farm(nodes: Cluster, directory: Path, name: str, **farm: Any) -> bytes:
+    """A second farm of node 1 alone; its id."""
+    plan = FarmPlan(**{"name": name, "application": "log", "raft": ALONE, **farm})
+    made = create_farm(directory / name, {1: MemberPlan(endpoint="ssl://127.0.0.1:1")}, plan)
+    source = made.directories[1]
+    copytree(source / "data" / "farms" / name, nodes.data(1) / "farms" / name)
+    copy2(source / "data" / "secrets" / f"{name}.secret", nodes.data(1) / "secrets")
+    table = (source / "garlicfarm.toml").read_text().partition("[[farm]]")
+    with (nodes.directories[1] / "garlicfarm.toml").open("a") as file:
+        file.write("\n" + "".join(table[1:]))
+    return made.farm_id
+
+
+async def committing(nodes: Cluster, *farms: str) -> None:
+    for name in farms:
+        with trio.fail_after(10):
+            farm = nodes.replica(name=name)
+            while not farm.is_leader:
+                await farm.wait_leader_change()
+            await farm.post_entry(name.encode(), 0)
+
+
+async def test_two_farms_share_a_listener_and_nothing_else(tmp_path: Path) -> None:
+    async with cluster(tmp_path, start=False) as nodes:
+        farm_id = add_farm(nodes, tmp_path, "second")
+        await nodes.start()
+        await committing(nodes, "farm", "second")
+        one, two = await nodes.login("9"), await nodes.login(farm="second")
+        for wire, value in ((one, b"to the first"), (two, b"to the second")):
+            source = 9 if wire is one else 0
+            answer = await wire.ask(client_request(value, source=source, destination=1))
+            assert answer is not None
+            assert answer.accepted
+        logs = [
+            [entry.value for entry in nodes.replica(name=name).store.entries(2, 4, 1000)]
+            for name in ("farm", "second")
+        ]
+        assert logs == [[b"farm", b"to the first"], [b"second", b"to the second"]]
+        secret = read_secret_file(nodes.data(1) / "secrets" / "second.secret")[0]
+        await nodes.login("9", member_password(secret, farm_id, 9), farm="second")
+        with pytest.raises(AuthError):
+            await nodes.login("9", nodes.password(9), farm="second")
+        with pytest.raises(AuthError):
+            await nodes.login("9", member_password(secret, farm_id, 9))
+
+
+async def test_listener_that_names_one_farm_does_not_know_the_other(tmp_path: Path) -> None:
+    async with cluster(tmp_path, start=False) as nodes:
+        add_farm(nodes, tmp_path, "second")
+        file = nodes.directories[1] / "garlicfarm.toml"
+        file.write_text(file.read_text().replace("[[listener]]", '[[listener]]\nfarms = ["farm"]'))
+        await nodes.start()
+        await committing(nodes, "farm", "second")
+        await nodes.login()
+        with pytest.raises(RemoteProtocolError, match="no farm at"):
+            await nodes.login(farm="second")
+
+
+def break_disk(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Farms whose names are put into the result cannot write any more."""
+    broken: set[str] = set()
+    write = writer_module._write
+
+    def broken_write(db: sqlite3.Connection, batch: Sequence[object]) -> None:
+        file = db.execute("PRAGMA database_list").fetchone()[2]
+        if Path(file).parent.name in broken:
+            raise sqlite3.OperationalError("disk I/O error")
+        write(db, batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(writer_module, "_write", broken_write)
+    return broken
+
+
+async def test_failed_store_ends_its_farm_and_the_last_one_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = break_disk(monkeypatch)
+    async with cluster(tmp_path, start=False) as nodes:
+        add_farm(nodes, tmp_path, "second")
+        await nodes.start()
+        running = nodes.running[1]
+        await committing(nodes, "farm", "second")
+        one, two = await nodes.login(), await nodes.login(farm="second")
+        failing, before = nodes.replica(name="second"), nodes.replica(name="second").applied_index
+        role = partial(
+            nodes.node().metrics.registry.get_sample_value,
+            "garlicfarm_raft_role",
+            {"farm": "second", "role": "leader"},
+        )
+        nodes.node().collect()
+        assert role() == 1
+        assert nodes.node().ready()
+        broken.add("second")
+        with pytest.raises(OutcomeUnknown):
+            await failing.post_entry(b"not acknowledged", 0)
+        with trio.fail_after(5):
+            assert await two.ask(client_request(b"neither")) is None
+        assert failing.applied_index == before
+        (told,) = [record.garlicfarm_fields for record in caplog.records if record.levelname == "ERROR"]
+        assert told["event"] == "farm-failed"
+        assert told["farm"] == "second"
+        assert "disk I/O error" in told["cause"]
+        assert list(nodes.node().farms) == ["farm"]
+        assert role() == 0
+        assert not nodes.node().ready()
+        answer = await one.ask(client_request(b"the first goes on"))
+        assert answer is not None
+        assert answer.accepted
+        late = await nodes.login(farm="second")
+        assert await late.ask(client_request()) is None
+        assert running.error is None
+        broken.add("farm")
+        await one.send(client_request(b"the end"))
+        with trio.fail_after(5):
+            assert await one.receive() is None
+            await running.ended.wait()
+        assert isinstance(running.error, BaseExceptionGroup)
+        assert running.error.subgroup(StorageError)
+        assert running.error.split(StorageError)[1] is None
+        broken.clear()
+        await nodes.start()  # what was acknowledged is there
+        await committing(nodes, "farm", "second")
+        entries = nodes.replica().store.entries(1, nodes.replica().applied_index + 1, 10_000)
+        assert [entry.value for entry in entries if entry.value_type == 1][:2] == [
+            b"farm",
+            b"the first goes on",
+        ]
+
+
+async def test_farm_that_fails_while_the_next_one_starts_costs_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = break_disk(monkeypatch)
+    run = Replica.run
+
+    async def slow_run(self: Replica, *, task_status: trio.TaskStatus[None]) -> None:
+        if self.name == "second":
+            await trio.sleep(0.5)
+        await run(self, task_status=task_status)
+
+    monkeypatch.setattr(Replica, "run", slow_run)
+    async with cluster(tmp_path, start=False) as nodes:
+        add_farm(nodes, tmp_path, "second")
+        add_farm(nodes, tmp_path, "third")
+        broken.add("farm")
+        await nodes.start()
+        assert list(nodes.node().farms) == ["second", "third"]
+        await committing(nodes, "second", "third")
+
+
+async def test_leader_whose_store_fails_is_replaced_and_nothing_acknowledged_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node's other farm keeps the process up; its members must still see the leader gone."""
+    write = writer_module._write
+    failing: list[str] = []
+
+    def broken_write(db: sqlite3.Connection, batch: Sequence[object]) -> None:
+        file = db.execute("PRAGMA database_list").fetchone()[2]
+        if failing and failing[0] in file:
+            raise sqlite3.OperationalError("database or disk is full")
+        write(db, batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(writer_module, "_write", broken_write)
+    async with cluster(tmp_path, 3, start=False) as nodes:
+        add_farm(nodes, tmp_path, "second")
+        nodes.favour(1)
+        await nodes.start()
+        assert await nodes.leader() == 1
+        index, _ = await nodes.replica(2).post_entry(b"acknowledged", 0)
+        failing.append(f"node-1/data/farms/{nodes.plan.name}/")
+        with pytest.raises(OutcomeUnknown):
+            await nodes.replica(1).post_entry(b"not written here", 0)
+        with trio.fail_after(15):
+            while nodes.replica(2).leader_id in (0, 1):
+                await nodes.replica(2).wait_leader_change()
+        later, _ = await nodes.replica(3).post_entry(b"goes on", 0)
+        assert later > index
+        await committing(nodes, "second")
+        entries = nodes.replica(2).store.entries(index, index + 1, 1000)
+        assert entries[0].value == b"acknowledged"
+
+
+async def test_application_that_differs_from_the_stores_is_refused(tmp_path: Path) -> None:
+    async with cluster(tmp_path, start=False) as nodes:
+        file = nodes.directories[1] / "garlicfarm.toml"
+        file.write_text(file.read_text().replace('application = "log"', 'application = "publisher"'))
+        with pytest.raises(ExceptionGroup) as caught:
+            async with trio.open_nursery():
+                await nodes.start()
+        assert caught.group_contains(ConfigError, match="is of application 'log'", depth=None)
+
+
+async def test_own_application_is_folded_alike_on_three_nodes_and_after_a_restart(tmp_path: Path) -> None:
+    made: list[LogApplication] = []
+
+    def factory(farm: str) -> LogApplication:
+        made.append(LogApplication())
+        return made[-1]
+
+    async with cluster(tmp_path, 3, applications={"log": factory}) as nodes:
+        await nodes.leader()
+        for number in range(30):
+            index, _ = await nodes.replica(1 + number % 3).post_entry(b"%d" % number, 0)
+        await nodes.applied(index)
+        assert len({application.snapshot() for application in made}) == 1
+        chain = made[0].snapshot()
+        await nodes.stop()
+        await nodes.start()
+        await nodes.leader()
+        await nodes.applied(index)
+        assert [application.snapshot() for application in made[3:]] == [chain] * 3
+
+
+async def test_farm_of_another_application_has_nothing_to_administer(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1) as nodes:
+        view = nodes.node(1).farms["farm"]
+        with pytest.raises(EntryRefused, match="the application log has nothing to administer"):
+            await view.administer("override", {"member": 1, "mode": "off"}, "local")
+
+
+async def test_old_nonce_after_a_restart_is_no_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, 2) as nodes:
+        await nodes.leader()
+        await nodes.stop(2)
+        with caplog.at_level(logging.INFO):
+            await nodes.start(2)
+            await nodes.leader()
+            with trio.fail_after(10):
+                while not (told := [each for each in caplog.records if each.message == "rejected"]):  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+        assert {each.garlicfarm_fields["reason"] for each in told} == {"stale"}
+        assert {each.levelno for each in told} == {logging.INFO}

@@ -1,0 +1,263 @@
+"""Administration through the log, by the command line and three whole nodes: all obey alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from garlicfarm.cli import run
+from garlicfarm.credentials.users import UserStore
+from garlicfarm.errors import Removed, first_error
+from garlicfarm.lab.destinations import simulated_destination
+from garlicfarm.lab.processes import free_ports
+from garlicfarm.publishing.i2p_base64 import encode
+from garlicfarm.setup.provision import MemberPlan
+from tests.node.support.cluster import Cluster, cluster, password_of
+
+HASH = encode(bytes(range(32)))
+B32 = "aaaqeayeaudaocajbifqydiob4ibceqtcqkrmfyydenbwha5dypq.b32.i2p"
+
+
+@asynccontextmanager
+async def farm_of_three(directory: Path) -> AsyncIterator[Cluster]:
+    members = {
+        node_id: MemberPlan(
+            endpoint=f"ssl://127.0.0.1:{port}",
+            admin_url="https://127.0.0.1:0",
+            router={"plugin": "simulated", "seed": node_id},
+            leaves=(encode(simulated_destination(node_id)),),
+        )
+        for node_id, port in enumerate(free_ports(3), 1)
+    }
+    async with cluster(directory, 3, members=members, application="publisher") as nodes:
+        await nodes.leader()
+        yield nodes
+
+
+async def command(nodes: Cluster, node_id: int, *arguments: str) -> int:
+    config = str(nodes.directories[node_id] / "garlicfarm.toml")
+    with trio.fail_after(30):
+        return await trio.to_thread.run_sync(partial(run, [*arguments, "--config", config]))
+
+
+async def same_bytes(nodes: Cluster) -> bytes:
+    """The state of all nodes once they have applied the same entries."""
+    with trio.fail_after(20):
+        while True:
+            farms = [nodes.replica(node_id) for node_id in nodes.running]
+            if len({farm.applied_index for farm in farms}) == 1:
+                (state,) = {farm.application.snapshot() for farm in farms}
+                return state
+            await trio.sleep(0.01)
+
+
+def policy(nodes: Cluster, node_id: int) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(msgspec.json.encode(nodes.node(node_id).farms["farm"].policy()))
+    return body
+
+
+async def test_every_action_is_one_entry_that_all_nodes_obey_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with farm_of_three(tmp_path) as nodes:
+        assert await command(nodes, 1, "farm", "exclude", B32) == 0
+        assert await command(nodes, 2, "farm", "exclude", encode(bytes(32))) == 0
+        assert await command(nodes, 3, "farm", "include", encode(bytes(32))) == 0
+        assert await command(nodes, 1, "farm", "override", "2", "on") == 0
+        assert await command(nodes, 2, "farm", "override", "3", "off") == 0
+        assert await command(nodes, 2, "farm", "override", "3", "none") == 0
+        capsys.readouterr()
+        settings = ["interval=20s", "R=4", "margin=60000", "lifetime=2h"]
+        weights = ["weight.job_lag=10", "weight.tunnel_health=20"]
+        assert await command(nodes, 3, "farm", "set", *settings, *weights, "-o", "jsonl") == 0
+        done = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [row["action"] for row in done] == ["interval", "staleness", "publisher", "weights"]
+
+        state = json.loads(await same_bytes(nodes))
+        told = policy(nodes, 1)
+        assert told == policy(nodes, 2) == policy(nodes, 3)
+        assert {key: told[key] for key in ("interval_ms", "R", "margin", "lifetime_ms")} == {
+            "interval_ms": 20_000,
+            "R": 4,
+            "margin": 60_000,
+            "lifetime_ms": 7_200_000,
+        }
+        assert (told["weights"]["job_lag"], told["weights"]["tunnel_health"]) == (10, 20)
+        assert told["excluded"] == [HASH]
+        assert told["overrides"] == {"2": "on"}
+        assert state["policy"] == {key: told[key] for key in state["policy"]}
+        orders = told["orders"]
+        changed = {"interval", "staleness", "publisher", "weights", "override 2", f"exclude {HASH}"}
+        assert orders.keys() == changed
+        assert {order["by"] for order in orders.values()} == {"local"}
+        indexes = {row["action"]: row["index"] for row in done}
+        assert indexes == {name: orders[name]["index"] for name in indexes}
+
+        await nodes.stop(2)
+        await nodes.start(2)
+        await nodes.leader()
+        await same_bytes(nodes)
+        assert (policy(nodes, 2))["orders"] == orders
+
+
+async def test_who_is_no_admin_administers_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with farm_of_three(tmp_path) as nodes:
+        before = policy(nodes, 1)
+        secret = tmp_path / "alice"
+        secret.touch(0o600)
+        secret.write_text(password_of("alice"))
+        as_alice = ("--user", "alice", "--password-file", str(secret))
+        for arguments in (
+            ("exclude", B32),
+            ("override", "1", "off"),
+            ("set", "R=4"),
+            ("set", "weight.job_lag=1"),
+        ):
+            assert await command(nodes, 1, "farm", *arguments, *as_alice) == 4
+            assert "needs the role admin; alice has writer" in capsys.readouterr().err
+        assert {**policy(nodes, 1), "index": 0} == {**before, "index": 0}
+        UserStore(nodes.data(1) / "users").add("alice", "admin", password_of("alice"))
+        assert await command(nodes, 1, "farm", "set", "R=4", "-o", "jsonl", *as_alice) == 0
+        await nodes.applied(json.loads(capsys.readouterr().out)["index"])  # a follower's word comes before
+        assert (policy(nodes, 1))["orders"]["staleness"]["by"] == "alice"
+
+
+async def test_what_cannot_be_obeyed_is_refused_and_nothing_of_it_is_in_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with farm_of_three(tmp_path) as nodes:
+        assert await command(nodes, 1, "farm", "override", "9", "off") == 1
+        assert "config.admin.args.member: not a member" in capsys.readouterr().err
+        # The first one is right, and is not sent: the second one is wrong.
+        assert await command(nodes, 1, "farm", "set", "R=4", "weight.job_lag=16") == 2
+        assert "would add up to 101, not to 100: weight.router_uptime=20" in capsys.readouterr().err
+        assert (policy(nodes, 1))["orders"] == {}
+
+
+async def test_show_prints_every_statistic_of_every_member(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with farm_of_three(tmp_path) as nodes:
+        with trio.fail_after(20):
+            # Statuses come as they come: there is no event for the third one.
+            while len(nodes.replica().application.scores()) < 3:  # type: ignore[attr-defined]  # noqa: ASYNC110
+                await trio.sleep(0.05)
+        assert await command(nodes, 1, "farm", "exclude", B32) == 0
+        await same_bytes(nodes)
+        capsys.readouterr()
+        assert await command(nodes, 2, "farm", "show") == 0
+        text = capsys.readouterr().out
+        assert await command(nodes, 2, "farm", "show", "-o", "json") == 0
+        body = json.loads(capsys.readouterr().out)
+        assert body["schema"] == "garlicfarm.ranking/1"
+        assert f"exclude {HASH} (by local, " in text
+        assert [row["id"] for row in body["members"] if row["status"]] != []
+        for row in body["members"]:
+            block = text.partition(f"\nmember {row['id']}: ")[2].partition("\nmember")[0]
+            for path in paths("", row["status"]):
+                assert f"\n    {path} = " in block
+            assert "router.uptime" in block
+            for name, part in row["parts"].items():
+                assert f" {part['value']} at {part['weight']} %" in block, name
+            for sentence in row["why"]:
+                assert f"\n  {sentence}\n" in block
+            assert " s old, entry " in block
+        assert await command(nodes, 2, "farm", "show", "-o", "jsonl") == 0
+        assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def paths(path: str, value: Any) -> Iterator[str]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from paths(f"{path}.{key}".lstrip("."), inner)
+    elif isinstance(value, list) and value:
+        for place, inner in enumerate(value):
+            yield from paths(f"{path}[{place}]", inner)
+    else:
+        yield path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["set"], "Missing argument"),
+        (["set", "R"], "R: it must be NAME=VALUE"),
+        (["set", "R=3", "R=4"], "each name once"),
+        (["set", "R=2"], "R must be 3 to 1000"),
+        (["set", "R=-3"], "R=-3: it must be a whole number"),
+        (["set", "R=٣"], "it must be a whole number"),
+        (["set", "interval=10"], "interval=10: it must be a whole number and one of ms, s, m, h"),
+        (["set", "interval=999ms"], "interval must be 1s to 1h"),
+        (["set", "interval=2h"], "interval must be 1s to 1h"),
+        (["set", "margin=1000001"], "margin must be 0 to 1000000"),
+        (["set", "lifetime=1s"], "lifetime must be 10m to 18h"),
+        (["set", "speed=9"], "speed: there is no such parameter; there are interval, R, margin"),
+        (["set", "weight.luck=9"], "weight.luck: there is no such part; there are router_uptime"),
+        (["override", "0", "on"], "0 is not in the range"),
+        (["override", "1", "perhaps"], "is not one of"),
+        (["exclude", "short"], "HASH must be 44 characters of I2P base64, or 52 of base32"),
+        (["exclude", encode(bytes(31))], "HASH must be 44 characters"),
+        (["include", "abc.b32.i2p"], "HASH must be 44 characters"),
+    ],
+)
+def test_nonsense_is_told_with_the_field_before_a_node_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    # There is no such node: who asked it would end with 2 and another message, or with 3.
+    nobody = ["--node", "https://127.0.0.1:1", "--user", "x", "--password-file", str(tmp_path / "x")]
+    assert run(["farm", *arguments, *nobody]) == 2
+    assert told in capsys.readouterr().err
+
+
+async def test_removal_leaves_in_the_log_who_asked_for_it(tmp_path: Path) -> None:
+    async with farm_of_three(tmp_path) as nodes:
+        leader = await nodes.leader()
+        other = next(node_id for node_id in nodes.running if node_id != leader)
+        assert await command(nodes, leader, "member", "remove", str(other)) == 0
+        order = policy(nodes, leader)["orders"][f"remove {other}"]
+        assert order["by"] == "local"
+
+
+@pytest.mark.parametrize(
+    ("leads", "by"), [(True, "member remove"), (False, "node leave")], ids=["leader", "follower"]
+)
+async def test_member_is_removed_from_its_own_machine_and_the_log_says_who_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], leads: bool, by: str
+) -> None:
+    async with farm_of_three(tmp_path) as nodes:
+        leader = await nodes.leader()
+        leaving = leader if leads else next(node_id for node_id in nodes.running if node_id != leader)
+        running = nodes.running[leaving]
+        words = [*by.split(), *([str(leaving)] if by == "member remove" else [])]
+        assert await command(nodes, leaving, *words, "-o", "json") == 0
+        body = json.loads(capsys.readouterr().out)
+        with trio.fail_after(20):
+            await running.ended.wait()
+        assert running.error is not None
+        assert isinstance(first_error(running.error), Removed)
+        successor = await nodes.leader()
+        await nodes.applied(body["index"])
+        assert leaving not in [server.id for server in nodes.replica(successor).configuration.servers]
+        assert policy(nodes, successor)["orders"][f"remove {leaving}"]["by"] == "local"
+
+
+async def test_whoever_asks_the_node_that_took_an_order_finds_it_there(tmp_path: Path) -> None:
+    async with farm_of_three(tmp_path) as nodes:
+        with trio.fail_after(30):
+            for turn in range(8):
+                for node_id in nodes.running:
+                    view = nodes.node(node_id).farms["farm"]
+                    hash_ = encode(bytes([turn, node_id]) * 16)
+                    index, _ = await view.administer("exclude", {"hash": hash_}, "admin")
+                    assert view.commit_index >= index
+                    assert hash_ in json.dumps(policy(nodes, node_id)["excluded"])

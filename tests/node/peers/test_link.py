@@ -1,0 +1,411 @@
+"""A connection that keeps itself up: each request answered or failed, once, on streams in memory."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm.errors import (
+    AuthError,
+    GarlicFarmError,
+    OutcomeUnknown,
+    RemoteProtocolError,
+    TransportError,
+    UnreachableError,
+)
+from garlicfarm.net.handshake import Established
+from garlicfarm.net.link import QUEUE_LIMIT, Backoff, RpcClient
+from garlicfarm.wire import Limits, RequestDecoder
+from tests.node.support.link_in_memory import (
+    BACKOFF,
+    POST,
+    TIMEOUT_S,
+    VOTE,
+    Clock,
+    Server,
+    Told,
+    answer,
+    closing,
+    echoing,
+    link,
+    silent,
+    vote,
+)
+
+
+async def test_answers_are_paired_with_requests_in_order(autojump_clock: Clock) -> None:
+    told, server = Told(), Server(echoing)
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told)
+        server.nursery.start_soon(under_test.run)
+        for tag, term in ((7, 70), (3, 30)):
+            under_test.send(tag, vote(term))  # before it is connected
+        await trio.sleep(0.01)
+        assert under_test.connected
+        under_test.send(5, POST)
+        under_test.send(4, vote(40))
+        await trio.sleep(0.01)
+        server.nursery.cancel_scope.cancel()
+    assert told.answers == [(7, 70), (3, 30), (5, 0), (4, 40)]
+    assert told.failures == []
+    assert told.changes == ["up"]
+
+
+async def test_leftover_of_the_handshake_is_the_beginning_of_an_answer(autojump_clock: Clock) -> None:
+    async def rest(stream: trio.abc.Stream, number: int) -> None:
+        await stream.receive_some()
+        await stream.send_all(answer(9)[10:])
+        await silent(stream, number)
+
+    told, server = Told(), Server(rest, leftover=answer(9)[:10])
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told)
+        server.nursery.start_soon(under_test.run)
+        under_test.send(1, VOTE)
+        await trio.sleep(0.01)
+        server.nursery.cancel_scope.cancel()
+    assert told.answers == [(1, 9)]
+
+
+async def test_server_that_accepts_and_never_answers_is_cut_after_the_deadline(autojump_clock: Clock) -> None:
+    told, server = Told(), Server(silent)
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told)
+        server.nursery.start_soon(under_test.run)
+        await trio.sleep(50)  # an idle connection has no deadline
+        assert server.attempts == [0]
+        under_test.send(1, VOTE)
+        await trio.sleep(1)
+        under_test.send(2, VOTE)
+        await trio.sleep(0.999)
+        assert told.failures == []
+        await trio.sleep(0.002)
+        assert told.failures == [(1, True), (2, True)]
+        await trio.sleep(0.1)
+        server.nursery.cancel_scope.cancel()
+    assert server.attempts == [0, pytest.approx(52.1)]
+    assert told.changes == ["up", "UnreachableError: no answer within 2 s", "up"]
+
+
+async def test_each_answer_moves_the_deadline_to_the_next_request(autojump_clock: Clock) -> None:
+    async def slow(stream: trio.abc.Stream, number: int) -> None:
+        while await stream.receive_some():
+            await trio.sleep(1.5)
+            await stream.send_all(answer())
+
+    told, server = Told(), Server(slow)
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told)
+        server.nursery.start_soon(under_test.run)
+        for tag in range(5):
+            under_test.send(tag, VOTE)
+            await trio.sleep(1.6)
+        assert len(told.answers) == 5
+        assert under_test.rtt_s == pytest.approx(1.5)
+        server.nursery.cancel_scope.cancel()
+    assert told.changes == ["up"]
+
+
+async def test_server_that_does_not_read_is_cut_after_the_deadline(autojump_clock: Clock) -> None:
+    async def deaf(stream: trio.abc.Stream, number: int) -> None:
+        await trio.sleep_forever()
+
+    told, server = Told(), Server(deaf)
+    server.pair = trio.testing.lockstep_stream_pair
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told)
+        server.nursery.start_soon(under_test.run)
+        under_test.send(1, VOTE)
+        await trio.sleep(1)
+        under_test.send(2, VOTE)
+        await trio.sleep(1.01)
+        server.nursery.cancel_scope.cancel()
+    assert told.failures == [(1, True), (2, False)]
+
+
+@pytest.mark.parametrize(
+    ("reply", "fault"),
+    [
+        (answer(source=3), "member 2 answers as 3"),
+        (answer(to=POST), "APPEND_ENTRIES_RESPONSE answers REQUEST_VOTE_REQUEST"),
+        (answer() * 2, "an answer to nothing"),
+        (b"\xff" * 26, "type 255"),
+    ],
+)
+async def test_wrong_answer_breaks_the_connection(reply: bytes, fault: str, autojump_clock: Clock) -> None:
+    async def wrong(stream: trio.abc.Stream, number: int) -> None:
+        await stream.receive_some()
+        await stream.send_all(reply)
+        await silent(stream, number)
+
+    told, server = Told(), Server(wrong)
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told)
+        server.nursery.start_soon(under_test.run)
+        under_test.send(1, VOTE)
+        await trio.sleep(0.01)
+        server.nursery.cancel_scope.cancel()
+    assert fault in told.changes[1]
+    assert "RemoteProtocolError" in told.changes[1]
+    assert len(told.answers) + len(told.failures) == 1
+
+
+async def test_waits_grow_until_the_server_answers_also_if_it_lets_us_in(autojump_clock: Clock) -> None:
+    async def moody(stream: trio.abc.Stream, number: int) -> None:
+        if number == 6:
+            await stream.receive_some()
+            await stream.send_all(answer())
+
+    told, server = Told(), Server(moody)
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told)
+        server.nursery.start_soon(under_test.run)
+        await trio.sleep(2.35)
+        under_test.send(1, VOTE)
+        await trio.sleep(0.4)
+        server.nursery.cancel_scope.cancel()
+    assert server.attempts == pytest.approx([0, 0.1, 0.3, 0.7, 1.5, 2.3, 2.45, 2.65])
+    assert told.answers == [(1, 0)]
+
+
+def test_backoff_is_jittered_doubles_and_ends_at_the_longest() -> None:
+    for lot in (0.0, 0.25, 0.999):
+        backoff = Backoff(lambda lot=lot: lot, first_s=0.1, longest_s=5.0)  # type: ignore[misc]
+        waits = [backoff.wait_s(failures) for failures in (1, 2, 3, 7, 1000)]
+        assert waits == pytest.approx([base * (0.5 + lot) for base in (0.1, 0.2, 0.4, 5.0, 5.0)])
+
+
+async def test_request_fails_at_once_while_the_link_waits_and_a_poke_ends_the_wait(
+    autojump_clock: Clock,
+) -> None:
+    told, server = Told(), Server(echoing)
+    refuse = True
+
+    async def connect() -> Established:
+        if refuse:
+            raise UnreachableError("nobody there")
+        return await server.connect()
+
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(connect, told)
+        server.nursery.start_soon(under_test.run)
+        await trio.sleep(0.31)  # now it waits for 0.4 s
+        under_test.send(1, VOTE)
+        assert told.failures == [(1, False)]
+        refuse = False
+        under_test.poke()
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.attempts == [pytest.approx(0.31)]
+        under_test.send(2, VOTE)
+        await trio.sleep(0.01)
+        server.nursery.cancel_scope.cancel()
+    assert told.answers == [(2, 1)]
+    assert told.changes == ["UnreachableError: nobody there"] * 3 + ["up"]
+
+
+async def test_lazy_link_connects_only_for_a_request(autojump_clock: Clock) -> None:
+    told, server = Told(), Server(closing)
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told, lazy=True)
+        server.nursery.start_soon(under_test.run)
+        await trio.sleep(10)
+        under_test.send(1, VOTE)
+        await trio.sleep(10)
+        assert server.attempts == [10]  # it failed, and nobody wants the connection any more
+        under_test.send(2, VOTE)
+        await trio.sleep(10)
+        server.nursery.cancel_scope.cancel()
+    assert server.attempts == [10, 20]
+    assert [tag for tag, _ in told.failures] == [1, 2]
+
+
+async def test_lazy_link_that_cannot_connect_tries_once_per_request(autojump_clock: Clock) -> None:
+    told, attempts = Told(), list[float]()
+
+    async def connect() -> Established:
+        attempts.append(trio.current_time())
+        raise UnreachableError("nobody there")
+
+    async with trio.open_nursery() as nursery:
+        under_test = link(connect, told, lazy=True)
+        nursery.start_soon(under_test.run)
+        under_test.send(1, VOTE)
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+    assert attempts == [0]
+    assert told.failures == [(1, False)]
+
+
+async def test_queue_is_bounded(autojump_clock: Clock) -> None:
+    told = Told()
+    under_test = link(trio.sleep_forever, told)  # type: ignore[arg-type]
+    for tag in range(QUEUE_LIMIT + 1):
+        under_test.send(tag, VOTE)
+    assert told.failures == [(QUEUE_LIMIT, False)]
+
+
+@pytest.mark.parametrize("sent", [True, False])
+async def test_cancelled_link_reports_what_is_open_and_closes_its_stream(
+    sent: bool, autojump_clock: Clock
+) -> None:
+    """A member whose endpoint changed: the core must not wait for answers that nobody reads."""
+    closed = trio.Event()
+
+    async def until_closed(stream: trio.abc.Stream, number: int) -> None:
+        await silent(stream, number)
+        closed.set()
+
+    told, server = Told(), Server(until_closed)
+
+    async def never() -> Established:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async with trio.open_nursery() as server.nursery:
+        with trio.move_on_after(1):
+            async with trio.open_nursery() as nursery:
+                under_test = link(server.connect if sent else never, told)
+                nursery.start_soon(under_test.run)
+                under_test.send(1, VOTE)
+        assert told.failures == [(1, sent)]
+        under_test.send(2, VOTE)
+        assert told.failures[1:] == [(2, False)]
+        if sent:
+            await closed.wait()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_every_request_is_answered_or_failed_exactly_once(seed: int, autojump_clock: Clock) -> None:
+    lots = random.Random(seed)
+
+    async def moody(stream: trio.abc.Stream, number: int) -> None:
+        decoder = RequestDecoder(Limits())
+        try:
+            while data := await stream.receive_some():
+                decoder.receive_data(data)
+                while (request := decoder.next_message()) is not None:
+                    await trio.sleep(lots.choice((0, 0, 0.01, 0.5)))
+                    mood = lots.random()
+                    if mood < 0.03:
+                        return
+                    if mood < 0.05:
+                        await trio.sleep(10)
+                    noise = b"\0" if mood > 0.98 else b""
+                    await stream.send_all(noise + answer(request.term))
+        except trio.BrokenResourceError:
+            pass
+
+    told, server, tags = Told(), Server(moody), 300
+
+    async def connect() -> Established:
+        await trio.sleep(lots.choice((0, 0.1)))
+        if lots.random() < 0.3:
+            raise lots.choice((UnreachableError("no"), AuthError("no"), RemoteProtocolError("no")))
+        return await server.connect()
+
+    async with trio.open_nursery() as server.nursery:
+        async with trio.open_nursery() as nursery:
+            under_test = link(connect, told, lazy=bool(seed % 2))
+            nursery.start_soon(under_test.run)
+            for tag in range(tags):
+                under_test.send(tag, vote(tag))
+                await trio.sleep(lots.choice((0, 0, 0, 0.05, 1)))
+            nursery.cancel_scope.cancel()
+        server.nursery.cancel_scope.cancel()
+    reported = Counter([tag for tag, _ in told.answers] + [tag for tag, _ in told.failures])
+    assert reported == Counter(range(tags))
+    assert all(tag == term for tag, term in told.answers)
+    assert told.answers
+    assert told.failures
+
+
+def caller(connect: Callable[[], Awaitable[Established]]) -> RpcClient:
+    return RpcClient(connect, server_id=2, timeout_s=TIMEOUT_S, backoff=BACKOFF, lazy=True)
+
+
+async def test_calls_of_many_tasks_share_one_connection(autojump_clock: Clock) -> None:
+    server, results = Server(echoing), dict[int, int]()
+    async with trio.open_nursery() as server.nursery:
+        under_test = caller(server.connect)
+        server.nursery.start_soon(under_test.run)
+
+        async def one(term: int) -> None:
+            results[term] = (await under_test.call(vote(term))).next_index
+
+        async with trio.open_nursery() as nursery:
+            for term in range(50):
+                nursery.start_soon(one, term)
+        server.nursery.cancel_scope.cancel()
+    assert results == {term: term for term in range(50)}
+    assert len(server.attempts) == 1
+
+
+async def test_call_that_was_sent_and_not_answered_has_an_unknown_outcome(autojump_clock: Clock) -> None:
+    server = Server(silent)
+    async with trio.open_nursery() as server.nursery:
+        under_test = caller(server.connect)
+        server.nursery.start_soon(under_test.run)
+        with pytest.raises(OutcomeUnknown):
+            await under_test.call(POST)
+        assert trio.current_time() == TIMEOUT_S
+        server.nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "error", [UnreachableError("x"), TransportError("x"), AuthError("x"), RemoteProtocolError("x")]
+)
+async def test_call_that_was_never_sent_says_what_is_wrong(
+    error: GarlicFarmError, autojump_clock: Clock
+) -> None:
+    async def connect() -> Established:
+        raise error
+
+    async with trio.open_nursery() as nursery:
+        under_test = caller(connect)
+        nursery.start_soon(under_test.run)
+        with pytest.raises(type(error), match="x"):
+            await under_test.call(POST)
+        nursery.cancel_scope.cancel()
+
+
+async def test_cancelled_call_does_not_disturb_the_pairing_of_others(autojump_clock: Clock) -> None:
+    async def slow(stream: trio.abc.Stream, number: int) -> None:
+        await trio.sleep(1)
+        await echoing(stream, number)
+
+    server = Server(slow)
+    async with trio.open_nursery() as server.nursery:
+        under_test = caller(server.connect)
+        server.nursery.start_soon(under_test.run)
+        with trio.move_on_after(0.5):
+            await under_test.call(vote(1))
+        assert (await under_test.call(vote(2))).next_index == 2
+        server.nursery.cancel_scope.cancel()
+
+
+async def test_server_that_answers_one_after_another_keeps_the_connection_however_long_all_take(
+    autojump_clock: Clock,
+) -> None:
+    async def slow(stream: trio.abc.Stream, number: int) -> None:
+        decoder = RequestDecoder(Limits())
+        while data := await stream.receive_some():
+            decoder.receive_data(data)
+            while (request := decoder.next_message()) is not None:
+                await trio.sleep(0.75 * TIMEOUT_S)
+                await stream.send_all(answer(request.term, to=request))
+
+    told, server = Told(), Server(slow)
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told)
+        server.nursery.start_soon(under_test.run)
+        for number in range(8):
+            under_test.send(number, vote(number))
+        await trio.sleep(7 * TIMEOUT_S)
+        server.nursery.cancel_scope.cancel()
+    assert told.answers == [(number, number) for number in range(8)]
+    assert told.changes == ["up"]

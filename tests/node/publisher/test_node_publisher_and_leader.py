@@ -1,0 +1,80 @@
+"""Who publishes and who leads are two things: three real nodes, with routers that can publish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from garlicfarm.credentials.master_key import mint_master_key
+from garlicfarm.lab.destinations import simulated_destination
+from garlicfarm.lab.processes import free_ports
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.i2p_base64 import encode
+from garlicfarm.setup.provision import MemberPlan
+from tests.node.support.cluster import Cluster, cluster
+
+LEADER = 1
+
+
+def fold_of(nodes: Cluster, node_id: int) -> PublisherApplication:
+    application = nodes.replica(node_id).application
+    assert isinstance(application, PublisherApplication)
+    return application
+
+
+async def until_publishing(nodes: Cluster, publisher: int) -> None:
+    """Every node sees that member publish, alone, and with whom each has shaken hands."""
+    with trio.fail_after(30):
+        for node_id in nodes.running:
+            farm, fold = nodes.replica(node_id), fold_of(nodes, node_id)
+            while True:
+                newest = fold.newest(publisher)
+                meta = newest[1].meta if newest else None
+                if fold.holders == (publisher,) and meta and meta.publishing:
+                    break
+                await farm.wait_applied(farm.applied_index)
+
+
+async def test_publisher_changes_over_all_members_while_the_leader_stays(tmp_path: Path) -> None:
+    key = tmp_path / "master.key"
+    master = mint_master_key(key)
+    members = {
+        node_id: MemberPlan(
+            endpoint=f"ssl://127.0.0.1:{port}",
+            admin_url="https://127.0.0.1:0",
+            router={"plugin": "simulated", "seed": node_id},
+            leaves=(encode(simulated_destination(node_id)),),
+        )
+        for node_id, port in enumerate(free_ports(3), 1)
+    }
+    plan = {"application": "publisher", "master": master, "master_key_file": key}
+    async with cluster(tmp_path, 3, start=False, members=members, **plan) as nodes:
+        nodes.favour(LEADER)
+        await nodes.start()
+        assert await nodes.leader() == LEADER
+        views: dict[int, Any] = {node_id: nodes.node(node_id).farms["farm"] for node_id in nodes.running}
+        await views[1].administer("interval", {"ms": 1000}, "alice")
+        term = views[1].status()["term"]
+        previous = None
+        for publisher in (2, 3, LEADER):
+            await views[publisher].administer("override", {"member": publisher, "mode": "on"}, "alice")
+            if previous:
+                await views[publisher].administer("override", {"member": previous, "mode": "off"}, "alice")
+            previous = publisher
+            await until_publishing(nodes, publisher)
+            for view in views.values():
+                status = view.status()
+                assert (status["leader"], status["publisher"], status["term"]) == (LEADER, publisher, term)
+                rows = {row["id"]: row for row in status["members"]}
+                assert [rows[node_id]["publisher"] for node_id in (1, 2, 3)] == [
+                    node_id == publisher for node_id in (1, 2, 3)
+                ]
+                assert [row["role"] == "leader" for row in rows.values()] == [True, False, False]
+        assert len({fold_of(nodes, node_id).ranking()["publisher"] for node_id in nodes.running}) == 1
+        newest = fold_of(nodes, 1).newest(2)
+        assert newest is not None
+        tests = {one.member: one.connect_test for one in newest[1].remote_routers or ()}
+        assert set(tests) == {1, 3}
+        assert all(test is not None and test.ok and test.ms < 10_000 for test in tests.values())

@@ -1,0 +1,485 @@
+"""Whoever misbehaves at the farm listener costs its own connection, one counted log line, and no more."""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import garlicfarm_transport_ssl
+from garlicfarm.errors import AuthError, RemoteProtocolError, TransportError
+from garlicfarm.http.upgrade import farm_target
+from garlicfarm.logs import TextFormatter
+from garlicfarm.net.handshake import HandshakeLimiter
+from garlicfarm.node import node as node_module
+from garlicfarm.node import session as session_module
+from garlicfarm.wire import encode_request, encode_response
+from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
+from tests.node.support.cluster import ALONE, Cluster, Wire, client_request, cluster
+
+EVIL = "127.0.0.66"
+CONTENTS = b"ENTRY-CONTENTS"
+HEADER = struct.Struct(">BIIQQQQI")
+PATIENCE_S = 1.0
+ANSWER_S = 5.0  # whom an attacker holds up waits longer: the rest is for a busy machine
+END_S = 20.0  # whoever is not cut off stays: so is this
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch, attack: Attack) -> None:
+    """Deadlines of a second instead of 10 and 30 s, where they are what ends the attack: honest clients have
+    them too."""
+    if attack not in ENDLESS:
+        return
+    monkeypatch.setattr(garlicfarm_transport_ssl, "HANDSHAKE_TIMEOUT_S", PATIENCE_S)
+
+    def impatient(**how: Any) -> HandshakeLimiter:
+        return HandshakeLimiter(**{**how, "deadline_s": PATIENCE_S})
+
+    monkeypatch.setattr(node_module, "HandshakeLimiter", impatient)
+    monkeypatch.setattr(session_module, "PARTIAL_MESSAGE_TIMEOUT_S", PATIENCE_S)
+
+
+class Log(logging.Handler):
+    """What the nodes log: (when, fields, the line)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[float, dict[str, object], str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields = getattr(record, "garlicfarm_fields", {})
+        self.lines.append((record.created, fields, TextFormatter().format(record)))
+
+    def of(self, *events: str) -> list[dict[str, object]]:
+        return [fields for _, fields, _ in self.lines if fields.get("event") in events]
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    handler = Log()
+    root = logging.getLogger()
+    ours = logging.getLogger("garlicfarm")
+    root.addHandler(handler)
+    ours.setLevel(logging.INFO)
+    yield handler
+    root.removeHandler(handler)
+    ours.setLevel(logging.NOTSET)
+
+
+async def ends(stream: trio.abc.Stream) -> bytes:
+    """What a server sends until it closes."""
+    received = b""
+    with trio.fail_after(END_S), suppress(trio.BrokenResourceError):
+        while data := await stream.receive_some(65536):
+            received += data
+    return received
+
+
+async def sends(stream: trio.abc.Stream, data: bytes) -> bytes:
+    with suppress(trio.BrokenResourceError):  # cut before the last byte: that is as good
+        await stream.send_all(data)
+    return await ends(stream)
+
+
+async def tcp(farm: Cluster) -> trio.SocketStream:
+    endpoint = farm.endpoint()
+    return await trio.open_tcp_stream(endpoint.host, endpoint.port, local_address=EVIL)
+
+
+async def tls(farm: Cluster) -> trio.abc.Stream:
+    return await farm.connect(source=EVIL)()
+
+
+# Before and during the handshake
+
+
+async def plain_text(farm: Cluster) -> None:
+    async with await tcp(farm) as stream:
+        assert b"HTTP" not in await sends(stream, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+
+
+async def noise_instead_of_tls(farm: Cluster) -> None:
+    async with await tcp(farm) as stream:
+        await sends(stream, os.urandom(1000))
+
+
+async def silence_instead_of_tls(farm: Cluster) -> None:
+    async with await tcp(farm) as stream:
+        assert await ends(stream) == b""
+
+
+async def silence_after_tls(farm: Cluster) -> None:
+    async with await tls(farm) as stream:
+        assert await ends(stream) == b""
+
+
+async def noise_after_tls(farm: Cluster) -> None:
+    async with await tls(farm) as stream:
+        assert (await sends(stream, b"\x01\x02" * 500)).startswith(b"HTTP/1.1 400 ")
+
+
+async def byte_by_byte(farm: Cluster) -> None:
+    async with await tls(farm) as stream:
+        with suppress(trio.BrokenResourceError):
+            for byte in b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n":
+                await stream.send_all(bytes([byte]))
+                await trio.sleep(PATIENCE_S / 10)
+        assert await ends(stream) == b""
+
+
+async def endless_headers(farm: Cluster) -> None:
+    async with await tls(farm) as stream:
+        reply = await sends(stream, b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 10_000)
+        assert reply.startswith(b"HTTP/1.1 431 ")
+
+
+async def basic_auth(farm: Cluster) -> None:
+    head = f"GET {farm_target('farm')} HTTP/1.1\r\nHost: a\r\nAuthorization: Basic YWxpY2U6YWxpY2U=\r\n\r\n"
+    async with await tls(farm) as stream:
+        assert (await sends(stream, head.encode())).startswith(b"HTTP/1.1 401 ")
+
+
+async def wrong_password(farm: Cluster) -> None:
+    with pytest.raises(AuthError):
+        await farm.login(password="guess", source=EVIL)
+
+
+async def unknown_user(farm: Cluster) -> None:
+    with pytest.raises(AuthError):
+        await farm.login("mallory", "guess", source=EVIL)
+
+
+async def number_that_is_no_id(farm: Cluster) -> None:
+    with pytest.raises(AuthError):
+        await farm.login("02", farm.password(2), source=EVIL)
+
+
+async def password_of_another_member(farm: Cluster) -> None:
+    with pytest.raises(AuthError):
+        await farm.login("2", farm.password(3), source=EVIL)
+
+
+async def unknown_farm(farm: Cluster) -> None:
+    with pytest.raises(RemoteProtocolError, match="no farm at"):
+        await farm.login(farm="another", source=EVIL)
+
+
+class Overheard(trio.abc.Stream):
+    def __init__(self, sent: list[bytes], stream: trio.abc.Stream) -> None:
+        self._sent = sent
+        self._stream = stream
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        self._sent.append(bytes(data))
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._stream.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def replayed_login(farm: Cluster) -> None:
+    sent: list[bytes] = []
+
+    wire = await farm.login(source=EVIL, wrap=partial(Overheard, sent))
+    assert b"Authorization: Digest" in sent[-1]
+    async with await tls(farm) as stream:
+        reply = await sends(stream, sent[-1])
+    assert reply.startswith(b"HTTP/1.1 401 ")
+    assert b"stale=true" in reply
+    assert (await wire.ask(client_request())) is not None  # who was copied goes on
+
+
+# After it
+
+
+async def closes(wire: Wire, data: bytes = b"") -> None:
+    """The server closes without an answer."""
+    assert await sends(wire.stream, data) == b""
+
+
+async def noise(farm: Cluster) -> None:
+    await closes(await farm.login(source=EVIL), b"\xff" * 200)
+
+
+async def answer_as_request(farm: Cluster) -> None:
+    answer = Response(MessageType.APPEND_ENTRIES_RESPONSE, 0, 1, 1, 1, True)
+    await closes(await farm.login(source=EVIL), encode_response(answer) * 3)
+
+
+async def lying_size(farm: Cluster) -> None:
+    good = encode_request(client_request(CONTENTS))
+    lying = good[: HEADER.size - 4] + struct.pack(">I", len(good) - HEADER.size - 1) + good[HEADER.size :]
+    await closes(await farm.login(source=EVIL), lying)
+
+
+async def four_gigabytes_promised(farm: Cluster) -> None:
+    await closes(await farm.login(source=EVIL), HEADER.pack(5, 0, 0, 0, 0, 0, 0, 0xFFFFFFFF))
+
+
+async def oversized_entry(farm: Cluster) -> None:
+    """From a member: a client's is refused, with the reason."""
+    entry = LogEntry(1, ValueType.APPLICATION, CONTENTS * (1 << 17))
+    await closes(await farm.login("2", source=EVIL), encode_request(append(1, entry)))
+
+
+async def silence_inside_a_message(farm: Cluster) -> None:
+    await closes(await farm.login(source=EVIL), encode_request(client_request(CONTENTS))[:-1])
+
+
+async def end_inside_a_message(farm: Cluster) -> None:
+    wire = await farm.login(source=EVIL)
+    await wire.stream.send_all(encode_request(client_request(CONTENTS))[:-1])
+    await wire.stream.aclose()
+
+
+def vote(source: int, destination: int = 1, term: int = 0) -> Request:
+    return Request(MessageType.REQUEST_VOTE_REQUEST, source, destination, term)
+
+
+def append(term: int, *entries: LogEntry, source: int = 2) -> Request:
+    return Request(MessageType.APPEND_ENTRIES_REQUEST, source, 1, term, entries=entries)
+
+
+async def client_asks_for_a_vote(farm: Cluster) -> None:
+    await closes(await farm.login(source=EVIL), encode_request(vote(0, term=99)))
+
+
+async def client_asks_for_an_index(farm: Cluster) -> None:
+    await closes(await farm.login(source=EVIL), encode_request(Request(MessageType.READ_INDEX_REQUEST, 0, 1)))
+
+
+async def client_appends(farm: Cluster) -> None:
+    await closes(await farm.login(source=EVIL), encode_request(append(99, source=0)))
+
+
+async def client_speaks_as_member(farm: Cluster) -> None:
+    await closes(await farm.login(source=EVIL), encode_request(vote(2, term=99)))
+
+
+async def client_adds_a_server(farm: Cluster) -> None:
+    entry = LogEntry(0, ValueType.CLUSTER_SERVER, b"\0\0\0\x09\0\0\0\x01x")
+    request = Request(MessageType.ADD_SERVER_REQUEST, 0, 1, entries=(entry,))
+    await closes(await farm.login(source=EVIL), encode_request(request))
+
+
+async def member_speaks_as_another(farm: Cluster) -> None:
+    await closes(await farm.login("2", source=EVIL), encode_request(vote(3, term=99)))
+
+
+async def member_posts_as_another(farm: Cluster) -> None:
+    request = client_request(CONTENTS, source=3, destination=1)
+    await closes(await farm.login("2", source=EVIL), encode_request(request))
+
+
+async def member_with_our_own_id(farm: Cluster) -> None:
+    await closes(await farm.login("1", source=EVIL), encode_request(vote(1, term=99)))
+
+
+async def member_means_another(farm: Cluster) -> None:
+    await closes(await farm.login("2", source=EVIL), encode_request(vote(2, destination=7, term=99)))
+
+
+async def member_is_a_second_leader(farm: Cluster) -> None:
+    term = farm.replica().raw.term
+    await closes(await farm.login("2", source=EVIL), encode_request(append(term)))
+
+
+async def member_sends_falling_terms(farm: Cluster) -> None:
+    entry = LogEntry(100, ValueType.APPLICATION, CONTENTS)
+    await closes(await farm.login("2", source=EVIL), encode_request(append(99, entry)))
+
+
+async def member_sends_a_broken_configuration(farm: Cluster) -> None:
+    entry = LogEntry(99, ValueType.CONFIGURATION, CONTENTS)
+    await closes(await farm.login("2", source=EVIL), encode_request(append(99, entry)))
+
+
+async def member_sends_a_term_that_no_store_holds(farm: Cluster) -> None:
+    await closes(await farm.login("2", source=EVIL), encode_request(vote(2, term=2**64 - 1)))
+
+
+Attack = Callable[[Cluster], Awaitable[None]]
+
+AT_THE_DOOR: list[Attack] = [
+    plain_text,
+    noise_instead_of_tls,
+    silence_instead_of_tls,
+    silence_after_tls,
+    noise_after_tls,
+    byte_by_byte,
+    endless_headers,
+    basic_auth,
+    wrong_password,
+    unknown_user,
+    number_that_is_no_id,
+    password_of_another_member,
+    unknown_farm,
+    replayed_login,
+]
+INSIDE: list[Attack] = [
+    noise,
+    answer_as_request,
+    lying_size,
+    four_gigabytes_promised,
+    oversized_entry,
+    silence_inside_a_message,
+    end_inside_a_message,
+    client_asks_for_a_vote,
+    client_asks_for_an_index,
+    client_appends,
+    client_speaks_as_member,
+    client_adds_a_server,
+    member_speaks_as_another,
+    member_posts_as_another,
+    member_with_our_own_id,
+    member_means_another,
+    member_is_a_second_leader,
+    member_sends_falling_terms,
+    member_sends_a_broken_configuration,
+    member_sends_a_term_that_no_store_holds,
+]
+ENDLESS: list[Attack] = [
+    silence_instead_of_tls,
+    silence_after_tls,
+    byte_by_byte,
+    silence_inside_a_message,
+]
+UNCOUNTED = {"basic_auth"}  # a challenge is the ordinary first half of a login
+SECRETS = ("the word of", "ENTRY-CONTENTS", "Digest ", "Basic ", "guess", "Traceback")
+
+
+@pytest.mark.parametrize("attack", [*AT_THE_DOOR, *INSIDE], ids=lambda attack: attack.__name__)
+async def test_hostile_client_costs_its_own_connection_and_one_log_line(
+    attack: Attack, tmp_path: Path, impatient: None, log: Log
+) -> None:
+    async with cluster(tmp_path) as farm:
+        await farm.leader()
+        honest = await farm.login()
+        member = await farm.login("9")
+        before = await honest.ask(client_request(b"before"))
+        assert before is not None
+        assert before.accepted
+        term, index, made = farm.replica().raw.term, before.next_index, 0
+        finished = trio.Event()
+
+        async def attacking() -> None:
+            await attack(farm)
+            finished.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(attacking)
+            while not finished.is_set() or not made:
+                with trio.fail_after(ANSWER_S):
+                    answer = await honest.ask(client_request(b"during"))
+                made += 1
+                assert answer is not None
+                assert (answer.accepted, answer.next_index) == (True, index + made)
+                await trio.sleep(0.01)
+        after = await honest.ask(client_request(b"after"))
+        assert after is not None
+        assert (after.accepted, after.next_index, after.term) == (True, index + made + 1, term)
+        assert (await member.ask(client_request(source=9))) is not None
+        with trio.fail_after(5):
+            while (  # noqa: ASYNC110 - a log has no event
+                not log.of("rejected", "connection-lost") and attack.__name__ not in UNCOUNTED
+            ):
+                await trio.sleep(0.01)
+    told = log.of("rejected", "connection-lost", "connection-defect")
+    assert len(told) == (attack.__name__ not in UNCOUNTED)
+    assert all(fields["address"] == EVIL for fields in told)
+    # Who says nothing may look for open ports; with an old nonce members come after a restart of ours.
+    harmless = attack in (silence_instead_of_tls, silence_after_tls, byte_by_byte, replayed_login)
+    assert all((" WARNING " in line) != harmless for _, fields, line in log.lines if fields in told)
+    everything = "\n".join(line for _, _, line in log.lines)
+    assert not [secret for secret in SECRETS if secret in everything]
+
+
+async def test_member_with_a_wrong_secret_hears_so_each_time_before_it_gives_up(tmp_path: Path) -> None:
+    """Later each time, but for ever within the second that it waits to be let in."""
+    raft = {**ALONE, "rpc_timeout_s": 1.0}
+    async with cluster(tmp_path, raft=raft) as farm:
+        for _ in range(6):  # twice as late each time, the last would take 5 s and more
+            begun = trio.current_time()
+            with trio.fail_after(4), pytest.raises(AuthError, match="password is wrong"):
+                await farm.login("2", "of another secret", source=EVIL)
+        assert trio.current_time() - begun >= 0.5
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def test_flood_of_hostile_clients_makes_one_log_line_a_second_and_keeps_no_memory(
+    tmp_path: Path, log: Log
+) -> None:
+    """Hundreds, from many addresses."""
+    sent: Counter[str] = Counter()
+
+    async def strike(farm: Cluster, kind: str, number: int) -> None:
+        source = f"127.0.{1 + number % 8}.{1 + number % 50}"
+        endpoint = farm.endpoint()
+        with suppress(trio.BrokenResourceError, TransportError, OSError):
+            if kind == "plain":
+                async with await trio.open_tcp_stream(
+                    endpoint.host, endpoint.port, local_address=source
+                ) as stream:
+                    await sends(stream, b"hello\r\n" * 100)
+            elif kind == "tls":
+                async with await farm.connect(source=source)() as stream:
+                    await sends(stream, CONTENTS * 10 + b"\r\n\r\n")  # no deadline is waited for
+            else:
+                wire = await farm.login(source=source)
+                await sends(wire.stream, b"\xff" * 1000)
+        sent[kind] += 1
+
+    async def flood(farm: Cluster, count: int) -> None:
+        limit = trio.CapacityLimiter(40)
+
+        async def one(kind: str, number: int) -> None:
+            async with limit:
+                await strike(farm, kind, number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(count):
+                nursery.start_soon(one, ("plain", "tls", "inside")[number % 3], number)
+
+    async with cluster(tmp_path) as farm:
+        await farm.leader()
+        honest = await farm.login()
+        await flood(farm, 150)
+        held = resident_bytes()
+        await flood(farm, 300)
+        answer = await honest.ask(client_request(b"after"))
+        assert answer is not None
+        assert answer.accepted
+        assert resident_bytes() - held < 16 << 20
+        assert farm.node()._sessions.keys() == {("farm", "alice")}
+        while_it_ran = len(log.lines)
+        await farm.stop()
+    assert sum(sent.values()) == 450
+    for event, strikes in (("rejected", sent["plain"] + sent["tls"]), ("connection-lost", sent["inside"])):
+        told = [(at, fields) for at, fields, _ in log.lines[:while_it_ran] if fields.get("event") == event]
+        for (early, _), (late, _) in pairwise(told):
+            assert late - early > 0.99
+        # The rest, if there is one, is told at the end.
+        counted = [int(str(fields.get("suppressed", 0))) for fields in log.of(event)]
+        assert len(told) + sum(counted) == strikes
+    everything = "\n".join(line for _, _, line in log.lines)
+    assert not [secret for secret in SECRETS if secret in everything]

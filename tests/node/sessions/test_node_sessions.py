@@ -1,0 +1,307 @@
+"""What one connection may say and how long it may take, on streams in memory and on a farm of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm.errors import EntryRefused, OutcomeUnknown, RemoteProtocolError, first_error
+from garlicfarm.node.session import MAX_UNANSWERED, MAX_UNANSWERED_BYTES, PendingResponse, Principal, Session
+from garlicfarm.raft import Refusal, Role
+from garlicfarm.wire import Limits, ResponseDecoder, encode_request
+from garlicfarm.wire.messages import MessageType, Request, Response
+from tests.node.support.cluster import ALONE, client_request, cluster
+
+ALICE = Principal("user alice", 0, may_post=True)
+BOB = Principal("user bob", 0, may_post=False)
+TIMEOUT_S = 4.0
+MAX_ENTRY_BYTES = Limits().max_entry_bytes
+
+
+class FakeFarm:
+    """Answers when told to."""
+
+    limits = Limits()
+    client_limits = Limits((1 << 20) + 58)
+    metrics = SimpleNamespace(count_refused=lambda reason: None)
+    node_id = 1
+
+    def __init__(self) -> None:
+        self.slots: list[PendingResponse] = []
+        self.requests: list[Request] = []
+
+    def heard_from(self, member: int, request: Request) -> None:
+        pass
+
+    def step(self, request: Request, slot: PendingResponse) -> None:
+        self.requests.append(request)
+        self.slots.append(slot)
+
+    def forget(self, slots: Iterable[PendingResponse]) -> None:
+        pass
+
+    def answer(self, position: int) -> None:
+        kind = MessageType.APPEND_ENTRIES_RESPONSE
+        self.slots[position].resolve(Response(kind, 1, 1, 1, position, True))
+
+
+def session(
+    farm: FakeFarm, stream: trio.abc.Stream, caller: Principal = ALICE, leftover: bytes = b""
+) -> Session:
+    return Session(farm, stream, caller, leftover, TIMEOUT_S)  # type: ignore[arg-type]
+
+
+async def next_indexes(stream: trio.abc.Stream, count: int) -> list[int]:
+    decoder, found = ResponseDecoder(), []
+    while len(found) < count:
+        decoder.receive_data(await stream.receive_some(65536))
+        while (response := decoder.next_message()) is not None:
+            found.append(response.next_index)
+    return found
+
+
+async def running(served: Session, errors: list[BaseException]) -> None:
+    try:
+        await served.run()
+    except* Exception as group:  # noqa: BLE001 - shown to the test
+        errors.append(first_error(group))
+
+
+async def test_answers_come_in_the_order_of_the_requests(autojump_clock: trio.testing.MockClock) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    farm, errors = FakeFarm(), list[BaseException]()
+    request = encode_request(client_request())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(running, session(farm, theirs, leftover=request[:9]), errors)
+        await ours.send_all(request[9:] + request * 2)
+        await trio.testing.wait_all_tasks_blocked()
+        for position in (2, 0, 1):
+            farm.answer(position)
+        assert await next_indexes(ours, 3) == [0, 1, 2]
+        await ours.aclose()
+    assert not errors
+
+
+@pytest.mark.parametrize("later_one_answered", [False, True])
+async def test_request_without_an_outcome_closes_the_connection_in_time(
+    later_one_answered: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    farm, errors = FakeFarm(), list[BaseException]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(running, session(farm, theirs), errors)
+        await trio.sleep(100)  # a silent connection stays
+        begun = trio.current_time()
+        await ours.send_all(encode_request(client_request(b"a")))
+        await trio.sleep(TIMEOUT_S / 2)
+        await ours.send_all(encode_request(client_request(b"b")))
+        await trio.testing.wait_all_tasks_blocked()
+        if later_one_answered:
+            farm.answer(1)  # it has to wait for the first one
+    assert trio.current_time() - begun == TIMEOUT_S
+    assert [type(error) for error in errors] == [OutcomeUnknown]
+
+
+async def test_lost_leadership_answers_what_came_before_then_closes(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    farm, errors = FakeFarm(), list[BaseException]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(running, session(farm, theirs), errors)
+        await ours.send_all(encode_request(client_request(b"a")) * 3)
+        await trio.testing.wait_all_tasks_blocked()
+        farm.slots[1].resolve(None)
+        farm.answer(2)
+        farm.answer(0)
+        assert await next_indexes(ours, 1) == [0]
+    assert [type(error) for error in errors] == [OutcomeUnknown]
+
+
+async def test_client_that_never_reads_is_cut_in_time(autojump_clock: trio.testing.MockClock) -> None:
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    farm, errors = FakeFarm(), list[BaseException]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(running, session(farm, theirs), errors)
+        await ours.send_all(encode_request(client_request()))
+        await trio.testing.wait_all_tasks_blocked()
+        begun = trio.current_time()
+        farm.answer(0)
+    assert trio.current_time() - begun == TIMEOUT_S
+    assert [type(error) for error in errors] == [trio.TooSlowError]
+
+
+@pytest.mark.parametrize(
+    ("value", "most"), [(b"", MAX_UNANSWERED), (b"x" * (1 << 20), MAX_UNANSWERED_BYTES >> 20)]
+)
+async def test_unanswered_requests_are_bounded_and_go_on_after_answers(
+    value: bytes, most: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    farm, errors = FakeFarm(), list[BaseException]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(running, session(farm, theirs), errors)
+        await ours.send_all(encode_request(client_request(value)) * (most + 5))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(farm.requests) == most
+        for position in range(most):
+            farm.answer(position)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(farm.requests) == most + 5
+        assert await next_indexes(ours, most) == list(range(most))
+        await ours.aclose()
+    assert not errors
+
+
+@pytest.mark.parametrize(
+    ("caller", "read"),
+    [
+        (ALICE, False),
+        (Principal("member 2", 2, may_post=True), True),
+        (Principal("a plain peer", 0, may_post=True, trusted=True), True),
+    ],
+    ids=["user", "member", "plain"],
+)
+async def test_request_that_only_a_member_may_send_ends_a_users_connection(
+    caller: Principal, read: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    farm, errors = FakeFarm(), list[BaseException]()
+    request = client_request(bytes(600_000), bytes(600_000), source=caller.member_id, destination=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(running, session(farm, theirs, caller), errors)
+        await ours.send_all(encode_request(request))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(farm.requests) == read
+        assert [isinstance(error, RemoteProtocolError) for error in errors] == [True] * (not read)
+        nursery.cancel_scope.cancel()
+
+
+async def test_largest_entry_fits_into_a_clients_message_whatever_that_is(tmp_path: Path) -> None:
+    raft = {**ALONE, "max_client_message_bytes": 65536}
+    async with cluster(tmp_path, raft=raft) as nodes:
+        await nodes.leader()
+        wire = await nodes.login()
+        largest = await wire.ask(client_request(bytes(1 << 20)))
+        assert largest is not None
+        assert largest.accepted
+        with suppress(trio.BrokenResourceError):
+            await wire.send(client_request(bytes(1 << 20), b"x"))
+        assert await wire.receive() is None
+
+
+@pytest.mark.parametrize(
+    ("caller", "held_s"), [(ALICE, 3600.0), (Principal("member 2", 2, may_post=True), None)]
+)
+async def test_idle_client_is_cut_after_an_hour_and_an_idle_member_never(
+    caller: Principal, held_s: float | None, autojump_clock: trio.testing.MockClock
+) -> None:
+    _ours, theirs = trio.testing.memory_stream_pair()
+    errors: list[BaseException] = []
+    with trio.move_on_after(1e6):
+        await running(session(FakeFarm(), theirs, caller), errors)
+    assert trio.current_time() == (held_s or 1e6)
+    assert len(errors) == (held_s is not None)
+
+
+async def test_fault_found_by_the_core_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    farm, errors = FakeFarm(), list[BaseException]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(running, session(farm, theirs), errors)
+        await ours.send_all(encode_request(client_request()))
+        await trio.testing.wait_all_tasks_blocked()
+        farm.slots[0].session.fail(RemoteProtocolError("what", "where"))
+    assert [str(error) for error in errors] == ["what (where)"]
+
+
+def refuses(entry: bytes, author: int) -> None:
+    if entry == b"bad":
+        raise EntryRefused("", "bad")
+
+
+@pytest.mark.parametrize(
+    ("caller", "entries", "reason"),
+    [
+        (BOB, [b"good"], Refusal.ROLE),
+        (ALICE, [b"good", b"bad"], Refusal.APPLICATION),
+        (ALICE, [b"good", bytes(MAX_ENTRY_BYTES + 1)], Refusal.TOO_LARGE),
+        (Principal("member 2", 2, may_post=True), [b"bad"], Refusal.APPLICATION),
+    ],
+)
+async def test_refused_request_is_not_appended_although_the_farm_has_not_noticed_yet_that_it_leads(
+    caller: Principal, entries: list[bytes], reason: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The core may have become leader earlier in the same turn."""
+    async with cluster(tmp_path) as nodes, trio.open_nursery() as nursery:
+        await nodes.leader()
+        farm = nodes.replica()
+        monkeypatch.setattr(farm.application, "check", refuses)
+        ours, theirs = trio.testing.memory_stream_pair()
+        served = Session(farm, theirs, caller, b"", TIMEOUT_S)
+        nursery.start_soon(served.run)
+        last = farm.raw.status().last_index
+        farm._role = Role.FOLLOWER
+        served._admit(client_request(*entries, source=caller.member_id, destination=1))
+        decoder, response = ResponseDecoder(), None
+        with trio.fail_after(5):
+            while response is None:
+                decoder.receive_data(await ours.receive_some(100))
+                response = decoder.next_message()
+        assert (response.accepted, response.next_index, response.destination) == (False, reason, 1)
+        assert farm.raw.status().last_index == last
+        nursery.cancel_scope.cancel()
+
+
+async def test_reader_may_ask_for_the_leader_and_not_post(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        await nodes.leader()
+        wire = await nodes.login("bob")
+        probe, post = await wire.ask(client_request()), await wire.ask(client_request(b"x"))
+        assert probe is not None
+        assert post is not None
+        assert (probe.accepted, probe.destination) == (True, 1)
+        assert (post.accepted, post.destination, post.next_index) == (False, 1, Refusal.ROLE)
+        largest = await wire.ask(client_request(bytes(1 << 20)))
+        assert largest is not None
+        assert largest.next_index == Refusal.ROLE
+        with suppress(trio.BrokenResourceError):
+            await wire.send(client_request(bytes(1 << 20), b"x"))
+        assert await wire.receive() is None  # closed: nobody holds that for a reader
+
+
+async def test_entry_over_the_limit_is_refused_with_its_reason_and_the_connection_goes_on(
+    tmp_path: Path,
+) -> None:
+    raft = {**ALONE, "max_entry_bytes": 1000, "max_message_bytes": 65536}
+    async with cluster(tmp_path, raft=raft) as nodes:
+        await nodes.leader()
+        last = nodes.replica().raw.status().last_index
+        for user, source in (("alice", 0), ("2", 2)):
+            wire = await nodes.login(user)
+            refused = await wire.ask(client_request(b"x", bytes(1001), source=source))
+            assert refused is not None
+            assert (refused.accepted, refused.destination) == (False, 1)
+            assert refused.next_index == Refusal.TOO_LARGE
+            assert nodes.replica().raw.status().last_index == last
+            answer = await wire.ask(client_request(bytes(1000), source=source))
+            assert answer is not None
+            assert answer.accepted
+            last += 1
+
+
+async def test_seventeenth_connection_of_a_user_closes_the_first_and_nobody_elses(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        await nodes.leader()
+        other = await nodes.login("bob")
+        wires = [await nodes.login() for _ in range(17)]
+        with trio.fail_after(5):
+            assert await wires[0].receive() is None
+        for wire in (*wires[1:], other):
+            assert await wire.ask(client_request()) is not None
