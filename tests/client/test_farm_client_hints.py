@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 
 from garlicfarm.client.farm import FarmClient
-from garlicfarm.errors import NoQuorum
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.net.handshake import initiate
 from garlicfarm.net.link import Link
@@ -37,9 +37,20 @@ async def test_client_without_the_extension_stays_where_it_was_told_to_go(
         leader = await nodes.leader()
         monkeypatch.setattr("garlicfarm.client.farm.HINT", "not-this-one")
         monkeypatch.setattr(Link, "_is_hinted", lambda link: False)
-        async with nodes.client(follower_of(nodes, leader), timeout_s=1.0) as client:
-            with pytest.raises(NoQuorum):
-                await client.post([b"x"])
+        refusals: list[Response] = []
+        redirected = FarmClient._redirected
+
+        def note(client: FarmClient, asked: int, response: Response) -> None:
+            refusals.append(response)
+            redirected(client, asked, response)
+            if len(refusals) == 3:
+                posting.cancel_scope.cancel()
+
+        monkeypatch.setattr(FarmClient, "_redirected", note)
+        async with nodes.client(follower_of(nodes, leader), timeout_s=60) as client:
+            async with trio.open_nursery() as posting:
+                posting.start_soon(client.post, [b"x"])
+            assert [response.hint for response in refusals] == [None] * 3
             assert set(client._rpc_clients) == {follower_of(nodes, leader)}
 
 

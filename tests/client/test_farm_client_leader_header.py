@@ -1,16 +1,17 @@
-"""The 101 says who leads (D5): a client goes there at once, and is led astray once at most."""
+"""A client's first connections: the 101 names the leader (D5), the farm is another one, or silence."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from garlicfarm.client.farm import FarmClient, open_farm_client
-from garlicfarm.errors import NoQuorum
+from garlicfarm.errors import NoQuorum, OutcomeUnknown
 from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.http.digest import ALGORITHMS, REALM, DigestVerifier, ha1
 from garlicfarm.net.handshake import FarmCredentials, HandshakeLimiter, respond
@@ -22,6 +23,7 @@ from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, 
 
 Clock = trio.testing.MockClock
 TIMEOUT_S = 3.0
+FARM_ID = bytes(16)
 
 
 def place(server: int) -> str:
@@ -42,7 +44,7 @@ class Server:
         lookup = {a: [ha1(a, "alice", REALM, "p")] for a in ALGORITHMS}
         verifier = DigestVerifier(REALM, ALGORITHMS, bytes(32), lambda user: lookup)
         self._gate = FarmCredentials(
-            "farm", bytes(16), verifier, {LEADER_HINT: "1"}, lambda: (header, place(header))
+            "farm", FARM_ID, verifier, {LEADER_HINT: "1"}, lambda: (header, place(header))
         )
 
     async def handle(self, stream: trio.abc.Stream, peer: Peer) -> None:
@@ -66,9 +68,17 @@ class Server:
         return Response(kind, self.id, self.leader, 1, 8 if leads else 0, leads, None if leads else MEMBERS)
 
 
+class Silent(Server):
+    """Connections to it are accepted, and hear nothing."""
+
+    async def handle(self, stream: trio.abc.Stream, peer: Peer) -> None:
+        await trio.sleep_forever()
+
+
 @asynccontextmanager
-async def farm(*servers: Server, known: int = 1) -> AsyncIterator[FarmClient]:
-    """A client that is told of the first ``known`` servers."""
+async def farm(*servers: Server, known: int = 1, **more: Any) -> AsyncIterator[FarmClient]:
+    """A client that is told of the first ``known`` servers; ``more`` changes what it asks for."""
+    asked = {"farm": "farm", "user": "alice", "password": "p", "farm_id": FARM_ID} | more
     network = MemoryNetwork()
     async with trio.open_nursery() as nursery:
         for server in servers:
@@ -76,11 +86,9 @@ async def farm(*servers: Server, known: int = 1) -> AsyncIterator[FarmClient]:
             await nursery.start(network.transport(where.host).serve, where, server.handle)
         async with open_farm_client(
             {server.id: place(server.id) for server in servers[:known]},
-            farm="farm",
-            user="alice",
-            password="p",
             transport=lambda scheme: network.transport("client"),
             timeout_s=TIMEOUT_S,
+            **asked,
         ) as client:
             yield client
         nursery.cancel_scope.cancel()
@@ -123,3 +131,25 @@ async def test_posts_of_many_tasks_take_the_same_way(posts: int, autojump_clock:
             nursery.start_soon(client.post, [b"x"])
     assert (follower.requests, leader.requests) == (0, posts)
     assert (follower.logins, leader.logins) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [({"farm": "other"}, "no farm at"), ({"farm_id": bytes([1] * 16)}, "two farms never talk")],
+    ids=["name", "id"],
+)
+async def test_wrong_farm_is_no_quorum_at_the_deadline_and_says_why(
+    more: dict[str, Any], words: str, autojump_clock: Clock
+) -> None:
+    async with farm(Server(1, 1, 1), **more) as client:
+        with pytest.raises(NoQuorum, match=words):
+            await client.post([b"x"])
+    assert trio.current_time() == pytest.approx(TIMEOUT_S, abs=0.1)
+
+
+async def test_silent_server_is_passed_over(autojump_clock: Clock) -> None:
+    async with farm(Silent(1, 1, 1), Server(2, 2, 2), known=2) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.post([b"x"])
+        assert trio.current_time() == pytest.approx(TIMEOUT_S)
+        assert await client.post([b"y"]) == (7, 1)

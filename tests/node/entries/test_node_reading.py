@@ -20,7 +20,7 @@ from garlicfarm.log_application import LogApplication
 from garlicfarm.node.replica import Replica
 from garlicfarm.raft import Persist
 from garlicfarm.testing.cluster import Cluster, cluster
-from tests.node.support.cluster import HASTY, password_of
+from tests.node.support.cluster import STEADY, password_of
 from tests.node.support.cluster import cluster as cluster_of_nodes
 
 SLOW_DISK = {**PRESETS["clearnet"], "disk_timeout_s": 60.0}  # it hangs for less
@@ -397,7 +397,7 @@ async def test_readers_and_writers_through_lost_leaders_see_a_linearizable_log(
 
 
 async def test_client_of_whole_nodes_finds_the_leader_and_none_without_a_majority(tmp_path: Path) -> None:
-    async with cluster_of_nodes(tmp_path, 3, raft=HASTY) as nodes:
+    async with cluster_of_nodes(tmp_path, 3, raft=STEADY) as nodes:
         leader = await nodes.leader()
         followers = [node_id for node_id in nodes.running if node_id != leader]
         urls = {

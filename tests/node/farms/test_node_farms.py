@@ -254,10 +254,10 @@ async def test_old_nonce_after_a_restart_is_no_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster(tmp_path, 2) as nodes:
-        await nodes.leader()
-        await nodes.stop(2)
+        leader = await nodes.leader()  # it has logged in to the other one, and remembers the nonce
+        await nodes.stop(3 - leader)
         with caplog.at_level(logging.INFO):
-            await nodes.start(2)
+            await nodes.start(3 - leader)
             await nodes.leader()
             with trio.fail_after(10):
                 while not (told := [each for each in caplog.records if each.message == "rejected"]):  # noqa: ASYNC110

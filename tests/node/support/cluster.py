@@ -45,14 +45,6 @@ STEADY: Mapping[str, Any] = {**THREE, "election_timeout_min_s": 2.0, "election_t
 """The same, where a test counts indexes or looks at one leader: a machine that keeps it from its heartbeats
 for a second costs no election."""
 
-HASTY: Mapping[str, Any] = {
-    **THREE,
-    "election_timeout_min_s": 0.4,
-    "election_timeout_max_s": 0.8,
-    "rpc_timeout_s": 0.6,
-}
-"""The same, where a test waits for deadlines to pass."""
-
 TRANSPORT = make_transport("ssl", {}, Path())
 USERS = {"alice": "writer", "bob": "reader"}
 

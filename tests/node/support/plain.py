@@ -25,8 +25,8 @@ PATIENT = {
 """``[farm.raft]`` of a node that waits for what the tester does, however long a busy machine takes for it."""
 
 HASTY = {
-    "election_timeout_min_s": 1.0,
-    "election_timeout_max_s": 1.2,
+    "election_timeout_min_s": 3.0,
+    "election_timeout_max_s": 3.2,
     "heartbeat_s": 0.05,
     "rpc_timeout_s": 3.0,
 }
