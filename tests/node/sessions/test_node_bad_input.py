@@ -355,7 +355,7 @@ async def leading(directory: Path, others: tuple[int, ...]) -> AsyncIterator[Pla
 
         nursery.start_soon(follow_all)
         assert await plays.nodes.leader() == 1
-        with trio.fail_after(5):
+        with trio.fail_after(20):
             await plays.nodes.replica().wait_applied(0)
         yield plays
         nursery.cancel_scope.cancel()
