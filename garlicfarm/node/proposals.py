@@ -20,7 +20,7 @@ from garlicfarm.errors import (
     TransportError,
 )
 from garlicfarm.publishing.application import PublisherApplication
-from garlicfarm.raft import Refusal
+from garlicfarm.raft import LogPosition, Refusal
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
 
 if TYPE_CHECKING:
@@ -67,15 +67,15 @@ class Proposals:
             if leader not in (0, member):
                 scope.deadline = min(scope.deadline, deadline)
 
-    def settle(self, token: int, outcome: tuple[int, int] | str | None) -> None:
+    def settle(self, token: int, result: LogPosition | str | None) -> None:
         """The core tells what became of a proposal."""
         proposal = self._proposals.pop(token)
-        if isinstance(outcome, str):
-            proposal.dropped = ProposalDropped(outcome)
-        else:
-            proposal.outcome = outcome
+        if isinstance(result, str):
+            proposal.dropped = ProposalDropped(result)
+        elif result is not None:
+            proposal.outcome = (result.index, result.term)
         proposal.done.set()
-        if isinstance(outcome, tuple):
+        if proposal.outcome is not None:
             self._farm.metrics.raft_commit_seconds.observe(trio.current_time() - proposal.since)
 
     def propose(self, start: Callable[[int], None]) -> Proposal:

@@ -285,19 +285,19 @@ class Replica:
         if ready.persist is not None:
             self.disk.submitted(ready.persist.token)
             self._writer.submit(ready.persist)
-        for token, piece in ready.chunks:
+        for received in ready.chunks:
             self.disk.piece_submitted()
-            self._writer.submit_chunk(token, piece)
-        for peer, seq, request in ready.requests:
-            self.peers.send(peer, seq, request)
-            self.metrics.count_message(request.type.name, "out")
-        for token, response in ready.responses:
-            if (slot := self._slots.pop(token, None)) is not None:
-                self._answer(slot, response)
-        for token, outcome in ready.outcomes:
-            self.proposals.settle(token, outcome)
-        for token, index in ready.reads:
-            self.reads.settle(token, index)
+            self._writer.submit_chunk(received.token, received.chunk)
+        for outgoing in ready.requests:
+            self.peers.send(outgoing.peer, outgoing.seq, outgoing.request)
+            self.metrics.count_message(outgoing.request.type.name, "out")
+        for answer in ready.responses:
+            if (slot := self._slots.pop(answer.token, None)) is not None:
+                self._answer(slot, answer.response)
+        for outcome in ready.outcomes:
+            self.proposals.settle(outcome.token, outcome.result)
+        for read in ready.reads:
+            self.reads.settle(read.token, read.index)
         self._committed.extend(ready.committed)
         if self._committed:
             self._apply()

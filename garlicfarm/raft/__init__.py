@@ -16,59 +16,88 @@ How to drive it::
         ready = node.ready()                         # write, send, answer, restore and apply; then
         node.report_applied(index)
 
-Everything that `Ready` hands out may be acted on at once: what may be said only after a write is kept
-back until that write is reported. The wire's own `Request` and `Response` go in and out; answers come in
-order per connection, so a local ``seq`` (outgoing) or ``token`` (incoming) pairs them, and no message
-needs a number. Time goes in as ``now_ms``, randomness as ``randint``: the same inputs give the same
-outputs.
+The driver may act on everything in `Ready` at once: a message that has to wait for a write is held back
+until that write is reported. The wire's own `Request` and `Response` go in and out. Answers come in order
+per connection, so a local ``seq`` (outgoing) or ``token`` (incoming) pairs them, and no message needs a
+number. Time goes in as ``now_ms``, randomness as ``randint``: the same inputs give the same outputs.
+
+The contract of each input
+--------------------------
+* `RawNode.step`: each token gets exactly one entry in `Ready.responses`, now or later, unless the call
+  raised. Tokens are any numbers, never used twice.
+* `RawNode.step_response` and `RawNode.report_unreachable`: at most one of them for each seq. A seq that the
+  core has forgotten is ignored. Answers of one peer come in the order of their requests.
+* `RawNode.set_extensions`: at each new connection, before the answers that come on it.
+* `RawNode.propose`, `RawNode.propose_conf_change`, `RawNode.read_index`: each token gets exactly one entry
+  in `Ready.outcomes` or `Ready.reads`, unless the call raised.
+* `RawNode.report_persisted`: in order of the tokens; one report may stand for all earlier ones. By then the
+  storage shows what was written.
+* `RawNode.report_chunk_stored`: once for each piece, in order.
+* `RawNode.report_applied`: after `Ready.restore` and `Ready.committed` were applied, never backwards. Until
+  then no Configuration among them counts as applied.
+* `RawNode.report_disk_hang`: at each change, never twice the same.
+* `RawNode.tick`: never backwards.
+
+Which module holds what
+-----------------------
+* `core`: `RawNode`, the door. `types`: the values that pass it, and `Storage`.
+* `state`: term, vote, log and commit index, which all roles share. `durability`: what guarantees that
+  nothing is promised before it is on disk.
+* `roles`: follower, candidate or leader, and what changes that. `election_timer`: the election timeout and
+  the leader's lease. `votes`: who gets a vote or a pre-vote, and who may campaign.
+* `requests`: what each request does. `append_checks` and `follower`: taking entries and snapshots.
+* `candidate`: pre-vote and election. `leader`: one term of leading, with its parts: `replication` and
+  `progress` (what each follower gets next), `proposals` (what clients wait for), `read_index` (linearizable
+  reads), `conf_change` and `joiner` (changes of the members), `transfer` (handing over).
+* `log`: durable and pending entries as one log. `membership`: the Configuration in force, and pending ones.
 
 The messages, by number
 -----------------------
-* RequestVote (1): a candidate asks for the vote of its term; also of a term that is over, to see whether a
-  peer without pre-vote can be reached; with `commit_index` 2^64 - 1, in an election that a leader ordered.
-* AppendEntries (3): entries of the leader from behind `last_log_index` on, and how far they are committed;
-  none: a heartbeat, which also finds out where the logs meet, and confirms that the leader leads.
-* ClientRequest (5): entries to be appended; none: a question who leads.
-* InstallSnapshot (16): one piece of a snapshot for a follower that needs entries which are gone; the answer
-  says how many bytes are held, which is where the next piece begins.
+* RequestVote (1): a candidate asks for the vote of its term. A candidate also names a past term, to see
+  whether a peer without pre-vote can be reached. `commit_index` 2^64 - 1: the leader ordered the campaign.
+* AppendEntries (3): the leader's entries behind `last_log_index`, and its commit index. Without entries it
+  is a heartbeat, which also finds out where the logs meet, and confirms that the leader leads.
+* ClientRequest (5): entries to be appended; without entries, the question which member leads.
+* InstallSnapshot (16): one piece of a snapshot for a follower that needs compacted entries. The answer says
+  how many bytes are held, which is where the next piece begins.
 * PreVote (20, extension): whether a vote would be granted in the next term; changes nothing.
-* TimeoutNow (28, extension): the leader asks a member that holds all entries to stand at once.
-* ReadIndex (30, extension): a follower asks its leader for the index of a linearizable read; the leader
-  treats it as a read of its own, and refuses it when it ceases to lead. An empty ClientRequest would not
-  do: a leader that is cut off answers it too.
+* TimeoutNow (28, extension): the leader has a member that holds all entries campaign at once.
+* ReadIndex (30, extension): a follower asks its leader for the index of a linearizable read. The leader
+  treats it as a read of its own, and refuses it when it loses its leadership. An empty ClientRequest would
+  not do: a leader that is cut off answers it too.
+* JoinCluster (12): the leader invites a server that it was told to add. A member refuses.
+* SyncLog (10): committed entries in a pack, for an invited server that lacks many.
+* LeaveCluster (14): the leader says that the server is removed, or is about to be (JRaft). The server does
+  not campaign any more, until a leader of a later term sends it an append or it restarts.
 
-* JoinCluster (12): the leader invites a server that it was told to add; who is a member refuses.
-* SyncLog (10): committed entries in a pack, for a server that was invited and lacks many.
-* LeaveCluster (14): the leader says that the server is removed, or is about to be (JRaft). The server stands
-  for no election any more, until a leader of a later term sends it an append or it restarts.
+AddServer (6) and RemoveServer (8) do not reach the core: the driver calls `propose_conf_change`.
 
-AddServer (6) and RemoveServer (8) are not the core's: who takes them calls `propose_conf_change`.
-
-Where it differs from the paper (Raft, extended version, and the thesis)
-------------------------------------------------------------------------
-* A Configuration takes force when it is committed, as JRaft's do, not when it is appended (D7). What makes
-  that safe: one change in flight, none before an entry of the term is committed and all earlier
-  Configurations are applied, no candidacy over a committed one that is not applied.
-* A new leader's first entry repeats the newest Configuration (D7): JRaft's log knows no other harmless kind.
+Differences from the paper (Raft, extended version, and the thesis)
+-------------------------------------------------------------------
+* A Configuration takes force when it is committed, as in JRaft, not when it is appended (D7). Three rules
+  make that safe: one change in flight; no change before an entry of the term is committed and all earlier
+  Configurations are applied; no campaign while a committed one is not applied.
+* A new leader's first entry repeats the newest Configuration (D7): JRaft's log has no other harmless kind.
 * A server that is added catches up before its Configuration is appended (thesis 4.2.1), in at most 10 rounds.
-* A follower refuses votes while it hears a leader (thesis 4.2.3), also of members that it does not know.
+* A follower refuses votes while it hears a leader (thesis 4.2.3), also to members that it does not know.
 * Check-quorum: a leader that no majority answers for the upper election timeout steps down.
-* A member that was told to leave votes and acknowledges, but does not stand: it may have been removed without
-  hearing of the commit, and a later term would depose that leader. The price: if the leader dies before the
-  commit, and the only members with every committed entry were told to leave, no member can be elected until
-  the leader is back or one of them restarts. A leader of this implementation tells it after the commit.
+* A member that was told to leave votes and acknowledges, but does not campaign: it may have been removed
+  without hearing of the commit, and a later term would depose that leader. The price: if the leader dies
+  before the commit, and the only members with every committed entry were told to leave, no member can be
+  elected until the leader is back or one of them restarts. A leader of this implementation tells a member
+  to leave only after the commit.
 * A leader whose own disk hangs hands over, or steps down after the upper election timeout: its followers
-  would commit on, while it applied nothing. A member does not stand while its disk hangs.
+  would go on committing while it applied nothing. A member does not campaign while its disk hangs.
 
-Where it differs from JRaft, on the same bytes
-----------------------------------------------
+Differences from JRaft, on the same bytes
+-----------------------------------------
 * A client is answered after the commit (D8), not before.
 * Entries of earlier terms are never committed by counting (Raft §5.4.2).
-* A follower commits only what it verified; its vote compares logs also where a snapshot has replaced them.
-* Term, vote and entries are durable before anything is said that rests on them.
+* A follower commits only what it verified. Its vote also compares logs that a snapshot has replaced.
+* Term, vote and entries are durable before any message that rests on them.
 * No message ends the process, and none lowers a term.
 * Several requests are on their way to a follower at once; entries are batched by bytes, not by number.
-* A snapshot goes on where the receiver's answer says, after a lost connection or a restart too.
+* A snapshot resumes where the receiver's answer says, also after a lost connection or a restart.
 """
 
 from garlicfarm.raft.core import RawNode
@@ -77,10 +106,16 @@ from garlicfarm.raft.types import (
     ConfChange,
     Entry,
     HardState,
+    LogPosition,
+    OutgoingRequest,
+    OutgoingResponse,
     PeerStatus,
     Persist,
+    ProposalOutcome,
     RaftConfig,
+    ReadOutcome,
     Ready,
+    ReceivedChunk,
     Refusal,
     Role,
     SnapshotMeta,
@@ -93,11 +128,17 @@ __all__ = [
     "ConfChange",
     "Entry",
     "HardState",
+    "LogPosition",
+    "OutgoingRequest",
+    "OutgoingResponse",
     "PeerStatus",
     "Persist",
+    "ProposalOutcome",
     "RaftConfig",
     "RawNode",
+    "ReadOutcome",
     "Ready",
+    "ReceivedChunk",
     "Refusal",
     "Role",
     "SnapshotMeta",

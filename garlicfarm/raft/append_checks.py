@@ -1,8 +1,10 @@
-"""What a follower does with an AppendEntriesRequest before it changes anything (Raft §5.3)."""
+"""What a follower checks in an AppendEntriesRequest before it changes anything (Raft §5.3)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+import msgspec
 
 from garlicfarm.errors import RemoteProtocolError
 from garlicfarm.raft.log import RaftLog
@@ -10,11 +12,18 @@ from garlicfarm.raft.types import Entry
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, Request, ValueType
 
-__all__ = ["checked_entries", "conflict_hint", "new_entries"]
+__all__ = ["CheckedEntries", "check_entries", "conflict_hint", "new_entries"]
 
 
-def checked_entries(request: Request) -> tuple[list[Entry], list[tuple[int, Configuration]]]:
-    """The entries at their places, and the Configurations among them by index.
+class CheckedEntries(msgspec.Struct, frozen=True, gc=False):
+    """The entries of a request with their indexes, and the Configurations among them by index."""
+
+    entries: Sequence[Entry]
+    configurations: Sequence[tuple[int, Configuration]]
+
+
+def check_entries(request: Request) -> CheckedEntries:
+    """Check the entries of a request.
 
     Raises `RemoteProtocolError`: no leader's log holds such entries.
     """
@@ -34,28 +43,30 @@ def checked_entries(request: Request) -> tuple[list[Entry], list[tuple[int, Conf
         elif entry.value_type is not ValueType.APPLICATION:
             raise RemoteProtocolError("a value that never lies in a log", where)
         entries.append(Entry(index, entry.term, entry.value_type, entry.value))
-    return entries, configurations
+    return CheckedEntries(entries, configurations)
 
 
-def conflict_hint(log: RaftLog, commit: int, request: Request) -> int:
-    """The next_index that gets both logs to meet in a round per term, not per entry.
+def conflict_hint(log: RaftLog, commit_index: int, request: Request) -> int:
+    """The next_index with which both logs meet in one round per term, not per entry.
 
-    Entries of a later term than the leader's at ``last_log_index`` cannot match; of an earlier term, the
-    leader may hold none: then that term is passed over as a whole.
-    """
+    Entries of a later term than the leader's at ``last_log_index`` cannot match. Of an earlier term the
+    leader may hold no entry, so that term is skipped as a whole."""
     index = request.last_log_index
-    conflicting = log.term(index)
-    later = conflicting > request.last_log_term
-    while index > commit and (
-        log.term(index) > request.last_log_term if later else log.term(index) == conflicting
+    conflicting_term = log.term(index)
+    is_later = conflicting_term > request.last_log_term
+    while index > commit_index and (
+        log.term(index) > request.last_log_term if is_later else log.term(index) == conflicting_term
     ):
         index -= 1
     return index + 1
 
 
-def new_entries(log: RaftLog, commit: int, entries: Sequence[Entry]) -> Sequence[Entry]:
-    """From the first one on that the log does not hold. An old message has none: nothing is taken away."""
+def new_entries(log: RaftLog, commit_index: int, entries: Sequence[Entry]) -> Sequence[Entry]:
+    """The entries from the first one on that the log does not hold. A delayed message has none, so it deletes
+    nothing."""
     for position, entry in enumerate(entries):
-        if entry.index > commit and (entry.index > log.last_index or log.term(entry.index) != entry.term):
+        if entry.index > commit_index and (
+            entry.index > log.last_index or log.term(entry.index) != entry.term
+        ):
             return entries[position:]
     return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from garlicfarm.raft.types import Entry, Storage
+from garlicfarm.raft.types import Entry, LogPosition, Storage
 
 __all__ = ["ENTRY_HEADER_BYTES", "RaftLog"]
 
@@ -31,6 +31,11 @@ class RaftLog:
         self._issued = self.last_index
         self._writes: deque[list[int]] = deque()  # [token, last index that it makes durable]
         self._truncate_from: int | None = None
+
+    @property
+    def last(self) -> LogPosition:
+        """The last entry, durable or not."""
+        return LogPosition(self.last_index, self.last_term)
 
     @property
     def first_index(self) -> int:

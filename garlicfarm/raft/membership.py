@@ -59,7 +59,7 @@ class Membership:
             self._pending.pop()
 
     @property
-    def changing(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether the log holds one that is not in force yet."""
         return bool(self._pending)
 

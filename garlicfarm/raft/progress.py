@@ -9,43 +9,52 @@ import msgspec
 
 from garlicfarm.raft.types import SnapshotMeta
 
-__all__ = ["Progress", "ProgressState", "SnapshotSend"]
+__all__ = ["Progress", "ProgressState", "SentAppend", "SnapshotSend"]
 
 
 class ProgressState(Enum):
-    """``become_probe``: one request at a time until the logs are known to meet; ``replicate``: a window of
-    requests, ``next_index`` runs ahead of the answers."""
+    """``probe``: one request at a time until the logs are known to meet; ``replicate``: a window of
+    requests, with ``next_index`` ahead of the answers."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
 
 
 class SnapshotSend(msgspec.Struct):
-    """A snapshot on its way: the receiver holds ``offset`` bytes; ``seq`` is the request with the piece
-    of ``size`` bytes that follows, 0 if there is none; ``last``: whether that is the last one."""
+    """A snapshot that is being sent. The receiver holds ``offset`` bytes. ``seq`` is the unanswered request
+    with the piece of ``size`` bytes that follows, 0 if there is none; ``is_last_piece`` is of that piece."""
 
     meta: SnapshotMeta
     offset: int = 0
     seq: int = 0
     size: int = 0
-    last: bool = False
+    is_last_piece: bool = False
+
+
+class SentAppend(msgspec.Struct, frozen=True, gc=False):
+    """An unanswered AppendEntries: its entries lie behind ``previous`` up to ``last``, ``size`` in bytes."""
+
+    seq: int
+    previous: int
+    last: int
+    size: int
 
 
 class Progress:
-    """Invariant: 0 ≤ match_index < next_index. ``sent`` holds (seq, previous index, last index, size in
-    bytes) of the unanswered AppendEntries, oldest first; answers come in that order."""
+    """Invariant: 0 ≤ match_index < next_index. ``inflight`` holds the unanswered AppendEntries, oldest
+    first; answers come in that order."""
 
     __slots__ = (
         "has_answered",
+        "inflight",
+        "inflight_bytes",
         "is_backing_off",
         "last_heard_ms",
         "last_sent_ms",
         "last_seq",
         "match_index",
         "next_index",
-        "sent",
         "sent_commit_index",
-        "size",
         "snapshot",
         "state",
     )
@@ -54,18 +63,18 @@ class Progress:
         self.match_index = 0
         self.next_index = next_index
         self.state = ProgressState.PROBE
-        self.snapshot: SnapshotSend | None = None  # while it needs entries that are gone
-        self.sent: deque[tuple[int, int, int, int]] = deque()
-        self.size = 0
-        self.sent_commit_index = 0  # the commit index last told, as far as it could follow
-        self.last_seq = 0  # of the last AppendEntries
+        self.snapshot: SnapshotSend | None = None  # while it needs entries that are compacted
+        self.inflight: deque[SentAppend] = deque()
+        self.inflight_bytes = 0
+        self.sent_commit_index = 0  # the newest one sent, as far as its log could follow
+        self.last_seq = 0  # of the newest AppendEntries
         self.last_sent_ms = now_ms
-        self.last_heard_ms = now_ms  # or since when it had time to answer
-        self.has_answered = False  # it did once
-        self.is_backing_off = False  # pause until the next heartbeat
+        self.last_heard_ms = now_ms  # of its newest answer; of the start, before the first one
+        self.has_answered = False
+        self.is_backing_off = False  # until the next heartbeat
 
     def record_answer(self, now_ms: int) -> None:
-        """It answered."""
+        """It answered a request."""
         self.last_heard_ms = now_ms
         self.has_answered = True
 
@@ -76,22 +85,22 @@ class Progress:
     def is_window_full(self, max_messages: int, max_bytes: int) -> bool:
         """Whether entries have to wait for answers."""
         if self.state is ProgressState.PROBE:
-            return self.is_backing_off or bool(self.sent)
-        return len(self.sent) >= max_messages or self.size >= max_bytes
+            return self.is_backing_off or bool(self.inflight)
+        return len(self.inflight) >= max_messages or self.inflight_bytes >= max_bytes
 
-    def record_sent(self, seq: int, previous: int, last: int, size: int) -> None:
+    def record_sent(self, sent: SentAppend) -> None:
         """An AppendEntries was sent."""
-        self.sent.append((seq, previous, last, size))
-        self.size += size
-        self.last_seq = seq
+        self.inflight.append(sent)
+        self.inflight_bytes += sent.size
+        self.last_seq = sent.seq
 
-    def pop_sent(self, seq: int) -> tuple[int, int] | None:
-        """Forget a sent AppendEntries: its (previous, last) index, None if it was forgotten before."""
-        for position, (sent_seq, previous, last, size) in enumerate(self.sent):
-            if sent_seq == seq:
-                del self.sent[position]
-                self.size -= size
-                return previous, last
+    def pop_sent(self, seq: int) -> SentAppend | None:
+        """Forget the AppendEntries ``seq`` and return it, None if it was forgotten before."""
+        for position, sent in enumerate(self.inflight):
+            if sent.seq == seq:
+                del self.inflight[position]
+                self.inflight_bytes -= sent.size
+                return sent
         return None
 
     def match_up_to(self, last: int) -> None:
@@ -101,14 +110,14 @@ class Progress:
         self.state = ProgressState.REPLICATE
 
     def back_off(self) -> None:
-        """A request got no answer, or one that gets nothing on: go on with the next heartbeat. Of the log it
-        says nothing: only a refusal leads further back than to what matches."""
+        """A request got no answer, or one that brings no progress: retry with the next heartbeat. That says
+        nothing about the log: only a refusal leads back behind ``next_index`` of a probe."""
         self.become_probe(self.match_index + 1 if self.state is ProgressState.REPLICATE else self.next_index)
         self.is_backing_off = True
 
     def become_probe(self, next_index: int) -> None:
-        """Look again for where the logs meet; answers to what was sent before no longer count."""
+        """Look again for where the logs meet; answers to earlier requests no longer count."""
         self.state = ProgressState.PROBE
         self.next_index = max(next_index, self.match_index + 1)
-        self.sent.clear()
-        self.size = 0
+        self.inflight.clear()
+        self.inflight_bytes = 0

@@ -9,9 +9,10 @@ import msgspec
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.extensions import READ_INDEX
 from garlicfarm.raft.state import RaftState
+from garlicfarm.raft.types import OutgoingResponse, ReadOutcome
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Response
 
-__all__ = ["READ_INDEX", "ReadIndexForwarder", "ReadIndexQueue", "refuse"]
+__all__ = ["READ_INDEX", "ReadIndexForwarder", "ReadIndexQueue", "refuse_read"]
 
 _RESPONSE = MessageType.READ_INDEX_RESPONSE
 
@@ -19,27 +20,28 @@ _RESPONSE = MessageType.READ_INDEX_RESPONSE
 class _Read(msgspec.Struct):
     token: int
     index: int
-    after_seq: int  # requests up to this one were sent before it was asked
+    after_seq: int  # requests up to this one were sent before the read began
     confirmed_by: set[int]
-    forwarded: bool  # a follower asks
+    is_forwarded: bool  # a follower asks
 
 
 class ReadIndexQueue:
-    """The reads of a leader, its own and its followers'. Each waits until a majority has answered a request
-    that was sent after the read was asked for. This proves that no other member led at that moment, so the
-    commit index of that moment is safe to read at."""
+    """The reads of a leader and its followers, each waiting for a majority to answer a request that was
+    sent after the read began. Such a majority proves that no other member led at that moment, so the commit
+    index of that moment is safe to read at."""
 
     def __init__(self, state: RaftState) -> None:
         self._state = state
         self._waiting: deque[_Read] = deque()
 
-    def add(self, token: int, index: int, *, forwarded: bool) -> None:
-        """One more, at the commit index ``index``, or one that is still to be committed in this term."""
-        self._waiting.append(_Read(token, index, self._state.seq, {self._state.id}, forwarded))
+    def add(self, token: int, index: int, *, is_forwarded: bool) -> None:
+        """Begin a read at ``index``: the commit index, or a later one that this term still has to commit."""
+        state = self._state
+        self._waiting.append(_Read(token, index, state.last_seq, {state.id}, is_forwarded))
         self.release()
 
     def is_waiting_for(self, last_seq: int) -> bool:
-        """Whether a peer that was last sent the request ``last_seq`` has to be sent another."""
+        """Whether a read waits for a newer request than ``last_seq``, a peer's last one."""
         return bool(self._waiting) and last_seq <= self._waiting[-1].after_seq
 
     def on_response(self, peer: int, seq: int) -> None:
@@ -51,76 +53,76 @@ class ReadIndexQueue:
         self.release()
 
     def fail_all(self, leader: int) -> None:
-        """Leadership is lost, to ``leader`` if that is known already."""
+        """Leadership is lost, to ``leader`` (0: not known yet)."""
         for read in self._waiting:
-            if read.forwarded:
-                refuse(self._state, read.token, leader)
+            if read.is_forwarded:
+                refuse_read(self._state, read.token, leader)
             else:
-                self._state.reads.append((read.token, None))
+                self._state.reads.append(ReadOutcome(read.token, None))
         self._waiting.clear()
 
     def release(self) -> None:
-        """Hand out those that a majority confirms, at an index that is committed."""
+        """Answer the reads that a majority confirms and whose index is committed."""
         state = self._state
         while self._waiting and self._waiting[0].index <= state.commit_index:
             read = self._waiting[0]
             if not state.membership.is_quorum(read.confirmed_by):
                 break
             self._waiting.popleft()
-            if read.forwarded:  # it rests on what is durable at a majority, and on no write of our own
-                answer = Response(_RESPONSE, state.id, state.id, state.term, read.index + 1, True)
-                state.responses.append((read.token, answer))
+            if read.is_forwarded:  # it rests on what is durable at a majority, and on no write of our own
+                response = Response(_RESPONSE, state.id, state.id, state.term, read.index + 1, True)
+                state.responses.append(OutgoingResponse(read.token, response))
             else:
-                state.reads.append((read.token, read.index))
+                state.reads.append(ReadOutcome(read.token, read.index))
 
 
-def refuse(state: RaftState, token: int, leader: int) -> None:
-    """Answer a follower that this member does not lead; ``leader``: who does, 0 if that is unknown."""
+def refuse_read(state: RaftState, token: int, leader: int) -> None:
+    """Answer a follower that this member does not lead, and name ``leader`` (0: unknown)."""
     state.respond(token, _RESPONSE, leader or NO_LEADER, 0, False)
 
 
 class ReadIndexForwarder:
-    """Those of a follower, which asks its leader (D5). A change of the leader ends them; they are not
+    """The reads of a follower, which asks its leader (D5). They fail when the leader changes; they are not
     repeated."""
 
     def __init__(self, state: RaftState) -> None:
         self._state = state
         self._asked: dict[int, int] = {}  # seq -> token
-        self._asked_of = (0, 0)  # the term in which they are asked, and its leader
+        self._asked_term_and_leader = (0, 0)  # of all reads in `_asked`
 
     def add(self, token: int) -> None:
-        """One more. Raises `ProposalDropped`: no leader is known, or it lacks the extension."""
+        """Ask the leader. Raises `ProposalDropped`: no leader is known, or it lacks the extension."""
         state = self._state
         if READ_INDEX not in state.extensions.get(state.leader_id, ()):
             raise ProposalDropped("not-leader")
         self.expire()
-        self._asked_of = (state.term, state.leader_id)
-        # Without a term: what speaks of one has to wait for the disk.
+        self._asked_term_and_leader = (state.term, state.leader_id)
+        # It names no term: a message that names one has to wait for the disk.
         self._asked[state.send(state.leader_id, MessageType.READ_INDEX_REQUEST, 0)] = token
 
     def step_response(self, seq: int, response: Response) -> bool:
-        """Take the answer to a read; False: ``seq`` is none of theirs."""
+        """Take the answer to a read. Returns whether ``seq`` is one of these reads."""
         token = self._asked.pop(seq, None)
         if token is None:
             return False
-        state = self._state
-        led = (response.term, response.source) == self._asked_of == (state.term, state.leader_id)
-        index = response.next_index - 1 if response.accepted and led else None
-        state.reads.append((token, index))
+        state, asked = self._state, self._asked_term_and_leader
+        is_of_leader = (response.term, response.source) == asked == (state.term, state.leader_id)
+        index = response.next_index - 1 if response.accepted and is_of_leader else None
+        state.reads.append(ReadOutcome(token, index))
         return True
 
     def report_unreachable(self, peer: int, seq: int | None) -> None:
-        """There is no answer to the request ``seq`` (None: to any that ``peer`` was sent)."""
-        if seq is None and peer == self._asked_of[1]:
+        """The request ``seq`` got no answer (None: no request to ``peer`` did)."""
+        if seq is None and peer == self._asked_term_and_leader[1]:
             self._fail_all()
         elif seq in self._asked:
-            self._state.reads.append((self._asked.pop(seq), None))
+            self._state.reads.append(ReadOutcome(self._asked.pop(seq), None))
 
     def expire(self) -> None:
-        """End them where the leader that they were asked of leads no more, as far as this member knows."""
-        if self._asked and self._asked_of != (self._state.term, self._state.leader_id):
+        """Fail the reads if the leader that was asked does not lead any more, as far as this member knows."""
+        if self._asked and self._asked_term_and_leader != (self._state.term, self._state.leader_id):
             self._fail_all()
 
     def _fail_all(self) -> None:
-        self._state.reads += [(token, None) for token in self._asked.values()]
+        self._state.reads += [ReadOutcome(token, None) for token in self._asked.values()]
         self._asked.clear()

@@ -1,32 +1,41 @@
-"""What a member is in any role: its log, its word, and what it wants done.
+"""What a member is in any role: its term, vote and log, and what it wants done.
 
-Theory of operation
--------------------
-What is said depends on what is durable. Each answer, and each request for a vote, is kept back until the
-writes that were open when it was made are reported by `report_persisted`. The exception is the leader's
-AppendEntries: entries go out while its own disk writes them (thesis 10.2.1), and its own log counts for
-a commit only up to what is durable.
+What may leave when is decided by the barrier (`durability`): `respond`, `request_vote` and
+`begin_candidate_term` wait for the disk, `send` does not.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 
+from garlicfarm.raft.durability import DurabilityBarrier, OwnVote
 from garlicfarm.raft.log import RaftLog
 from garlicfarm.raft.membership import Membership
-from garlicfarm.raft.types import Entry, HardState, Persist, RaftConfig, Ready, SnapshotMeta, Storage
-from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, SnapshotSyncRequest
+from garlicfarm.raft.types import (
+    Entry,
+    LogPosition,
+    OutgoingRequest,
+    OutgoingResponse,
+    ProposalOutcome,
+    RaftConfig,
+    ReadOutcome,
+    Ready,
+    ReceivedChunk,
+    SnapshotMeta,
+    Storage,
+)
+from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response
 
-__all__ = ["MAX_INDEX", "MAX_TERM", "RaftState"]
+__all__ = ["MAX_INDEX", "MAX_TERM", "NO_ENTRY", "RaftState"]
 
 COMMITTED_PAGE_BYTES = 1 << 20
 MAX_TERM = 2**63 - 1  # stores and JRaft hold terms as signed integers
-MAX_INDEX = 2**62  # of a snapshot: there is room for as many entries behind it
+MAX_INDEX = 2**62  # of a snapshot: leaves indexes for as many entries behind it
+NO_ENTRY = LogPosition(0, 0)
 
 
 class RaftState:
-    """The state that all roles share, changed by `garlicfarm.raft.core.RawNode` and the roles only."""
+    """The state that all roles share. Only `garlicfarm.raft.core.RawNode` and the roles change it."""
 
     def __init__(self, config: RaftConfig, storage: Storage, randint: Callable[[int, int], int]) -> None:
         self.config = config
@@ -35,93 +44,83 @@ class RaftState:
         self.log = RaftLog(storage)
         hard_state, configuration = storage.initial_state()
         self.term, self.vote, self.commit_index = hard_state.term, hard_state.vote, hard_state.commit
-        self.applied_index = self._handed_out = storage.snapshot().index
+        self.applied_index = self._handed_out_index = storage.snapshot().index
         self.membership = Membership(configuration, self.log, self.commit_index)
-        self.leader_id = 0
+        self.leader_id = 0  # of the current term, 0: unknown
         self.now_ms = 0
         self.extensions: dict[int, frozenset[str]] = {}  # in force towards each peer (D5)
-        self.seq = 0
+        self.last_seq = 0  # of the newest request
         self.is_disk_hanging = False  # nothing becomes durable for now
         self.durable_vote_term = 0  # the newest term in which our vote for ourselves is durable
-        self._issued = 0  # token of the last Persist handed out
-        self._persisted = 0
-        self._hard_state_dirty = False
-        self._installing: SnapshotMeta | None = None  # to be in the next Persist
-        self._restore: tuple[int, SnapshotMeta] | None = None  # once that token is durable
-        # Kept back until the token in front is durable, in order; an int is a term we voted for us in.
-        self._held: deque[tuple[int, tuple[int, Response] | tuple[int, int, Request] | int]] = deque()
-        self.requests: list[tuple[int, int, Request]] = []
-        self.responses: list[tuple[int, Response | None]] = []
-        self.chunks: list[tuple[int, SnapshotSyncRequest]] = []
-        self.outcomes: list[tuple[int, tuple[int, int] | str | None]] = []
-        self.reads: list[tuple[int, int | None]] = []
+        self.durability = DurabilityBarrier(self.log)
+        self.requests: list[OutgoingRequest] = []
+        self.responses: list[OutgoingResponse] = []
+        self.chunks: list[ReceivedChunk] = []
+        self.outcomes: list[ProposalOutcome] = []
+        self.reads: list[ReadOutcome] = []
 
-    # ------------------------------------------------------------------ what must be durable
+    # ------------------------------------------------------------------ term, vote, commit
 
     def advance_term(self, term: int, vote: int = 0) -> None:
-        """A later term begins: nobody is known to lead it."""
+        """Enter a later term, whose leader is unknown."""
         self.term, self.vote, self.leader_id = term, vote, 0
-        self._hard_state_dirty = True
+        self.durability.mark_hard_state()
 
     def vote_for(self, candidate: int) -> None:
-        """The one vote of this term."""
+        """Give the one vote of this term."""
         if self.vote != candidate:
             self.vote = candidate
-            self._hard_state_dirty = True
+            self.durability.mark_hard_state()
 
     def commit_to(self, index: int) -> bool:
-        """All entries up to ``index`` are committed; whether another Configuration is in force now. That it
-        is becomes durable: who is removed by it, and gone, gives no vote by the one before (D7)."""
+        """Commit all entries up to ``index``. Returns whether another Configuration takes force with that.
+
+        Such a commit index is written at once: the majority of the new Configuration counts from now on, so a
+        restart must not bring the one before it back (D7)."""
         self.commit_index = index
-        changed = self.membership.commit(index)
-        self._hard_state_dirty |= changed
-        return changed
+        is_changed = self.membership.commit(index)
+        if is_changed:
+            self.durability.mark_hard_state()
+        return is_changed
 
     def install(self, snapshot: SnapshotMeta) -> None:
-        """A snapshot beyond the commit index, received whole, takes the place of the log (Raft §7)."""
+        """Replace the log by a whole snapshot from beyond the commit index (Raft §7)."""
         if not self.log.restore(snapshot.index, snapshot.term):
             self.membership.truncate(0)
         self.membership.restore(snapshot.configuration, snapshot.index)
-        self.commit_index = self._handed_out = snapshot.index
-        self._installing = snapshot
-        self._hard_state_dirty = True
-
-    def barrier(self) -> int:
-        """The write that has to be durable before anything said now may leave."""
-        return self._issued + (1 if self._hard_state_dirty or self.log.has_unwritten else 0)
+        self.commit_index = self._handed_out_index = snapshot.index
+        self.durability.install(snapshot)
 
     def on_persisted(self, token: int) -> None:
         """All writes up to ``token`` are durable."""
-        self._persisted = token
-        self.log.on_persisted(token)
-        while self._held and self._held[0][0] <= token:
-            held = self._held.popleft()[1]
-            if isinstance(held, int):
-                self.durable_vote_term = held
-            elif len(held) == 2:
-                self.responses.append(held)
-            elif held[2].term == self.term:
-                self.requests.append(held)
+        for message in self.durability.on_persisted(token):
+            if isinstance(message, OwnVote):
+                self.durable_vote_term = message.term
+            elif isinstance(message, OutgoingResponse):
+                self.responses.append(message)
+            elif message.request.term == self.term:  # else the election is over
+                self.requests.append(message)
 
-    # ------------------------------------------------------------------ what is said
+    # ------------------------------------------------------------------ messages
 
     def respond(
         self, token: int, kind: MessageType, destination: int, next_index: int, accepted: bool
     ) -> None:
-        """Answer a request once all that was done so far is durable."""
+        """Answer a request once everything done so far is durable."""
         response = Response(kind, self.id, destination, self.term, next_index, accepted)
-        barrier = self.barrier()
-        if barrier <= self._persisted:
-            self.responses.append((token, response))
+        message = OutgoingResponse(token, response)
+        if self.durability.is_clear:
+            self.responses.append(message)
         else:
-            self._held.append((barrier, (token, response)))
+            self.durability.hold(message)
 
     def refuse(self, token: int, leader: int, reason: int) -> None:
-        """Refuse a ClientRequest, or send it on to ``leader``. While the disk hangs that waits for nothing,
-        since it promises nothing; it then names no term: the current one may not be durable."""
+        """Refuse a ClientRequest, or redirect it to ``leader``. A refusal promises nothing, so it does not
+        wait for a disk that hangs; it then names no term, since the current one may not be durable."""
         kind = MessageType.APPEND_ENTRIES_RESPONSE
         if self.is_disk_hanging:
-            self.responses.append((token, Response(kind, self.id, leader, 0, reason, False)))
+            response = Response(kind, self.id, leader, 0, reason, False)
+            self.responses.append(OutgoingResponse(token, response))
         else:
             self.respond(token, kind, leader, reason, False)
 
@@ -130,55 +129,50 @@ class RaftState:
         peer: int,
         kind: MessageType,
         term: int,
-        last: tuple[int, int] = (0, 0),
+        last: LogPosition = NO_ENTRY,
         commit: int = 0,
         entries: Sequence[LogEntry] = (),
     ) -> int:
-        """Ask a peer at once; ``last`` is (term, index) of a log's entry. Returns the request's seq."""
-        self.seq += 1
-        message = Request(kind, self.id, peer, term, *last, commit, tuple(entries))
-        self.requests.append((peer, self.seq, message))
-        return self.seq
-
-    def request_vote(self, peer: int, commit: int) -> int:
-        """Ask for a vote of this term, once ours is durable."""
-        self.seq += 1
-        kind, last = MessageType.REQUEST_VOTE_REQUEST, (self.log.last_term, self.log.last_index)
-        message = Request(kind, self.id, peer, self.term, *last, commit)
-        self._held.append((self.barrier(), (peer, self.seq, message)))
-        return self.seq
+        """Send a request at once; ``last`` names an entry of a log. Returns the request's seq."""
+        self.last_seq = seq = self.last_seq + 1
+        message = Request(kind, self.id, peer, term, last.term, last.index, commit, tuple(entries))
+        self.requests.append(OutgoingRequest(peer, seq, message))
+        return seq
 
     def begin_candidate_term(self) -> None:
-        """Stand in the next term; `durable_vote_term` is that term once it is durable."""
+        """Enter the next term as a candidate. `durable_vote_term` is that term once our vote is durable."""
         self.advance_term(self.term + 1, self.id)
-        self._held.append((self.barrier(), self.term))
+        self.durability.hold(OwnVote(self.term))
 
-    # ------------------------------------------------------------------ what is wanted done
+    def request_vote(self, peer: int, commit: int) -> int:
+        """Request a vote of this term once our own is durable. Returns the request's seq."""
+        self.last_seq = seq = self.last_seq + 1
+        last, kind = self.log.last, MessageType.REQUEST_VOTE_REQUEST
+        message = Request(kind, self.id, peer, self.term, last.term, last.index, commit)
+        self.durability.hold(OutgoingRequest(peer, seq, message))
+        return seq
+
+    # ------------------------------------------------------------------ what is to be done
 
     @property
     def has_more_committed(self) -> bool:
-        """Whether committed entries can be handed out."""
-        return self._restore is None and self._handed_out < min(self.commit_index, self.log.stable)
+        """Whether committed entries can be handed out: durable here, and not below a snapshot that is still
+        being installed."""
+        return (
+            self._handed_out_index < self.commit_index
+            and self._handed_out_index < self.log.stable
+            and not self.durability.is_restoring
+        )
 
-    def ready(self, *, committed: bool) -> Ready:
-        """All that is wanted, each thing once."""
-        persist = None
-        if self._hard_state_dirty or self.log.has_unwritten:
-            self._issued += 1
-            truncate_from, entries = self.log.take_unwritten(self._issued)
-            hard_state = HardState(self.term, self.vote, self.commit_index)
-            persist = Persist(self._issued, hard_state, truncate_from, entries, self._installing)
-            if self._installing is not None:
-                self._restore, self._installing = (self._issued, self._installing), None
-            self._hard_state_dirty = False
-        restore = None
-        if self._restore is not None and self._restore[0] <= self._persisted:
-            restore, self._restore = self._restore[1], None
+    def take_ready(self, *, committed: bool) -> Ready:
+        """Everything to be done now, each thing once."""
+        persist = self.durability.take_persist(self.term, self.vote, self.commit_index)
+        restore = self.durability.take_restore() if self.durability.is_restoring else None
         page: tuple[Entry, ...] = ()
         if committed and self.has_more_committed:
-            up_to = min(self.commit_index, self.log.stable)
-            page = tuple(self.log.entries(self._handed_out + 1, up_to + 1, COMMITTED_PAGE_BYTES))
-            self._handed_out = page[-1].index
+            start, stop = self._handed_out_index + 1, min(self.commit_index, self.log.stable) + 1
+            page = tuple(self.log.entries(start, stop, COMMITTED_PAGE_BYTES))
+            self._handed_out_index = page[-1].index
         ready = Ready(
             persist,
             tuple(self.requests),

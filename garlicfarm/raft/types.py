@@ -22,10 +22,16 @@ __all__ = [
     "ConfChange",
     "Entry",
     "HardState",
+    "LogPosition",
+    "OutgoingRequest",
+    "OutgoingResponse",
     "PeerStatus",
     "Persist",
+    "ProposalOutcome",
     "RaftConfig",
+    "ReadOutcome",
     "Ready",
+    "ReceivedChunk",
     "Refusal",
     "Role",
     "SnapshotMeta",
@@ -74,34 +80,75 @@ class Persist(msgspec.Struct, frozen=True):
     snapshot: SnapshotMeta | None = None
 
 
+class LogPosition(msgspec.Struct, frozen=True, gc=False):
+    """An entry of a log by its index and term; (0, 0) is the place before the first one."""
+
+    index: int
+    term: int
+
+
+class OutgoingRequest(msgspec.Struct, frozen=True, gc=False):
+    """A request for ``peer``. Report its answer with ``step_response(seq, response)``, or that there is none
+    with ``report_unreachable(peer, seq)``."""
+
+    peer: int
+    seq: int
+    request: Request
+
+
+class OutgoingResponse(msgspec.Struct, frozen=True, gc=False):
+    """The answer to the request that ``step`` took with ``token``. None: close the connection unanswered,
+    since the outcome is unknown (D8)."""
+
+    token: int
+    response: Response | None
+
+
+class ReceivedChunk(msgspec.Struct, frozen=True, gc=False):
+    """A piece of a snapshot, from the request that ``step`` took with ``token``."""
+
+    token: int
+    chunk: SnapshotSyncRequest
+
+
+class ProposalOutcome(msgspec.Struct, frozen=True, gc=False):
+    """What became of ``propose`` or ``propose_conf_change``. ``result``: the position of its last entry, once
+    that is committed; a text that says why it is certainly not in the log; None if the outcome is unknown,
+    since this member lost its leadership meanwhile."""
+
+    token: int
+    result: LogPosition | str | None
+
+
+class ReadOutcome(msgspec.Struct, frozen=True, gc=False):
+    """The answer to ``read_index``. What is read once ``index`` is applied is linearizable. None: this member
+    lost its leadership, or the leader that it asked gave no index; ask the new leader."""
+
+    token: int
+    index: int | None
+
+
 class Ready(msgspec.Struct, frozen=True):
-    """What the core wants done. All of it may be acted on at once: what depends on durability is held
+    """What the core wants done. The driver may act on all of it at once: what depends on durability is held
     back until `RawNode.report_persisted`.
 
-    * ``requests``: (peer id, seq, request); answer with ``step_response(seq, response)`` or
-      ``report_unreachable(peer, seq)``.
-    * ``responses``: (token of ``step``, response); None instead of a response: close the connection
-      unanswered, the outcome is unknown (D8).
-    * ``chunks``: (token of ``step``, part of a snapshot): store them in this order, each to be reported
-      by ``report_chunk_stored``.
-    * ``restore``: a snapshot that is durable now: the application starts anew from it, before it takes
+    * ``persist``: one durable step.
+    * ``requests`` and ``responses``: send them.
+    * ``chunks``: store them in this order; report each with ``report_chunk_stored``.
+    * ``restore``: a snapshot that is durable now. The application starts anew from it, before it takes
       ``committed``.
     * ``committed``: entries in index order, durable here, each handed out once.
-    * ``outcomes``: (token of ``propose`` or ``propose_conf_change``, its fate): (index, term) of its last
-      entry after the commit; a text where it certainly is not in the log, and why; None where the outcome
-      is unknown, since leadership was lost meanwhile.
-    * ``reads``: (token of ``read_index``, index): what is read once that index is applied is
-      linearizable; None: leadership was lost, or a follower has no answer; ask the new leader.
+    * ``outcomes`` and ``reads``: answers to the driver's own proposals and reads.
     """
 
     persist: Persist | None = None
-    requests: tuple[tuple[int, int, Request], ...] = ()
-    responses: tuple[tuple[int, Response | None], ...] = ()
-    chunks: tuple[tuple[int, SnapshotSyncRequest], ...] = ()
+    requests: tuple[OutgoingRequest, ...] = ()
+    responses: tuple[OutgoingResponse, ...] = ()
+    chunks: tuple[ReceivedChunk, ...] = ()
     restore: SnapshotMeta | None = None
     committed: tuple[Entry, ...] = ()
-    outcomes: tuple[tuple[int, tuple[int, int] | str | None], ...] = ()
-    reads: tuple[tuple[int, int | None], ...] = ()
+    outcomes: tuple[ProposalOutcome, ...] = ()
+    reads: tuple[ReadOutcome, ...] = ()
 
 
 class Role(Enum):

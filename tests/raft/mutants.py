@@ -126,7 +126,7 @@ MUTANTS = (
         "durability",
         "answers before what it rests on is durable",
         "state",
-        [("if barrier <= self._persisted:", "if True:")],
+        [("if self.durability.is_clear:", "if True:")],
         "durability::vote_does_not_leave_before_it_is_durable",
     ),
     Mutant(
@@ -135,8 +135,8 @@ MUTANTS = (
         "state",
         [
             (
-                "self._held.append((self.barrier(), (peer, self.seq, message)))",
-                "self.requests.append((peer, self.seq, message))",
+                "self.durability.hold(OutgoingRequest(peer, seq, message))",
+                "self.requests.append(OutgoingRequest(peer, seq, message))",
             )
         ],
         "durability::vote_requests_and_the_own_vote_wait_until_they_are_durable",
@@ -144,7 +144,7 @@ MUTANTS = (
     Mutant(
         "durability",
         "counts its own log before it is durable",
-        "leader",
+        "replication",
         [("state.log.stable if s.id", "state.log.last_index if s.id")],
         "durability::leaders_own_log_counts_only_when_it_is_durable",
     ),
@@ -158,21 +158,26 @@ MUTANTS = (
     Mutant(
         "durability",
         "writes no commit index",
-        "state",
-        [("HardState(self.term, self.vote, self.commit_index)", "HardState(self.term, self.vote, 0)")],
+        "durability",
+        [("HardState(term, vote, commit_index)", "HardState(term, vote, 0)")],
         "directed_schedules::growth_by_two_servers_leaves_no_two_majorities_that_do_not_meet",
     ),
     Mutant(
         "vote",
         "votes for a log behind its own",
-        "core",
-        [("            and self._is_up_to_date(request)\n        )", "        )")],
+        "votes",
+        [
+            (
+                "        and is_up_to_date(state.log, request)\n    )\n\n\ndef can_grant_pre_vote",
+                "    )\n\n\ndef can_grant_pre_vote",
+            )
+        ],
         "paper_elections::5_4_1_voter_denies_its_vote_if_its_own_log_is_more_up_to_date",
     ),
     Mutant(
         "vote",
         "takes the longer log for the more up-to-date one",
-        "core",
+        "votes",
         [
             (
                 "(request.last_log_term, request.last_log_index) >= (log.last_term, log.last_index)",
@@ -184,41 +189,41 @@ MUTANTS = (
     Mutant(
         "vote",
         "votes twice in a term",
-        "core",
-        [("(free or state.vote == request.source)", "True")],
+        "votes",
+        [("(is_free or state.vote == request.source)", "True")],
         "paper_elections::5_2_server_votes_for_at_most_one_candidate_in_a_term_first_come_first_served",
     ),
     Mutant(
         "vote",
         "counts votes of an earlier term",
         "candidate",
-        [("granted = response.accepted and response.term == state.term", "granted = response.accepted")],
+        [
+            (
+                "is_granted = response.accepted and response.term == state.term",
+                "is_granted = response.accepted",
+            )
+        ],
         "paper_elections::5_2_vote_that_names_an_earlier_term_is_none",
     ),
     Mutant(
         "vote",
         "leaves a vote behind where a probe was in term 0",
-        "core",
+        "votes",
         [("0 < request.term == state.term", "request.term == state.term")],
         "pre_vote::vote_is_never_given_in_term_0_which_nobody_leads",
     ),
     Mutant(
         "vote",
         "stays a candidate though it cannot win any more",
-        "core",
-        [("if self._candidate is not None and self._candidate.has_lost:", "if False:")],
+        "roles",
+        [("elif candidate.has_lost:", "elif False:")],
         "paper_elections::5_2_candidate_that_cannot_win_any_more_is_a_follower_and_keeps_its_timeout",
     ),
     Mutant(
         "vote",
         "stands again as soon as it is denied",
-        "core",
-        [
-            (
-                "self._candidate = None  # the next",
-                "self._election_deadline = self._candidate = None  # the next",
-            )
-        ],
+        "roles",
+        [("self.candidate = None  # the next", "self.candidate = self._timer.restart()  # the next")],
         "paper_elections::5_2_candidate_that_cannot_win_any_more_is_a_follower_and_keeps_its_timeout",
     ),
     Mutant(
@@ -241,9 +246,10 @@ MUTANTS = (
         "append_checks",
         [
             (
-                "if entry.index > commit and (entry.index > log.last_index or "
-                "log.term(entry.index) != entry.term):",
-                "if entry.index > commit:",
+                "if entry.index > commit_index and (\n"
+                "            entry.index > log.last_index or log.term(entry.index) != entry.term\n"
+                "        ):",
+                "if entry.index > commit_index:",
             )
         ],
         "paper_replication::5_3_message_that_repeats_a_part_of_the_log_takes_nothing_away",
@@ -252,7 +258,7 @@ MUTANTS = (
         "log match",
         "hints at one entry at a time",
         "append_checks",
-        [("while index > commit and (", "while False and (")],
+        [("while index > commit_index and (", "while False and (")],
         "paper_replication::5_3_logs_of_figure_7_meet_within_a_round_per_term_not_per_entry",
     ),
     Mutant(
@@ -268,10 +274,10 @@ MUTANTS = (
         "follower",
         [
             (
-                "self._take(entries, configurations, min(request.commit_index, last))\n"
-                "        state.respond(token, _APPENDED",
-                "self._take(entries, configurations, min(request.commit_index, log.last_index))\n"
-                "        state.respond(token, _APPENDED",
+                "self._append_new(checked, min(request.commit_index, last))\n"
+                "        state.respond(token, _APPEND_RESPONSE",
+                "self._append_new(checked, min(request.commit_index, log.last_index))\n"
+                "        state.respond(token, _APPEND_RESPONSE",
             )
         ],
         "jraft_defects::s1_heartbeat_commits_only_what_it_verified",
@@ -303,18 +309,18 @@ MUTANTS = (
     Mutant(
         "log match",
         "takes all that was sent for held where fewer entries were taken",
-        "leader",
-        [("held = min(last, response.next_index - 1)", "held = last")],
+        "replication",
+        [("held = min(sent.last, response.next_index - 1)", "held = sent.last")],
         "flow_control::accepted_append_counts_up_to_the_next_index_of_its_answer_and_the_rest_is_sent_again",
     ),
     Mutant(
         "log match",
         "sends again at once where nothing was taken",
-        "leader",
+        "replication",
         [
             (
-                "            else:\n                progress.back_off()",
-                "            else:\n                progress.become_probe(last)",
+                "        else:\n            progress.back_off()",
+                "        else:\n            progress.become_probe(sent.last)",
             )
         ],
         "flow_control::accepted_append_that_counts_for_nothing_is_repeated_with_the_next_heartbeat",
@@ -322,8 +328,8 @@ MUTANTS = (
     Mutant(
         "log match",
         "asks again at once where what was acknowledged is refused",
-        "leader",
-        [("progress.is_backing_off = previous <= progress.match_index", "pass")],
+        "replication",
+        [("progress.is_backing_off = sent.previous <= progress.match_index", "pass")],
         "flow_control::refusal_of_what_was_acknowledged_is_asked_again_with_the_next_heartbeat",
     ),
     Mutant(
@@ -336,14 +342,14 @@ MUTANTS = (
     Mutant(
         "commit",
         "commits what one member holds",
-        "leader",
+        "replication",
         [("matches[len(matches) - state.membership.quorum]", "matches[-1]")],
         "paper_replication::5_3_entry_is_committed_once_a_majority_has_it",
     ),
     Mutant(
         "commit",
         "takes a commit for told that could not be followed",
-        "leader",
+        "replication",
         [
             (
                 "progress.sent_commit_index = min(state.commit_index, last)",
@@ -381,14 +387,14 @@ MUTANTS = (
         "membership",
         "takes a second change while one is in flight",
         "conf_change",
-        [("self._change is not None\n            or membership.changing", "False")],
+        [("self._change is not None\n            or membership.has_pending", "False")],
         "membership_changes::second_change_while_one_is_in_flight_is_refused",
     ),
     Mutant(
         "membership",
         "takes a change before a commit of its term (the defect of 2015)",
         "leader",
-        [("if self._state.commit_index < self._start:", "if False:")],
+        [("if self._state.commit_index < self._term_start_index:", "if False:")],
         "directed_schedules::growth_in_one_step_by_a_leader_that_had_not_heard_of_the_first_is_refused",
     ),
     Mutant(
@@ -401,52 +407,57 @@ MUTANTS = (
     Mutant(
         "membership",
         "stands though it has not applied its Configuration",
-        "core",
-        [("able = applied and self.id", "able = self.id")],
+        "votes",
+        [("is_able = is_applied and state.id", "is_able = state.id")],
         "membership_changes::member_that_has_not_applied_its_configuration_does_not_stand",
     ),
     Mutant(
         "membership",
         "stands outside its committed Configuration",
-        "core",
-        [("applied and self.id in state.membership and", "applied and")],
+        "votes",
+        [("is_applied and state.id in state.membership and", "is_applied and")],
         "membership_changes::member_outside_its_committed_configuration_never_stands",
     ),
     Mutant(
         "membership",
         "stands though it was told to leave",
-        "core",
-        [(" and not self.is_leaving", "")],
+        "votes",
+        [("in state.membership and not is_leaving", "in state.membership")],
         "leaving::member_that_is_told_to_leave_does_not_stand",
     ),
     Mutant(
         "membership",
         "never stands again though its removal came to nothing",
-        "core",
-        [("if request.term > self._leave_term:", "if False:")],
+        "roles",
+        [("if term > self._leave_term:", "if False:")],
         "leaving::removal_that_never_was_committed_is_forgotten_with_its_leader",
     ),
     Mutant(
         "membership",
         "takes an append of the leader that told it to leave for leave to stay",
-        "core",
-        [("if request.term > self._leave_term:", "if True:")],
+        "roles",
+        [("if term > self._leave_term:", "if True:")],
         "leaving::neither_an_append_of_the_same_leader_nor_a_later_term_alone_has_it_stand_again",
     ),
     Mutant(
         "membership",
         "leads on after its removal is committed",
         "leader",
-        [("self._farewell()\n                self.over = True", "self._farewell()")],
+        [
+            (
+                "# the others hear of the removal\n                self.is_stepping_down = True",
+                "# the others hear of the removal",
+            )
+        ],
         "membership_changes::leader_that_is_removed_leads_until_the_commit_and_steps_down_then",
     ),
     Mutant(
         "membership",
         "goes without a word to those who still owe an answer",
-        "leader",
+        "replication",
         [
             (
-                "in self._progress.items():\n            if progress.sent_commit_index <",
+                "in self.progress.items():\n            if progress.sent_commit_index <",
                 "in ():\n            if progress.sent_commit_index <",
             )
         ],
@@ -456,34 +467,45 @@ MUTANTS = (
         "membership",
         "takes entries behind its own removal",
         "leader",
-        [(" or state.id not in [s.id for s in state.membership.newest.servers]", "")],
+        [
+            (
+                "is_removed = state.id not in [s.id for s in state.membership.newest.servers]",
+                "is_removed = False",
+            )
+        ],
         "membership_changes::leader_that_is_to_be_removed_takes_no_more_entries",
     ),
     Mutant(
         "membership",
         "counts a server that only joins",
-        "leader",
-        [("        servers = state.membership.in_force.servers\n", "        servers = self.servers\n")],
+        "replication",
+        [
+            (
+                'durably."""\n'
+                "        state, servers = self._state, self._state.membership.in_force.servers\n",
+                'durably."""\n        state, servers = self._state, self.servers\n',
+            )
+        ],
         "membership_joining::server_that_joins_counts_in_no_majority",
     ),
     Mutant(
         "membership",
         "waits for a write before a smaller majority counts",
         "leader",
-        [("                self.maybe_commit()", "                pass")],
+        [("                self.maybe_commit()  #", "                pass  #")],
         "membership_changes::entries_behind_a_change_are_committed_by_the_majority_that_it_makes",
     ),
     Mutant(
         "membership",
         "adds a server that has not caught up",
-        "conf_change",
-        [("match_index < joining.until", "False")],
+        "joiner",
+        [("if match_index < self._round_end:\n            return False\n        state =", "state =")],
         "membership_joining::configuration_is_not_appended_before_the_round_is_over",
     ),
     Mutant(
         "membership",
         "names entries as held, when it is invited, that may have been given up",
-        "core",
+        "requests",
         [
             (
                 "state.respond(token, kind, request.source, state.commit_index + 1, True)",
@@ -510,21 +532,21 @@ MUTANTS = (
         "snapshot",
         "hands entries out before the snapshot below them",
         "state",
-        [("return self._restore is None and", "return")],
+        [("\n            and not self.durability.is_restoring\n", "\n")],
         "snapshots::entries_that_were_durable_before_the_snapshot_are_handed_out_after_it",
     ),
     Mutant(
         "snapshot",
         "restores from a snapshot that is not durable",
-        "state",
-        [("self._restore is not None and self._restore[0] <= self._persisted", "self._restore is not None")],
+        "durability",
+        [("restore is None or restore.token > self._durable_token", "restore is None")],
         "snapshots::piece_is_answered_when_it_is_stored_and_the_last_when_it_is_the_log",
     ),
     Mutant(
         "snapshot",
         "begins at 0 whatever the receiver holds",
-        "leader",
-        [("way.offset = held", "way.offset = expected")],
+        "replication",
+        [("snapshot.offset = held", "snapshot.offset = expected")],
         "snapshots_sent::follower_that_kept_pieces_gets_only_the_others_from_a_new_leader",
     ),
     Mutant(
@@ -538,35 +560,40 @@ MUTANTS = (
         "transfer",
         "appends while it hands over",
         "leader",
-        [("return self._target is not None or", "return")],
+        [("return self._transfer.is_active or is_removed", "return is_removed")],
         "transfer::nothing_is_appended_while_it_hands_over",
     ),
     Mutant(
         "transfer",
         "tells a member to stand that does not hold all",
-        "leader",
-        [("not seq and progress.match_index == state.log.last_index", "not seq")],
+        "transfer",
+        [
+            (
+                "not self._is_backing_off and target.match_index == state.log.last_index",
+                "not self._is_backing_off",
+            )
+        ],
         "transfer::transfer_to_a_member_that_lags_first_brings_it_up_to_date",
     ),
     Mutant(
         "transfer",
         "never gives a transfer up",
-        "leader",
-        [("if self._target is not None and state.now_ms >= self._target[1]:", "if False:")],
+        "transfer",
+        [("if self._target and self._state.now_ms >= self._deadline_ms:", "if False:")],
         "transfer::transfer_to_a_dead_member_times_out_and_the_leader_goes_on",
     ),
     Mutant(
         "transfer",
         "stands on the order of one that does not lead",
-        "core",
-        [("(request.term, request.source) == (state.term, state.leader_id) and self", "self")],
+        "votes",
+        [("return is_of_leader and can_campaign", "return can_campaign")],
         "transfer::order_of_one_that_does_not_lead_is_refused_and_changes_nothing",
     ),
     Mutant(
         "transfer",
         "does not mark an ordered election",
         "candidate",
-        [("TRANSFER_CAMPAIGN if marked else 0", "0")],
+        [("TRANSFER_CAMPAIGN if is_marked else 0", "0")],
         "transfer::leadership_changes_hands_within_a_round_though_all_hear_the_leader",
     ),
     Mutant(
@@ -579,15 +606,20 @@ MUTANTS = (
     Mutant(
         "pre-vote",
         "grants a poll to a log behind its own",
-        "core",
-        [("not self._has_live_leader and self._is_up_to_date(request)", "not self._has_live_leader")],
+        "votes",
+        [
+            (
+                "        and is_up_to_date(state.log, request)\n        and not state.is_disk_hanging",
+                "        and not state.is_disk_hanging",
+            )
+        ],
         "pre_vote::pre_vote_is_granted_by_term_and_log_and_changes_nothing",
     ),
     Mutant(
         "pre-vote",
         "grants a poll while it hears a leader",
-        "core",
-        [("not self._has_live_leader and self._is_up_to_date(request)", "self._is_up_to_date(request)")],
+        "votes",
+        [("        and not has_live_leader\n", "")],
         "pre_vote::member_that_returns_from_a_partition_does_not_depose_the_leader",
     ),
     Mutant(
@@ -603,8 +635,8 @@ MUTANTS = (
         "candidate",
         [
             (
-                "granted = response.accepted or response.type is MessageType.REQUEST_VOTE_RESPONSE",
-                "granted = True",
+                "is_granted = response.accepted or response.type is MessageType.REQUEST_VOTE_RESPONSE",
+                "is_granted = True",
             )
         ],
         "pre_vote::poll_that_a_majority_grants_is_followed_by_the_vote",
@@ -613,13 +645,18 @@ MUTANTS = (
         "check-quorum",
         "leads though nobody answers",
         "leader",
-        [("if state.now_ms - self._heard_ms() > config.election_timeout_max_ms:", "if False:")],
+        [
+            (
+                "if state.now_ms - self._replication.quorum_heard_ms() > config.election_timeout_max_ms:",
+                "if False:",
+            )
+        ],
         "check_quorum::leader_that_nobody_answers_steps_down_after_the_upper_election_timeout",
     ),
     Mutant(
         "check-quorum",
         "leads though only one answers",
-        "leader",
+        "replication",
         [("sorted(heard)[len(heard) - state.membership.quorum]", "sorted(heard)[max(0, len(heard) - 2)]")],
         "check_quorum::leader_stays_as_long_as_a_majority_answers",
     ),
@@ -633,27 +670,22 @@ MUTANTS = (
     Mutant(
         "lease",
         "votes while it hears a leader",
-        "core",
-        [("if self._has_live_leader and request.commit_index != TRANSFER_CAMPAIGN:", "if False:")],
+        "requests",
+        [("if is_refused_by_lease(request, self._roles.has_live_leader):", "if False:")],
         "vote_lease::vote_is_refused_while_the_leader_is_heard_and_the_term_stays",
     ),
     Mutant(
         "lease",
         "refuses what the leader ordered",
-        "core",
-        [
-            (
-                "if self._has_live_leader and request.commit_index != TRANSFER_CAMPAIGN:",
-                "if self._has_live_leader:",
-            )
-        ],
+        "votes",
+        [("return has_live_leader and request.commit_index != TRANSFER_CAMPAIGN", "return has_live_leader")],
         "vote_lease::ordered_vote_is_judged_by_term_and_log_alone",
     ),
     Mutant(
         "lease",
         "takes a leader for alive for ever",
-        "core",
-        [("self._lease_until = None\n            if now_ms", "pass\n            if now_ms")],
+        "election_timer",
+        [("self._lease_end_ms = None\n        if now_ms", "pass\n        if now_ms")],
         "vote_lease::vote_is_given_once_the_leader_was_silent_for_the_lower_election_timeout",
     ),
     Mutant(
@@ -679,7 +711,7 @@ MUTANTS = (
         "read-index",
         "reads at a commit index that may be behind, as a new leader",
         "leader",
-        [("max(self._state.commit_index, self._start)", "self._state.commit_index")],
+        [("max(self._state.commit_index, self._term_start_index)", "self._state.commit_index")],
         "reads::read_of_a_new_leader_waits_for_its_first_commit",
     ),
     Mutant(
@@ -692,29 +724,34 @@ MUTANTS = (
     Mutant(
         "hanging disk",
         "stands while its disk hangs",
-        "core",
-        [(" and not state.is_disk_hanging\n\n", "\n\n")],
+        "votes",
+        [("state.term < MAX_TERM and not state.is_disk_hanging", "state.term < MAX_TERM")],
         "disk_hangs::member_whose_disk_hangs_neither_polls_nor_stands_and_its_term_stays",
     ),
     Mutant(
         "hanging disk",
         "promises a vote that it cannot give",
-        "core",
-        [("granted and not state.is_disk_hanging", "granted")],
+        "votes",
+        [("        and not state.is_disk_hanging\n", "")],
         "disk_hangs::member_whose_disk_hangs_promises_no_vote",
     ),
     Mutant(
         "hanging disk",
         "goes on as a candidate",
         "core",
-        [("if is_hanging and self._candidate is not None:", "if False:")],
+        [("if is_hanging and self._roles.candidate is not None:", "if False:")],
         "disk_hangs::candidate_whose_disk_hangs_gives_up",
     ),
     Mutant(
         "hanging disk",
         "leads on without its disk",
         "leader",
-        [("return self._ends_ms is not None and state.now_ms >= self._ends_ms", "return False")],
+        [
+            (
+                "return self._disk_deadline_ms is not None and state.now_ms >= self._disk_deadline_ms",
+                "return False",
+            )
+        ],
         "disk_hangs::leader_whose_disk_hangs_leads_no_longer_than_another_election_timeout",
     ),
     Mutant(
@@ -728,14 +765,14 @@ MUTANTS = (
         "hanging disk",
         "steps down though its disk answered in time",
         "leader",
-        [("            self._ends_ms = None\n        elif", "            pass\n        elif")],
+        [("            self._disk_deadline_ms = None\n        elif", "            pass\n        elif")],
         "disk_hangs::leader_goes_on_where_its_disk_answers_in_time_and_no_member_took_over",
     ),
     Mutant(
         "read-index",
         "answers a follower by its own word alone",
         "read_index",
-        [("if not state.membership", "if not read.forwarded and not state.membership")],
+        [("if not state.membership", "if not read.is_forwarded and not state.membership")],
         "reads::leader_without_a_majority_answers_an_empty_client_request_and_no_follower",
     ),
     Mutant(
@@ -750,10 +787,11 @@ MUTANTS = (
         "reads as a follower at its own commit index",
         "core",
         [
+            ("import ConfChange, RaftConfig", "import ConfChange, ReadOutcome, RaftConfig"),
             (
                 "self._forwarder.add(token)",
-                "self._state.reads.append((token, self._state.commit_index))",
-            )
+                "self._state.reads.append(ReadOutcome(token, self._state.commit_index))",
+            ),
         ],
         "reads::follower_asks_its_leader_for_the_index",
     ),
@@ -761,14 +799,14 @@ MUTANTS = (
         "read-index",
         "takes an index of an earlier term",
         "read_index",
-        [("self._asked_of == (state.term, state.leader_id)", "self._asked_of")],
+        [("asked == (state.term, state.leader_id)", "asked")],
         "reads::index_of_an_earlier_term_does_not_count",
     ),
     Mutant(
         "read-index",
         "takes a refusal for an index",
         "read_index",
-        [("if response.accepted and led", "if led")],
+        [("if response.accepted and is_of_leader", "if is_of_leader")],
         "reads::read_that_the_leader_refuses_has_no_index",
     ),
 )

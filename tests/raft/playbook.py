@@ -15,6 +15,7 @@ from garlicfarm.raft import (
     ConfChange,
     Entry,
     HardState,
+    LogPosition,
     Persist,
     RaftConfig,
     RawNode,
@@ -22,8 +23,8 @@ from garlicfarm.raft import (
     Role,
     SnapshotMeta,
 )
-from garlicfarm.raft.candidate import PRE_VOTE, TIMEOUT_NOW, TRANSFER_CAMPAIGN
 from garlicfarm.raft.read_index import READ_INDEX
+from garlicfarm.raft.votes import PRE_VOTE, TIMEOUT_NOW, TRANSFER_CAMPAIGN
 from garlicfarm.testing.memory_storage import Stored, UnsyncedStorage
 from garlicfarm.testing.simulator.invariants import Observer
 from garlicfarm.wire import encode_configuration, encode_snapshot_sync_request
@@ -144,12 +145,15 @@ class Player:
             self.disk.submit(ready.persist)
         if self.observer:
             self.observer.on_ready(self.id, self.node, ready)
-        self.requests.extend(ready.requests)
-        self.responses.update(ready.responses)
-        self.outcomes.update(ready.outcomes)
-        self.reads.update(ready.reads)
-        for token, piece in ready.chunks:
-            self.disk.submit_chunk(token, piece)
+        self.requests.extend((sent.peer, sent.seq, sent.request) for sent in ready.requests)
+        self.responses.update({answer.token: answer.response for answer in ready.responses})
+        for outcome in ready.outcomes:
+            result = outcome.result
+            is_position = isinstance(result, LogPosition)
+            self.outcomes[outcome.token] = (result.index, result.term) if is_position else result
+        self.reads.update({read.token: read.index for read in ready.reads})
+        for received in ready.chunks:
+            self.disk.submit_chunk(received.token, received.chunk)
         if ready.restore is not None:
             self.restored.append(ready.restore)
             self.applied.clear()

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Change, Ready, Role, Status
-from garlicfarm.raft.candidate import TRANSFER_CAMPAIGN
+from garlicfarm.raft.votes import TRANSFER_CAMPAIGN
 from garlicfarm.testing.simulator.invariants import Observer
 from garlicfarm.wire import decode_configuration, decode_snapshot_sync_request
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Response, ValueType

@@ -124,7 +124,7 @@ def test_several_proposals_of_one_turn_are_one_write_and_one_message_per_peer() 
     ready = player.node.ready()
     assert ready.persist is not None
     assert len(ready.persist.entries) == 5
-    assert [(peer, len(request.entries)) for peer, _, request in ready.requests] == [(2, 5), (3, 5)]
+    assert [(sent.peer, len(sent.request.entries)) for sent in ready.requests] == [(2, 5), (3, 5)]
 
 
 # D7

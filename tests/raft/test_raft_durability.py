@@ -102,7 +102,7 @@ def test_append_entries_go_out_before_the_leaders_own_write() -> None:
     player.node.propose((b"x",), 1)
     ready = player.turn()
     assert ready.persist is not None
-    assert [(peer, r.type, len(r.entries)) for peer, _, r in ready.requests] == [
+    assert [(sent.peer, sent.request.type, len(sent.request.entries)) for sent in ready.requests] == [
         (2, APPEND, 1),
         (3, APPEND, 1),
     ]

@@ -405,5 +405,5 @@ def test_snapshot_is_sent_in_spare_time_only() -> None:
     assert not player.node.ready(catch_up=False).requests
     assert player.node.has_more_catch_up
     (sent,) = player.node.ready().requests
-    assert sent[2].type is MessageType.INSTALL_SNAPSHOT_REQUEST
+    assert sent.request.type is MessageType.INSTALL_SNAPSHOT_REQUEST
     assert not player.node.has_more_catch_up  # its answer is waited for

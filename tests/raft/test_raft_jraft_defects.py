@@ -87,7 +87,8 @@ def test_s3_empty_log_is_as_up_to_date_as_the_snapshot_below_it(last: tuple[int,
     persist = node.ready().persist
     assert persist is not None
     node.report_persisted(persist.token)
-    ((_, response),) = node.ready().responses
+    (answer,) = node.ready().responses
+    response = answer.response
     assert response is not None
     assert response.accepted is granted
 

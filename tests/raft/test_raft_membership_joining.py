@@ -7,7 +7,7 @@ import pytest
 
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Change, Role
-from garlicfarm.raft.conf_change import MAX_ROUNDS
+from garlicfarm.raft.joiner import MAX_ROUNDS
 from garlicfarm.wire import decode_log_pack, encode_configuration
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
 from tests.raft.playbook import ALL, JOIN, SNAPSHOT, Player, Stage, configuration
@@ -134,13 +134,13 @@ def test_slow_round_is_followed_by_another_one_over_what_came_meanwhile() -> Non
         player.propose(b"meanwhile")
         for _, seq, request in requests:
             player.answer(seq, request, request.last_log_index + len(request.entries) + 1)
-        assert player.node._leader is not None
-        assert player.node._leader.joining == 4
+        assert player.node._roles.leader is not None
+        assert player.node._roles.leader.joining == 4
     player.accept(peer=2)
     for _ in range(3):
         player.accept(peer=4)  # a fast one
-    assert player.node._leader is not None
-    assert player.node._leader.joining == 0
+    assert player.node._roles.leader is not None
+    assert player.node._roles.leader.joining == 0
     player.accept()
     assert _ids(player) == [1, 2, 3, 4]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from garlicfarm.raft import Role
-from garlicfarm.raft.candidate import PRE_VOTE
+from garlicfarm.raft.votes import PRE_VOTE
 from garlicfarm.wire.messages import MessageType, Request
 from tests.raft.playbook import ALL, POLL, VOTE, Player, Stage
 

@@ -6,7 +6,7 @@ import pytest
 
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Change, Refusal, Role
-from garlicfarm.raft.candidate import TIMEOUT_NOW, TRANSFER_CAMPAIGN
+from garlicfarm.raft.votes import TIMEOUT_NOW, TRANSFER_CAMPAIGN
 from garlicfarm.wire.messages import MessageType, Request
 from tests.raft.playbook import ALL, APPEND, TIMEOUT, VOTE, Player, Stage, configuration_entry
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from garlicfarm.raft import Role
-from garlicfarm.raft.candidate import TRANSFER_CAMPAIGN
+from garlicfarm.raft.votes import TRANSFER_CAMPAIGN
 from garlicfarm.wire.messages import Request
 from tests.raft.playbook import ALL, VOTE, Player, Stage
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from garlicfarm.raft import Change, ConfChange
+from garlicfarm.raft import Change, ConfChange, LogPosition
 from garlicfarm.testing.simulator.cluster import SimulatedCluster
 from garlicfarm.testing.simulator.member import SimulatedMember
 from garlicfarm.testing.simulator.network import CLIENT, Connection
@@ -101,7 +101,7 @@ class Proposer:
 
         def then(outcome: Any) -> None:
             if outcome is not None:
-                self._acknowledged(outcome[0], outcome[1], entries[1])
+                self._acknowledged(outcome.index, outcome.term, entries[1])
 
         if cluster.call(member, member.node.propose, entries, then=then):
             cluster.observer.refused.on_refused(offer)
@@ -201,7 +201,7 @@ class Administrator:
         if asked != self._asked:
             return
         self._asked = 0
-        if isinstance(outcome, tuple):
+        if isinstance(outcome, LogPosition):
             self._done()
         elif isinstance(outcome, str):
             self._refused(outcome)

@@ -236,8 +236,8 @@ class SimulatedCluster:
         if ready.persist is not None:
             member.disk.submit(ready.persist)
             self._arrange_write(member)
-        for token, piece in ready.chunks:
-            member.disk.submit_chunk(token, piece)
+        for received in ready.chunks:
+            member.disk.submit_chunk(received.token, received.chunk)
             self._arrange_write(member)
         self.observer.on_ready(member.id, node, ready)
         self.scheduler.digest.update(b"%d %d %d " % (member.id, node.term, member.applied))
@@ -250,16 +250,18 @@ class SimulatedCluster:
                 self.scheduler.at(member.applied_at, self._apply_next, member, member.generation)
             else:
                 self._apply(member, node, ready)
-        for peer, seq, request in ready.requests:
-            self._request(member, node, peer, seq, request)
-        for token, response in ready.responses:
-            if response is not None and not response.accepted:
-                self.observer.refused.on_refused(token)
-            connection, slot = member.answers.pop(token)
-            slot[0] = response
+        for sent in ready.requests:
+            self._request(member, node, sent.peer, sent.seq, sent.request)
+        for answer in ready.responses:
+            if answer.response is not None and not answer.response.accepted:
+                self.observer.refused.on_refused(answer.token)
+            connection, slot = member.answers.pop(answer.token)
+            slot[0] = answer.response
             self.network.answer(connection)
-        for token, outcome in (*ready.outcomes, *ready.reads):
-            member.waiting.pop(token)(outcome)
+        for outcome in ready.outcomes:
+            member.waiting.pop(outcome.token)(outcome.result)
+        for read in ready.reads:
+            member.waiting.pop(read.token)(read.index)
 
     # ------------------------------------------------------------------ time, disk, application
 

@@ -172,7 +172,7 @@ class SlowSimulation(SlowCluster):
         if outcome is None:
             self.scheduler.at(self.scheduler.now + AGAIN_MS, self._offer, post)
             return
-        index, term = outcome
+        index, term = outcome.index, outcome.term
         self.observer.on_acknowledged(index, term, post.value)
         self.statistics.commit_ms.append(self.scheduler.now - offered_ms)
         post.index = index

@@ -82,19 +82,19 @@ class ThreeMembers:
             self.applied[i] += [entry.index for entry in ready.committed]
             node.report_applied(ready.committed[-1].index)
             moved.add(i)
-        for token, piece in ready.chunks:
-            node.report_chunk_stored(token, *self.disks[i].store_chunk(piece))
+        for received in ready.chunks:
+            node.report_chunk_stored(received.token, *self.disks[i].store_chunk(received.chunk))
             moved.add(i)
-        for peer, seq, request in ready.requests:
-            self.sent.append(request)
+        for outgoing in ready.requests:
+            self.sent.append(outgoing.request)
             self._token += 1
-            self._waiting[self._token] = (i, seq)
-            self.nodes[peer].step(request, self._token)
-            moved.add(peer)
-        for token, response in ready.responses:
-            asker, seq = self._waiting.pop(token)
-            assert response is not None
-            self.nodes[asker].step_response(seq, response)
+            self._waiting[self._token] = (i, outgoing.seq)
+            self.nodes[outgoing.peer].step(outgoing.request, self._token)
+            moved.add(outgoing.peer)
+        for answer in ready.responses:
+            asker, seq = self._waiting.pop(answer.token)
+            assert answer.response is not None
+            self.nodes[asker].step_response(seq, answer.response)
             moved.add(asker)
         return moved
 

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.raft import votes
 from garlicfarm.raft.conf_change import PendingConfChange
 from garlicfarm.raft.core import RawNode
 from garlicfarm.raft.leader import Leader
+from garlicfarm.raft.replication import Replication
 from garlicfarm.raft.state import RaftState
 
 BrokenRule = Callable[[pytest.MonkeyPatch], None]
@@ -34,26 +36,19 @@ def change(patch: pytest.MonkeyPatch, method: Callable[..., Any], *changes: tupl
 
 
 def acknowledges_before_fsync(patch: pytest.MonkeyPatch) -> None:
-    change(patch, RaftState.respond, ("if barrier <= self._persisted", "if True"))
+    change(patch, RaftState.respond, ("if self.durability.is_clear", "if True"))
 
 
 def asks_for_votes_before_fsync(patch: pytest.MonkeyPatch) -> None:
-    change(
-        patch,
-        RaftState.request_vote,
-        (
-            "self._held.append((self.barrier(), (peer, self.seq, message)))",
-            "self.requests.append((peer, self.seq, message))",
-        ),
-    )
+    change(patch, RaftState.request_vote, ("self.durability.hold(", "self.requests.append("))
 
 
 def counts_its_own_unsynced_log(patch: pytest.MonkeyPatch) -> None:
-    change(patch, Leader.maybe_commit, ("state.log.stable if", "state.log.last_index if"))
+    change(patch, Replication.quorum_match_index, ("state.log.stable if", "state.log.last_index if"))
 
 
 def votes_for_a_log_behind_its_own(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RawNode, "_is_up_to_date", lambda self, request: True)
+    patch.setattr(votes, "is_up_to_date", lambda log, request: True)
 
 
 def reads_without_asking_the_others(patch: pytest.MonkeyPatch) -> None:
@@ -62,8 +57,9 @@ def reads_without_asking_the_others(patch: pytest.MonkeyPatch) -> None:
         Leader.read_index,
         (
             "self._reads.add(",
-            "forwarded or self._state.reads.append((token, max(self._state.commit_index, self._start)))\n"
-            "    forwarded and self._reads.add(",
+            "from garlicfarm.raft.types import ReadOutcome\n"
+            "    is_forwarded or self._state.reads.append(ReadOutcome(token, index))\n"
+            "    is_forwarded and self._reads.add(",
         ),
     )
 
@@ -75,8 +71,8 @@ def answers_followers_without_asking_the_others(patch: pytest.MonkeyPatch) -> No
         (
             "self._reads.add(",
             "kind, state = MessageType.READ_INDEX_RESPONSE, self._state\n"
-            "    forwarded and state.respond(token, kind, state.id, state.commit_index + 1, True)\n"
-            "    forwarded or self._reads.add(",
+            "    is_forwarded and state.respond(token, kind, state.id, state.commit_index + 1, True)\n"
+            "    is_forwarded or self._reads.add(",
         ),
     )
 
@@ -85,27 +81,34 @@ def followers_read_what_they_have_committed(patch: pytest.MonkeyPatch) -> None:
     change(
         patch,
         RawNode.read_index,
-        ("self._forwarder.add(token)", "self._state.reads.append((token, self._state.commit_index))"),
+        (
+            "self._forwarder.add(token)",
+            "from garlicfarm.raft.types import ReadOutcome\n"
+            "        self._state.reads.append(ReadOutcome(token, self._state.commit_index))",
+        ),
     )
 
 
 def changes_members_twice_at_once(patch: pytest.MonkeyPatch) -> None:
     change(
-        patch, PendingConfChange.begin, ("or membership.changing", ""), ("self._change is not None", "False")
+        patch,
+        PendingConfChange.begin,
+        ("or membership.has_pending", ""),
+        ("self._change is not None", "False"),
     )
 
 
 def leads_on_though_removed(patch: pytest.MonkeyPatch) -> None:
-    change(patch, Leader.maybe_commit, ("self.over = True", "pass"))
+    change(patch, Leader.maybe_commit, ("self.is_stepping_down = True", "pass"))
 
 
 def counts_the_members_of_a_configuration_to_come(patch: pytest.MonkeyPatch) -> None:
     change(
         patch,
-        Leader.maybe_commit,
+        Replication.quorum_match_index,
         (
-            "state.membership.in_force.servers",
-            "[s for s in state.membership.newest.servers if s.id in {state.id, *self._progress}]",
+            "self._state.membership.in_force.servers",
+            "[s for s in self._state.membership.newest.servers if s.id in {self._state.id, *self.progress}]",
         ),
         ("state.membership.quorum", "len(matches) // 2 - 1"),
     )

@@ -25,16 +25,17 @@ class PersistentVote:
                 "a member keeps its vote and its term",
                 f"member {member.id} is back at term {status.term}; it spoke in term {latest_term}",
             )
-        for _, response in ready.responses:
+        for answer in ready.responses:
+            response = answer.response
             if response is None:
                 continue
             latest_term = max(latest_term, response.term)
             if response.type is MessageType.REQUEST_VOTE_RESPONSE and response.accepted:
                 self._vote(member.id, response.term, response.destination)
-        for _, _, request in ready.requests:
-            # A poll asks about a term that had not begun, or (a RequestVote) names one that is over.
-            polls = request.type is MessageType.PRE_VOTE_REQUEST
-            if request.term == status.term and not polls:
+        for request in [sent.request for sent in ready.requests]:
+            # A pre-vote asks about a term that had not begun, or (a RequestVote) names one that is over.
+            is_pre_vote = request.type is MessageType.PRE_VOTE_REQUEST
+            if request.term == status.term and not is_pre_vote:
                 latest_term = max(latest_term, request.term)
                 if request.type is MessageType.REQUEST_VOTE_REQUEST:
                     self._vote(member.id, request.term, member.id)

@@ -1,0 +1,313 @@
+"""How a leader brings every follower's log up to date (Raft §5.3, §7): what to send next, and what answers
+mean.
+
+A follower gets AppendEntries in a window (`progress`), or one piece of a snapshot at a time where it needs
+entries that are compacted. A joiner gets an invitation and packs first (`joiner`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from garlicfarm.errors import Compacted
+from garlicfarm.raft.joiner import Joiner
+from garlicfarm.raft.progress import Progress, ProgressState, SentAppend, SnapshotSend
+from garlicfarm.raft.read_index import ReadIndexQueue
+from garlicfarm.raft.state import RaftState
+from garlicfarm.raft.types import Entry, LogPosition, PeerStatus
+from garlicfarm.wire import encode_snapshot_sync_request
+from garlicfarm.wire.messages import (
+    ClusterServer,
+    LogEntry,
+    MessageType,
+    Response,
+    SnapshotSyncRequest,
+    ValueType,
+)
+
+__all__ = ["Replication"]
+
+LAGGING_ENTRIES = 1000
+"""A follower that lacks more entries than these, or needs a snapshot, is lagging. Reading and encoding what
+it lacks takes time in which entries for the others wait, so it is sent that in catch-up turns only."""
+
+CATCH_UP_TURN_BYTES = 64 * 1024
+"""About how much a lagging follower gets in one turn; also the most in one AppendEntries."""
+
+
+class Replication:
+    """Replicates one leader's log to ``servers``. ``joiner_of(peer)`` is the joiner if ``peer`` is it;
+    ``reads`` wait for requests that `send_pending` has to send."""
+
+    def __init__(
+        self, state: RaftState, reads: ReadIndexQueue, joiner_of: Callable[[int], Joiner | None]
+    ) -> None:
+        self._state = state
+        self._reads = reads
+        self._joiner_of = joiner_of
+        self.servers: tuple[ClusterServer, ...] = ()
+        self.progress: dict[int, Progress] = {}
+        self.has_more_catch_up = False  # a lagging follower can be sent more without any further input
+
+    def set_servers(self, servers: tuple[ClusterServer, ...]) -> None:
+        """Replicate to exactly these servers from now on."""
+        state = self._state
+        self.servers = servers
+        peers = {server.id for server in servers} - {state.id}
+        for peer in self.progress.keys() - peers:
+            progress = self.progress[peer]
+            if progress.sent_commit_index < state.commit_index and not progress.is_backing_off:
+                self._send_append(peer, progress, ())  # it hears that its removal is committed
+            del self.progress[peer]
+        for peer in sorted(peers - self.progress.keys()):
+            self.progress[peer] = Progress(state.log.last_index + 1, state.now_ms)
+
+    # ------------------------------------------------------------------ the state of the peers
+
+    def active_members(self) -> set[int]:
+        """This member, and the peers that answered within the upper election timeout."""
+        since_ms = self._state.now_ms - self._state.config.election_timeout_max_ms
+        return {self._state.id} | {p for p, each in self.progress.items() if each.is_active_since(since_ms)}
+
+    def quorum_heard_ms(self) -> int:
+        """The last time at which a majority had answered (check-quorum)."""
+        state, servers = self._state, self._state.membership.in_force.servers
+        heard = [state.now_ms if s.id == state.id else self.progress[s.id].last_heard_ms for s in servers]
+        return sorted(heard)[len(heard) - state.membership.quorum]
+
+    def quorum_match_index(self) -> int:
+        """The last index that a majority holds durably."""
+        state, servers = self._state, self._state.membership.in_force.servers
+        matches = sorted(
+            state.log.stable if s.id == state.id else self.progress[s.id].match_index for s in servers
+        )
+        return matches[len(matches) - state.membership.quorum]
+
+    def next_heartbeat_ms(self) -> int | None:
+        """When the next heartbeat is due, None: there is no peer."""
+        times = [progress.last_sent_ms for progress in self.progress.values()]
+        return min(times) + self._state.config.heartbeat_ms if times else None
+
+    def peer_statuses(self) -> dict[int, PeerStatus]:
+        """A picture of every peer."""
+        return {
+            peer: PeerStatus(
+                p.match_index,
+                p.next_index,
+                p.state.value if p.snapshot is None else "snapshot",
+                len(p.inflight),
+            )
+            for peer, p in self.progress.items()
+        }
+
+    # ------------------------------------------------------------------ sending
+
+    def send_heartbeats(self) -> list[int]:
+        """Send to every peer that has heard nothing for the heartbeat interval. Returns these peers."""
+        state, due = self._state, []
+        for peer, progress in self.progress.items():
+            if state.now_ms - progress.last_sent_ms >= state.config.heartbeat_ms:
+                due.append(peer)
+                progress.is_backing_off = False
+                if self._is_withheld(peer, progress):
+                    progress.last_sent_ms = state.now_ms
+                elif self._needs_snapshot(progress) or not self._send_next(peer, progress):
+                    self._send_append(peer, progress, ())
+        return due
+
+    def send_pending(self, catch_up: bool) -> None:
+        """Send what the windows allow, to lagging followers with ``catch_up`` only. A peer that has to hear
+        of a commit, or whose answer a read waits for, gets an empty AppendEntries if nothing else is on its
+        way."""
+        self.has_more_catch_up = False
+        for peer, progress in self.progress.items():
+            turn_end = progress.inflight_bytes + CATCH_UP_TURN_BYTES
+            while (catch_up or not self._is_lagging(progress)) and self._send_next(peer, progress):
+                if progress.inflight_bytes >= turn_end and self._is_lagging(progress):
+                    break
+            if self._is_lagging(progress) and not self._is_waiting(peer, progress):
+                self.has_more_catch_up = True
+            is_idle = not progress.inflight and not progress.is_backing_off
+            if is_idle and self._needs_append(progress) and not self._is_withheld(peer, progress):
+                self._send_append(peer, progress, ())
+
+    def send_commit_index(self) -> None:
+        """Tell every peer the last commit index, whatever else is on its way."""
+        for peer, progress in self.progress.items():
+            if progress.sent_commit_index < self._state.commit_index:
+                self._send_append(peer, progress, ())
+
+    def _needs_append(self, progress: Progress) -> bool:
+        """Whether a peer that has all entries needs an AppendEntries: it does not know the commit index, or a
+        read waits for its answer."""
+        lacks_commit_index = progress.sent_commit_index < self._state.commit_index
+        return (
+            lacks_commit_index and progress.state is ProgressState.REPLICATE
+        ) or self._reads.is_waiting_for(progress.last_seq)
+
+    def _needs_snapshot(self, progress: Progress) -> bool:
+        return progress.next_index < self._state.log.first_index
+
+    def _is_lagging(self, progress: Progress) -> bool:
+        log = self._state.log
+        if progress.next_index > log.last_index:
+            return False
+        return progress.next_index < max(log.first_index, log.last_index - LAGGING_ENTRIES)
+
+    def _is_withheld(self, peer: int, progress: Progress) -> bool:
+        """Whether ``peer`` gets no AppendEntries yet, since it is still being brought in."""
+        joiner = self._joiner_of(peer)
+        return joiner is not None and joiner.is_withheld(progress.next_index)
+
+    def _is_waiting(self, peer: int, progress: Progress) -> bool:
+        """Whether a lagging peer has to answer before it is sent more."""
+        config, joiner = self._state.config, self._joiner_of(peer)
+        needs_snapshot = self._needs_snapshot(progress)
+        if joiner is not None and (
+            not joiner.is_invited or (not needs_snapshot and self._is_withheld(peer, progress))
+        ):
+            return progress.is_backing_off or bool(joiner.seq)
+        if needs_snapshot:
+            return progress.is_backing_off or (progress.snapshot is not None and bool(progress.snapshot.seq))
+        return progress.is_window_full(config.max_inflight_messages, config.max_inflight_bytes)
+
+    def _send_next(self, peer: int, progress: Progress) -> bool:
+        """Send the next entries, or what has to come before them. Returns whether anything was sent."""
+        log, config = self._state.log, self._state.config
+        joiner = self._joiner_of(peer)
+        if joiner is not None and not joiner.is_invited:
+            return joiner.send(progress)
+        if progress.next_index > log.last_index:
+            progress.snapshot = None
+            return False
+        if progress.next_index < log.first_index:
+            return self._send_snapshot(peer, progress)
+        progress.snapshot = None
+        if joiner is not None and joiner.is_withheld(progress.next_index):
+            return joiner.send(progress)
+        if progress.is_window_full(config.max_inflight_messages, config.max_inflight_bytes):
+            return False
+        size = min(config.batch_bytes, CATCH_UP_TURN_BYTES)
+        self._send_append(peer, progress, log.entries(progress.next_index, log.last_index + 1, size))
+        return True
+
+    def _send_append(self, peer: int, progress: Progress, entries: Sequence[Entry]) -> None:
+        state = self._state
+        # A peer that needs compacted entries is asked, at heartbeats, whether it holds them after all.
+        previous = max(progress.next_index, state.log.first_index) - 1
+        seq = state.send(
+            peer,
+            MessageType.APPEND_ENTRIES_REQUEST,
+            state.term,
+            LogPosition(previous, state.log.term(previous)),
+            state.commit_index,
+            [LogEntry(e.term, e.value_type, e.value) for e in entries],
+        )
+        last = previous + len(entries)
+        progress.record_sent(SentAppend(seq, previous, last, sum(len(e.value) for e in entries)))
+        if progress.state is ProgressState.REPLICATE:
+            progress.next_index = last + 1
+        progress.sent_commit_index = min(state.commit_index, last)
+        progress.last_sent_ms = state.now_ms
+
+    def _send_snapshot(self, peer: int, progress: Progress) -> bool:
+        """Send the next piece of a snapshot: one at a time, since its answer says where the next one
+        begins."""
+        state, storage = self._state, self._state.log.storage
+        snapshot = progress.snapshot
+        if progress.is_backing_off or (snapshot is not None and snapshot.seq):
+            return False
+        if snapshot is None:
+            snapshot = progress.snapshot = SnapshotSend(storage.snapshot())
+        size = state.config.batch_bytes
+        try:
+            data, is_last = storage.snapshot_chunk(snapshot.meta.index, snapshot.offset, size)
+        except Compacted:
+            snapshot = progress.snapshot = SnapshotSend(storage.snapshot())
+            data, is_last = storage.snapshot_chunk(snapshot.meta.index, 0, size)
+        meta, snapshot.size, snapshot.is_last_piece = snapshot.meta, len(data), is_last
+        piece = SnapshotSyncRequest(meta.index, meta.term, meta.configuration, snapshot.offset, data, is_last)
+        value = encode_snapshot_sync_request(piece)
+        snapshot.seq = state.send(
+            peer,
+            MessageType.INSTALL_SNAPSHOT_REQUEST,
+            state.term,
+            LogPosition(meta.index, meta.term),
+            state.commit_index,
+            (LogEntry(state.term, ValueType.SNAPSHOT_SYNC_REQUEST, value),),
+        )
+        return True
+
+    # ------------------------------------------------------------------ answers
+
+    def step_response(self, seq: int, response: Response) -> int:
+        """Take the answer to an AppendEntries or a piece of a snapshot. Returns the peer whose match_index
+        may have advanced by it, 0 if none has."""
+        state = self._state
+        for peer, progress in self.progress.items():
+            if progress.snapshot is not None and progress.snapshot.seq == seq:
+                progress.record_answer(state.now_ms)
+                return peer if self._step_snapshot_response(peer, progress, response) else 0
+            sent = progress.pop_sent(seq)
+            if sent is not None:
+                progress.record_answer(state.now_ms)
+                progress.is_backing_off = False
+                if response.term == state.term:
+                    self._reads.on_response(peer, seq)
+                return peer if self._step_append_response(progress, sent, response) else 0
+        return 0
+
+    def report_unreachable(self, peer: int, seq: int | None) -> None:
+        """The request ``seq`` got no answer (None: ``peer`` cannot be reached)."""
+        progress = self.progress[peer]
+        snapshot, joiner = progress.snapshot, self._joiner_of(peer)
+        if joiner is not None and seq in (None, joiner.seq):
+            joiner.seq = 0
+        elif snapshot is not None and seq in (None, snapshot.seq):
+            snapshot.seq = 0
+        elif seq is not None and progress.pop_sent(seq) is None:
+            return
+        progress.back_off()
+
+    def on_connected(self, peer: int) -> None:
+        """``peer`` can be reached again: what it lacks need not wait for the next heartbeat."""
+        if peer in self.progress:
+            self.progress[peer].is_backing_off = False
+
+    def _step_append_response(self, progress: Progress, sent: SentAppend, response: Response) -> bool:
+        if not response.accepted or response.term != self._state.term:
+            # The logs do not meet at `previous`; the hint may lead back any distance.
+            progress.become_probe(min(sent.previous, max(response.next_index, 1)))
+            # It forgot what it acknowledged: ask again with the next heartbeat only.
+            progress.is_backing_off = sent.previous <= progress.match_index
+            return False
+        if sent.last <= progress.match_index and progress.state is not ProgressState.PROBE:
+            return False
+        held = min(sent.last, response.next_index - 1)  # JRaft may take fewer entries than it was sent
+        if held == sent.last:
+            progress.match_up_to(held)
+        elif held > progress.match_index:
+            progress.match_up_to(held)
+            progress.become_probe(held + 1)
+        else:
+            progress.back_off()
+        return True
+
+    def _step_snapshot_response(self, peer: int, progress: Progress, response: Response) -> bool:
+        snapshot = progress.snapshot
+        assert snapshot is not None
+        held, expected = response.next_index, snapshot.offset + snapshot.size
+        snapshot.seq = 0
+        if not response.accepted:
+            # It cannot take it now, or holds everything in it: begin with the newest at the next heartbeat.
+            progress.snapshot, progress.is_backing_off = None, True
+        elif snapshot.is_last_piece and held == expected:
+            progress.snapshot = None
+            progress.match_up_to(snapshot.meta.index)
+            if joiner := self._joiner_of(peer):
+                joiner.pack_offset = 0
+            return True
+        else:
+            # It may hold pieces of an earlier attempt, or nothing, if the snapshot was damaged on its way.
+            progress.is_backing_off = held < expected
+            snapshot.offset = held
+        return False
