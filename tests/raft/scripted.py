@@ -107,7 +107,7 @@ class _Narrated(Player):
                 self._say(f"leads term {status.term}")
             elif status.role is Role.CANDIDATE:
                 stands = status.vote == self.id and status.term > before.term
-                self._say(f"{'stands in' if stands else 'polls in'} term {status.term}")
+                self._say(f"{'campaigns in' if stands else 'asks for pre-votes in'} term {status.term}")
             elif status.leader:
                 self._say(f"follows {status.leader} in term {status.term}")
             elif status.vote not in (0, before.vote if status.term == before.term else 0):
