@@ -20,7 +20,7 @@ class ElectionTimer:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has something to do; None: never, since nobody leads this server and it is no
+        """When `tick` has something to do; None: never, since this server has no leader and is no
         member."""
         state = self._state
         if self._deadline_ms is None:

@@ -1,4 +1,4 @@
-"""Which Configuration is in force, and which of the log's are still to come."""
+"""The Configuration in force, and those in the log that are not committed yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Membership:
 
     def __init__(self, in_force: Configuration, log: RaftLog, commit: int) -> None:
         self.in_force = in_force
-        # Those in the log that are not committed yet, by index.
+        # In the log and not committed yet: (index, Configuration).
         self._pending: deque[tuple[int, Configuration]] = deque()
         index = commit + 1
         while index <= log.last_index:
@@ -30,12 +30,12 @@ class Membership:
 
     @property
     def newest(self) -> Configuration:
-        """The last one in the log, committed or not."""
+        """The last Configuration in the log, committed or not."""
         return self._pending[-1][1] if self._pending else self.in_force
 
     @property
     def quorum(self) -> int:
-        """How many members are a majority."""
+        """The number of members that make a majority."""
         return len(self.in_force.servers) // 2 + 1
 
     def others(self, member: int) -> list[int]:
@@ -43,34 +43,36 @@ class Membership:
         return [server.id for server in self.in_force.servers if server.id != member]
 
     def is_quorum(self, members: set[int]) -> bool:
-        """Whether the members among these are a majority."""
+        """Whether the members in this set are a majority."""
         return sum(server.id in members for server in self.in_force.servers) >= self.quorum
 
     def __contains__(self, member: int) -> bool:
         return any(server.id == member for server in self.in_force.servers)
 
     def append(self, index: int, configuration: Configuration) -> None:
-        """The log got one more."""
+        """A Configuration was appended to the log at ``index``."""
         self._pending.append((index, configuration))
 
     def truncate(self, index: int) -> None:
-        """The log lost its entries from ``index`` on."""
+        """The log deleted its entries from ``index`` on."""
         while self._pending and self._pending[-1][0] >= index:
             self._pending.pop()
 
     @property
     def has_pending(self) -> bool:
-        """Whether the log holds one that is not in force yet."""
+        """Whether the log holds a Configuration that is not in force yet."""
         return bool(self._pending)
 
     def restore(self, in_force: Configuration, index: int) -> None:
-        """A snapshot brought the one in force; those of the log up to ``index`` are past."""
+        """A snapshot of ``index`` brought the Configuration in force; those in the log up to there are
+        past."""
         while self._pending and self._pending[0][0] <= index:
             self._pending.popleft()
         self.in_force = in_force
 
     def commit(self, index: int) -> bool:
-        """All up to ``index`` is committed; whether another Configuration is in force now."""
+        """All entries up to ``index`` are committed. Returns whether another Configuration is in force
+        now."""
         before = self.in_force
         while self._pending and self._pending[0][0] <= index:
             self.in_force = self._pending.popleft()[1]

@@ -116,7 +116,7 @@ class Progress:
         self.is_backing_off = True
 
     def become_probe(self, next_index: int) -> None:
-        """Look again for where the logs meet; answers to earlier requests no longer count."""
+        """Probe where the logs meet; answers to earlier requests no longer count."""
         self.state = ProgressState.PROBE
         self.next_index = max(next_index, self.match_index + 1)
         self.inflight.clear()

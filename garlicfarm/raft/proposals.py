@@ -1,4 +1,4 @@
-"""What a leader appended for others and owes an outcome."""
+"""Appended entries whose proposer still waits for the outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Proposal(msgspec.Struct, frozen=True, gc=False):
 
 
 class Proposals:
-    """In log order; bounded by ``max_bytes``, where one of any size is taken if it is alone."""
+    """In log order, bounded by ``max_bytes``; a single proposal may be larger."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -30,7 +30,7 @@ class Proposals:
         self._queue: deque[Proposal] = deque()
 
     def admit(self, values: Sequence[bytes], last_index: int, token: int, from_client: bool) -> bool:
-        """Take one more; False: too much is uncommitted."""
+        """Add a proposal. Returns False if too much is uncommitted."""
         size = sum(map(len, values)) + ENTRY_HEADER_BYTES * len(values)
         if self._size and self._size + size > self._max_bytes:
             return False
@@ -39,14 +39,14 @@ class Proposals:
         return True
 
     def take_committed(self, index: int) -> Iterator[Proposal]:
-        """Take out those that are committed when all up to ``index`` is."""
+        """Remove the proposals that are committed with ``index``, in order."""
         while self._queue and self._queue[0].last_index <= index:
             proposal = self._queue.popleft()
             self._size -= proposal.size
             yield proposal
 
     def take_all(self) -> tuple[Proposal, ...]:
-        """Take out all: their outcome is unknown."""
+        """Remove all: their outcome is unknown."""
         dropped = tuple(self._queue)
         self._queue.clear()
         self._size = 0

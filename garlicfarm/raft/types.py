@@ -41,7 +41,7 @@ __all__ = [
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A log entry at its place. ``index`` ≥ 1; the value is never looked into on its way."""
+    """A log entry with its index ≥ 1. The core never decodes the value of an application entry."""
 
     index: int
     term: int
@@ -50,8 +50,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class HardState(msgspec.Struct, frozen=True, gc=False):
-    """What must be durable before it is acted on: current term, the id voted for in it (0 = none),
-    and a commit index (only ever a lower bound of what is committed)."""
+    """What must be durable before it is acted on: the current term, the id voted for in it (0 = none), and a
+    commit index (a lower bound)."""
 
     term: int = 0
     vote: int = 0
@@ -59,8 +59,8 @@ class HardState(msgspec.Struct, frozen=True, gc=False):
 
 
 class SnapshotMeta(msgspec.Struct, frozen=True):
-    """Up to where a snapshot replaces the log, and the Configuration in force there; index 0 and term 0
-    where there is none."""
+    """The last entry that a snapshot replaces, and the Configuration in force there. Index 0 and term 0:
+    there is no snapshot."""
 
     index: int
     term: int
@@ -159,7 +159,7 @@ class Role(Enum):
 
 class Change(Enum):
     """What a `ConfChange` does: ADD a server under an id never used before, once it has caught up;
-    REMOVE a member; SET the endpoint of one."""
+    REMOVE a member; SET a member's endpoint."""
 
     ADD = "add"
     REMOVE = "remove"
@@ -167,8 +167,8 @@ class Change(Enum):
 
 
 class ConfChange(msgspec.Struct, frozen=True):
-    """A change of one server (D7). ``server``: its id, and but for REMOVE its endpoint. ``force``: also
-    where too few of the members that are left were heard of late to be a majority."""
+    """A change of one server (D7). ``server``: its id, and except for REMOVE its endpoint. ``force``: change
+    even if fewer than a majority of the remaining members were heard recently."""
 
     change: Change
     server: ClusterServer
@@ -192,19 +192,19 @@ class Refusal:
 
 
 class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Every knob of the core. Times in ms of `tick`'s clock, sizes in bytes of entry values; where many
-    entries are small, their headers are bounded too.
+    """Every setting of the core. Times in ms of `tick`'s clock, sizes in bytes of entry values; the headers
+    of many small entries are bounded too.
 
     * ``election_timeout_min_ms``, ``election_timeout_max_ms``: a follower that hears nothing for a time
-      drawn between them stands for election; one that heard its leader within the lower one refuses its
-      vote; a leader that no majority answers for the upper one steps down.
-    * ``heartbeat_ms``: how often a leader says that it is there.
+      drawn between them campaigns; one that heard its leader within the lower one refuses its vote; a leader
+      that no majority answers for the upper one steps down.
+    * ``heartbeat_ms``: the longest time between two requests of a leader to a follower.
     * ``priority`` ≥ 1 narrows the range that the first election timeout without a leader is drawn from: a
-      member with a higher one tends to stand first.
+      member with a higher one tends to campaign first.
     * ``batch_bytes`` bounds one AppendEntries (one entry always fits) and one piece of a snapshot.
-    * ``max_inflight_messages``, ``max_inflight_bytes``: how much may be on its way to one follower.
-    * ``max_uncommitted_bytes``: how much a leader takes that is not committed yet.
-    * ``max_message_bytes``, ``max_entry_bytes``: what a LogPack may come to, and the value of one
+    * ``max_inflight_messages``, ``max_inflight_bytes``: how much may be unanswered by one follower.
+    * ``max_uncommitted_bytes``: how much a leader appends that is not committed yet.
+    * ``max_message_bytes``, ``max_entry_bytes``: the limits of a LogPack, and of the value of one
       application entry in it.
     """
 
@@ -223,7 +223,7 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 class PeerStatus(msgspec.Struct, frozen=True):
     """A leader's view of one member, or of a server that catches up to become one. ``state``: probe,
-    replicate, or snapshot where it needs entries that are gone."""
+    replicate, or snapshot if it needs compacted entries. ``inflight``: its unanswered AppendEntries."""
 
     match_index: int
     next_index: int
@@ -249,8 +249,8 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class Storage(Protocol):
-    """The read side that the core uses: synchronous, bounded by ``max_bytes``, reading back only what
-    was reported durable. The core keeps what is not yet durable itself."""
+    """The read side that the core uses: synchronous, and bounded by ``max_bytes``. It shows what was reported
+    durable; the core holds pending entries itself."""
 
     def initial_state(self) -> tuple[HardState, Configuration]:
         """The hard state, and the Configuration in force at its commit index (the genesis one, with
@@ -274,5 +274,5 @@ class Storage(Protocol):
 
     def snapshot_chunk(self, index: int, offset: int, max_bytes: int) -> tuple[bytes, bool]:
         """At most ``max_bytes`` of the snapshot of ``index`` from byte ``offset`` on, and whether they are
-        its last. One that was begun is served to its end though a newer one replaces it, so that one that
-        takes long to send gets through; `Compacted` where it is gone for all that."""
+        its last. A snapshot that is being sent stays readable when a newer one replaces it, so that a slow
+        transmission can end; `Compacted` if it is gone nevertheless."""

@@ -1,4 +1,5 @@
-"""Who gets a vote, and who may ask for one: the rules of elections (Raft §5.2, §5.4.1; thesis 4.2.3, 9.6).
+"""The rules of elections: which candidate gets a vote, and when to campaign (Raft §5.2, §5.4.1; thesis 4.2.3,
+9.6).
 
 Each rule is a question to the state; it changes nothing. `requests` answers the messages by them, and `roles`
 begins campaigns by them.
@@ -32,8 +33,8 @@ def is_refused_by_lease(request: Request, has_live_leader: bool) -> bool:
 
 
 def can_grant_vote(state: RaftState, request: Request) -> bool:
-    """Whether the candidate gets the vote of this term: the first one gets it, and again if it asks again,
-    provided that its log is up to date and the term has no leader yet. Term 0 has no votes."""
+    """Whether the candidate gets the vote of this term: the first one gets it, also if it repeats
+    its request, provided that its log is up to date and the term has no leader yet. Term 0 has no votes."""
     is_free = not state.vote and not state.leader_id
     return (
         0 < request.term == state.term
@@ -60,17 +61,17 @@ def is_up_to_date(log: RaftLog, request: Request) -> bool:
 
 
 def can_campaign(state: RaftState, is_leaving: bool) -> bool:
-    """Whether this member may stand for election.
+    """Whether this member may campaign.
 
     A member that leads by a Configuration which it has not applied could lose another one (D7). One that is
-    leaving would depose the leader that has removed it. One whose disk hangs would raise its term again and
-    again, and could never ask for a vote."""
+    leaving would depose the leader that has removed it. One whose disk hangs would keep raising its
+    term, and could never ask for a vote."""
     is_applied = state.membership.in_force.log_index <= state.applied_index
     is_able = is_applied and state.id in state.membership and not is_leaving
     return is_able and state.term < MAX_TERM and not state.is_disk_hanging
 
 
 def can_obey_timeout_now(state: RaftState, request: Request, is_leaving: bool) -> bool:
-    """Whether to stand at once: the leader of this term says so, and this member may stand."""
+    """Whether to campaign at once: the leader of this term says so, and this member may campaign."""
     is_of_leader = (request.term, request.source) == (state.term, state.leader_id)
     return is_of_leader and can_campaign(state, is_leaving)

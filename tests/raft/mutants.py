@@ -152,7 +152,7 @@ MUTANTS = (
         "durability",
         "takes a pending write for what replaced it (A-B-A)",
         "log",
-        [("write[1] = min(write[1], index - 1)", "pass")],
+        [("write.last_index = min(write.last_index, index - 1)", "pass")],
         "durability::pending_write_does_not_bring_back_what_a_later_one_replaces",
     ),
     Mutant(
