@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from garlicfarm.credentials.private_files import write_new_file
+from garlicfarm.durable_files import write_new_file
 from garlicfarm.errors import ConfigError, StorageError
 
 __all__ = ["make_certificate", "pin_of", "pin_of_file"]

@@ -6,15 +6,10 @@ import os
 import stat
 from pathlib import Path
 
+from garlicfarm.durable_files import write_new_file
 from garlicfarm.errors import ConfigError
 
-__all__ = [
-    "make_private_directory",
-    "read_private_file",
-    "sync_directory",
-    "write_new_file",
-    "write_private_file",
-]
+__all__ = ["read_private_file", "write_private_file"]
 
 
 def read_private_file(path: Path) -> str:
@@ -48,37 +43,3 @@ def write_private_file(path: Path, data: bytes) -> None:
         raise ConfigError([f"{path} exists; a file with a secret is never overwritten"]) from error
     except OSError as error:
         raise ConfigError([f"{path} cannot be written: {error.strerror}"]) from error
-
-
-def write_new_file(path: Path, data: bytes, mode: int) -> None:
-    """Write a file that must not exist, durably: no more than ``mode`` whatever the umask, and the whole of
-    it or nothing. Raises `OSError`."""
-    make_private_directory(path.parent)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_directory(path.parent)
-    except BaseException:
-        path.unlink()
-        raise
-
-
-def make_private_directory(directory: Path) -> None:
-    """Make what is missing of a directory and those above it, each mode 0700, durably. Raises `OSError`."""
-    if not directory.is_dir():
-        parent = directory.absolute().parent
-        make_private_directory(parent)
-        directory.mkdir(mode=0o700, exist_ok=True)
-        sync_directory(parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make a new or renamed name in ``directory`` durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

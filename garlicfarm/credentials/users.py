@@ -21,7 +21,8 @@ from typing import Literal, get_args
 import msgspec
 
 from garlicfarm import renamed
-from garlicfarm.credentials.private_files import read_private_file, sync_directory
+from garlicfarm.credentials.private_files import read_private_file
+from garlicfarm.durable_files import replace_file
 from garlicfarm.errors import ConfigError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
 
@@ -160,14 +161,8 @@ class UserStore:
                 self._refresh()
                 users = dict(self._users)
                 change(users)
-                new = self._path.with_name(self._path.name + ".new")
-                new.unlink(missing_ok=True)  # left by a crash
-                with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                    file.writelines(msgspec.json.encode(user) + b"\n" for user in users.values())
-                    file.flush()
-                    os.fsync(file.fileno())
-                new.replace(self._path)
-                sync_directory(self._path.parent)
+                lines = [msgspec.json.encode(user) + b"\n" for user in users.values()]
+                replace_file(self._path, lines, 0o600)
         except OSError as error:
             raise ConfigError([f"{self._path} cannot be written: {error.strerror}"]) from error
         self._refresh()

@@ -30,6 +30,7 @@ from typing import NoReturn
 import trio
 
 from garlicfarm.credentials.certificates import make_certificate, pin_of_file
+from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.errors import ConfigError, RouterError
 from garlicfarm.lab import tun_network
 from garlicfarm.setup.i2p_tunnel import Tunnel, b32_address
@@ -345,8 +346,8 @@ def _configure(data_dir: Path, address: str, i: int, tunnel: Tunnel | None, hops
     data_dir.mkdir(mode=0o700, parents=True)
     password = secrets.token_hex(16)
     lengths = LENGTHS.format(hops=hops)
-    _write_secret(data_dir / "i2pcontrol.password", password + "\n")
-    _write_secret(
+    write_private_file(data_dir / "i2pcontrol.password", f"{password}\n".encode())
+    write_private_file(
         data_dir / "i2pd.conf",
         CONFIGURATION.format(
             data_dir=data_dir,
@@ -358,7 +359,7 @@ def _configure(data_dir: Path, address: str, i: int, tunnel: Tunnel | None, hops
             proxy="false" if tunnel is None else "true",
             proxy_port=_proxy_port(i),
             hops=hops,
-        ),
+        ).encode(),
     )
     farm = "" if tunnel is None else tunnel.i2pd() + lengths
     (data_dir / "tunnels.conf").write_text(TUNNEL.format(address=address) + lengths + farm)
@@ -375,11 +376,6 @@ def _arguments(data_dir: Path) -> list[str]:
         f"--tunnelsdir={data_dir / 'tunnels.d'}",
         f"--certsdir={data_dir / 'certs'}",
     ]
-
-
-def _write_secret(path: Path, text: str) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
 
 
 def _introduce(data_dir: Path, router_info: bytes) -> None:

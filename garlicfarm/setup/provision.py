@@ -30,12 +30,12 @@ from garlicfarm.config.validators import is_dial_url
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.credentials.join_token import JoinToken
 from garlicfarm.credentials.member_credentials import write_secret_file
-from garlicfarm.credentials.private_files import make_private_directory, write_new_file, write_private_file
+from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.credentials.users import LOCAL_USER, UserStore
+from garlicfarm.durable_files import fsync_path, make_private_directory, write_new_file
 from garlicfarm.errors import ConfigError, StorageError, StorageInUse, StorageMissing
 from garlicfarm.publishing.scoring import ALGORITHM_VERSION
 from garlicfarm.storage import DataDirectory, Genesis, create_store, tables
-from garlicfarm.storage.directory import fsync_path
 from garlicfarm.storage.log_store import FILE_NAME
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import ClusterServer, Configuration

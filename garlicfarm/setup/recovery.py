@@ -24,10 +24,10 @@ from pathlib import Path
 import msgspec
 
 from garlicfarm.application import Application
+from garlicfarm.durable_files import fsync_path
 from garlicfarm.errors import LocalProtocolError, StorageError
 from garlicfarm.raft.types import Entry, HardState
 from garlicfarm.storage import SNAPSHOTS, LogStore, Snapshot, write_snapshot
-from garlicfarm.storage.directory import fsync_path
 from garlicfarm.storage.log_copy import rewrite_log
 from garlicfarm.wire import decode_configuration, encode_configuration
 from garlicfarm.wire.messages import ClusterServer, Configuration, ValueType

@@ -21,6 +21,7 @@ from zlib import crc32
 
 import msgspec
 
+from garlicfarm.durable_files import fsync_path, replace_file
 from garlicfarm.errors import (
     LocalProtocolError,
     StorageDamaged,
@@ -31,7 +32,7 @@ from garlicfarm.errors import (
 )
 from garlicfarm.names import FARM_NAME_RULE, is_farm_name
 
-__all__ = ["LOST_STORE", "DataDirectory", "fsync_path"]
+__all__ = ["LOST_STORE", "DataDirectory"]
 
 FORMAT_VERSION = 1
 
@@ -81,13 +82,8 @@ class DataDirectory:
                 (path / "farms").mkdir(mode=0o700, exist_ok=True)
                 made = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
                 node = _Node(0, node_id, made, FORMAT_VERSION)
-                part = path / "node.json.part"
-                part.unlink(missing_ok=True)
-                part.touch(0o600)
-                part.write_bytes(msgspec.json.encode(msgspec.structs.replace(node, crc32=node.checksum())))
-                fsync_path(part)
-                part.rename(path / "node.json")  # last: a directory without it is no node's yet
-                fsync_path(path)
+                line = msgspec.json.encode(msgspec.structs.replace(node, crc32=node.checksum()))
+                replace_file(path / "node.json", [line], 0o600)  # last: a directory without it has no node
             fsync_path(path.absolute().parent)
         except OSError as error:
             raise StorageError(f"cannot make the data directory {path}: {error.strerror}") from error
@@ -117,15 +113,6 @@ class DataDirectory:
         if not is_farm_name(name):
             raise LocalProtocolError(f"{name!r} is not a farm's name: {FARM_NAME_RULE}")
         return self.path / "farms" / name
-
-
-def fsync_path(path: Path) -> None:
-    """Make a file's contents, or a directory's names, durable. Raises `OSError`."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _decode_node(data: bytes, where: Path) -> _Node:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from garlicfarm.durable_files import fsync_path
 from garlicfarm.raft.types import Entry, HardState
 from garlicfarm.storage import tables
-from garlicfarm.storage.directory import fsync_path
 from garlicfarm.storage.log_store import FILE_NAME
 from garlicfarm.storage.tables import Genesis
 

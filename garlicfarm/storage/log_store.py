@@ -15,6 +15,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
+from garlicfarm.durable_files import fsync_path, move_into_place
 from garlicfarm.errors import (
     Compacted,
     LocalProtocolError,
@@ -26,7 +27,7 @@ from garlicfarm.errors import (
 )
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage import tables
-from garlicfarm.storage.directory import LOST_STORE, fsync_path
+from garlicfarm.storage.directory import LOST_STORE
 from garlicfarm.storage.jraft_snapshots import JRaftSnapshotSender
 from garlicfarm.storage.snapshot_sender import SnapshotSender
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, snapshot_name
@@ -76,9 +77,7 @@ def create_store(directory: Path, genesis: Genesis) -> None:
             db.execute("INSERT INTO boundary VALUES (?, ?, ?, ?)", boundary)
             db.execute("INSERT INTO hard_state VALUES (?, ?, ?, ?)", tables.encode_hard_state(HardState()))
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # closing swallows its errors
-        fsync_path(part)
-        part.rename(path)
-        fsync_path(directory)
+        move_into_place(part, path)
         fsync_path(directory.absolute().parent)
     except (sqlite3.Error, OSError) as error:
         raise tables.storage_error(error, path) from error

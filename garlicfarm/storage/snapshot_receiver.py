@@ -20,10 +20,10 @@ import errno
 import os
 from pathlib import Path
 
+from garlicfarm.durable_files import fsync_path, make_private_directory
 from garlicfarm.errors import StorageDamaged, StorageError
 from garlicfarm.raft.types import SnapshotMeta
-from garlicfarm.storage.directory import fsync_path
-from garlicfarm.storage.snapshots import check_snapshot, claimed_size, make_directory, snapshot_name
+from garlicfarm.storage.snapshots import check_snapshot, claimed_size, snapshot_name
 from garlicfarm.storage.tables import Genesis
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
@@ -81,7 +81,7 @@ class SnapshotReceiver:
 
     def _append(self, part: Path, request: SnapshotSyncRequest) -> int:
         """Write and sync what is new in a piece; what is held then."""
-        make_directory(self._directory)
+        make_private_directory(self._directory)
         held = part.stat().st_size if part.exists() else 0
         if request.offset > held:
             return held

@@ -1,7 +1,7 @@
 """Snapshots of an application's state: what makes the entries up to its index unnecessary.
 
-A file ``<index>-<term>.snap`` is written beside (``.tmp``; what another member sends: ``.part``), synced,
-renamed, and its directory synced; it is checked as a whole before anything in it is believed::
+A file ``<index>-<term>.snap`` is written as ``.snap.new`` (one that another member sends: ``.part``), synced,
+renamed, and its directory synced. It is checked as a whole before anything in it is believed::
 
     magic 6 bytes | version u16 | size u64 | SHA-256 32 bytes | header_size u32 | header | state
 
@@ -23,10 +23,10 @@ from typing import BinaryIO
 
 import msgspec
 
+from garlicfarm.durable_files import make_private_directory, replace_file
 from garlicfarm.errors import StorageDamaged, StorageError, StorageVersion
 from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.renamed import APPLICATIONS
-from garlicfarm.storage.directory import fsync_path
 from garlicfarm.storage.tables import Corrupt, configuration_of
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ClusterServer, Configuration
@@ -37,7 +37,6 @@ __all__ = [
     "check_snapshot",
     "claimed_size",
     "list_snapshots",
-    "make_directory",
     "read_snapshot",
     "remove_snapshots",
     "snapshot_name",
@@ -107,23 +106,13 @@ def write_snapshot(directory: Path, snapshot: Snapshot) -> None:
     for each in parts:
         digest.update(each)
     path = directory / f"{snapshot_name(snapshot.index, snapshot.term)}.snap"
-    part = path.with_suffix(".tmp")
     if _HEAD.size + size > MAX_SNAPSHOT_BYTES:
         raise StorageError(f"{path}: a state of {size} bytes is too large; there is no new snapshot")
     try:
-        make_directory(directory)
-        try:
-            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(_HEAD.pack(_MAGIC, _VERSION, size, digest.digest()))
-                file.writelines(parts)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-        fsync_path(directory)
+        make_private_directory(directory)
+        replace_file(path, (_HEAD.pack(_MAGIC, _VERSION, size, digest.digest()), *parts), 0o600)
     except OSError as error:
-        raise StorageError(f"{part}: {error.strerror or error}; there is no new snapshot") from error
+        raise StorageError(f"{path}: {error.strerror or error}; there is no new snapshot") from error
 
 
 def read_snapshot(path: Path) -> Snapshot:
@@ -161,13 +150,6 @@ def state_start(file: BinaryIO) -> int:
 def snapshot_name(index: int, term: int) -> str:
     """What a snapshot's file is called, without its suffix."""
     return f"{index}-{term}"
-
-
-def make_directory(directory: Path) -> None:
-    """Make the directory of snapshots, durably, if it is missing. Raises `OSError`."""
-    if not directory.exists():
-        directory.mkdir(mode=0o700)
-        fsync_path(directory.absolute().parent)
 
 
 def list_snapshots(directory: Path, suffix: str = "snap") -> Sequence[Path]:

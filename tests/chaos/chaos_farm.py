@@ -24,10 +24,10 @@ from ledger import Ledger
 from linearizable import Operation, Post, Read, check_linearizable
 from watched_farm import RAFT, RETENTION, WatchedFarm
 
+from garlicfarm.durable_files import fsync_path
 from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
 from garlicfarm.lab.tun_network import LinkFaults, Network, address, network
 from garlicfarm.setup.provision import LOCAL_USER, FarmPlan, MemberPlan
-from garlicfarm.storage.directory import fsync_path
 from garlicfarm.wire import ValueType
 
 __all__ = ["ChaosFarm", "Plan", "chaos_farm"]

@@ -58,7 +58,7 @@ def test_create_after_an_interrupted_one_completes_it(tmp_path: Path) -> None:
     (data / "farms").mkdir(parents=True)
     data.chmod(0o700)
     (data / "lock").touch()
-    (data / "node.json.part").write_bytes(b'{"half')
+    (data / "node.json.new").write_bytes(b'{"half')
     with pytest.raises(StorageMissing), DataDirectory.open(data):
         pass
     DataDirectory.create(data, 3)
