@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.cli.options import Options, print_rows, shared_options
 from garlicfarm.cli.remote import ask
 
@@ -20,11 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["exclude", "include", "override", "set_"]
 
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _B32 = ".b32.i2p"
 _HASH = f"HASH must be 44 characters of I2P base64, or 52 of base32 and {_B32}"
 _ALLOWED = {
-    "interval.ms": "interval must be 1s to 1h",
     "staleness.R": "R must be 3 to 1000",
     "publisher.margin": "margin must be 0 to 1000000",
     "publisher.lifetime_ms": "lifetime must be 10m to 18h",
@@ -151,6 +150,7 @@ def _check(actions: Sequence[_Action]) -> None:
     """All are checked before the first one is sent: none is in force because the next one is wrong."""
     from garlicfarm.errors import EntryRefused
     from garlicfarm.publishing.administration import parse_admin
+    from garlicfarm.publishing.documents import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 
     for action, args in actions:
         try:
@@ -159,14 +159,17 @@ def _check(actions: Sequence[_Action]) -> None:
             field = error.field.removeprefix("args.")
             if action == "weights":
                 raise click.UsageError(f"weight.{field} must be 0 to 100") from error
+            if action == "interval":
+                bounds = f"{format_ms(MIN_INTERVAL_MS)} to {format_ms(MAX_INTERVAL_MS)}"
+                raise click.UsageError(f"interval must be {bounds}") from error
             raise click.UsageError(_ALLOWED[f"{action}.{field}"]) from error
 
 
 def _milliseconds(setting: str, text: str) -> int:
-    found = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h)", text)
-    if found is None:
-        raise click.UsageError(f"{setting}: it must be a whole number and one of ms, s, m, h, as 90s")
-    return int(found[1]) * _UNITS_MS[found[2]]
+    ms = parse_ms(text)
+    if ms is None:
+        raise click.UsageError(f"{setting}: it must be {DURATION_RULE}")
+    return ms
 
 
 def _int(setting: str, text: str) -> int:

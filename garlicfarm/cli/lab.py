@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.cli.options import Options, shared_options
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ POLL_S = 0.5
 INTERVAL_TRIES = 8  # a node takes seconds to say that there is no leader
 UNTIL_TIMEOUT_S = 120.0
 UNTIL_RANKED_TIMEOUT_S = 300.0  # Spark alone takes a minute to start on a busy machine
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
-_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, None: 1_000}
 
 
 class Duration(click.ParamType[int]):
@@ -35,12 +33,14 @@ class Duration(click.ParamType[int]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = _DURATION.fullmatch(str(value))
-        if match is None:
-            self.fail(f"{value!r} must be a duration, as 1s or 2m", param, ctx)
-        interval_ms = round(float(match[1]) * _UNITS[match[2]])
-        if not 1_000 <= interval_ms <= 3_600_000:
-            self.fail(f"{value!r} must be from 1s to 1h", param, ctx)
+        from garlicfarm.publishing.documents import MAX_INTERVAL_MS, MIN_INTERVAL_MS
+
+        interval_ms = parse_ms(str(value))
+        if interval_ms is None:
+            self.fail(f"{value!r} must be {DURATION_RULE}", param, ctx)
+        if not MIN_INTERVAL_MS <= interval_ms <= MAX_INTERVAL_MS:
+            bounds = f"{format_ms(MIN_INTERVAL_MS)} to {format_ms(MAX_INTERVAL_MS)}"
+            self.fail(f"{value!r} must be {bounds}", param, ctx)
         return interval_ms
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from garlicfarm.cli.durations import DURATION_RULE, parse_ms
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.remote import ask
 
@@ -20,14 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["token"]
 
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
 
 def _seconds(context: click.Context, option: click.Parameter, text: str) -> int:
-    found = re.fullmatch(r"([0-9]{1,6})([smhd])", text)
-    if found is None or not int(found[1]):
-        raise click.BadParameter(f"{text!r} must be a number and one of s, m, h, d, as 90m")
-    return int(found[1]) * _UNITS_S[found[2]]
+    ms = parse_ms(text)
+    if ms is None or ms < 1000:
+        raise click.BadParameter(f"{text!r} must be {DURATION_RULE}, and at least 1s")
+    return ms // 1000
 
 
 @click.command()

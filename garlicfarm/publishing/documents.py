@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 import msgspec
 
 __all__ = [
+    "MAX_INTERVAL_MS",
+    "MIN_INTERVAL_MS",
     "Bandwidth",
     "ConnectTest",
     "DestinationStatus",
@@ -29,9 +31,13 @@ __all__ = [
     "Tunnels",
 ]
 
+MIN_INTERVAL_MS = 1_000
+MAX_INTERVAL_MS = 3_600_000
+"""bounds of the interval at which statuses are posted"""
+
 U63 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 MemberId = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
-IntervalMs = Annotated[int, msgspec.Meta(ge=1_000, le=3_600_000)]
+IntervalMs = Annotated[int, msgspec.Meta(ge=MIN_INTERVAL_MS, le=MAX_INTERVAL_MS)]
 Staleness = Annotated[int, msgspec.Meta(ge=3, le=1_000)]
 PublishConfig = Literal["off", "on", "auto"]
 
