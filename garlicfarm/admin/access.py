@@ -1,6 +1,6 @@
 """Who may ask what: Digest users with roles, and a Bearer token for the scraper.
 
-The order of roles is reader < writer < admin: each may do what those below it may. Wrong passwords are
+Each role includes those before it (`garlicfarm.credentials.roles.ROLES`). Wrong passwords are
 delayed by the rule of the farm's listener (`garlicfarm.credentials.login_attempts.LoginAttempts`).
 """
 
@@ -17,7 +17,7 @@ from starlette.requests import Request
 from garlicfarm.admin.contract import NodeView
 from garlicfarm.admin.problems import Problem
 from garlicfarm.credentials.login_attempts import LoginAttempts
-from garlicfarm.credentials.users import ROLES
+from garlicfarm.credentials.roles import Role
 from garlicfarm.errors import ConfigError
 from garlicfarm.http.digest import ALGORITHMS, REALM, DigestVerifier, Verified
 from garlicfarm.transport import Peer
@@ -40,7 +40,7 @@ class Authenticator:
         # A key of this process: after a restart clients are told `stale` and come back at once.
         self._digest = DigestVerifier(REALM, ALGORITHMS, os.urandom(32), node.users.lookup)
 
-    async def user(self, request: Request, role: str) -> str:
+    async def user(self, request: Request, role: Role) -> str:
         """The name of the user, who has at least ``role``. `Problem` 401 or 403."""
         origin = request.headers.get("origin")
         if origin is not None and origin != f"https://{request.headers.get('host')}":
@@ -84,14 +84,14 @@ class Authenticator:
                 "Log in with Digest, as a user from `garlicfarm user list`.",
                 headers=[("WWW-Authenticate", challenge) for challenge in challenges],
             )
-        has = login.role if login is not None else None
         if login is not None and (logged_in := request.scope.get("state", {}).get(LOGGED_IN)) is not None:
             logged_in(login)
-        if has not in ROLES or ROLES.index(has) < ROLES.index(role):
+        if login is None or not login.has_role(role):
+            has = "none" if login is None else login.role or "none"
             raise Problem(
                 403,
                 "forbidden",
-                f"this needs the role {role}; {answer.user} has {has or 'none'}",
+                f"this needs the role {role}; {answer.user} has {has}",
                 "Log in as another user, or have the role changed with `garlicfarm user add`.",
             )
         return answer.user

@@ -25,6 +25,7 @@ from garlicfarm.admin.problems import Problem, problem_of
 from garlicfarm.admin.responses import MAX_WRITE_BYTES, Pieces, Streamed, farm_headers, json_answer, left
 from garlicfarm.config.validators import is_dial_url
 from garlicfarm.credentials.member_credentials import MAX_MEMBER_ID
+from garlicfarm.credentials.roles import Role
 from garlicfarm.errors import Compacted, GarlicFarmError, NotLeader, OutcomeUnknown
 from garlicfarm.feed import binary_format, lines
 from garlicfarm.raft.types import Entry
@@ -98,7 +99,7 @@ class _Api:
         self._shutdown = shutdown
 
     def guarded(
-        self, role: str, endpoint: Callable[[Request, str], Awaitable[Response]]
+        self, role: Role, endpoint: Callable[[Request, str], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             try:

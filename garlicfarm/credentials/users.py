@@ -16,27 +16,22 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, get_args
 
 import msgspec
 
 from garlicfarm import renamed
 from garlicfarm.credentials.private_files import read_private_file
+from garlicfarm.credentials.roles import ROLES, Role
 from garlicfarm.durable_files import replace_file
 from garlicfarm.errors import ConfigError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
 
-__all__ = ["LOCAL_USER", "ROLES", "Login", "Role", "User", "UserStore", "is_name"]
+__all__ = ["LOCAL_USER", "Login", "User", "UserStore", "is_name"]
 
 LOCAL_USER = "local"
 """Who is logged in by the password that a node made for the commands of its own machine."""
 
 MIN_PASSWORD_CHARACTERS = 8
-
-Role = Literal["reader", "writer", "admin"]
-ROLES: tuple[Role, ...] = get_args(Role)
-"""What a user may do; each role includes those before it."""
-
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 
 
@@ -105,7 +100,8 @@ class UserStore:
         if role in renamed.ROLES:
             raise ConfigError([f"role {renamed.called(role, renamed.ROLES)}"])
         if role not in ROLES:
-            raise ConfigError([f"role {role!r}: it must be reader, writer or admin"])
+            *others, last = ROLES
+            raise ConfigError([f"role {role!r}: it must be {', '.join(others)} or {last}"])
         if len(password) < MIN_PASSWORD_CHARACTERS:
             raise ConfigError(
                 [
@@ -195,3 +191,8 @@ class Login:
         except ConfigError:
             return None
         return None if user is None or user.ha1 != self._ha1 else user.role
+
+    def has_role(self, least: Role) -> bool:
+        """Whether the user has this role now, or one that includes it."""
+        role = self.role
+        return role is not None and ROLES.index(role) >= ROLES.index(least)

@@ -74,12 +74,12 @@ class Principal:
 
     @property
     def may_post(self) -> bool:
-        return self._may_post if self.login is None else self.login.role in ("writer", "admin")
+        return self._may_post if self.login is None else self.login.has_role("writer")
 
     @property
     def is_admin(self) -> bool:
         """Whether it may change other members than itself."""
-        return self.trusted if self.login is None else self.login.role == "admin"
+        return self.trusted if self.login is None else self.login.has_role("admin")
 
     @property
     def counts(self) -> bool:

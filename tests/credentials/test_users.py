@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from garlicfarm.credentials.roles import ROLES, Role
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
@@ -145,3 +146,15 @@ def test_leftover_of_a_crash_is_replaced(tmp_path: Path) -> None:
     store.add("alice", "reader", "password")
     assert store.list() == [("alice", "reader")]
     assert (tmp_path / "users").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_login_has_its_role_and_those_before_it_until_the_user_is_removed(role: Role, tmp_path: Path) -> None:
+    store = UserStore(tmp_path / "users")
+    store.add("alice", role, "p")
+    login = store.login("alice")
+    assert login is not None
+    had = [least for least in ROLES if login.has_role(least)]
+    assert had == list(ROLES[: ROLES.index(role) + 1])
+    store.remove("alice")
+    assert not any(login.has_role(least) for least in ROLES)
