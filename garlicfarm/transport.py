@@ -26,7 +26,7 @@ from garlicfarm.errors import ConfigError, TransportError
 if TYPE_CHECKING:  # listing plugins must not cost the import of Trio
     import trio
 
-__all__ = ["Endpoint", "Peer", "Place", "Stage", "Transport", "listener_problems"]
+__all__ = ["Endpoint", "Peer", "Place", "Stage", "Transport", "listener_problems", "network_of"]
 
 _ENDPOINT = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
@@ -233,3 +233,16 @@ def listener_problems(transport: Transport, url: Endpoint, farms: Sequence[str])
     except TransportError as error:
         problems.append(str(error))
     return problems
+
+
+def network_of(address: str) -> str:
+    """The unit that limits count by: one IPv4 address, or one IPv6 /64, since a host may have a whole /64."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped is None:
+            return str(ip) if ip.is_loopback else str(int(ip) >> 64)
+        ip = ip.ipv4_mapped
+    return str(ip)

@@ -42,9 +42,9 @@ from garlicfarm.admin.access import LOGGED_IN
 from garlicfarm.credentials.users import Login
 from garlicfarm.errors import ConfigError, TransportError, first_error
 from garlicfarm.logs import EventLogger
-from garlicfarm.net.admission import Admission, network_of
+from garlicfarm.net.admission import Admission
 from garlicfarm.net.tcp import server_tls
-from garlicfarm.transport import Peer, Place, Stage
+from garlicfarm.transport import Peer, Place, Stage, network_of
 
 __all__ = ["serve"]
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 from garlicfarm.credentials.users import LOCAL_USER, is_name
 from garlicfarm.http.digest import Refused, Verified, parse_header
 from garlicfarm.http.upgrade import Verifier
-from garlicfarm.net.admission import network_of
-from garlicfarm.transport import Peer
+from garlicfarm.transport import Peer, network_of
 
 __all__ = ["LONGEST_DELAY_S", "LoginAttempts"]
 

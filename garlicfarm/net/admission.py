@@ -15,34 +15,20 @@ What costs CPU before there is a login, a TLS handshake, also takes a token of i
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 
 import trio
 
-from garlicfarm.transport import Peer, Place, Stage
+from garlicfarm.transport import Peer, Place, Stage, network_of
 
-__all__ = ["Admission", "network_of"]
+__all__ = ["Admission"]
 
 KNOWN_FOR_S = 3600.0
 BURST = 128  # handshakes of an address that was silent: 16 members who all come back at once need two each
 PER_SECOND = 16.0
 KNOWN_TIMES = 8  # as many for a known address
 MAX_REMEMBERED = 1024
-
-
-def network_of(address: str) -> str:
-    """What shares a limit with this address: one IPv4 address, or one IPv6 /64, which one host can own."""
-    try:
-        ip = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped is None:
-            return str(ip) if ip.is_loopback else str(int(ip) >> 64)
-        ip = ip.ipv4_mapped
-    return str(ip)
 
 
 class Admission:

@@ -41,7 +41,7 @@ from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
 from garlicfarm.log_application import LogApplication
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
-from garlicfarm.net.admission import Admission, network_of
+from garlicfarm.net.admission import Admission
 from garlicfarm.net.handshake import (
     Established,
     FarmCredentials,
@@ -65,7 +65,7 @@ from garlicfarm.publishing.i2p_base64 import decode_destination
 from garlicfarm.publishing.lease import Lease
 from garlicfarm.router import Router
 from garlicfarm.storage import DataDirectory, LogReader, LogStore, Writer
-from garlicfarm.transport import Endpoint, Peer, Transport, listener_problems
+from garlicfarm.transport import Endpoint, Peer, Transport, listener_problems, network_of
 from garlicfarm.wire.messages import Configuration
 
 __all__ = ["APPLICATIONS", "Node", "serve"]

@@ -9,8 +9,8 @@ import trio
 import trio.testing
 
 from garlicfarm.net import admission as module
-from garlicfarm.net.admission import Admission, network_of
-from garlicfarm.transport import Peer, Place, Stage
+from garlicfarm.net.admission import Admission
+from garlicfarm.transport import Peer, Place, Stage, network_of
 
 TUNNEL = Peer("127.0.0.1", False, None)
 
