@@ -18,13 +18,13 @@ from garlicfarm.credentials.private_files import read_private_file, write_privat
 from garlicfarm.errors import ConfigError
 from garlicfarm.publishing import i2p_base64
 
-__all__ = ["mint_master_key", "read_master_key"]
+__all__ = ["check_master_key", "mint_master_key"]
 
 _CERTIFICATE = bytes.fromhex("05000400070000")  # key certificate: signing type 7 (Ed25519), crypto type 0
 
 
 def mint_master_key(path: Path) -> str:
-    """Make a new master destination and write its key to ``path``; returns the destination in base64.
+    """Make a new master destination and write its key to ``path``; returns the destination in I2P base64.
 
     Raises `ConfigError`: ``path`` exists or cannot be written.
     """
@@ -35,8 +35,8 @@ def mint_master_key(path: Path) -> str:
     return i2p_base64.encode(destination)
 
 
-def read_master_key(path: Path, destination: str) -> bytes:
-    """The 32-byte Ed25519 seed of the master destination ``destination`` (I2P base64).
+def check_master_key(path: Path, destination: str) -> None:
+    """Check that ``path`` holds the private key of the master destination ``destination`` (I2P base64).
 
     Raises `ConfigError`: missing, readable by others, no key file, or the key of another destination.
     """
@@ -46,7 +46,5 @@ def read_master_key(path: Path, destination: str) -> bytes:
         binary = i2p_base64.decode_destination(destination)
     except ValueError as error:
         raise ConfigError([f"{path} does not hold a private key in I2P base64"]) from error
-    seed = key[len(binary) + 256 :]
-    if len(seed) != 32 or not key.startswith(binary):
+    if not key.startswith(binary) or len(key) != len(binary) + 256 + 32:
         raise ConfigError([f"{path} does not hold the key of meta.destination"])
-    return seed

@@ -22,7 +22,7 @@ from garlicfarm.admin.contract import FarmView
 from garlicfarm.admin.server import serve as serve_admin
 from garlicfarm.application import Application
 from garlicfarm.config import Config, FarmSection, ListenerSection
-from garlicfarm.credentials.master_key import read_master_key
+from garlicfarm.credentials.master_key import check_master_key
 from garlicfarm.credentials.member_credentials import member_lookup, member_password, read_secret_file
 from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.credentials.users import UserStore
@@ -414,7 +414,7 @@ class Node:
         lease = Lease()
         publisher = None
         if member.router is not None and meta.destination and meta.key_file is not None:
-            read_master_key(meta.key_file, meta.destination)
+            check_master_key(meta.key_file, meta.destination)
             publisher = PublishingTask(
                 farm, application, member.router, decode_destination(meta.destination), lease
             )

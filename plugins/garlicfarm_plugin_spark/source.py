@@ -54,7 +54,6 @@ __all__ = ["MAX_ENTRIES", "STATE", "GarlicFarm", "LogReader"]
 STATE = 0
 """``value_type`` of a row that holds the application's state."""
 MAX_ENTRIES = 20_000
-MAX_BATCH_BYTES = 1 << 20
 SCHEMA = "farm string, log_index bigint, term bigint, value_type int, value binary"
 
 _log = logging.getLogger("garlicfarm.spark")
