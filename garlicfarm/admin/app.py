@@ -22,7 +22,14 @@ from garlicfarm.admin.access import Authenticator
 from garlicfarm.admin.contract import FarmView, NodeView
 from garlicfarm.admin.dashboard import Dashboard
 from garlicfarm.admin.problems import Problem, problem_of
-from garlicfarm.admin.responses import MAX_WRITE_BYTES, Pieces, Streamed, farm_headers, json_answer, left
+from garlicfarm.admin.responses import (
+    MAX_WRITE_BYTES,
+    Pieces,
+    Streamed,
+    farm_headers,
+    json_answer,
+    wait_for_disconnect,
+)
 from garlicfarm.config.validators import is_dial_url
 from garlicfarm.credentials.member_credentials import MAX_MEMBER_ID
 from garlicfarm.credentials.roles import Role
@@ -171,7 +178,7 @@ class _Api:
                 upto = max(after, min(after + limit, farm.commit_index))
                 wanted = _Wanted(farm.entries(after, MAX_WRITE_BYTES, upto=upto), types == "all")
                 first = await wanted.piece()
-                if first or not wait_s or not await self._news(request, farm, upto, deadline):
+                if first or not wait_s or not await self._wait_for_commit(request, farm, upto, deadline):
                     break
                 after = upto
 
@@ -278,7 +285,7 @@ class _Api:
             await farm.read_index()
         return farm
 
-    async def _news(self, request: Request, farm: FarmView, beyond: int, deadline: float) -> bool:
+    async def _wait_for_commit(self, request: Request, farm: FarmView, beyond: int, deadline: float) -> bool:
         """Whether something was committed before the deadline, the client's leaving and the shutdown."""
         committed = False
 
@@ -296,7 +303,7 @@ class _Api:
             nursery.cancel_scope.deadline = deadline
             nursery.start_soon(commit)
             nursery.start_soon(end, self._shutdown.wait)
-            nursery.start_soon(end, lambda: left(request))
+            nursery.start_soon(end, lambda: wait_for_disconnect(request))
         return committed
 
 

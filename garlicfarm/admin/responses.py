@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from garlicfarm.admin.contract import FarmView
 from garlicfarm.errors import FellBehind
 
-__all__ = ["MAX_WRITE_BYTES", "Pieces", "Streamed", "farm_headers", "json_answer", "left"]
+__all__ = ["MAX_WRITE_BYTES", "Pieces", "Streamed", "farm_headers", "json_answer", "wait_for_disconnect"]
 
 MAX_WRITE_BYTES = 256 << 10
 
@@ -65,7 +65,7 @@ class Streamed(Pieces):
             await send({"type": "http.response.body", "body": b""})
 
     async def _end_when_left(self, scope: trio.CancelScope) -> None:
-        await left(self._request)
+        await wait_for_disconnect(self._request)
         scope.cancel()
 
 
@@ -87,7 +87,7 @@ def farm_headers(farm: FarmView, *, next_after: int | None = None) -> dict[str, 
     return headers
 
 
-async def left(request: Request) -> None:
-    """Return when the client has left."""
+async def wait_for_disconnect(request: Request) -> None:
+    """Return once the client has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -19,7 +19,7 @@ import httpx
 import msgspec
 import trio
 
-from garlicfarm.client.answers import distrust, failure, leader_address
+from garlicfarm.client.answers import certificate_error, failure, leader_address
 from garlicfarm.client.trust import client_tls, node_address
 from garlicfarm.errors import (
     AuthError,
@@ -302,9 +302,9 @@ class AdminClient:
                 if not response.is_success:
                     await response.aread()
             except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-                distrusted = distrust(error, url)
-                if distrusted is not None and url not in self._followed:
-                    raise distrusted from error
+                untrusted = certificate_error(error, url)
+                if untrusted is not None and url not in self._followed:
+                    raise untrusted from error
                 unreachable.append(f"{url}: {error or 'no connection in time'}")
             except httpx.TransportError as error:
                 if method != "GET":

@@ -25,10 +25,10 @@ from garlicfarm.errors import (
 )
 from garlicfarm.transport import Endpoint
 
-__all__ = ["distrust", "failure", "leader_address"]
+__all__ = ["certificate_error", "failure", "leader_address"]
 
 
-def distrust(error: BaseException | None, url: str) -> AuthError | None:
+def certificate_error(error: BaseException | None, url: str) -> AuthError | None:
     """Whether no connection came about because of the node's certificate; None: not because of it."""
     while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
         error = error.__cause__ or error.__context__

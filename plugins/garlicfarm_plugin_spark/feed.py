@@ -255,14 +255,14 @@ def _mapped(url: str) -> Iterator[None]:
     """The errors of HTTP and of records as ours; none of them says that an entry is lost."""
     import httpx
 
-    from garlicfarm.client.answers import distrust
+    from garlicfarm.client.answers import certificate_error
 
     try:
         yield
     except (httpx.TransportError, RemoteProtocolError) as error:
-        distrusted = distrust(error, url)
-        if distrusted is not None:
-            raise distrusted from error
+        untrusted = certificate_error(error, url)
+        if untrusted is not None:
+            raise untrusted from error
         raise UnreachableError(f"{url}: {error or type(error).__name__}", _HINT) from error
 
 

@@ -61,7 +61,7 @@ class FakeFarm:
         self.changes: list[tuple[str, int, str, bool, str]] = []
         self.snapshot = b"snapshot"
         self.waiting = 0
-        self._news = trio.Event()
+        self._commit_event = trio.Event()
 
     @property
     def commit_index(self) -> int:
@@ -69,8 +69,8 @@ class FakeFarm:
 
     def commit(self, value: bytes, kind: ValueType = ValueType.APPLICATION) -> int:
         self.log.append(Entry(self.commit_index + 1, 3, kind, value))
-        self._news.set()
-        self._news = trio.Event()
+        self._commit_event.set()
+        self._commit_event = trio.Event()
         return self.commit_index
 
     def compact(self, first_index: int) -> None:
@@ -129,7 +129,7 @@ class FakeFarm:
         self.waiting += 1
         try:
             while self.commit_index <= beyond:
-                await self._news.wait()
+                await self._commit_event.wait()
         finally:
             self.waiting -= 1
         return self.commit_index

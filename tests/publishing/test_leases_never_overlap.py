@@ -64,7 +64,7 @@ class Node:
         return self.application.may_publish(self.id, self.clock_ms(now_ms), self.lease.expires_ms)
 
 
-class World:
+class SimulatedFarm:
     """One seed's farm."""
 
     def __init__(self, seed: int) -> None:
@@ -203,9 +203,9 @@ class World:
 def test_two_members_never_publish_at_once_however_late_everything_is() -> None:
     handed_over = 0
     for seed in range(20):
-        world = World(seed)
-        world.run(1500)
-        handed_over += world.handed_over
+        simulated = SimulatedFarm(seed)
+        simulated.run(1500)
+        handed_over += simulated.handed_over
     assert handed_over > 100
 
 
@@ -267,4 +267,4 @@ for the seeds anew; more than a hundred needed for one, and the worlds are too k
 def test_broken_rule_lets_two_publish_at_once(rule: BrokenRule, monkeypatch: pytest.MonkeyPatch) -> None:
     rule(monkeypatch)
     with pytest.raises(AssertionError, match="publish at once"):
-        World(RULES[rule]).run(1500)
+        SimulatedFarm(RULES[rule]).run(1500)

@@ -28,8 +28,8 @@ class FoldedFarm(FakeFarm):
         for entry in entries:
             self.node.apply(entry)
             self.log.append(entry)
-        self._news.set()
-        self._news = trio.Event()
+        self._commit_event.set()
+        self._commit_event = trio.Event()
 
     def state(self) -> tuple[int, bytes]:
         return self.commit_index, self.node.farm.snapshot()
