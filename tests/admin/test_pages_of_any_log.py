@@ -194,12 +194,12 @@ async def look_at_all_pages(farm: Replica) -> None:
         assert deposed.status_code == 200
 
 
-def run(story: Callable[[Cluster], Awaitable[None]]) -> None:
+def run(scenario: Callable[[Cluster], Awaitable[None]]) -> None:
     """A farm of one in memory."""
 
     async def main() -> None:
         async with cluster(1, application=lambda: PublisherApplication("farm")) as nodes:
-            await story(nodes)
+            await scenario(nodes)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
@@ -219,11 +219,11 @@ def anna() -> Any:
 @settings(max_examples=60)
 @given(st.lists(ENTRIES, min_size=1, max_size=6))
 def test_pages_answer_whatever_is_committed(entries: list[bytes]) -> None:
-    async def story(nodes: Cluster) -> None:
+    async def scenario(nodes: Cluster) -> None:
         await commit(nodes, entries)
         await look_at_all_pages(nodes.replica(1))
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("odd", [*ODD, "9" * 5000, '"' + "x" * 5000 + '"'], ids=lambda raw: raw[:20])
@@ -231,18 +231,18 @@ def test_pages_answer_after_an_order_with_an_odd_argument(odd: str) -> None:
     document = {"action": "staleness", "by": "alice", "args": {"R": 3, "x": "X"}}
     order = {"cluster": "farm", "date": T0, "id": 1, "config": {"admin": document}}
 
-    async def story(nodes: Cluster) -> None:
+    async def scenario(nodes: Cluster) -> None:
         await commit(nodes, [with_odd(order, [("X", odd)])])
         await look_at_all_pages(nodes.replica(1))
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize(
     "endpoint", ["", "nonsense", "tcp://[x]:1", "ssl://a:99999", "\x00\ud7ff", "x" * 1000]
 )
 def test_pages_answer_whatever_endpoint_is_in_the_configuration(endpoint: str) -> None:
-    async def story(nodes: Cluster) -> None:
+    async def scenario(nodes: Cluster) -> None:
         farm = nodes.replica(await nodes.leader())
         change = ConfChange(Change.SET, ClusterServer(1, endpoint))
         await commit(nodes, [b"x"])
@@ -251,4 +251,4 @@ def test_pages_answer_whatever_endpoint_is_in_the_configuration(endpoint: str) -
         await nodes.applied(index)
         await look_at_all_pages(farm)
 
-    run(story)
+    run(scenario)

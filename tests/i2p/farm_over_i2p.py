@@ -92,7 +92,7 @@ async def in_time(what: str, sides: Mapping[int, Side], come_about: Callable[[],
     raise AssertionError(f"{what} does not come about, though every router gets through to every other one")
 
 
-class Story:
+class Report:
     """Says what came about and how long it took."""
 
     def __init__(self) -> None:
@@ -225,13 +225,13 @@ async def join(farm: ProcessFarm, directory: Path, router: I2pdRouter, sides: Ma
 
 
 async def main(directory: Path, *, with_spark: bool) -> None:
-    story = Story()
+    report = Report()
     tunnels = [Tunnel("garlicfarm-farm", "127.0.0.1", port, 27150, "garlicfarm-farm.dat") for port in PORTS]
     master = directory / "master.key"
     plan = FarmPlan(preset="i2p", master=mint_master_key(master), master_key_file=master)
     with trio.fail_after(DEADLINE_S):
         async with i2pd_network(directory / "routers", len(PORTS), tunnels) as routers:
-            story.tell("routers", count=len(routers))
+            report.tell("routers", count=len(routers))
             members = {i + 1: plan_of(routers[i], PORTS[i], ADMIN_PORTS[i]) for i in range(3)}
             async with process_farm(directory / "farm", members, plan, start=False) as farm:
                 for node in farm.nodes.values():
@@ -239,37 +239,37 @@ async def main(directory: Path, *, with_spark: bool) -> None:
                     await farm.start(node.id)
                 spark = rank_process(directory / "rank", farm) if with_spark else nullcontext()
                 async with spark as rank:
-                    await live(farm, directory, routers, story, rank)
+                    await live(farm, directory, routers, report, rank)
 
 
 async def live(
-    farm: ProcessFarm, directory: Path, routers: list[I2pdRouter], story: Story, rank: RankProcess | None
+    farm: ProcessFarm, directory: Path, routers: list[I2pdRouter], report: Report, rank: RankProcess | None
 ) -> None:
     sides = sides_of(routers)
     three = {number: sides[number] for number in farm.nodes}
     leader, term = await in_time("a leader of all", three, partial(leader_of, farm))
-    story.tell("election", leader=leader, term=term)
+    report.tell("election", leader=leader, term=term)
     await in_time("that each reaches each", three, partial(all_reached, farm))
 
     for number in range(1, 11):
         index = await post(farm, number % 3 + 1, number)
     await applied(farm, index)
-    story.tell("replication", index=index)
+    report.tell("replication", index=index)
 
     publishers: set[int | None] = {None}
     while len(publishers) != 1 or None in publishers:
         await trio.sleep(1)
         publishers = {(await status(node, farm.name))["publisher"] for node in farm.nodes.values()}
     (publisher,) = publishers
-    story.tell("publisher", publisher=publisher)
+    report.tell("publisher", publisher=publisher)
     if rank is not None:
-        story.tell("ranking", term=term, **await ranked(farm, rank, index))
+        report.tell("ranking", term=term, **await ranked(farm, rank, index))
 
     await join(farm, directory, routers[3], sides)
     told = await status(farm.nodes[1], farm.name)
     assert [each["id"] for each in told["members"]] == [1, 2, 3, JOINING], told
     assert {each["transport"] for each in told["members"]} == {"i2p"}, told
-    story.tell("join", members=len(told["members"]))
+    report.tell("join", members=len(told["members"]))
     await in_time("that each reaches each", sides, partial(all_reached, farm))
 
     leader, term = await leader_of(farm)
@@ -280,12 +280,12 @@ async def live(
     await farm.start(victim)
     await applied(farm, index)
     assert await leader_of(farm) == (leader, term), "a follower's death changed the leader"
-    story.tell("restart", node=victim)
+    report.tell("restart", node=victim)
 
     async with farm.nodes[leader].client() as client:
         await client.step_down(farm.name)
     second, second_term = await leader_of(farm, but=leader)
-    story.tell("hand-over", leader=second, term=second_term)
+    report.tell("hand-over", leader=second, term=second_term)
 
     await farm.kill(second)
     third, third_term = await leader_of(farm, but=second)
@@ -296,9 +296,9 @@ async def live(
     assert all(log == logs[0] for log in logs), [len(log) for log in logs]
     notes = [json.loads(value) for _, _, value in logs[0]]
     assert [note["sequence"] for note in notes if note["id"] == 0] == list(range(1, 17))
-    story.tell("leader-change", leader=third, term=third_term, entries=len(logs[0]))
+    report.tell("leader-change", leader=third, term=third_term, entries=len(logs[0]))
     if rank is not None:
-        story.tell("ranking", term=third_term, **await ranked(farm, rank, index))
+        report.tell("ranking", term=third_term, **await ranked(farm, rank, index))
 
 
 if __name__ == "__main__":

@@ -51,8 +51,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 def test_farm_over_real_routers_lives_through_a_join_deaths_and_leader_changes(
     told: list[dict[str, Any]],
 ) -> None:
-    story = [each for each in told if each["what"] != "ranking"]
-    assert [each["what"] for each in story] == [
+    steps = [each for each in told if each["what"] != "ranking"]
+    assert [each["what"] for each in steps] == [
         "routers",
         "election",
         "replication",
@@ -62,9 +62,9 @@ def test_farm_over_real_routers_lives_through_a_join_deaths_and_leader_changes(
         "hand-over",
         "leader-change",
     ]
-    last = story[-1]
-    assert last["leader"] != story[-2]["leader"] != story[1]["leader"]
-    assert last["term"] > story[-2]["term"] > story[1]["term"]
+    last = steps[-1]
+    assert last["leader"] != steps[-2]["leader"] != steps[1]["leader"]
+    assert last["term"] > steps[-2]["term"] > steps[1]["term"]
 
 
 @pytest.mark.spark

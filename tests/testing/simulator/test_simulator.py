@@ -121,8 +121,8 @@ def test_main_violation_prints_its_story_and_the_command_that_repeats_it(
 ) -> None:
     broken_rules.acknowledges_before_fsync(monkeypatch)
     assert simulation.main(["--seeds", "50"]) == 1
-    *story, verdict, replay, _, _ = capsys.readouterr().out.splitlines()
-    assert len(story) == 50
+    *trace, verdict, replay, _, _ = capsys.readouterr().out.splitlines()
+    assert len(trace) == 50
     assert verdict.startswith("seed ")
     command = replay.removeprefix("replay: python -m garlicfarm.testing.simulator ")
     assert command != replay
