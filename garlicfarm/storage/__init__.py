@@ -1,14 +1,14 @@
 """The durable room: a node's data directory, and per farm one SQLite file with log and hard state.
 
-* `DataDirectory`: who this node is, held by one process at a time.
-* `create_store` makes a farm's store, once; `LogStore.open` checks every byte that counts and is then
-  the read side of the consensus core (`garlicfarm.raft.types.Storage`).
-* `Writer`: the one thread that writes; everything queued becomes one transaction and one fsync, and
-  only what is durable is reported. An error of a write or an fsync ends it: nothing is tried again.
-* `write_snapshot`: an application's state, which lets `Writer.compact` delete entries. It is sent to
-  members that need these (`LogStore.snapshot_chunk`), which receive it (`Writer.submit_chunk`) and let it
-  stand for their log (`garlicfarm.raft.types.Persist`).
-* `LogReader`: pieces of the log for feeds, from worker threads, over a connection of its own.
+* `DataDirectory`: the node's identity, locked by one process at a time.
+* `create_store` makes a farm's store, once. `LogStore.open` verifies it and is then the read side of the
+  consensus core (`garlicfarm.raft.types.Storage`).
+* `Writer`: the one thread that writes. Everything queued becomes one transaction with one fsync; a step is
+  reported only once it is durable. An error of a write or an fsync ends the thread; nothing is retried.
+* `write_snapshot`: stores an application's state, so that `Writer.compact` may delete entries. A member that
+  needs them is sent the snapshot (`LogStore.snapshot_chunk`), receives it (`Writer.submit_chunk`) and lets
+  it replace its log (`garlicfarm.raft.types.Persist`).
+* `LogReader`: reads the log for feeds in worker threads, over a connection of its own.
 """
 
 from garlicfarm.storage.directory import DataDirectory

@@ -1,5 +1,5 @@
-"""Shortening the log: its beginning moves at once, and the rows before that are deleted little by little, in
-transactions that keep nobody waiting for long. Rows that a crash leaves there count for nothing."""
+"""Shortening the log: its beginning moves at once, and the rows before it are deleted in small transactions,
+so that no other write waits for long. Rows that a crash leaves behind are ignored."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["delete_entries", "install"]
 
 _STEP_ENTRIES = 1000
 _STEP_BYTES = 4 << 20
-_FREE_PAGES = 1024  # kept for what is appended next; more than these are given back
+_FREE_PAGES = 1024  # kept for the next entries; further ones are given back
 _STEP_PAGES = 256
 
 
 def install(db: sqlite3.Connection, snapshot: SnapshotMeta) -> None:
-    """Within a transaction: let the log begin after a snapshot that was received."""
+    """Within a transaction: let the log begin after a received snapshot."""
     _move(db, snapshot.index, snapshot.term, encode_configuration(snapshot.configuration))
 
 
 def delete_entries(db: sqlite3.Connection, upto: int) -> bool:
-    """One transaction: let the log begin after ``upto`` (0, or anything before its beginning: it stays as it
-    is), delete the oldest rows before that, at most 1,000 or 4 MiB of values (or one), and give a MiB of
-    free pages back to the system. Durable on return. Returns whether all is done.
+    """One transaction: let the log begin after ``upto`` (unless it begins later already), delete the oldest
+    rows before that, at most 1,000 or 4 MiB of values (at least one row), and give up to a MiB of free pages
+    back to the system. Durable on return. Returns whether no such rows are left.
 
-    Raises `sqlite3.Error`, `Corrupt` included: the transaction did not take place.
+    Raises `sqlite3.Error`, also `Corrupt`: the transaction was not carried out.
     """
     boundary, configuration = db.execute("SELECT idx, configuration FROM boundary").fetchone()
     if upto <= boundary and not _rows(db, boundary):
@@ -53,7 +53,9 @@ def delete_entries(db: sqlite3.Connection, upto: int) -> bool:
     db.execute("DELETE FROM entries WHERE idx <= ?", (index,))
     surplus = db.execute("PRAGMA freelist_count").fetchone()[0] - _FREE_PAGES
     for _ in range(min(surplus, _STEP_PAGES)):
-        db.execute("PRAGMA incremental_vacuum(1)")  # of more, the module sqlite3 carries out the first only
+        db.execute(
+            "PRAGMA incremental_vacuum(1)"
+        )  # with a larger number, the module sqlite3 frees only one page
     db.execute("COMMIT")
     return not _rows(db, boundary)
 
@@ -64,7 +66,7 @@ def _move(db: sqlite3.Connection, index: int, term: int, configuration: bytes | 
 
 
 def _rows(db: sqlite3.Connection, boundary: int) -> Sequence[tuple[int, int]]:
-    """(index, size) of the oldest rows that are no longer the log's."""
+    """(index, size) of the oldest rows before the log's beginning."""
     query = "SELECT idx, length(value) FROM entries WHERE idx <= ? ORDER BY idx LIMIT ?"
     with closing(db.execute(query, (boundary, _STEP_ENTRIES))) as rows:
         return rows.fetchall()

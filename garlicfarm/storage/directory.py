@@ -1,12 +1,12 @@
-"""A node's data directory: who the node is, and the lock that lets one process at a time in.
+"""A node's data directory: the node's identity, and the lock that admits one process at a time.
 
 ::
 
     data/lock         flock, held while a process uses the directory
-    data/node.json    {"crc32", "id", "made", "version"}; crc32 is of the other keys as sorted JSON
+    data/node.json    {"crc32", "id", "made", "version"}; crc32 covers the other keys as sorted JSON
     data/farms/       one store per farm (`garlicfarm.storage.log_store`)
 
-Other rooms keep tls/, secrets/, users and local.password here too.
+`credentials` and `setup` keep tls/, secrets/, users and local.password here too.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class DataDirectory:
     def create(path: Path, node_id: int) -> None:
         """Make a data directory, durably; its parent must exist.
 
-        A directory that is there already is taken if it is private (0700) and holds no node yet, so
-        that an interrupted ``create`` can be repeated. Nothing is ever overwritten.
+        An existing directory is used if it is private (0700) and holds no node yet, so that an interrupted
+        ``create`` can be repeated. Nothing is overwritten.
 
-        Raises `StorageInUse` (another process is in it), `StorageError` (it holds a node, is open to
-        others, or cannot be written), all the caller's to solve.
+        Raises `StorageInUse` (another process uses it), `StorageError` (it holds a node, is open to others,
+        or cannot be written); the caller has to solve them.
         """
         try:
             path.mkdir(mode=0o700, exist_ok=True)
@@ -91,10 +91,10 @@ class DataDirectory:
     @classmethod
     @contextmanager
     def open(cls, path: Path) -> Iterator[DataDirectory]:
-        """Hold a data directory; the lock is released at the end, or by the kernel when we die.
+        """Lock a data directory; the lock is released at the end, or by the kernel when the process dies.
 
         Raises `StorageMissing`, `StorageInUse`, `StorageVersion`, `StorageDamaged` (node.json), and
-        `StorageError` (the operating system refuses). Only the lock file is touched.
+        `StorageError` (the operating system refuses). Only the lock file is changed.
         """
         try:
             data = (path / "node.json").read_bytes()
@@ -109,7 +109,8 @@ class DataDirectory:
             yield cls(path, node.id)
 
     def farm_directory(self, name: str) -> Path:
-        """Where the farm's store is, or is to be made. Raises `LocalProtocolError` (not a farm's name)."""
+        """The directory of the farm's store, existing or not. Raises `LocalProtocolError`: not a farm's
+        name."""
         if not is_farm_name(name):
             raise LocalProtocolError(f"{name!r} is not a farm's name: {FARM_NAME_RULE}")
         return self.path / "farms" / name

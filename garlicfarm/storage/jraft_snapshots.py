@@ -1,9 +1,9 @@
-"""Snapshots among plain JRaft servers: what travels is the application's state, and nothing around it.
+"""Snapshots exchanged with JRaft servers: the application's state alone.
 
-There is no header, so that the farm that it is of cannot be told, and no checksum: the last piece is the
-one that says so, and two servers' snapshots of one index may differ, so that none is gone on with after
-another began. So the application itself says whether it can take one, before the old state goes. On the
-disk they are what all snapshots are (`garlicfarm.storage.snapshots`).
+There is no header that names the farm, and no checksum. The last piece is marked as such, and the snapshots
+of two servers for one index may differ, so a transfer is never resumed from another server. The application
+itself says whether it can take a state, before the old one is replaced. On disk they have the same form as
+all snapshots (`garlicfarm.storage.snapshots`).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ CHECK_AGAIN_AFTER = 32
 
 
 class JRaftSnapshotReceiver(SnapshotReceiver):
-    """Takes states on which ``check(state)`` raises nothing. Other arguments as for `SnapshotReceiver`."""
+    """Accepts a state if ``check(state)`` does not raise. Other arguments as for `SnapshotReceiver`."""
 
     def __init__(self, directory: Path, genesis: Genesis, check: Callable[[bytes], None]) -> None:
         super().__init__(directory, genesis)
         self._check_state = check
         self._first: tuple[int, int, bytes] | None = None  # index, term, digest of the first piece
-        self._refused: tuple[int, int, bytes] | None = None  # the same of what was refused,
-        self._why = ""  # why,
+        self._refused: tuple[int, int, bytes] | None = None  # the refused one
+        self._why = ""  # why it was refused
         self._times = 0  # and how often
 
     def take(self, request: SnapshotSyncRequest) -> tuple[int, SnapshotMeta | None]:
@@ -78,7 +78,7 @@ class JRaftSnapshotReceiver(SnapshotReceiver):
         snapshot = Snapshot(*born, *what, request.configuration.servers, part.read_bytes())
         try:
             self._check_state(snapshot.state)
-        except Exception as error:  # of whoever wrote the application
+        except Exception as error:  # the application's code may raise anything
             raise StorageDamaged(f"the application cannot take it: {error}") from error
         write_snapshot(self._directory, snapshot)
         part.unlink()
@@ -86,7 +86,7 @@ class JRaftSnapshotReceiver(SnapshotReceiver):
 
 
 class JRaftSnapshotSender(SnapshotSender):
-    """Sends states. Arguments as for `SnapshotSender`."""
+    """Sends states without a header. Arguments as for `SnapshotSender`."""
 
     def _start(self, file: BinaryIO) -> int:
         return state_start(file)

@@ -18,11 +18,11 @@ __all__ = ["rewrite_log"]
 
 
 def rewrite_log(source: Path, target: Path, farm_id: bytes, hard_state: HardState, last: Entry) -> Genesis:
-    """Copy the log of the store in ``source``, which was opened and closed (so that its WAL is empty), into
-    ``target``: with ``farm_id``, ``hard_state``, and one entry more. Durable on return. Returns what the
-    copy says it was born with.
+    """Copy the log of the store in ``source`` into ``target``, with ``farm_id``, ``hard_state`` and ``last``
+    as one more entry. ``source`` must have been opened and closed, so that its WAL is empty. The file is
+    synced on return, its directory is not. Returns the genesis of the copy.
 
-    Raises `OSError`, `sqlite3.Error`: ``target`` is to be thrown away.
+    Raises `OSError`, `sqlite3.Error`: discard ``target``.
     """
     path = target / FILE_NAME
     path.touch(0o600)

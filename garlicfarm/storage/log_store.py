@@ -1,7 +1,7 @@
-"""A farm's store: made once, checked whole at every start, then the consensus core's read side.
+"""A farm's store: made once, verified at every start, then the read side of the consensus core.
 
-``log.db`` is SQLite in WAL mode (tables: `garlicfarm.storage.tables`). Two connections: the core's
-reads on the event loop go over a read-only one, all writes over the other, by `Writer`'s thread.
+``log.db`` is SQLite in WAL mode (tables: `garlicfarm.storage.tables`). There are two connections: the core
+reads over a read-only one on the event loop, `Writer`'s thread writes over the other.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["SNAPSHOTS", "LogStore", "create_store"]
 FILE_NAME = "log.db"
 SNAPSHOTS = "snapshots"
 _TAIL_BYTES = 8 * 1024 * 1024
-_ENTRY_OVERHEAD_BYTES = 160  # what an entry costs in memory beside its value
+_ENTRY_OVERHEAD_BYTES = 160  # of an entry in memory, beside its value
 _HEADER = b"SQLite format 3\0\x10\0\2\2"  # page size 4096, WAL for readers and writers
 
 
@@ -49,7 +49,7 @@ def create_store(directory: Path, genesis: Genesis) -> None:
 
     ``directory`` is ``data/farms/<farm>`` (made if missing) of a data directory that is held.
 
-    Raises `StorageError` (there is a store already, or the system refuses; nothing is overwritten),
+    Raises `StorageError` (a store exists, or the system refuses; nothing is overwritten),
     `LocalProtocolError` (an illegal Configuration).
     """
     meta = tables.encode_meta(genesis)
@@ -98,13 +98,13 @@ class _Snapshots(NamedTuple):
 class LogStore:
     """The read side of a store, as `garlicfarm.raft.types.Storage`: synchronous, for the event loop.
 
-    What is visible is what `Writer` reported durable, less what is about to be replaced: a truncation
-    hides entries as soon as it is submitted. So everything up to ``last_index()`` is on disk, and
-    stays. The newest entries (8 MiB) are kept in memory; older ones are read from disk, and checked.
+    It shows the entries that `Writer` reported durable, except those about to be replaced: a truncation hides
+    entries as soon as it is submitted. So everything up to ``last_index()`` is on disk and stays there. The
+    newest entries (8 MiB) are kept in memory; older ones are read from disk and checked.
 
-    Made by `open`; ``genesis`` says what the store was born with, ``restored`` is the snapshot that the
-    application starts from (None: from the log's beginning), and ``problems`` are sentences about
-    snapshots that it cannot start from.
+    Made by `open`. ``genesis`` is what the store was created with, ``restored`` the snapshot that the
+    application starts from (None: from the log's beginning), ``problems`` has a sentence about each newer
+    snapshot that it cannot start from.
     """
 
     def __init__(
@@ -280,23 +280,23 @@ class LogStore:
     # Events reported by `Writer`, in the Trio thread.
 
     def on_submitted(self, persist: Persist) -> None:
-        """A step was queued: hide what it replaces."""
+        """A step was queued: hide the entries that it replaces."""
         if persist.truncate_from is not None:
             self._truncations.append(persist.truncate_from)
             self._cut(persist.truncate_from)
 
     def on_compacting(self, upto: int) -> None:
-        """The deletion of all entries up to ``upto`` was queued: hide them. The Configuration in force
-        at a boundary is only asked for at a start."""
+        """The deletion of all entries up to ``upto`` was queued: hide them. The Configuration at the boundary
+        is read only at a start."""
         self._boundary = SnapshotMeta(upto, self.term(upto), self._boundary.configuration)
 
     def on_snapshot_written(self, meta: SnapshotMeta) -> None:
-        """One of this member's own state is durable (`write_snapshot`); told in the Trio thread, too."""
+        """A snapshot of this member's own state is durable (`write_snapshot`). In the Trio thread."""
         if meta.index > self._newest.index:
             self._newest = meta
 
     def on_written(self, persist: Persist) -> None:
-        """A step is durable: show it, as far as no step queued behind it takes it back."""
+        """A step is durable: show its entries, except those that a step queued later replaces."""
         if persist.truncate_from is not None:
             self._truncations.popleft()
         if persist.snapshot is not None:
@@ -325,7 +325,7 @@ class LogStore:
 
     def _trim(self) -> None:
         drop = 0
-        while self._tail_bytes > _TAIL_BYTES * 3 // 4:  # a quarter at once: deleting moves the rest
+        while self._tail_bytes > _TAIL_BYTES * 3 // 4:  # a quarter at a time: deleting moves the rest
             self._tail_bytes -= _weight(self._tail[drop : drop + 1])
             drop += 1
         del self._tail[:drop]
@@ -356,7 +356,7 @@ def _verify(db: sqlite3.Connection, path: Path) -> _Contents:
         raise tables.Corrupt(problem)
     boundary = tables.read_boundary(db)
     last = boundary.index
-    query = "SELECT * FROM entries WHERE idx > ? ORDER BY idx"  # rows before that are still to be deleted
+    query = "SELECT * FROM entries WHERE idx > ? ORDER BY idx"  # rows before it are yet to be deleted
     with closing(db.execute(query, (boundary.index,))) as rows:
         for row in rows:
             last += 1
@@ -369,7 +369,7 @@ def _verify(db: sqlite3.Connection, path: Path) -> _Contents:
 
 
 def _restorable(directory: Path, db: sqlite3.Connection, contents: _Contents) -> _Snapshots:
-    """The newest sound snapshot that the log goes on from, and what is wrong with newer ones.
+    """The newest sound snapshot that the log continues, and the problems of newer ones.
 
     Raises `StorageDamaged`: there is none, and the log does not reach back to its beginning.
     """

@@ -1,4 +1,4 @@
-"""Pieces of the log for feeds, read in worker threads over a connection of their own."""
+"""Reading the log for feeds, in worker threads over a connection of their own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from garlicfarm.storage.tables import Corrupt, connect, decode_entry, storage_er
 
 __all__ = ["LogReader"]
 
-_ENTRY_BYTES = 21  # what an entry costs in a feed's records, beside its value
+_ENTRY_BYTES = 21  # of an entry in a feed's records, beside its value
 
 
 class LogReader:
-    """A read-only connection to the store in ``directory``, which a `LogStore` has opened (and so
-    verified) in this process. One call at a time, from any thread.
+    """A read-only connection to the store in ``directory``, which a `LogStore` has opened, and so verified,
+    in this process. One call at a time, from any thread.
 
     Raises `StorageError`, `StorageDamaged`.
     """
@@ -50,10 +50,10 @@ class LogReader:
         found: list[Entry] = []
         query = "SELECT * FROM entries WHERE idx > ? ORDER BY idx"
         try:
-            self._db.execute("BEGIN")  # what follows sees one state of the log
+            self._db.execute("BEGIN")  # the queries see one state of the log
             try:
                 boundary = self._db.execute("SELECT idx FROM boundary").fetchone()[0]
-                if after < boundary:  # rows before that may still be there, and are no longer the log's
+                if after < boundary:  # rows before it may remain; they are not the log's
                     raise Compacted(boundary + 1)
                 with closing(self._db.execute(query, (after,))) as rows:
                     for row in rows:
@@ -75,9 +75,9 @@ class LogReader:
         return found
 
     def surplus(self, upto: int, keep_entries: int, keep_bytes: int) -> int:
-        """The last index that is not needed where of the entries up to ``upto`` the newest
-        ``keep_entries`` are kept, and of these as many as fit into ``keep_bytes`` of values. Blocking:
-        some 30 ms for 100,000 entries. Raises `StorageError`."""
+        """The last index that may be deleted if the newest ``keep_entries`` of the entries up to ``upto`` are
+        kept, but no more than fit into ``keep_bytes`` of values. Blocking: some 30 ms for 100,000 entries.
+        Raises `StorageError`."""
         query = (
             "SELECT idx FROM (SELECT idx, sum(length(value)) OVER (ORDER BY idx DESC) AS size FROM entries"
             " WHERE idx <= ? AND idx > ?) WHERE size > ? ORDER BY idx DESC LIMIT 1"

@@ -1,17 +1,16 @@
-"""The snapshot that a member is being sent, piece by piece, by a leader whose log begins after ours ends.
+"""Receiving a snapshot, piece by piece, from a leader whose log begins after ours ends.
 
-The pieces are collected in ``snapshots/<index>-<term>.part``; how much is held is the size of that file, so
-a transfer is gone on with after a lost connection, under another leader (one index, the same bytes on
-every member), and after a crash. Each piece is synced before it is told to be held. After a power cut
-there may be bytes that were never written: the checksum finds that out, and all begins anew.
+The pieces are collected in ``snapshots/<index>-<term>.part``; the size of that file is how much is held. So a
+transfer is resumed after a lost connection, under another leader (the snapshot of one index has the same
+bytes on every member), and after a crash. Each piece is synced before it is acknowledged. If a power cut
+leaves bytes that were never written, the checksum detects it and the transfer starts over.
 
-A whole file is believed when its size and its SHA-256 are what it says, and farm, application, index and
-term what they must be. Then it is renamed to ``.snap`` and its directory synced; the log and the older
-snapshots stay what they are until a step of the core names it (`garlicfarm.raft.types.Persist`). What a
-crash leaves of it before that is not sent again.
+A complete file is accepted if its size and SHA-256 are right and it is of this farm and application. Then it
+is renamed to ``.snap`` and its directory synced. The log and the older snapshots stay in force until a step
+of the core names the new one (`garlicfarm.raft.types.Persist`); after a crash it need not be sent again.
 
-No room on the disk ends no farm: what is held stays so, and the next piece is another try. Any other
-error of a write or a sync costs the part, which is nobody's only copy.
+A full disk does not stop the farm: the part is kept, and the next piece is another attempt. After any other
+error of a write or a sync the part is deleted; the sender has another copy.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from garlicfarm.wire.messages import SnapshotSyncRequest
 
 __all__ = ["SnapshotReceiver"]
 
-_HEAD_BYTES = 64  # enough to tell the size
+_HEAD_BYTES = 64  # enough to know the size
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class SnapshotReceiver:
-    """Takes the pieces of snapshots of the farm in ``genesis`` into ``directory``. Only one is received at a
-    time: whatever is sent from its beginning takes the place of another. For one thread; blocking.
+    """Writes the pieces of snapshots of the farm in ``genesis`` into ``directory``. It receives one snapshot
+    at a time: one that is sent from its beginning replaces another. For one thread; blocking.
 
     ``problem`` says why the last piece was not taken, "" if it was. ``is_refused``: that is the
     sender's fault, not the disk's.
@@ -48,10 +47,10 @@ class SnapshotReceiver:
         self.is_refused = False
 
     def take(self, request: SnapshotSyncRequest) -> tuple[int, SnapshotMeta | None]:
-        """How many bytes of this snapshot are held now, which is where to go on from, and what it is once
-        it is whole, sound and durable under its name.
+        """Take a piece. Returns how many bytes of this snapshot are held now, the offset of the next piece;
+        and its metadata, once it is complete, verified and durable under its name.
 
-        Raises `OSError`: not even the part can be removed.
+        Raises `OSError`: the part cannot be removed.
         """
         self.problem, self.is_refused = "", False
         name = snapshot_name(request.last_log_index, request.last_log_term)
@@ -61,7 +60,7 @@ class SnapshotReceiver:
                 fsync_path(self._directory)
                 return self._held_whole(whole)
         except (FileNotFoundError, StorageError):
-            pass  # deleted or damaged since: it is replaced
+            pass  # deleted or damaged since: received anew
         held = 0
         try:
             held = self._append(part, request)
@@ -80,7 +79,7 @@ class SnapshotReceiver:
         return 0, None
 
     def _append(self, part: Path, request: SnapshotSyncRequest) -> int:
-        """Write and sync what is new in a piece; what is held then."""
+        """Write and sync the new bytes of a piece; returns how many bytes are held then."""
         make_private_directory(self._directory)
         held = part.stat().st_size if part.exists() else 0
         if request.offset > held:
@@ -102,25 +101,25 @@ class SnapshotReceiver:
                 os.ftruncate(descriptor, held)
                 self.problem = f"{part}: {error.strerror}; the snapshot waits for room"
                 return held
-            os.fsync(descriptor)  # of all that is there, also by a process that died before its sync
+            os.fsync(descriptor)  # also of what a process wrote that died before its sync
         finally:
             os.close(descriptor)
         return held + len(new)
 
-    # How a snapshot travels.
+    # Overridden for JRaft, whose snapshots travel without a header.
 
     def _held_whole(self, whole: Path) -> tuple[int, SnapshotMeta]:
-        """Of a snapshot that is there already: how much its sender sent, and what it is."""
+        """Size as sent, and metadata, of a snapshot that was received before."""
         return whole.stat().st_size, self._check(whole)
 
     def _agrees(self, part: Path, data: bytes) -> bool:
-        """Whether what is held is the beginning of what is sent, as far as both go."""
+        """Whether the part and ``data`` agree where they overlap."""
         with part.open("rb") as file:
             held = file.read(len(data))
         return data.startswith(held)
 
     def _is_whole(self, part: Path, request: SnapshotSyncRequest, held: int) -> bool:
-        """Whether nothing is left to come."""
+        """Whether the part is complete. Raises `StorageDamaged`: it ends early."""
         size = claimed_size(_head(part)) if held else None
         if size is not None and held >= size:
             return True
@@ -129,7 +128,7 @@ class SnapshotReceiver:
         return False
 
     def _keep(self, part: Path, whole: Path, request: SnapshotSyncRequest) -> SnapshotMeta:
-        """Check what came and give it its name."""
+        """Verify the part and rename it."""
         meta = self._check(part)
         part.rename(whole)
         return meta

@@ -1,4 +1,4 @@
-"""Snapshots as they are sent: pieces of files that stay readable until they are through."""
+"""Sending snapshots: pieces of files that stay open until they are sent completely."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MAX_OPEN = 4
 
 
 class SnapshotSender:
-    """Reads pieces of the snapshots in ``directory``. A file that was begun stays open, so that it can be
-    sent to its end though newer ones replace it: otherwise a member on a slow path would never get one
-    whole. At most four are open; the one begun first is closed for a fifth.
+    """Reads pieces of the snapshots in ``directory``. Once begun, a file stays open and can be sent to its
+    end even if newer ones replace it: otherwise a member on a slow path would never receive a complete one.
+    At most four files are open; for a fifth, the one begun first is closed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -24,7 +24,7 @@ class SnapshotSender:
         self._open: dict[int, BinaryIO] = {}
 
     def piece(self, index: int, offset: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """At most ``max_bytes`` from ``offset`` on, and whether they are the last: none, behind the end.
+        """At most ``max_bytes`` from ``offset`` on (none beyond the end), and whether they are the last ones.
         None if there is no snapshot of ``index``. Raises `OSError`."""
         file = self._open.get(index)
         if file is None:
@@ -33,13 +33,13 @@ class SnapshotSender:
                 return None
             try:
                 file = path.open("rb")
-            except FileNotFoundError:  # the thread that deletes older ones was quicker
+            except FileNotFoundError:  # deleted by another thread meanwhile
                 return None
             while len(self._open) >= _MAX_OPEN:
                 self._open.pop(next(iter(self._open))).close()
             self._open[index] = file
         start, end = self._start(file), file.seek(0, SEEK_END)
-        file.seek(min(start + offset, end))  # the receiver names the offset, whatever it is
+        file.seek(min(start + offset, end))  # the receiver chooses the offset
         data = file.read(max_bytes)
         last = not file.read(1)
         if last:
@@ -47,7 +47,7 @@ class SnapshotSender:
         return data, last
 
     def _start(self, file: BinaryIO) -> int:
-        """Where what is sent begins in the file."""
+        """The position in the file at which the sent bytes begin."""
         return 0
 
     def close(self) -> None:

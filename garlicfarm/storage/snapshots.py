@@ -1,4 +1,4 @@
-"""Snapshots of an application's state: what makes the entries up to its index unnecessary.
+"""Snapshots of an application's state, which replace the entries up to their index.
 
 A file ``<index>-<term>.snap`` is written as ``.snap.new`` (one that another member sends: ``.part``), synced,
 renamed, and its directory synced. It is checked as a whole before anything in it is believed::
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 MAX_SNAPSHOT_BYTES = 1 << 30
-"""The largest file that is written or received. The application holds its state in memory anyway."""
+"""The largest file that is written or received. Applications hold their state in memory."""
 
 _MAGIC = b"GFSNAP"
 _VERSION = 1
@@ -70,7 +70,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def meta(self) -> SnapshotMeta:
-        """What the consensus core knows of it."""
+        """What the consensus core needs to know of it."""
         return SnapshotMeta(self.index, self.term, self.configuration)
 
 
@@ -87,7 +87,7 @@ class _Header(msgspec.Struct):
 def write_snapshot(directory: Path, snapshot: Snapshot) -> None:
     """Write a snapshot into ``directory``, made if it is missing; durable on return. Blocking.
 
-    Raises `StorageError`: the system refuses, there is no new snapshot.
+    Raises `StorageError`: the system refuses; there is no new snapshot.
     """
     header = msgspec.json.encode(
         _Header(
@@ -125,13 +125,13 @@ def read_snapshot(path: Path) -> Snapshot:
 
 
 def check_snapshot(path: Path) -> Snapshot:
-    """As `read_snapshot`, but without the state, of which no more than a MiB is in memory at a time."""
+    """As `read_snapshot`, but without the state: no more than a MiB of it is in memory at a time."""
     return _read(path, keep=False)
 
 
 def claimed_size(head: bytes) -> int | None:
-    """How large the file is that begins with ``head``; None if it is too short to tell. Raises
-    `StorageDamaged`: it is no snapshot, or larger than `MAX_SNAPSHOT_BYTES`."""
+    """The size of the file that begins with ``head``; None if ``head`` is too short. Raises `StorageDamaged`:
+    it is no snapshot, or larger than `MAX_SNAPSHOT_BYTES`."""
     if len(head) < _HEAD.size:
         return None
     magic, _, size, _ = _HEAD.unpack_from(head)
@@ -141,19 +141,19 @@ def claimed_size(head: bytes) -> int | None:
 
 
 def state_start(file: BinaryIO) -> int:
-    """At which byte of a snapshot's file the state begins. Raises `OSError`."""
+    """The position of the state in a snapshot's file. Raises `OSError`."""
     file.seek(_HEAD.size)
     (header_size,) = _HEADER_SIZE.unpack(file.read(_HEADER_SIZE.size))
     return _HEAD.size + _HEADER_SIZE.size + int(header_size)
 
 
 def snapshot_name(index: int, term: int) -> str:
-    """What a snapshot's file is called, without its suffix."""
+    """The name of a snapshot's file, without its suffix."""
     return f"{index}-{term}"
 
 
 def list_snapshots(directory: Path, suffix: str = "snap") -> Sequence[Path]:
-    """The snapshots' files, the newest first; none where there is no such directory. Raises `OSError`."""
+    """The snapshots' files, the newest first; none if the directory is missing. Raises `OSError`."""
     if not directory.exists():
         return []
     found = [(match, path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
@@ -162,16 +162,16 @@ def list_snapshots(directory: Path, suffix: str = "snap") -> Sequence[Path]:
 
 
 def remove_snapshots(directory: Path, newest: int, keep: int) -> None:
-    """Of the snapshots up to index ``newest``, which must be in use, delete all but the ``keep`` newest,
-    and what was received of such in part. Later ones are on their way to be used. Blocking. Raises
-    `StorageError`: the system refuses."""
+    """Delete the snapshots up to index ``newest``, the one in use, except the ``keep`` newest; and the parts
+    of such snapshots. Later ones are about to be used. Blocking. Raises `StorageError`: the system
+    refuses."""
     try:
         whole, parts = (
             [path for path in list_snapshots(directory, suffix) if int(path.stem.partition("-")[0]) <= newest]
             for suffix in ("snap", "part")
         )
         for path in [*whole[keep:], *parts]:
-            path.unlink(missing_ok=True)  # what receives a part may have given it up at this moment
+            path.unlink(missing_ok=True)  # the receiver may have deleted its part
     except OSError as error:
         raise StorageError(f"{directory}: {error.strerror or error}") from error
 
@@ -194,12 +194,14 @@ def _checked(path: Path, file: BinaryIO, keep: bool) -> Snapshot:
     start = file.read(_HEADER_SIZE.size)
     header = file.read(min(*_HEADER_SIZE.unpack(start), left))
     digest = sha256(start + header)
-    state = file.read(left) if keep else b""  # in one piece: joining would take its size twice
+    state = file.read(left) if keep else b""  # in one piece: joining pieces would take twice its size
     digest.update(state)
     for piece in _pieces(file):
         digest.update(piece)
     sound = size == left and digest.digest() == expected
-    if version != _VERSION and sound:  # the sum does not cover the version: flipped bits are no version
+    if (
+        version != _VERSION and sound
+    ):  # the checksum does not cover the version, so a wrong one may be a flipped bit
         raise StorageVersion(f"{path} has format version {version}, this program knows {_VERSION}")
     if version != _VERSION or not sound:
         raise Corrupt("it fails its checksum")

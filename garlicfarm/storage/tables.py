@@ -1,4 +1,4 @@
-"""The store's file format: tables, checksums, and SQLite's errors in our words.
+"""The store's file format: tables, checksums, and the mapping of SQLite's errors.
 
 Every row carries the crc32 of all its other columns, since SQLite has no page checksums. Terms and
 indexes are SQLite integers, that is below 2**63.
@@ -53,11 +53,11 @@ SCHEMA = {
     " value BLOB NOT NULL, crc32 INTEGER NOT NULL) STRICT",
     "configurations": "CREATE INDEX configurations ON entries(idx) WHERE type = 2",
 }
-"""By name, what sqlite_schema holds in a sound store: exactly this."""
+"""The exact contents of sqlite_schema in a sound store, by name."""
 
 _ENTRY_HEAD = struct.Struct(">QQB").pack
 _VALUE_TYPES = {kind.value: kind for kind in ValueType}
-_ENVIRONMENT = {  # what SQLite says when the disk or the system fails, not the file's contents
+_ENVIRONMENT = {  # codes for failures of the disk or the system, not of the file's contents
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -73,13 +73,13 @@ _ENVIRONMENT = {  # what SQLite says when the disk or the system fails, not the 
 
 
 class Corrupt(sqlite3.DatabaseError):
-    """A check of ours failed: told like SQLite's own findings, so that one edge maps both."""
+    """One of our checks failed. It is an error of SQLite's kind, so that one place maps both."""
 
 
 class Genesis(msgspec.Struct, frozen=True):
-    """What a store is born with, which is no log entry (protocol page §5): the farm, its id (16
-    bytes), the application (``publisher`` or ``log``, D14), the algorithm's version, and the Configuration
-    in force at index 0, None where the node is to be told it (``node join``)."""
+    """What a store is created with; it is not a log entry (protocol page §5). The farm, its id (16 bytes),
+    the application (``publisher`` or ``log``, D14), the algorithm's version, and the Configuration in force at
+    index 0. The latter is None on a node that joins: its leader sends it (``node join``)."""
 
     farm: str
     farm_id: bytes
@@ -89,17 +89,19 @@ class Genesis(msgspec.Struct, frozen=True):
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Open a store's file; ``mode`` is ``ro`` or ``rw``. No implicit transactions; which
-    thread may use the connection is its owner's business. Raises `sqlite3.Error`."""
+    """Open a store's file; ``mode`` is ``ro`` or ``rw``. No implicit transactions. The owner of the
+    connection decides which thread uses it. Raises `sqlite3.Error`."""
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     return sqlite3.connect(uri, uri=True, timeout=1.0, isolation_level=None, check_same_thread=False)
 
 
 def storage_error(error: Exception, path: Path) -> StorageError:
-    """The error of our tree for one of SQLite's or the system's: `StorageError` where a disk or the
-    system failed, `StorageDamaged` where the contents make no sense."""
+    """Map an error of SQLite or the system: `StorageError` if the disk or the system failed, `StorageDamaged`
+    if the contents are wrong."""
     code = getattr(error, "sqlite_errorcode", None)
-    cause = getattr(error, "strerror", None) or " ".join(str(error).split())  # SQLite's has lines
+    cause = getattr(error, "strerror", None) or " ".join(
+        str(error).split()
+    )  # SQLite's text has several lines
     if isinstance(error, OSError | OverflowError) or (code is not None and code & 0xFF in _ENVIRONMENT):
         return StorageError(
             f"{path}: {cause}; the disk or the system failed, and nothing is tried again: mend that, then "
@@ -165,7 +167,7 @@ def decode_entry(row: tuple[Any, ...]) -> Entry:
         if crc32(value, crc32(_ENTRY_HEAD(index, term, kind))) == checksum:
             return Entry(index, term, _VALUE_TYPES[kind], value)
     except (KeyError, TypeError, struct.error):
-        pass  # a column is not even of its type
+        pass  # a column has another type
     raise Corrupt(f"entry {index} fails its checksum")
 
 

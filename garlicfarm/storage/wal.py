@@ -1,19 +1,19 @@
-"""Tell a torn write from a lost one, before SQLite looks at its write-ahead log.
+"""Distinguish a torn write from a lost one, before SQLite reads its write-ahead log.
 
-SQLite takes the WAL up to its last sound commit and silently forgets the rest. After a crash that is
-right for the one transaction that was being written, and wrong for any other: a flipped bit in an
-earlier one would make all later, acknowledged ones vanish. Two facts tell them apart:
+SQLite uses the WAL up to its last sound commit and silently drops the rest. After a crash that is right for
+the one transaction that was being written and wrong for any other: a flipped bit in an earlier one would
+lose all later ones, which were acknowledged. Two facts distinguish the cases:
 
-* Every commit is synced before the next transaction begins, nothing is ever rolled back, and opening
-  a store empties the WAL. So after a crash at most *one* transaction follows the last sound commit.
-  If what follows ends a transaction and then goes on, an acknowledged one is broken.
-* The WAL index (``-shm``) is advanced only after the sync of a commit. Where it is of the same
-  generation as the WAL (same salts) and counts more frames than are sound, a synced commit is broken.
-  It outlives a killed process; it may be old after a power cut, but it is never ahead.
+* Every commit is synced before the next transaction begins, nothing is rolled back, and opening a store
+  empties the WAL. So after a crash at most *one* transaction follows the last sound commit. If a complete
+  transaction and more frames follow it, an acknowledged transaction is damaged.
+* The WAL index (``-shm``) advances only after the sync of a commit. If it has the same generation as the WAL
+  (same salts) and counts more frames than are sound, a synced commit is damaged. It survives a killed
+  process; after a power cut it may be old, but never ahead.
 
-What stays undetected: damage to the very last transaction, if the machine (not just the process) went
-down before the kernel wrote the WAL index; checksums cannot tell that from a torn write. A WAL
-that somebody deleted leaves nothing to compare with either.
+Two kinds of damage stay undetected: damage to the last transaction if the machine (not only the process)
+went down before the kernel wrote the WAL index, since checksums cannot distinguish it from a torn write; and
+a deleted WAL.
 
 Source: https://www.sqlite.org/fileformat2.html §4 (WAL), https://www.sqlite.org/walformat.html §2
 (WAL index; both little-changed since SQLite 3.7.0, and carrying the version that is checked here)::
@@ -51,11 +51,11 @@ class _Header(NamedTuple):
 
 
 def check_wal(store: Path) -> None:
-    """Raise `Corrupt` if the WAL of ``store`` has lost a transaction that was committed.
+    """Raise `Corrupt` if the WAL of ``store`` has lost a committed transaction.
 
-    Reads only, and opens nothing through SQLite: a WAL index that SQLite has touched proves nothing
-    any more. About 50 µs per frame of 4 KiB. Not to be called while this process has the store open
-    (closing a file drops the process's POSIX locks on it). `OSError` if the files cannot be read.
+    It only reads, and not through SQLite, which would change the WAL index. About 50 µs per frame of 4 KiB.
+    Do not call it while this process has the store open: closing a file drops the process's POSIX locks on
+    it. `OSError` if the files cannot be read.
     """
     wal = store.with_name(store.name + "-wal")
     index = store.with_name(store.name + "-shm")
@@ -98,7 +98,7 @@ def _check(file: BinaryIO, size: int, synced: tuple[bytes, int] | None) -> None:
 
 
 def _read_header(data: bytes) -> _Header | None:
-    """The WAL's header; None if it is not whole and sound."""
+    """The WAL's header; None if it is incomplete or damaged."""
     if len(data) < _HEADER_BYTES:
         return None
     magic, version, page_size, _, salts, *expected = struct.unpack(">IIII8sII", data)
@@ -110,7 +110,7 @@ def _read_header(data: bytes) -> _Header | None:
 
 
 def _read_index(data: bytes) -> tuple[bytes, int] | None:
-    """Salts and number of committed frames of a WAL index; None if it is torn or of another kind."""
+    """Salts and number of committed frames of a WAL index; None if it is torn or of another version."""
     first, second = data[:_INDEX_COPY_BYTES], data[_INDEX_COPY_BYTES : 2 * _INDEX_COPY_BYTES]
     if len(second) < _INDEX_COPY_BYTES or first != second or not first[12]:
         return None

@@ -1,4 +1,4 @@
-"""The one thread that writes a farm's store: everything queued, one transaction, one fsync."""
+"""The one thread that writes a farm's store: all queued steps become one transaction with one fsync."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _MAX_QUEUED_STEPS = 65_536
 _MAX_QUEUED_BYTES = 256 * 1024 * 1024
 _CHECKPOINT_BYTES = 4 * 1024 * 1024
 _MAX_WAL_FRAMES = 4096  # of 4 KiB
-_BATCH_OVERHEAD_BYTES = 8 * 1024  # a small transaction rewrites two pages
-_DELETION_BYTES = 512 * 1024  # at most; mostly it rewrites far less
+_BATCH_OVERHEAD_BYTES = 8 * 1024  # even a small transaction rewrites two pages
+_DELETION_BYTES = 512 * 1024  # the most that one rewrites; usually far less
 
 
 class _Chunk(NamedTuple):
@@ -36,12 +36,13 @@ class _Chunk(NamedTuple):
 
 
 class Writer:
-    """Takes durable steps from the core and reports them when they are durable.
+    """Writes the core's durable steps and reports them once they are durable.
 
-    ``on_durable(token)`` runs in the Trio thread once per batch: all steps up to ``token`` are on
-    disk, and ``store`` shows them already. ``on_batch(entries, seconds)`` likewise, for metrics;
-    ``on_chunk(token, held, meta)`` once per piece of a snapshot (`SnapshotReceiver.take`). If a piece was not
-    taken for a new reason, ``on_problem(sentence)`` comes first. None may raise.
+    Callbacks run in the Trio thread and must not raise. ``on_durable(token)``, once per batch: all steps up
+    to ``token`` are on disk, and ``store`` shows them. ``on_batch(entries, seconds)``, likewise, for metrics.
+    ``on_chunk(token, held, meta)``, once per piece of a snapshot (`SnapshotReceiver.take`); before it,
+    ``on_problem(sentence)`` if a piece was not taken for a new reason.
+
     ``check_state(state)`` runs in the writer's thread and raises if the application cannot take up a state
     that came without a checksum.
     """
@@ -66,7 +67,7 @@ class Writer:
             JRaftSnapshotReceiver(*place, check_state) if store.is_jraft else SnapshotReceiver(*place)
         )
         self._problem = ""
-        # An int: delete all entries up to it. None: no more will come.
+        # An int: delete all entries up to it. None: the end.
         self._queue: SimpleQueue[Persist | _Chunk | int | None] = SimpleQueue()
         self._token = -1
         self._next_index = store.last_index() + 1
@@ -76,12 +77,12 @@ class Writer:
         self._error: sqlite3.Error | OSError | OverflowError | None = None
 
     def submit(self, persist: Persist) -> None:
-        """Queue one step; returns at once. After the end of `run` it is neither written nor reported.
+        """Queue one step and return at once. After the end of `run` it is neither written nor reported.
 
         Raises `LocalProtocolError`: tokens or a commit index that do not rise, entries that leave a
         gap, a truncation of what is committed or in the snapshot, a snapshot of what is committed, or a
         commit index beyond the log or before the snapshot; `StorageError`: 65,536 steps or 256 MiB are
-        queued, so the disk hangs.
+        queued: the disk hangs.
         """
         first, entries, snapshot = persist.truncate_from, persist.entries, persist.snapshot
         next_index, held = self._next_index, self._commit
@@ -108,7 +109,7 @@ class Writer:
         self._queue.put(persist)
 
     def submit_chunk(self, token: int, request: SnapshotSyncRequest) -> None:
-        """Queue a piece of a snapshot, to be stored after all pieces and steps before it; returns at once.
+        """Queue a piece of a snapshot behind all earlier pieces and steps, and return at once.
 
         Raises `StorageError` as `submit`.
         """
@@ -123,11 +124,11 @@ class Writer:
         self._queued_bytes += size
 
     def compact(self, upto: int) -> None:
-        """Delete all entries with index ≤ ``upto``, little by little; returns at once. They can no longer
-        be read from the store. What the end of `run` leaves undone is for the next one to delete.
+        """Hide all entries with index ≤ ``upto`` at once, and delete them in small steps; returns at once.
+        What `run` does not finish, the next one does.
 
-        Raises `LocalProtocolError`: it is below what is deleted, nothing would be left, or the newest
-        durable snapshot does not cover it.
+        Raises `LocalProtocolError`: ``upto`` is deleted already, no entry would remain, or the newest durable
+        snapshot does not cover it.
         """
         store = self._store
         if not store.first_index() <= upto < store.last_index() or upto > store.snapshot().index:
@@ -137,14 +138,14 @@ class Writer:
         self._queue.put(upto)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
-        """Write until cancelled; to be run once.
+        """Write until cancelled. Call it once.
 
-        Any error of a write or an fsync ends it with `StorageError` (`StorageDamaged` if the file
-        makes no sense): no step of that batch or a later one is ever reported, nothing is retried.
+        Any error of a write or an fsync ends it with `StorageError` (`StorageDamaged` if the contents are
+        wrong). No step of that batch or a later one is reported, and nothing is retried.
 
-        Cancellation: what is queued is still written and reported, the WAL is moved into the file,
-        and the writer's connection closed. That takes as long as the disk takes, and no deadline cuts
-        it short. An error on that way is raised instead of the cancellation.
+        Cancelled: queued steps are still written and reported, the WAL is checkpointed, and the writer's
+        connection is closed. This takes as long as the disk does, regardless of deadlines. An error meanwhile
+        is raised instead of the cancellation.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -160,7 +161,7 @@ class Writer:
         raise AssertionError("the thread ends only when told to, or with an error")
 
     async def _own_thread(self, loop: trio.lowlevel.TrioToken, scope: trio.CancelScope) -> None:
-        limiter = trio.CapacityLimiter(1)  # not the shared one: this thread is held for good
+        limiter = trio.CapacityLimiter(1)  # its own: this thread runs as long as the node
         try:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._work, loop, limiter=limiter, thread_name="storage writer")
@@ -169,10 +170,10 @@ class Writer:
             scope.cancel()
 
     def _work(self, loop: trio.lowlevel.TrioToken) -> None:
-        """The thread. An error leaves it at once: the connection closes without another write or
-        sync (the store's read-only connection stays open, so SQLite does not checkpoint)."""
+        """The thread. After an error the connection is closed without another write or sync: SQLite does not
+        checkpoint, since the store's read-only connection is still open."""
         unmoved_bytes = delete_upto = 0
-        deleting = True  # what the last process left
+        deleting = True  # what the last process left undone
         with closing(self._store.writes) as db:
             while True:
                 batch, chunks, upto, over = self._take(wait=not deleting)
@@ -195,13 +196,15 @@ class Writer:
                 if unmoved_bytes >= _CHECKPOINT_BYTES:
                     _, frames, _ = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                     if frames > _MAX_WAL_FRAMES:
-                        # It is begun anew only where nobody reads in it, and readers may never rest.
-                        db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()  # waits for them, a second
+                        # The WAL restarts only when no reader uses it, and readers may never pause.
+                        db.execute(
+                            "PRAGMA wal_checkpoint(RESTART)"
+                        ).fetchall()  # waits for readers, at most a second
                     unmoved_bytes = 0
 
     def _take(self, *, wait: bool) -> tuple[list[Persist], list[_Chunk], int, bool]:
-        """All that is queued: steps, pieces (no step rests on one that was not reported), up to where to
-        delete (0: nothing new), whether no more will come."""
+        """Everything queued: steps, pieces (no step depends on an unreported one), up to which index to
+        delete (0: nothing new), and whether this is the end."""
         steps: list[Persist] = []
         chunks: list[_Chunk] = []
         upto = 0
