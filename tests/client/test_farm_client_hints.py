@@ -35,7 +35,7 @@ async def test_client_without_the_extension_stays_where_it_was_told_to_go(
 ) -> None:
     async with cluster(tmp_path, 3) as nodes:
         leader = await nodes.leader()
-        monkeypatch.setattr("garlicfarm.client.farm.HINT", "not-this-one")
+        monkeypatch.setattr("garlicfarm.client.farm.LEADER_HINT", "not-this-one")
         monkeypatch.setattr(Link, "_is_hinted", lambda link: False)
         refusals: list[Response] = []
         redirected = FarmClient._redirected
