@@ -1,1 +1,1 @@
-"""The files that say who may log in: secrets, users, certificates, keys and join tokens."""
+"""The files that decide about logins: secrets, users, certificates, keys and join tokens."""

@@ -1,4 +1,4 @@
-"""Self-signed certificates and the pins under which peers know them (D11)."""
+"""Self-signed certificates, and the pins by which peers recognise them (D11)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pin_of(der: bytes) -> str:
 def pin_of_file(certificate: Path) -> str:
     """The pin of the first certificate in a PEM file.
 
-    Raises `ConfigError`: the file cannot be read or holds none.
+    Raises `ConfigError`: the file cannot be read, or holds no certificate.
     """
     try:
         first = x509.load_pem_x509_certificates(certificate.read_bytes())[0]
@@ -45,9 +45,9 @@ def make_certificate(
 ) -> str:
     """Make a key (EC P-256) and a self-signed certificate for it, durably; return its pin.
 
-    ``common_name`` is a host name or an address. The key's file has mode 0600. The certificate is valid
-    for ten years from a day before ``now`` (peers that pin it do not look). Raises `ConfigError`: one
-    of the files is there already (nothing is overwritten); `StorageError`: they cannot be written.
+    ``common_name`` is a host name or an address. The key's file has mode 0600. The certificate is valid for
+    ten years from a day before ``now``; peers that pin it do not check that. Raises `ConfigError`: one of the
+    files exists (nothing is overwritten); `StorageError`: they cannot be written.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])

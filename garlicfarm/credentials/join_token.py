@@ -1,7 +1,7 @@
-"""Join tokens (D12): what a new member has to know of a farm, as one line of base64url.
+"""Join tokens (D12): what a new member needs to know of a farm, as one line of base64url.
 
-A token holds the farm's secret, so whoever reads it can pose as any member. It expires, which the program
-that joins checks; only rotating the farm's secret takes it back.
+A token holds the farm's secret, so anyone who reads it can pose as any member. The joining program checks its
+expiry; only rotating the farm's secret revokes it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _EXAMPLE = "it is one line that `garlicfarm member token` printed"
 
 class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
     """``id`` is the new member's. ``endpoints``: id → endpoint of the members when the token was made.
-    ``expires_s``: seconds since the epoch. ``preset``, ``raft``, ``retention`` and ``master`` are what all
-    members' configurations have in common, as in `garlicfarm.setup.provision.FarmPlan`."""
+    ``expires_s``: seconds since the epoch. ``preset``, ``raft``, ``retention`` and ``master`` are the
+    settings that all members share, as in `garlicfarm.setup.provision.FarmPlan`."""
 
     farm: Name
     farm_id: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
@@ -52,9 +52,9 @@ def encode_token(token: JoinToken) -> str:
 
 
 def decode_token(text: str) -> JoinToken:
-    """The reverse of `encode_token`; blanks around it do not matter.
+    """The reverse of `encode_token`; surrounding white space is ignored.
 
-    Raises `ConfigError`: it is something else, of which the message says nothing more.
+    Raises `ConfigError`: this is not a join token. The message does not quote it.
     """
     line = text.strip()
     try:

@@ -1,12 +1,12 @@
-"""Wrong passwords, and how long they delay the next: one rule for the farm's port and the admin API.
+"""Wrong passwords and the delays that follow them: one rule for the farm's port and the admin API.
 
-Each wrong password of a name delays its answer, twice as long each time from the same address. Until that
-delay is over, no further password is judged for this name from this address, on any connection: to hang up,
-or to ask on many connections at once, gains nothing.
+The answer to a wrong password is delayed, twice as long each time for the same name and address. Until the
+delay is over, no further password is checked for this name from this address, on any connection. So hanging
+up, or trying on many connections at once, gains nothing.
 
-Why by name and address: strangers elsewhere can then never lock a user out. A stranger behind the user's own
-address can, while the guessing lasts. So the names whose passwords a machine made are always judged, since
-nothing guesses those: members' ids, and ``local``, by which an operator gets in on the node's machine.
+Counting by name and address keeps strangers at other addresses from locking a user out. A stranger behind the
+user's own address can, as long as the guessing lasts. Therefore passwords that a machine made, which cannot
+be guessed, are always checked: those of members, and of ``local``, an operator's login on the node's machine.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _REMEMBERED = 4096
 
 
 class LoginAttempts:
-    """The wrong passwords of late, at most 4096 of them: more cost a guesser longer than the delays.
+    """The recent wrong passwords, at most 4096: filling the table takes a guesser longer than the delays.
 
-    :param longest_delay_s: of one wrong password.
+    :param longest_delay_s: the limit of one delay.
 
-    Where addresses tell nothing (``address_is_peer`` False) every password is judged, and a wrong one has
-    the first delay: strangers in the same tunnel could lock users out otherwise.
+    If addresses do not distinguish peers (``address_is_peer`` False), every password is checked and each
+    wrong one has the first delay: otherwise strangers in the same tunnel could lock users out.
     """
 
     def __init__(self, longest_delay_s: float = LONGEST_DELAY_S) -> None:
@@ -46,14 +46,15 @@ class LoginAttempts:
         authorization: str | None,
         now_s: float,
     ) -> tuple[Verified | Refused | None, float]:
-        """Have credentials judged; None: a delay is running for their name, and they were not looked at.
+        """Check credentials; None: a delay is running for their name, and they were not checked.
 
-        :returns: with the verdict, for how many seconds to hold its answer; with None, when to try again.
+        :returns: the verdict, and how many seconds to hold its answer; or None, and the seconds until the
+        delay ends.
         """
         items = parse_header(authorization or "")
         name = items[0][1].get("username", "") if items else ""
         if not is_name(name):
-            name = ""  # no user has it, and the table keeps nothing that is long
+            name = ""  # no user has it, and the table holds no long keys
         key = (name, network_of(peer.address))
         guessable = peer.address_is_peer and not name.isdigit() and name != LOCAL_USER
         count, last_s, until_s = self._failures.get(key, (0, now_s, now_s))

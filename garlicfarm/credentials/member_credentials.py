@@ -1,7 +1,7 @@
 """Member passwords, derived from the farm secret (D10), and the file that holds it.
 
-Every member derives every other member's password, so nothing needs distributing, and which ids are
-members now is no question of the handshake: a lagging server cannot know a new leader (D6).
+Every member derives every other member's password, so none is distributed. The handshake does not ask whether
+an id is a member now: a lagging server may not know a new leader yet (D6).
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def member_lookup(
     farm_id: bytes,
     others: Callable[[str], Mapping[str, Sequence[str]]],
 ) -> Callable[[str], Mapping[str, Sequence[str]]]:
-    """The ``lookup`` of a farm's `DigestVerifier`: any member id by its derived passwords, else ``others``.
+    """The ``lookup`` of a farm's `DigestVerifier`: derived passwords for member ids, ``others`` for users.
 
-    Names of digits only are ids or nobody, and never reach ``others`` (`UserStore.lookup`).
+    A name of digits only is an id, if it is valid; it never reaches ``others`` (`UserStore.lookup`).
 
-    :param farm_secrets: one or two; a member may use either (rotation).
+    :param farm_secrets: one or two; a member may use either, for rotation.
     """
 
     @lru_cache(maxsize=1024)
@@ -74,7 +74,7 @@ def member_lookup(
     def lookup(user: str) -> Mapping[str, Sequence[str]]:
         if not user.isdigit():
             return others(user)
-        # One spelling per id: the user name is compared with message sources later on.
+        # One spelling per id: the user name is compared with message sources later.
         if user.isascii() and user[0] != "0" and len(user) <= 10 and int(user) <= MAX_MEMBER_ID:
             return member(int(user))
         return {}
@@ -85,8 +85,8 @@ def member_lookup(
 def read_secret_file(path: Path) -> tuple[bytes, ...]:
     """The farm secrets in a ``secret_file``: one or two lines, each 32 bytes as base64url.
 
-    :returns: the first is the one to use, all are accepted (rotation).
-    :raises ConfigError: as `read_private_file`, or the contents are something else.
+    :returns: the first is to be used, all are accepted (rotation).
+    :raises ConfigError: as `read_private_file`, or the contents are malformed.
 
     Source: D10.
     """

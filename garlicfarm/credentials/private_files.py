@@ -32,8 +32,8 @@ def read_private_file(path: Path) -> str:
 
 
 def write_private_file(path: Path, data: bytes) -> None:
-    """Write a new file that holds a secret, mode 0600, durably, and what is missing of the directories above
-    it. An existing file is never overwritten.
+    """Write a new file that holds a secret, mode 0600, durably; missing directories above it are made. An
+    existing file is never overwritten.
 
     :raises ConfigError: the file exists, or cannot be made.
     """

@@ -1,11 +1,11 @@
 """The users of a node: operators and clients, with roles, in the file ``data/users``.
 
-JSON lines, one user each, mode 0600: name, role, one HA1 per algorithm; never a password. HA1s depend
-on the realm, which is one constant (`garlicfarm.http.digest.REALM`), so that the same users serve the
-admin API and the farm listener.
+JSON lines, one user each, mode 0600: name, role, one HA1 per algorithm; never a password. HA1s depend on the
+realm, a constant (`garlicfarm.http.digest.REALM`), so the same users serve the admin API and the farm
+listener.
 
-A running node sees every change at the next request: the file is read again when its identity on disk
-has changed. Writers replace it as a whole and take turns. A `Login` tells what became of its user since.
+A running node sees every change at the next request: it reads the file again when its identity on disk has
+changed. Writers replace the whole file, one at a time. A `Login` follows the changes of its user.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
 __all__ = ["LOCAL_USER", "Login", "User", "UserStore", "is_name"]
 
 LOCAL_USER = "local"
-"""Who is logged in by the password that a node made for the commands of its own machine."""
+"""The user whose password the node made for commands on its own machine."""
 
 MIN_PASSWORD_CHARACTERS = 8
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
@@ -51,8 +51,8 @@ class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class UserStore:
     """The users in one file. A missing file holds no users.
 
-    :raises ConfigError: the file is damaged, or others can read it; also from every method, should it
-        become so later. Nobody is let in, and nothing is overwritten, until that is repaired.
+    :raises ConfigError: the file is damaged, or others can read it. Every method raises it if the file
+    becomes so later. Until it is repaired, all logins are refused and nothing is overwritten.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,17 +67,17 @@ class UserStore:
         return {} if user is None else {algorithm: (value,) for algorithm, value in user.ha1.items()}
 
     def role(self, name: str) -> Role | None:
-        """A user's role; None if there is no such user (any more)."""
+        """A user's role; None if there is no such user."""
         user = self.find(name)
         return None if user is None else user.role
 
     def login(self, name: str) -> Login | None:
-        """A login of this user, as of now; None if there is no such user."""
+        """A login of this user; None if there is no such user."""
         user = self.find(name)
         return None if user is None else Login(self, user)
 
     def find(self, name: str) -> User | None:
-        """A user, as of now; None if there is no such user."""
+        """A user; None if there is no such user."""
         self._refresh()
         return self._users.get(name)
 
@@ -165,7 +165,7 @@ class UserStore:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Hold the directory's flock: two ``garlicfarm user add`` at once both count."""
+        """Hold the directory's flock, so that two ``garlicfarm user add`` at once both take effect."""
         descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -175,7 +175,7 @@ class UserStore:
 
 
 class Login:
-    """The login of one user, on a connection that goes on."""
+    """The login of one user on an open connection."""
 
     def __init__(self, users: UserStore, user: User) -> None:
         self.name = user.name
@@ -184,7 +184,7 @@ class Login:
 
     @property
     def role(self) -> Role | None:
-        """The user's role now. None: the login is no longer valid, since the user was removed or has another
+        """The user's role now. None: the login is no longer valid. The user was removed or has another
         password, or the users file is damaged."""
         try:
             user = self._users.find(self.name)

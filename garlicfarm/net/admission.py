@@ -1,16 +1,17 @@
-"""Which incoming connections may wait to be let in: the one policy of all listeners of a node.
+"""Which connections may wait to log in: the one policy of all listeners of a node.
 
-Theory of operation. A connection has a `Place` from its first byte until it has logged in or its socket is
-closed. Places are bounded, per address and in all. A new connection always gets one: at a limit, an older one
-is cut for it. So an attacker has to open all its connections anew in the time that one login takes.
+Theory of operation. A connection holds a `Place` from its first byte until it has logged in or its socket is
+closed. The number of places is bounded, per address and in total. A new connection always gets one: at a
+limit, an older connection is cut for it. So an attacker must reopen all its connections in the time that one
+login takes.
 
-* At the limit of an address, one of its own is cut; at that of all, one of a stranger.
-* The least advanced stage is cut first, and of that the oldest; but a stage that holds no more than a sixth
-  is spared, or a stranger could fill the most advanced one and have every newcomer cut.
-* A quarter of all places is kept for known addresses: a member logged in from there within the last hour, or
-  an endpoint of the Configuration names it.
+* At the limit of an address, one of its own connections is cut; at the total limit, one of a stranger.
+* The least advanced stage is cut first, its oldest connection first. A stage with no more than a sixth of the
+  places is spared: otherwise a stranger could fill the most advanced one, and every newcomer would be cut.
+* A quarter of all places is reserved for known addresses: a member logged in from there within the last hour,
+  or an endpoint of the Configuration names it.
 
-What costs CPU before there is a login, a TLS handshake, also takes a token of its address.
+A TLS handshake costs CPU before any login, so it also takes a token from its address.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from garlicfarm.transport import Peer, Place, Stage, network_of
 __all__ = ["Admission"]
 
 KNOWN_FOR_S = 3600.0
-BURST = 128  # handshakes of an address that was silent: 16 members who all come back at once need two each
+BURST = 128  # handshakes of an address after a pause: 16 members that reconnect at once need two each
 PER_SECOND = 16.0
-KNOWN_TIMES = 8  # as many for a known address
+KNOWN_TIMES = 8  # a known address gets this many times more
 MAX_REMEMBERED = 1024
 
 
 class Admission:
-    """The places of connections that are not logged in.
+    """The places of connections that have not logged in.
 
-    :param per_address: at one time from one address (IPv6: one /64).
-    :param total: at one time in all. A quarter is kept for known addresses.
-    :param named: what is known beside these, each as `network_of` says; asked at each connection.
+    :param per_address: the limit for one address (IPv6: one /64).
+    :param total: the limit for all. A quarter is reserved for known addresses.
+    :param named: further known addresses, each as from `network_of`; asked at each connection.
 
-    Members that logged in are known by `welcome`. A peer whose address is not its own (``address_is_peer``
-    False) is a stranger without an address: bounded by ``total`` alone.
+    `welcome` makes the address of a member known. A peer whose address is not its own (``address_is_peer``
+    False) is a stranger without an address: only ``total`` bounds it.
     """
 
     def __init__(
@@ -52,21 +53,21 @@ class Admission:
         self._per_address = per_address
         self._total = total
         self._named = named
-        self._places: dict[_HeldPlace, None] = {}  # in the order in which they came to their stage
+        self._places: dict[_HeldPlace, None] = {}  # in the order in which they entered their stage
         self._known: dict[str, float] = {}  # until when
-        self._tokens: dict[str, tuple[float, float]] = {}  # how many, and at which time
+        self._tokens: dict[str, tuple[float, float]] = {}  # how many at which time
 
     @property
     def taken(self) -> int:
-        """How many places are taken."""
+        """The number of places in use."""
         return len(self._places)
 
     @contextmanager
     def admit(self, peer: Peer, on_cut: Callable[[Peer], None] = lambda peer: None) -> Iterator[Place]:
-        """A place for one connection, for as long as the context lasts.
+        """A place for one connection while the context lasts.
 
-        Where another connection needs it, the context is cancelled after ``on_cut(peer)``, which is not
-        called for a connection that was refused already. Once the place is left, that cannot happen any more.
+        If another connection needs it, ``on_cut(peer)`` is called and the context cancelled. ``on_cut`` is
+        not called for a connection that was refused already. After `Place.leave` neither can happen.
         """
         network = network_of(peer.address) if peer.address_is_peer else None
         known = network is not None and self._is_known(network)
@@ -80,7 +81,7 @@ class Admission:
                 place.leave()
 
     def welcome(self, peer: Peer) -> None:
-        """A member is at this address: for an hour it counts as known."""
+        """A member logged in from this address: it counts as known for an hour."""
         if not peer.address_is_peer:
             return
         network = network_of(peer.address)
@@ -106,7 +107,7 @@ class Admission:
             _cut(strangers or held)
 
     def _spend(self, network: str, times: int) -> bool:
-        """Take a token of this address, if there is one."""
+        """Take a token of this address; False if there is none."""
         now_s, most = trio.current_time(), float(BURST * times)
         left, since_s = self._tokens.pop(network, (most, now_s))
         left = min(left + (now_s - since_s) * PER_SECOND * times, most)
@@ -162,7 +163,7 @@ class _HeldPlace(Place):
 
 def _cut(places: Sequence[_HeldPlace]) -> None:
     """Cut the oldest of the least advanced stage that holds more than its share."""
-    share = len(places) // (len(Stage) + 1)  # all at theirs are not all that there are
+    share = len(places) // (len(Stage) + 1)  # so small that not all stages can be at their share
     for stage in Stage:
         there = [place for place in places if place.stage is stage]
         if len(there) > share:

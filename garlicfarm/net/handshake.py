@@ -41,9 +41,8 @@ _LINGER_BYTES = 65536
 class Established:
     """A stream that carries Raft from here on; it belongs to the caller.
 
-    ``user`` is who logged in, "" where nobody had to. ``farm_id`` and ``leader`` are what the peer sent,
-    None if it did not. ``leftover`` are bytes that already arrived and come before whatever the stream still
-    brings.
+    ``user`` logged in, "" if the transport has no login. ``farm_id`` and ``leader`` are what the peer sent,
+    None if it sent none. ``leftover`` are bytes that arrived already and precede those of the stream.
     """
 
     stream: trio.abc.Stream
@@ -56,14 +55,15 @@ class Established:
 
 
 def without_handshake(stream: trio.abc.Stream, farm: str) -> Established:
-    """A stream of a transport that has no handshake: the proposal's messages, and nothing else."""
+    """A stream of a transport without a handshake: it carries only the proposal's messages."""
     return Established(stream, farm, "", frozenset(), None, None, b"")
 
 
 async def dial_without_handshake(transport: Transport, endpoint: Endpoint, farm: str) -> Established:
-    """Open a stream where there is no handshake.
+    """Open a stream of a transport without a handshake.
 
-    :raises TransportError: ``endpoint`` is not on loopback, where alone this may be; or from the transport.
+    :raises TransportError: ``endpoint`` is not on loopback, the only place where this is allowed; or from the
+        transport.
 
     Cancelled: leaves nothing open.
     """
@@ -97,15 +97,15 @@ async def initiate(
     extensions: Mapping[str, str] | None = None,
     proxied: bool = False,
 ) -> Established:
-    """Log in to a farm: one stream with a cached challenge that still holds, else two.
+    """Log in to a farm: over one stream if a cached challenge is still valid, else over two.
 
-    Arguments are those of `Initiator`; ``proxied``: send a WebSocket's key for the proxy before the server
-    (D4). The deadline is the caller's.
+    Arguments as for `Initiator`. ``proxied``: send a WebSocket key for the proxy in front of the server (D4).
+    The caller sets the deadline.
 
-    :returns: the open stream; all others are closed, also when this raises.
+    :returns: the open stream. All others are closed, also when this raises.
     :raises AuthError: wrong password, or a server that cannot prove that it knows it.
-    :raises RemoteProtocolError: no such farm there, another farm, or not this protocol.
-    :raises TransportError: from ``open_stream``, or the peer went away.
+    :raises RemoteProtocolError: no such farm there, another farm, or another protocol.
+    :raises TransportError: from ``open_stream``, or the peer closed the connection.
 
     Cancelled: closes what it opened; the server may or may not have let us in.
 
@@ -149,16 +149,15 @@ def _gone(host: str) -> TransportError:
 
 
 class HandshakeLimiter:
-    """What strangers may cost one listener (D3): sockets, time, and guesses.
+    """Limits what strangers cost one listener (D3): sockets, time, and password guesses.
 
-    :param deadline_s: bounds the whole handshake. It starts once the transport's own handshake is done.
-    :param admission: the places of connections that are not logged in; other listeners may share them.
-    :param longest_delay_s: of the answer to a wrong password. A peer that gave it by mistake should hear so
-        before it gives up.
-    :param on_rejected: told once of every connection that is not let in, before it is answered, with
-        a fixed word: those of `Rejected`, or too-soon, busy, timeout, broken. It must not raise.
-        ``challenge`` is the ordinary first half of a login, and ``stale`` costs an honest peer one more
-        stream.
+    :param deadline_s: bounds the whole handshake, from the end of the transport's own handshake.
+    :param admission: the places of connections that have not logged in; listeners may share them.
+    :param longest_delay_s: of the answer to a wrong password. An honest peer should get the answer before it
+        gives up.
+    :param on_rejected: called once for every connection that is not let in, before the answer, with a fixed
+        word: those of `Rejected`, or too-soon, busy, timeout, broken. It must not raise. ``challenge`` is the
+        ordinary first half of a login; ``stale`` costs an honest peer one more stream.
     """
 
     def __init__(
@@ -175,7 +174,7 @@ class HandshakeLimiter:
         self.attempts = LoginAttempts(longest_delay_s)
 
     def place(self, peer: Peer) -> AbstractContextManager[Place]:
-        """The place that the transport got for this connection, else one from here on."""
+        """The place that the transport took for this connection, else a new one."""
         if peer.place is not None:
             return nullcontext(peer.place)
         return self.admission.admit(peer, lambda peer: self.on_rejected(peer, "busy"))
@@ -208,9 +207,9 @@ async def respond(
 ) -> Established | None:
     """Take one incoming connection through the handshake, within the limiter's limits.
 
-    :returns: None if the peer was not let in: it was answered, ``limiter.on_rejected`` was told, and
+    :returns: None if the peer was not let in. Then it was answered, ``limiter.on_rejected`` was called, and
         ``stream`` is closed.
-    :raises ConfigError: from a lookup, if the users file broke (the operator's fault).
+    :raises ConfigError: from a lookup, if the users file is damaged (the operator's fault).
 
     Nothing that a peer does raises. Cancelled, or raising: ``stream`` is closed.
 
@@ -219,7 +218,7 @@ async def respond(
     established: Established | None = None
     with limiter.place(peer) as place:
         place.advance(Stage.STREAM)
-        reason = "timeout"  # what is still to be reported
+        reason = "timeout"  # the rejection that is yet to be reported
         try:
             with trio.move_on_after(limiter.deadline_s):
                 verdict, hold_s = await _judge(stream, credentials, limiter.attempts, peer, place)
@@ -248,7 +247,7 @@ async def _judge(
     peer: Peer,
     place: Place,
 ) -> tuple[Accepted | Rejected, float]:
-    """The verdict, and for how many seconds to hold its answer."""
+    """The verdict, and how many seconds to hold its answer."""
     limited = {name: _LimitedVerifier(farm.verifier, attempts, peer) for name, farm in credentials.items()}
     responder = Responder({name: replace(farm, verifier=limited[name]) for name, farm in credentials.items()})
     verdict = None
@@ -286,7 +285,7 @@ async def _refuse(stream: trio.abc.Stream, verdict: Rejected, hold_s: float, pla
         await stream.send_all(verdict.reply)
     place.advance(Stage.CLOSING)
     if verdict.pending:
-        # Closing over unread bytes resets the connection, and our answer with it.
+        # Closing with unread bytes resets the connection, and the peer may lose our answer.
         left = _LINGER_BYTES
         with trio.move_on_after(_LINGER_S):
             while left > 0 and (data := await stream.receive_some(_CHUNK)):

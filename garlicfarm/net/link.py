@@ -1,8 +1,8 @@
-"""One outgoing connection that keeps itself up: requests out, their answers back in order.
+"""One outgoing connection that reconnects by itself: requests out, their answers back in order.
 
-Answers carry no number; the n-th answer on a connection belongs to its n-th request. A `Link` keeps that
-pairing, gives every request a deadline, reconnects with back-off and jitter, and reports each request
-exactly once: answered or failed.
+Answers carry no number: the n-th answer on a connection belongs to its n-th request. A `Link` pairs them,
+gives every request a deadline, reconnects with back-off and jitter, and reports each request exactly once,
+as answered or failed.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ CONNECTION_ERRORS = (
     trio.ClosedResourceError,
     trio.TooSlowError,
 )
-"""What a broken peer or path can raise: each costs its connection and nothing else."""
+"""Errors of a broken peer or path: each ends its connection and nothing else."""
 
 ATTEMPTS = 3
-"""How many streams share the time to be let in: one that leads nowhere costs a third of it, not all."""
+"""How many streams share the time to log in: one that hangs costs a third of it, not all."""
 RECEIVE_BYTES = 65536
 CLOSE_TIMEOUT_S = 1.0
 QUEUE_LIMIT = 4096
 
 
 async def close(stream: trio.abc.Stream) -> None:
-    """Close gracefully within a second, else forcefully; also when cancelled."""
+    """Close gracefully within a second, else forcefully; even when cancelled."""
     with trio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
         await stream.aclose()
 
@@ -63,23 +63,22 @@ class Backoff(msgspec.Struct, frozen=True):
     longest_s: float = 5.0
 
     def wait_s(self, failures: int) -> float:
-        """How long to wait after so many failures in a row (≥ 1)."""
+        """How long to wait after this many failures in a row (≥ 1)."""
         return min(self.first_s * 2.0 ** min(failures - 1, 30), self.longest_s) * (0.5 + self.random())
 
 
 class Link:
     """One connection to one server.
 
-    ``connect()`` opens it within ``connect_timeout_s``; each third of that it is begun once more beside
-    what is still under way, and the first that is let in is taken (as happy eyeballs do, RFC 8305).
-    ``server_id`` is the id that answers must come from (None: any), ``timeout_s`` bounds the wait for each
-    answer, and is the other's default.
-    ``on_answer(tag, response)`` and ``on_failure(tag, sent)`` are called once per request, from `run`'s
-    task or from `send`; ``sent`` says whether any of it may have reached the server.
-    ``on_change(error)`` tells that the connection came up (None) or went away. ``lazy``: connect only
-    while there is something to send.
+    ``connect()`` opens it within ``connect_timeout_s``. After each third of that time another attempt starts
+    beside the pending ones, and the first that logs in is used (as happy eyeballs do, RFC 8305).
+    ``server_id`` is the id that answers must come from (None: any). ``timeout_s`` bounds the wait for each
+    answer and is the default of ``connect_timeout_s``. ``on_answer(tag, response)`` or ``on_failure(tag,
+    sent)`` is called once per request, from `run`'s task or from `send`; ``sent`` says whether the server may
+    have received the request. ``on_change(error)``: the connection came up (None) or broke. ``lazy``: connect
+    only while there is something to send.
 
-    A peer without a handshake is sent a request once it has answered the one before.
+    A peer without a handshake gets the next request only after it has answered the one before.
     """
 
     def __init__(
@@ -118,12 +117,12 @@ class Link:
         self.extensions: frozenset[str] = frozenset()  # in force on the connection, or on the last one
         self.rtt_s: float | None = None
         self.handshake: tuple[float, bool] | None = None
-        """How long it took, the last time, to connect and to be let in, in seconds, and whether it came
-        about; None before."""
+        """How long the last attempt to connect and log in took, in seconds, and whether it succeeded; None
+        before the first one."""
 
     def send(self, tag: int, request: Request) -> None:
-        """Queue a request; while the link waits between two attempts, or its queue is full, it fails at
-        once."""
+        """Queue a request. It fails at once while the link waits between two attempts, or if its queue is
+        full."""
         if self._waiting or len(self._queue) >= QUEUE_LIMIT:
             self._on_failure(tag, False)
         else:
@@ -131,12 +130,11 @@ class Link:
             self._work.set()
 
     def poke(self) -> None:
-        """The server showed a sign of life: try again now."""
+        """The server showed a sign of life: reconnect now."""
         self._poke.set()
 
     async def run(self) -> NoReturn:
-        """Keep the connection up until cancelled; then the stream is closed, and what was not answered
-        has failed."""
+        """Keep the connection up until cancelled. Then the stream is closed, and unanswered requests fail."""
         try:
             while True:
                 if self._lazy:
@@ -156,7 +154,7 @@ class Link:
                     await self._poke.wait()
                 self._waiting = False
         finally:
-            self._waiting = True  # whoever still sends is told at once
+            self._waiting = True  # later requests fail at once
             self._fail_all()
 
     async def _connected(self) -> Established:
@@ -170,7 +168,7 @@ class Link:
                     "is that node up? what stands before it, a tunnel or a proxy, may take connections for "
                     "nobody"
                 )
-                if self._refusal is not None:  # each wrong password is answered later than the last one
+                if self._refusal is not None:  # each wrong password delays the next answer
                     hint = f"before that, {self._refusal}"
                 raise UnreachableError(f"not let in within {self._connect_timeout_s:g} s", hint)
             ok, self._refusal = True, None
@@ -181,8 +179,8 @@ class Link:
                 await trio.aclose_forcefully(spare.stream)
 
     async def try_handshake(self) -> None:
-        """Connect once more, beside the connection that may be up, only to see whether that comes about now:
-        `handshake` tells."""
+        """Connect once more, beside an existing connection, only to test whether a login succeeds now:
+        `handshake` has the result."""
         try:
             established = await self._connected()
         except* CONNECTION_ERRORS:
@@ -191,7 +189,7 @@ class Link:
             await close(established.stream)
 
     async def _race(self, let_in: list[Established]) -> None:
-        """Until one attempt is let in; the first one that fails ends all."""
+        """Attempts side by side until one logs in; the first failure ends all."""
         async with trio.open_nursery() as nursery:
 
             async def attempt() -> None:
@@ -242,8 +240,8 @@ class Link:
             await stream.send_all(b"".join(data))
 
     def _watch(self) -> None:
-        """The oldest unanswered request sets the receiver's deadline; it bounds the sender too. Its time
-        begins with the answer to the one before: until then the server was busy with that."""
+        """Set the receiver's deadline, which bounds the sender too: that of the oldest unanswered request.
+        Its time begins with the answer to the request before it, which kept the server busy until then."""
         since = max(self._outstanding[0][2], self._heard) if self._outstanding else float("inf")
         self._receive_scope.deadline = since + self._timeout_s
 
@@ -268,7 +266,7 @@ class Link:
         raise UnreachableError(f"no answer within {self._timeout_s:g} s")
 
     def _is_hinted(self) -> bool:
-        """Whether the next answer brings a hint if it refuses (D5)."""
+        """Whether the next answer has a hint if it is a refusal (D5)."""
         asked = self._outstanding[0][1] if self._outstanding else None
         return asked is MessageType.CLIENT_REQUEST and LEADER_HINT in self.extensions
 
@@ -287,15 +285,15 @@ class Link:
             raise RemoteProtocolError(f"member {self._server_id} answers as {response.source}")
         self._outstanding.popleft()
         if self._queue:
-            self._work.set()  # it may have waited for this answer
-        self._failures = 0  # not before: a server may let us in and close, again and again
+            self._work.set()  # a request may have waited for this answer
+        self._failures = 0  # not earlier: a server may accept logins and close, again and again
         self._heard = now
         self.rtt_s = now - sent
         self._on_answer(tag, response)
 
 
 class RpcClient:
-    """Calls over a `Link`, each with an answer of its own. Arguments as for `Link`."""
+    """Requests over a `Link`, each awaited by itself. Arguments as for `Link`."""
 
     def __init__(
         self,
@@ -327,8 +325,8 @@ class RpcClient:
         await self._link.run()
 
     def start(self, request: Request, done: Callable[[Response | None, bool], None]) -> int:
-        """Send a request. ``done(answer, sent)`` is called once, perhaps before this returns: without an
-        answer, ``sent`` says whether any of it may have reached the server. Returns a number of its own."""
+        """Send a request. ``done(answer, sent)`` is called once, perhaps before this returns. If there is no
+        answer, ``sent`` says whether the server may have received it. Returns the request's tag."""
         self._next_tag = tag = self._next_tag + 1
         self._calls[tag] = done
         self._link.send(tag, request)
@@ -337,9 +335,9 @@ class RpcClient:
     async def call(self, request: Request) -> Response:
         """Send a request and wait for its answer.
 
-        Raises `OutcomeUnknown` (sent, no answer), or what is wrong with the connection, the request
-        being certainly not sent: `TransportError`, `AuthError`, `RemoteProtocolError`. Cancelled, the
-        request may or may not take effect.
+        Raises `OutcomeUnknown`: sent, but not answered. If the request was certainly not sent, raises the
+        connection's error: `TransportError`, `AuthError`, `RemoteProtocolError`. Cancelled: the request may
+        or may not take effect.
         """
         ended, response, sent = trio.Event(), None, False
 

@@ -1,4 +1,4 @@
-"""A plain TCP listener, for transports without TLS of their own, and the server's end of TLS."""
+"""A TCP listener for transports without TLS of their own, and the server side of TLS."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _S = TypeVar("_S", bound=trio.abc.Stream)
 
 @contextmanager
 def server_tls(stream: _S, context: ssl.SSLContext) -> Iterator[trio.SSLStream[_S]]:
-    """TLS over ``stream``, for as long as the context lasts.
+    """TLS over ``stream`` while the context lasts.
 
-    Trio's `SSLStream` refers to itself. Left to the garbage collector, which comes seldom in a program that
-    lives long, each would keep some 50 KiB of OpenSSL's: 100 MB after a wave of 2,000 connections.
+    Trio's `SSLStream` refers to itself. The garbage collector runs rarely in a long-lived program, so each
+    stream would keep some 50 KiB of OpenSSL's memory: 100 MB after a wave of 2,000 connections.
     """
     secured = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
     try:
@@ -35,7 +35,7 @@ def server_tls(stream: _S, context: ssl.SSLContext) -> Iterator[trio.SSLStream[_
 
 
 def check_loopback(url: Endpoint, behind: str) -> None:
-    """`Transport.check_url` of a transport that listens ``behind`` something that brings what it lacks."""
+    """`Transport.check_url` of a transport that needs TLS from something in front of it, ``behind``."""
     if not url.is_loopback:
         raise TransportError(
             f"cannot listen on {url}: without TLS, only loopback is allowed",
@@ -51,11 +51,11 @@ async def serve_tcp(
     address_is_peer: bool = True,
     task_status: trio.TaskStatus[Endpoint],
 ) -> NoReturn:
-    """`Transport.serve` over TCP as it is; a name of several addresses is bound at its first.
+    """`Transport.serve` over TCP without TLS; a name with several addresses is bound at the first.
 
     ``address_is_peer``: see `Peer`.
 
-    Raises `TransportError`: ``url`` cannot be listened on. Cancelled: closes everything.
+    Raises `TransportError`: cannot listen on ``url``. Cancelled: closes everything.
     """
     try:
         first, *others = await trio.open_tcp_listeners(url.port, host=url.host)
@@ -71,20 +71,20 @@ async def serve_tcp(
     async def connection(stream: trio.SocketStream) -> None:
         try:
             peer = Peer(stream.socket.getpeername()[0], address_is_peer, None)
-        except OSError:  # it left while it was queued
+        except OSError:  # it disconnected while it was queued
             transport.on_drop(Peer("", False, None), "gone")
             return
         with transport.admit(peer) as place:
             await handler(stream, replace(peer, place=place))
             await _end(stream)
 
-    # It closes each stream when its task ends, and survives accept() running out of descriptors.
+    # Closes each stream when its task ends, and survives accept() running out of descriptors.
     await trio.serve_listeners(connection, [first])
 
 
 async def _end(stream: trio.SocketStream) -> None:
-    """Say that this was all, and wait a moment for the peer's end: closing over bytes that were not read
-    would reset the connection, and our last ones with it."""
+    """Send EOF and wait briefly for the peer's. Closing with unread bytes would reset the connection, and the
+    peer might lose our last ones."""
     with trio.move_on_after(CLOSE_TIMEOUT_S):
         try:
             await stream.send_eof()

@@ -1,7 +1,7 @@
-"""A further farm for a node that is there: its secret, its store, and its table in the configuration.
+"""Adding a farm to an existing node: its secret, its store, and its table in the configuration.
 
-The node must not run meanwhile. Its other farms are not touched. The table comes last: a store that no
-table names is nobody's.
+The node must be stopped. Its other farms are not changed. The table is written last: a store without a table
+is ignored.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ __all__ = ["add_farm", "add_joining_farm", "remove_farm"]
 
 
 def add_farm(config: Config, endpoint: str, farm: FarmPlan) -> MadeFarm:
-    """Make a farm of the one node of ``config``, which others dial at ``endpoint``; "": where they dial
-    its first farm.
+    """Make a farm whose only member is the node of ``config``. Others dial it at ``endpoint``; "": where they
+    dial its first farm.
 
-    Mints farm id and farm secret. Raises `StorageInUse`: the node runs; `ConfigError`: it has a farm of
-    that name, or the plan makes no valid configuration; `StorageError`. Then nothing was made.
+    Mints farm id and farm secret. Raises `StorageInUse`: the node runs; `ConfigError`: it has a farm of that
+    name, or the plan makes no valid configuration; `StorageError`. After an error nothing was made.
     """
     dialled = _dialled(config, endpoint)
     server = ClusterServer(config.node.id, str(dialled))
@@ -56,8 +56,8 @@ def add_farm(config: Config, endpoint: str, farm: FarmPlan) -> MadeFarm:
 
 
 def add_joining_farm(config: Config, endpoint: str, token: JoinToken) -> None:
-    """Make what the node of ``config`` needs in order to join the farm that ``token`` is for. Raises as
-    `add_farm` does, and `ConfigError` where the token is for another id."""
+    """Prepare the node of ``config`` to join the farm that ``token`` is for. Raises as `add_farm`, and
+    `ConfigError` if the token is for another id."""
     if token.id != config.node.id:
         raise ConfigError(
             [
@@ -69,8 +69,8 @@ def add_joining_farm(config: Config, endpoint: str, token: JoinToken) -> None:
 
 
 def remove_farm(config: Config, name: str, text: str) -> None:
-    """Undo `add_joining_farm` of a farm that was never joined; ``text`` is what the configuration said
-    before. Raises `ConfigError`, `StorageError`."""
+    """Undo `add_joining_farm` of a farm that was never joined; ``text`` is the previous configuration. Raises
+    `ConfigError`, `StorageError`."""
     with DataDirectory.open(config.node.data_dir) as directory:
         rewrite(config.path, text)
         _clear(_files(directory, name))
@@ -93,7 +93,7 @@ def _dialled(config: Config, endpoint: str) -> Endpoint:
 def _add(config: Config, dialled: Endpoint, farm: FarmPlan, secret: bytes, genesis: Genesis) -> None:
     if farm.name in [section.name for section in config.farm]:
         raise ConfigError([f"{config.path} has a farm {farm.name} already; nothing was changed"])
-    if farm.preset != config.node.preset:  # one preset for all farms of a node, but not of a farm
+    if farm.preset != config.node.preset:  # members of a farm may differ
         farm = msgspec.structs.replace(farm, raft={**PRESETS[farm.preset], **farm.raft})
     data = config.node.data_dir
     named = data.relative_to(config.base_dir) if data.is_relative_to(config.base_dir) else data
@@ -104,7 +104,7 @@ def _add(config: Config, dialled: Endpoint, farm: FarmPlan, secret: bytes, genes
 
 
 def _files(directory: DataDirectory, name: str) -> tuple[Path, ...]:
-    """What of a farm is in a data directory. Raises `LocalProtocolError`: that is no farm's name."""
+    """A farm's files in a data directory. Raises `LocalProtocolError`: not a farm's name."""
     store, kept = directory.farm_directory(name), directory.path / "secrets"
     return store, kept / f"{name}.secret", kept / f"{name}.master.key"
 

@@ -1,4 +1,4 @@
-"""A server tunnel of an I2P router that leads to a farm listener: its configuration, and its address."""
+"""A server tunnel of an I2P router to a farm listener: its configuration and its address."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from garlicfarm.errors import ConfigError
 
 __all__ = ["Tunnel", "b32_address"]
 
-# type=server and no other: type=http would rewrite what looks like headers. Three inbound tunnels, not i2pd's
-# five: it may list two more, and where it reads a LeaseSet2 as the older form (LeaseSet::PopulateLeases in
-# 2.45.1) six leases and more can pass for some: whoever looked it up then sends into nowhere, for ever.
+# Only type=server: type=http would rewrite whatever looks like headers. Three inbound tunnels, not five:
+# it may list two more, and i2pd 2.45.1 (LeaseSet::PopulateLeases) can misread a LeaseSet2 of six or more
+# leases as the older form. A router that does so sends into nowhere from then on.
 _I2PD = """\
 # Written by `garlicfarm i2p setup`.
 [{name}]
@@ -67,9 +67,9 @@ class Tunnel(NamedTuple):
 
 
 def b32_address(keys: Path) -> str:
-    """The address, ``….b32.i2p``, of the destination that a router's file of keys begins with.
+    """The address, ``….b32.i2p``, of the destination at the beginning of a router's key file.
 
-    Raises `ConfigError`: it cannot be read, or holds something else; `FileNotFoundError`: it is not there
+    Raises `ConfigError`: it cannot be read, or holds something else; `FileNotFoundError`: it does not exist
     yet.
     """
     try:
@@ -79,6 +79,6 @@ def b32_address(keys: Path) -> str:
     except OSError as error:
         raise ConfigError([f"{keys} cannot be read: {error.strerror}; run this as root"]) from error
     size = 387 + int.from_bytes(data[385:387], "big")
-    if len(data) <= size or size == 387:  # private keys follow, and who has none of Ed25519 is too old
+    if len(data) <= size or size == 387:  # private keys follow; no certificate: an old key
         raise ConfigError([f"{keys} holds no keys of an I2P destination; name the tunnel's with --keys"])
     return b32encode(sha256(data[:size]).digest()).decode().lower().rstrip("=") + ".b32.i2p"

@@ -1,9 +1,9 @@
 """Makes nodes: configuration, certificate, secret, the user ``local``, and the store with its genesis.
-A node that joins a farm gets the farm's secret and a genesis without a Configuration: it is to be told that.
+A node that joins a farm gets the farm's secret and a genesis without a Configuration, which its leader sends.
 
-All or nothing: everything is made in a hidden directory beside its place and moved there at the end;
-what exists is never touched, but for what a command that was killed left in that hidden directory. Only
-this makes stores (D12): a running node never does. ::
+All or nothing: everything is made in a hidden directory and moved to its place at the end. Existing files are
+never changed, except what a killed command left in that hidden directory. Only this room makes stores (D12);
+a running node never does. ::
 
     DIRECTORY/garlicfarm.toml
     DIRECTORY/data/                node.json  users  local.password  tls/  secrets/  farms/<farm>/
@@ -72,9 +72,9 @@ STAGING = ".garlicfarm-new"
 
 
 class FarmPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What all members of a new farm share. ``raft`` and ``retention`` hold keys of the tables of
-    those names that differ from the preset; ``master`` is the master destination in I2P base64, a copy
-    of ``master_key_file`` goes to each member: without it, none can publish."""
+    """What all members of a new farm share. ``raft`` and ``retention`` hold the keys of those tables that
+    differ from the preset. ``master`` is the master destination in I2P base64. Each member gets a copy of
+    ``master_key_file``; without it none can publish."""
 
     name: str = "farm"
     application: str = "publisher"
@@ -86,7 +86,7 @@ class FarmPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one member has of its own.
+    """What belongs to one member.
 
     ``endpoint`` is what others dial; a pin is added to it where the transport is ``ssl`` (D11).
     ``listen`` "": every address at the endpoint's port, or loopback if the endpoint is there.
@@ -101,7 +101,7 @@ class MemberPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MadeFarm(msgspec.Struct, frozen=True):
-    """A new farm: its id (16 bytes), the first Configuration, and where each member's files are."""
+    """A new farm: its id (16 bytes), the first Configuration, and each member's directory."""
 
     farm_id: bytes
     configuration: Configuration
@@ -111,8 +111,8 @@ class MadeFarm(msgspec.Struct, frozen=True):
 def create_node(directory: Path, node_id: int, member: MemberPlan, farm: FarmPlan | None = None) -> MadeFarm:
     """Make a farm of one node in ``directory``, which may exist but must not hold a node.
 
-    Mints farm id and farm secret. Raises `ConfigError`: something is there already, or the plans make
-    no valid configuration; `StorageError`: it cannot be written. Then nothing was made.
+    Mints farm id and farm secret. Raises `ConfigError`: a file exists already, or the plans make no valid
+    configuration; `StorageError`: it cannot be written. After an error nothing was made.
     """
     _check_free(directory)
     with _staging(directory) as staging:
@@ -121,8 +121,8 @@ def create_node(directory: Path, node_id: int, member: MemberPlan, farm: FarmPla
 
 
 def create_joining_node(directory: Path, member: MemberPlan, token: JoinToken) -> None:
-    """Make the node that ``token`` is for in ``directory``; it is no member before it has been enrolled.
-    Raises as `create_node` does."""
+    """Make the node that ``token`` is for in ``directory``. It becomes a member when the leader adds it.
+    Raises as `create_node`."""
     farm = plan_of(token)
     _check_free(directory)
     check_endpoints({token.id: member})
@@ -132,7 +132,7 @@ def create_joining_node(directory: Path, member: MemberPlan, token: JoinToken) -
 
 
 def plan_of(token: JoinToken) -> FarmPlan:
-    """What a token says of its farm."""
+    """The plan of the farm that a token is for."""
     return FarmPlan(
         name=token.farm,
         application=token.application,
@@ -223,13 +223,13 @@ def _make(farm: FarmPlan, members: Mapping[int, MemberPlan], directories: Mappin
 
 
 def new_genesis(farm: FarmPlan, configuration: Configuration) -> Genesis:
-    """What the stores of a new farm are born with; mints its id."""
+    """The genesis of a new farm's stores; mints its id."""
     return Genesis(farm.name, secrets.token_bytes(16), farm.application, ALGORITHM_VERSION, configuration)
 
 
 def _make_node(directory: Path, farm: FarmPlan, node_id: int, member: MemberPlan) -> Endpoint:
-    """What a node has before it is of a farm: data directory, user, certificate, configuration. Returns
-    what others dial, with its pin."""
+    """Make what a node has without a farm: data directory, user, certificate, configuration. Returns the
+    endpoint that others dial, with its pin."""
     data, endpoint = directory / "data", Endpoint.parse(member.endpoint)
     DataDirectory.create(data, node_id)
     password = secrets.token_urlsafe(32)
@@ -246,20 +246,20 @@ def _make_node(directory: Path, farm: FarmPlan, node_id: int, member: MemberPlan
     ]
     head = "# The configuration of one garlicfarm node; `garlicfarm config check` explains it.\nversion = 1\n"
     write_new_file(directory / CONFIG_NAME, f"{head}{toml_of(tables)}".encode(), 0o644)
-    load(directory / CONFIG_NAME, {})  # the plans are checked where every configuration is
+    load(directory / CONFIG_NAME, {})  # checks the plans as it checks every configuration
     return endpoint
 
 
 def pinned(endpoint: Endpoint, pin: str) -> Endpoint:
-    """The endpoint with the pin of the node's own certificate, where its transport is ``ssl`` (D11). A
-    proxy before it shows its own certificate, whose pin stays."""
+    """The endpoint with the pin of the node's own certificate, if its transport is ``ssl`` (D11). A proxy in
+    front of the node shows its own certificate; its pin is kept."""
     if endpoint.scheme != "ssl" or (endpoint.proxied and "pin" in endpoint.params):
         return endpoint
     return Endpoint("ssl", endpoint.host, endpoint.port, {**endpoint.params, "pin": pin})
 
 
 def make_store(data: Path, farm: FarmPlan, secret: bytes, genesis: Genesis) -> None:
-    """Make what a node keeps of one farm in its data directory: the farm's secret and key, and the store."""
+    """Make one farm's files in a node's data directory: the farm's secret and key, and the store."""
     write_secret_file(data / _secret_name(farm), secret)
     if farm.master_key_file is not None:
         write_private_file(data / _master_key_name(farm), farm.master_key_file.read_bytes())
@@ -267,7 +267,7 @@ def make_store(data: Path, farm: FarmPlan, secret: bytes, genesis: Genesis) -> N
 
 
 def farm_tables(farm: FarmPlan, endpoint: Endpoint, data: str, member: MemberPlan) -> Tables:
-    """The tables ``[[farm]]`` and below of a node; ``data``: its data directory, as the file names it."""
+    """The tables ``[[farm]]`` and below; ``data``: the data directory as the file names it."""
     meta = {"destination": farm.master} if farm.master else {}
     if farm.master_key_file is not None:
         meta["key_file"] = f"{data}/{_master_key_name(farm)}"
@@ -291,7 +291,7 @@ def farm_tables(farm: FarmPlan, endpoint: Endpoint, data: str, member: MemberPla
 
 
 def toml_of(tables: Tables) -> str:
-    """The tables as text, an empty line before each; those without a key are left out."""
+    """The tables as text, an empty line before each; empty tables are left out."""
     lines = []
     for heading, table in tables:
         if table:
@@ -300,8 +300,8 @@ def toml_of(tables: Tables) -> str:
 
 
 def _listen_url(endpoint: Endpoint) -> str:
-    """Where a member listens that others dial at ``endpoint``; what is no ``ssl`` sits behind a tunnel
-    on this machine."""
+    """The URL on which a member listens that others dial at ``endpoint``. A transport other than ``ssl`` is
+    behind a tunnel on this machine."""
     host = "0.0.0.0"
     try:
         address = ip_address(endpoint.host)
@@ -315,7 +315,7 @@ def _listen_url(endpoint: Endpoint) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A TOML value; JSON's spelling is TOML's for everything that a plan holds, but for DEL."""
+    """A TOML value. For everything in a plan except DEL, JSON's spelling is also TOML's."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -329,9 +329,9 @@ def _master_key_name(farm: FarmPlan) -> str:
 
 @contextmanager
 def _staging(target: Path) -> Iterator[Path]:
-    """A directory whose contents are moved into ``target`` when the block ends well; else nothing is
-    left of it. What is in ``target`` already is not overwritten. What a process that was killed left of
-    its own is cleared away: whoever still works there holds the flock of ``target``."""
+    """A directory whose contents are moved into ``target`` if the block succeeds, and deleted otherwise.
+    Existing files in ``target`` are not overwritten. A working process holds the flock of ``target``; what a
+    killed one left in its staging directory is deleted."""
     new, staging = not target.exists(), target / STAGING
     try:
         make_private_directory(target)
@@ -359,7 +359,7 @@ def _staging(target: Path) -> Iterator[Path]:
         for path in (staging, *moved):
             shutil.rmtree(path, ignore_errors=True)
         if new:
-            with suppress(OSError):  # somebody else put something into it
+            with suppress(OSError):  # another process put a file into it
                 target.rmdir()
         if isinstance(error, OSError):
             raise StorageError(f"cannot make {target}: {error}") from error

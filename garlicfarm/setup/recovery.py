@@ -1,12 +1,12 @@
 """A farm that has lost its majority for good: one survivor's store becomes a new farm of this member alone.
 
-The new farm has another id. So members of the old one, should they come back, are refused at the handshake
-and log in with other passwords (D10): two halves can never mix. It has the survivor's whole log, also what
-was not known to be committed there (an entry that a lost majority had acknowledged may be among it), and
-after it, in a new term, the Configuration that names this member alone. All others are removed; they come
-back under new ids, since ids are used once (D12).
+The new farm has another id, and so other member passwords (D10): members of the old farm that come back are
+refused at the handshake, and the two farms cannot mix. The new farm has the survivor's whole log, including
+entries that were not known to be committed (a lost majority may have acknowledged them). After it, in a new
+term, follows the Configuration that names this member alone. The others are removed; they can come back under
+new ids, since each id is used once (D12).
 
-The store is made anew beside the old one, which is then renamed and kept::
+The new store is made beside the old one, which is then renamed and kept::
 
     data/farms/<farm>                   the recovered store
     data/farms/<farm>~<old farm id>     the store as it was; never to be started
@@ -54,8 +54,8 @@ class Survivor(msgspec.Struct, frozen=True):
 
 
 def read_survivor(directory: Path, farm: str, application: Application) -> Survivor:
-    """Look into the store in ``directory``, whose data directory is held, and bring ``application``, a new
-    one, to the state after all of it. Nothing is changed. Blocking.
+    """Read the store in ``directory``, whose data directory is locked, and bring the new ``application`` to
+    the state after its whole log. Nothing on disk is changed. Blocking.
 
     Raises `StorageMissing`, `StorageError`, `StorageDamaged`, `StorageVersion` as `LogStore.open`.
     """
@@ -94,11 +94,11 @@ def read_survivor(directory: Path, farm: str, application: Application) -> Survi
 
 
 def recover_store(directory: Path, node_id: int, survivor: Survivor) -> tuple[bytes, Path]:
-    """Make the store of the new farm in the place of the old one; the new farm id, and where the old store
-    is kept. Durable on return; an interrupted call leaves the old store or, to be seen by
-    `finish_recovery`, the new one. Blocking.
+    """Replace the old store with that of the new farm; returns the new farm id, and where the old store is
+    kept. Durable on return. An interrupted call leaves the old store, or the new one for `finish_recovery`.
+    Blocking.
 
-    Raises `LocalProtocolError` (this node is no member), `StorageError`.
+    Raises `LocalProtocolError` (this node is not a member), `StorageError`.
     """
     servers = tuple(server for server in survivor.configuration.servers if server.id == node_id)
     if not servers:
@@ -118,7 +118,7 @@ def recover_store(directory: Path, node_id: int, survivor: Survivor) -> tuple[by
             farm_id, genesis.application, genesis.algorithm, index, term, alone, survivor.all_members, state
         )
         write_snapshot(made / SNAPSHOTS, snapshot)
-        LogStore.open(made, farm=survivor.farm).close()  # it is what a node will find
+        LogStore.open(made, farm=survivor.farm).close()  # verifies it, as a node's start will
         fsync_path(made)
         directory.rename(kept)
         made.rename(directory)
@@ -129,8 +129,8 @@ def recover_store(directory: Path, node_id: int, survivor: Survivor) -> tuple[by
 
 
 def finish_recovery(directory: Path) -> bool:
-    """Whether a recovery had been interrupted between its two renames, which this then makes up for.
-    Raises `StorageError`."""
+    """Complete a recovery that was interrupted between its two renames; whether there was one. Raises
+    `StorageError`."""
     made = _beside(directory, "recovered")
     if directory.exists() or not made.exists():
         return False
