@@ -68,9 +68,10 @@ async def _wait(options: Options, wanted: str) -> None:
                     status = await client.status(farm)
                     if is_met(status):
                         return
-                    seen = headline(status)
+                    why = ""
                     if wanted == "publisher":
-                        seen = f"{why_no_publisher(status, await client.ranking(farm))}; {seen}"
+                        why = f"{why_no_publisher(status, await client.ranking(farm))}; "
+                    seen = why + headline(status)
             except UnreachableError as error:
                 seen = str(error)
             await trio.sleep(POLL_INTERVAL_S)
@@ -94,5 +95,8 @@ def why_no_publisher(status: dict[str, Any], ranking: dict[str, Any]) -> str:
             word, _, reason = why.partition(": ")
             if word == "not eligible":
                 reasons.setdefault(reason, []).append(str(row["id"]))
-    told = "; ".join(f"member {', '.join(sorted(ids))}: {reason}" for reason, ids in reasons.items())
+    told = "; ".join(
+        f"member{'s' * (len(ids) > 1)} {', '.join(sorted(ids, key=int))}: {reason}"
+        for reason, ids in reasons.items()
+    )
     return f"no member is eligible ({told})"

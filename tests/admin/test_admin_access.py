@@ -154,7 +154,7 @@ async def test_curl_with_digest_gets_in_and_posts(node: FakeNode, url: str) -> N
         "-",
     ]
     arguments += ["--data-binary", "from curl", f"{url}/v1/farms/farm/log"]
-    done = await trio.run_process(arguments, stdin=b'user = "paul:paul\'s"', capture_stdout=True)
+    done = await trio.run_process(arguments, stdin=b'user = "paul:paul\'s word"', capture_stdout=True)
     assert done.stdout == b'{"index":1,"term":3}'
     assert node.farm.log[0].value == b"from curl"
 

@@ -92,7 +92,7 @@ WITHOUT_LEAF = {
         (
             {},
             [{"id": 2, **WITHOUT_LEAF}, {"id": 1, **WITHOUT_LEAF}, {"id": 3, **SILENT}],
-            "no member is eligible (member 1, 2: no recent member reports a usable leaf; "
+            "no member is eligible (members 1, 2: no recent member reports a usable leaf; "
             "member 3: it is not recent)",
         ),
         ({}, [{"id": 3, **SILENT}, {"id": 1, "eligible": True, "why": []}], "member 1 is eligible"),
