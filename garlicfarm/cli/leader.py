@@ -8,7 +8,7 @@ import click
 
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
-from garlicfarm.cli.remote import ask
+from garlicfarm.cli.remote import ONLY_THE_LEADER, ask
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -50,11 +50,7 @@ def stepdown(options: Options, to: int | None) -> None:
         try:
             return await client.step_down(farm, to or 0)
         except NotLeader:
-            click.echo(
-                "only the leader hands over: run this on its machine, or name its admin URL with --node, and "
-                "a user that it knows",
-                err=True,
-            )
+            click.echo(ONLY_THE_LEADER, err=True)
             raise
 
     unmet = "no other member is known to lead yet; see `garlicfarm leader show`"

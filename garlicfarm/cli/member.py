@@ -9,7 +9,7 @@ import click
 
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
-from garlicfarm.cli.remote import ask
+from garlicfarm.cli.remote import ONLY_THE_LEADER, ask
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -35,8 +35,8 @@ _Request = Callable[["AdminClient", str], Awaitable[tuple[int, int]]]
     },
 )
 def member() -> None:
-    """The members of a farm. Changing them is up to the leader: run it there, or name its URL with --node. A
-    node has itself removed anywhere."""
+    """The members of a farm. Any node takes these commands; `member set`, and --force where it is needed, the
+    leader alone."""
 
 
 @click.command("list")
@@ -145,11 +145,7 @@ def _change(
             click.echo(f"{_sentence(before)}; after the change {_sentence(after)}", err=True)
             raise
         except NotLeader:
-            click.echo(
-                "only the leader changes the members: run this on its machine, or name its admin URL with "
-                "--node, and a user that it knows",
-                err=True,
-            )
+            click.echo(ONLY_THE_LEADER, err=True)
             raise
         except OutcomeUnknown:
             if not await _joined(client, farm, member_id):
@@ -167,8 +163,8 @@ def _change(
 
 
 async def _persistently(request: _Request, client: AdminClient, farm: str) -> tuple[int, int]:
-    """Make the request again while the reason for its refusal passes by itself: a new leader begins with
-    a commit of its own."""
+    """Make the request again while the reason for its refusal passes by itself, as a hand-over does. Nodes
+    wait for that too, so a removal that was noted in the log is not noted again."""
     import trio
 
     from garlicfarm.errors import ProposalDropped

@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
     from garlicfarm.client.local_node import NodeAccess
 
-__all__ = ["ask", "deadline", "farm_name", "find_node", "status"]
+__all__ = ["ONLY_THE_LEADER", "ask", "deadline", "farm_name", "find_node", "status"]
 
 T = TypeVar("T")
 
+ONLY_THE_LEADER = (
+    "only the leader can do this: run this on its machine, or name its admin URL with --node (`garlicfarm "
+    "node address` prints it there), and an admin among its users with --user"
+)
 WATCH_INTERVAL_S = 1.0
 
 

@@ -150,7 +150,7 @@ class FarmAdminView:
     ) -> tuple[int, int]:
         self._farm.log.info("member-change-asked", change=change, peer=member, user=user)
         wanted = ConfChange(Change(change), ClusterServer(member, endpoint), force)
-        if member != self.node_id:  # its own removal any member asks the leader for
+        if wanted.change is Change.SET:  # all else any member asks the leader for
             self._farm.membership.must_lead()
         if wanted.change is Change.REMOVE and isinstance(self._farm.application, PublisherApplication):
             await self.administer("remove", {"member": member}, user)  # who asked stays in the log (D16)

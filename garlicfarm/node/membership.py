@@ -56,13 +56,16 @@ _REASONS = {
     "the-last-member": Refusal.NO_QUORUM,
     "cannot-be-dialled": Refusal.NOT_DIALLED,
 }
-_REMOVAL = {
+_WORDS = {
     Refusal.APPLICATION: "no-such-member",
     Refusal.TRANSFER: "leadership-in-transfer",
+    Refusal.ID_USED: "id-used-before",
     Refusal.CHANGE_IN_FLIGHT: "another-change-in-flight",
+    Refusal.NOT_DIALLED: "cannot-be-dialled",
+    Refusal.ENDPOINT: "endpoint-of-another-member",
     Refusal.NO_QUORUM: "too-few-members-heard",
 }
-"""What a refusal says to a member that asks to be removed."""
+"""What a refusal says to a member that asks for a change."""
 
 
 class Membership:
@@ -84,6 +87,10 @@ class Membership:
     def removed(self) -> dict[int, str]:
         """Id and last endpoint of everybody whose removal is applied here."""
         return {member: at for member, at in self.ever.items() if member not in self._current}
+
+    def is_member(self, server: int) -> bool:
+        """Whether the applied Configuration names this server."""
+        return server in self._current
 
     @property
     def changing(self) -> bool:
@@ -179,72 +186,84 @@ class Membership:
     # ------------------------------------------------------------------ changes
 
     async def change(self, change: ConfChange) -> tuple[int, int]:
-        """Change one server; (index, term) of the Configuration after its commit. Only the leader does, but
-        any member has itself removed.
+        """Change one server; (index, term) of the Configuration after its commit. Only the leader changes
+        members: another member asks it over the wire to add or remove one (protocol page §5, "Leave"). A
+        leader that is to be removed hands over first.
 
-        Raises `NotLeader`, `NoQuorum`, `ProposalDropped`: certainly not done; `OutcomeUnknown`.
+        Raises `NotLeader` (an endpoint is to be changed, or ``force`` is needed, which the wire does not
+        know), `NoQuorum`, `ProposalDropped`: certainly not done; `OutcomeUnknown`. Once a leader has agreed
+        to add a server, this takes as long as the server takes to catch up.
         """
-        if change.change is Change.REMOVE and change.server.id == self._farm.node_id:
-            return await self._leave(change.force)
-        proposal = await self._begin(change, trio.current_time() + self._farm.answer_timeout_s)
-        return await self._farm.proposals.outcome(proposal)
-
-    async def _leave(self, force: bool) -> tuple[int, int]:
-        """Have the leader remove this member (protocol page §5, "Leave"); one that leads hands over first.
-        The wire knows no force: where that is needed, the new leader is to be asked for it."""
-        farm, handed_over, asked = self._farm, False, False
+        farm, leaving = self._farm, change.server.id == self._farm.node_id
+        first, asked = 0, False
         patience_s = 2 * farm.section.raft.election_timeout_max_s + farm.answer_timeout_s
-        deadline = trio.current_time() + patience_s
-        with trio.move_on_at(deadline):
+        with trio.move_on_after(patience_s) as scope:
             while True:
                 leader = farm.leader_id
-                if farm.is_leader:
-                    self._check_left(force)
-                    await self.step_down(0, deadline)
-                    handed_over = True
-                elif not leader:
-                    await farm.wait_leader_change()
-                else:
-                    try:
-                        term = await self._ask_to_leave(leader)
-                    except OutcomeUnknown:
-                        asked = True  # once more: it is removed once
-                    except (TransportError, AuthError, RemoteProtocolError) as error:
-                        farm.log.info("leader-not-asked", peer=leader, cause=str(error))
-                    except ProposalDropped as dropped:
-                        few = dropped.reason == "too-few-members-heard"
-                        if few and force:
-                            self.must_lead()
-                        # A new leader has heard from few so far.
-                        if not (few and handed_over) and dropped.reason != "leadership-in-transfer":
-                            raise
-                    else:
+                first = first or leader
+                if change.change is Change.SET:
+                    self.must_lead()
+                try:
+                    if farm.is_leader and change.change is Change.REMOVE and leaving:
+                        self._check_left(change.force)
+                        await self.step_down(0, scope.deadline)
+                    elif farm.is_leader:
+                        proposal = await self._begin(change, scope.deadline)
+                        scope.deadline = math.inf
+                        return await farm.proposals.outcome(proposal)
+                    elif leader:
+                        term = await self._ask_leader(leader, change)
                         if term is not None:
                             asked = True
-                            await self._out.wait()
+                            if change.change is Change.ADD:
+                                scope.deadline = math.inf
+                            await self._wait_applied(change)
                             return farm.applied_configuration.log_index, term
-                    await trio.sleep(ASK_AGAIN_S)
+                    else:
+                        await farm.wait_leader_change()
+                except NotLeader:
+                    pass  # it leads no more
+                except OutcomeUnknown:
+                    asked = True
+                    if not leaving:
+                        raise
+                    # Once more: it is removed once.
+                except (TransportError, AuthError, RemoteProtocolError) as error:
+                    farm.log.info("leader-not-asked", peer=leader, cause=str(error))
+                except ProposalDropped as dropped:
+                    few = dropped.reason == "too-few-members-heard"
+                    if few and change.force:
+                        self.must_lead()
+                    # A new leader has heard from few so far.
+                    if not (few and leader != first) and dropped.reason != "leadership-in-transfer":
+                        raise
+                await trio.sleep(ASK_AGAIN_S)
         if asked:
-            raise OutcomeUnknown("this member asked to be removed, and has not heard that it is")
+            raise OutcomeUnknown("the leader was asked for the change, which is not known to be committed")
         raise NoQuorum(f"no leader was found within {patience_s:g} s")
 
-    async def _ask_to_leave(self, leader: int) -> int | None:
-        """The term in which ``leader`` removes this member; None: another member may lead.
+    async def _ask_leader(self, leader: int, change: ConfChange) -> int | None:
+        """The term in which ``leader`` has begun the change; None: another member may lead.
 
         Raises `ProposalDropped`: it refuses. Other errors as `garlicfarm.net.link.RpcClient.call`.
         """
-        farm = self._farm
-        value = encode_cluster_server(ClusterServer(farm.node_id), id_only=True)
+        farm, remove = self._farm, change.change is Change.REMOVE
+        kind = MessageType.REMOVE_SERVER_REQUEST if remove else MessageType.ADD_SERVER_REQUEST
+        value = encode_cluster_server(change.server, id_only=remove)
         entry = LogEntry(0, ValueType.CLUSTER_SERVER, value)
-        request = Request(MessageType.REMOVE_SERVER_REQUEST, farm.node_id, leader, entries=(entry,))
-        response = await farm.peers.call(leader, request)
+        response = await farm.peers.call(leader, Request(kind, farm.node_id, leader, entries=(entry,)))
         if response is None or (not response.accepted and response.destination != leader):
             return None
         if response.accepted:
             return response.term
         # A plain server gives no reason, but its next index.
-        words = _REMOVAL if farm.peers.extensions(leader) else {}
+        words = _WORDS if farm.peers.extensions(leader) else {}
         raise ProposalDropped(words.get(response.next_index, "refused"))
+
+    async def _wait_applied(self, change: ConfChange) -> None:
+        """Return once the applied Configuration is as ``change`` makes it."""
+        while (change.server.id in self._current) != (change.change is Change.ADD):
+            await self._farm.wait_applied(self._farm.applied_index)
 
     def _check_left(self, force: bool) -> None:
         """Before a leader hands over in order to be removed: raises `ProposalDropped` where the new one would

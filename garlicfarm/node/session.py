@@ -78,7 +78,7 @@ class Principal:
 
     @property
     def is_admin(self) -> bool:
-        """Whether it may change other members than itself."""
+        """Whether it may change any member."""
         return self.trusted if self.login is None else self.login.has_role("admin")
 
     @property
@@ -220,16 +220,18 @@ class Session:
             self._farm.step(request, slot)
 
     def _server(self, request: Request) -> ClusterServer:
-        """Whom an AddServerRequest or RemoveServerRequest is about: an admin may name anybody, a member
-        itself."""
+        """The server that an AddServerRequest or RemoveServerRequest is about. An admin may name any, and so
+        may a member, for an admin of its own; a server that is no member names only itself."""
         remove = request.type is MessageType.REMOVE_SERVER_REQUEST
         try:
             server = decode_cluster_server(request.entries[0].value, id_only=remove)
         except RemoteProtocolError:
             self._farm.metrics.count_refused("malformed")
             raise
-        if not self._caller.is_admin and server.id != self._caller.member_id:
-            raise self._refused("role", f"{self._caller.name} may not change {server.id}", request)
+        caller = self._caller
+        may_name_any = caller.is_admin or self._farm.members.is_member(caller.member_id)
+        if not may_name_any and server.id != caller.member_id:
+            raise self._refused("role", f"{caller.name} may not change {server.id}", request)
         return server
 
     def _check(self, request: Request) -> None:

@@ -228,6 +228,21 @@ async def test_removal_leaves_in_the_log_who_asked_for_it(tmp_path: Path) -> Non
         assert order["by"] == "local"
 
 
+@pytest.mark.parametrize("removes", ["leader", "follower"])
+async def test_follower_removes_another_member_and_the_log_says_who_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], removes: str
+) -> None:
+    async with farm_of_three(tmp_path) as nodes:
+        leader = await nodes.leader()
+        asked, other = sorted({1, 2, 3} - {leader})
+        gone = leader if removes == "leader" else other
+        assert await command(nodes, asked, "member", "remove", str(gone), "-o", "json") == 0
+        assert json.loads(capsys.readouterr().out)["after"]["members"] == 2
+        left = nodes.farm(asked)
+        assert gone not in [server.id for server in left.configuration.servers]
+        assert policy(nodes, asked)["orders"][f"remove {gone}"]["by"] == "local"
+
+
 @pytest.mark.parametrize(
     ("leads", "by"), [(True, "member remove"), (False, "node leave")], ids=["leader", "follower"]
 )

@@ -7,6 +7,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from garlicfarm.errors import RemoteProtocolError
 from garlicfarm.node.session import Principal, Session
 from garlicfarm.raft import Refusal
 from garlicfarm.testing.cluster import Cluster, cluster
@@ -24,13 +25,18 @@ from garlicfarm.wire.messages import (
 ADD, REMOVE = MessageType.ADD_SERVER_REQUEST, MessageType.REMOVE_SERVER_REQUEST
 
 
-async def ask(nodes: Cluster, node: int, kind: MessageType, server: ClusterServer) -> Response:
-    """What ``node`` answers an admin, on a connection of its own. Raises what ends that connection first."""
+PLAIN_PEER = Principal("a plain peer", 0, True, trusted=True)
+
+
+async def ask(
+    nodes: Cluster, node: int, kind: MessageType, server: ClusterServer, caller: Principal = PLAIN_PEER
+) -> Response:
+    """The answer of ``node`` to ``caller``, on a connection of its own. Raises what ends that first."""
     ours, theirs = trio.testing.memory_stream_pair()
     farm = nodes.replica(node)
     value = encode_cluster_server(server, id_only=kind is REMOVE)
-    request = Request(kind, 0, 0, entries=(LogEntry(0, ValueType.CLUSTER_SERVER, value),))
-    decoder, caller = ResponseDecoder(), Principal("a plain peer", 0, True, trusted=True)
+    request = Request(kind, caller.member_id, 0, entries=(LogEntry(0, ValueType.CLUSTER_SERVER, value),))
+    decoder = ResponseDecoder()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(Session(farm, theirs, caller, b"", farm.answer_timeout_s).run)
         await ours.send_all(encode_request(request))
@@ -149,3 +155,17 @@ async def test_refused_newcomer_is_told_why(
     async with cluster(2) as nodes:
         await nodes.leader()
         assert await refused(nodes, ADD, server) == reason
+
+
+async def test_member_may_name_any_server_and_another_only_itself(autojump_clock: MockClock) -> None:
+    async with cluster(4) as nodes:
+        leader = await nodes.leader()
+        member, gone, _ = sorted({1, 2, 3, 4} - {leader})
+        callers = {server: Principal(f"member {server}", server, True) for server in (member, gone, 9)}
+        answer = await ask(nodes, leader, REMOVE, ClusterServer(gone), callers[member])
+        assert answer.accepted
+        await nodes.applied(answer.next_index - 1, [leader])
+        refusal = pytest.RaisesExc(RemoteProtocolError, match="may not change")
+        for server in (gone, 9):
+            with pytest.RaisesGroup(refusal, flatten_subgroups=True):
+                await ask(nodes, leader, REMOVE, ClusterServer(member), callers[server])

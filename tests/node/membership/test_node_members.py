@@ -127,6 +127,80 @@ async def test_follower_asks_the_leader_for_its_own_removal(autojump_clock: Mock
         await nodes.post(b"goes on")
 
 
+@pytest.mark.parametrize("removed", ["leader", "other"])
+async def test_follower_that_is_to_remove_another_member_has_the_leader_do_it(
+    autojump_clock: MockClock, removed: str
+) -> None:
+    async with cluster(4) as nodes:
+        leader = await nodes.leader()
+        asked, other, _ = sorted({1, 2, 3, 4} - {leader})
+        gone = leader if removed == "leader" else other
+        index, term = await nodes.farm(asked).members.change(ConfChange(Change.REMOVE, ClusterServer(gone)))
+        assert gone not in members(nodes, asked)
+        assert (index, term) == (
+            nodes.farm(asked).applied_configuration.log_index,
+            nodes.farm(await nodes.leader()).raw.term,
+        )
+        await ended(nodes, gone, 30)
+        await nodes.post(b"goes on")
+
+
+async def test_follower_that_is_to_add_a_server_has_the_leader_do_it(autojump_clock: MockClock) -> None:
+    async with cluster(2) as nodes:
+        leader = await nodes.leader()
+        server = await nodes.enlist()
+        await nodes.farm(3 - leader).members.change(ConfChange(Change.ADD, server))
+        assert members(nodes, 3 - leader) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (ConfChange(Change.ADD, ClusterServer(7, "memory://nobody:1")), "cannot-be-dialled"),
+        (ConfChange(Change.ADD, ClusterServer(7, "memory://node1:27150")), "endpoint-of-another-member"),
+        (ConfChange(Change.REMOVE, ClusterServer(7)), "no-such-member"),
+    ],
+)
+async def test_follower_passes_the_leaders_refusal_on(
+    autojump_clock: MockClock, change: ConfChange, reason: str
+) -> None:
+    async with cluster(3) as nodes:
+        leader = await nodes.leader()
+        asked = min({1, 2, 3} - {leader})
+        with pytest.raises(ProposalDropped) as refused:
+            await nodes.farm(asked).members.change(change)
+        assert refused.value.reason == reason
+
+
+async def test_follower_leaves_to_the_leader_what_the_wire_cannot_say(autojump_clock: MockClock) -> None:
+    async with cluster(3) as nodes:
+        leader = await nodes.leader()
+        asked, other = sorted({1, 2, 3} - {leader})
+        members_of = nodes.farm(asked).members
+        with pytest.raises(NotLeader) as told:  # another endpoint
+            await members_of.change(ConfChange(Change.SET, ClusterServer(other, "memory://node9:1")))
+        assert told.value.leader_id == leader
+        await nodes.kill(other)
+        await trio.sleep(20)
+        forced = ConfChange(Change.REMOVE, ClusterServer(leader), True)
+        with pytest.raises(ProposalDropped, match="too-few-members-heard"):
+            await members_of.change(ConfChange(Change.REMOVE, ClusterServer(leader)))
+        with pytest.raises(NotLeader) as told:
+            await members_of.change(forced)
+        assert told.value.leader_id == leader
+
+
+async def test_change_during_a_hand_over_is_made_by_the_new_leader(autojump_clock: MockClock) -> None:
+    async with cluster(4) as nodes:
+        leader = await nodes.leader()
+        successor, other, _ = sorted({1, 2, 3, 4} - {leader})
+        await trio.sleep(10)
+        farm = nodes.farm(leader)
+        farm.put(farm.raw.transfer_leadership, successor)
+        await farm.members.change(ConfChange(Change.REMOVE, ClusterServer(other)))
+        assert other not in members(nodes, await nodes.leader())
+
+
 def messages(metrics: FarmMetrics, kind: str, direction: str) -> float:
     labels = {"farm": "farm", "type": kind, "direction": direction}
     return metrics._node.registry.get_sample_value("garlicfarm_raft_messages_total", labels) or 0.0
@@ -190,7 +264,7 @@ async def test_change_without_enough_members_is_refused(autojump_clock: MockCloc
             await change(nodes, Change.REMOVE, ClusterServer(other))
         await change(nodes, Change.REMOVE, ClusterServer(one))  # the dead one may go
         assert members(nodes, leader) == sorted([leader, other])
-        with pytest.raises(NotLeader):
+        with pytest.raises(ProposalDropped, match="no-such-member"):
             await nodes.replica(other).membership.change(ConfChange(Change.REMOVE, ClusterServer(one)))
 
 
