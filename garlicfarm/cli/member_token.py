@@ -126,5 +126,6 @@ def _make(config: Config, body: Mapping[str, Any], new_id: int | None, expires_s
         preset=config.node.preset,
         raft=raft,
         retention=own("retention"),
+        algorithms=section.algorithms,
         master=section.meta.destination,
     )

@@ -14,8 +14,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from garlicfarm.config.model import ApplicationName, DialUrl, Name, NodeId, Preset
+from garlicfarm.config.model import Algorithms, ApplicationName, DialUrl, Name, NodeId, Preset
 from garlicfarm.errors import AuthError, ConfigError
+from garlicfarm.http.digest import ALGORITHMS
 from garlicfarm.renamed import APPLICATIONS, update
 
 __all__ = ["JoinToken", "check_expiry", "decode_token", "encode_token"]
@@ -26,8 +27,8 @@ _EXAMPLE = "it is one line that `garlicfarm member token` printed"
 
 class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
     """``id`` is the new member's. ``endpoints``: id → endpoint of the members when the token was made.
-    ``expires_s``: seconds since the epoch. ``preset``, ``raft``, ``retention`` and ``master`` are the
-    settings that all members share, as in `garlicfarm.setup.provision.FarmPlan`."""
+    ``expires_s``: seconds since the epoch. ``preset``, ``raft``, ``retention``, ``algorithms`` (of Digest)
+    and ``master`` are the settings that all members share, as in `garlicfarm.setup.provision.FarmPlan`."""
 
     farm: Name
     farm_id: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
@@ -40,6 +41,7 @@ class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
     preset: Preset = "clearnet"
     raft: Mapping[str, Any] = {}
     retention: Mapping[str, Any] = {}
+    algorithms: Algorithms = ALGORITHMS
     master: str = ""
 
     def __repr__(self) -> str:

@@ -17,6 +17,7 @@ import hmac
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
 
@@ -38,7 +39,7 @@ __all__ = [
 REALM = "restricted"
 """The one realm of every farm and node: stored HA1s depend on it, and it tells a stranger nothing (D3)."""
 
-ALGORITHMS = ("MD5", "SHA-256")
+ALGORITHMS: Final = ("MD5", "SHA-256")
 """Known algorithms, weakest first. Offered in this order, so that every common client gets in (D2)."""
 
 NONCE_LIFETIME_S = 7200.0

@@ -229,7 +229,7 @@ class Session:
             self._farm.metrics.count_refused("malformed")
             raise
         caller = self._caller
-        may_name_any = caller.is_admin or self._farm.members.is_member(caller.member_id)
+        may_name_any = caller.is_admin or self._farm.membership.is_member(caller.member_id)
         if not may_name_any and server.id != caller.member_id:
             raise self._refused("role", f"{caller.name} may not change {server.id}", request)
         return server

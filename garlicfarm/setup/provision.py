@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from garlicfarm.config import load
+from garlicfarm.config.model import Algorithms
 from garlicfarm.config.validators import is_dial_url
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.credentials.join_token import JoinToken
@@ -34,6 +35,7 @@ from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.credentials.users import LOCAL_USER, UserStore
 from garlicfarm.durable_files import fsync_path, make_private_directory, write_new_file
 from garlicfarm.errors import ConfigError, StorageError, StorageInUse, StorageMissing
+from garlicfarm.http.digest import ALGORITHMS
 from garlicfarm.publishing.scoring import ALGORITHM_VERSION
 from garlicfarm.storage import DataDirectory, Genesis, create_store, tables
 from garlicfarm.storage.log_store import FILE_NAME
@@ -73,8 +75,8 @@ STAGING = ".garlicfarm-new"
 
 class FarmPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What all members of a new farm share. ``raft`` and ``retention`` hold the keys of those tables that
-    differ from the preset. ``master`` is the master destination in I2P base64. Each member gets a copy of
-    ``master_key_file``; without it none can publish."""
+    differ from the preset; ``algorithms`` are those of Digest that members accept. ``master`` is the master
+    destination in I2P base64. Each member gets a copy of ``master_key_file``; without it none can publish."""
 
     name: str = "farm"
     application: str = "publisher"
@@ -83,6 +85,7 @@ class FarmPlan(msgspec.Struct, frozen=True, kw_only=True):
     master_key_file: Path | None = None
     raft: Mapping[str, Any] = {}
     retention: Mapping[str, Any] = {}
+    algorithms: Algorithms = ALGORITHMS
 
 
 class MemberPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +143,7 @@ def plan_of(token: JoinToken) -> FarmPlan:
         master=token.master,
         raft=token.raft,
         retention=token.retention,
+        algorithms=token.algorithms,
     )
 
 
@@ -280,6 +284,7 @@ def farm_tables(farm: FarmPlan, endpoint: Endpoint, data: str, member: MemberPla
                 "endpoint": str(endpoint),
                 **({"default_transport": endpoint.scheme} if endpoint.scheme != "ssl" else {}),
                 "secret_file": f"{data}/{_secret_name(farm)}",
+                **({"algorithms": farm.algorithms} if farm.algorithms != ALGORITHMS else {}),
             },
         ),
         ("[farm.raft]", farm.raft),

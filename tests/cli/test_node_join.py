@@ -179,6 +179,15 @@ async def state(farm: ProcessFarm, node_id: int) -> tuple[int, bytes]:
         return await client.state(farm.name)
 
 
+async def test_node_joins_a_farm_that_takes_one_digest_algorithm_alone(tmp_path: Path) -> None:
+    async with running(tmp_path, 1, algorithms=("SHA-256",)) as farm:
+        assert load(config(farm.nodes[1]), {}).farm[0].algorithms == ("SHA-256",)
+        joiner = await invite(farm, tmp_path)
+        done = await joiner.join()
+        assert done.code == Exit.OK, done.err
+        assert load(joiner.directory / "garlicfarm.toml", {}).farm[0].algorithms == ("SHA-256",)
+
+
 @pytest.mark.slow
 async def test_node_joins_serves_and_leaves(tmp_path: Path) -> None:
     async with running(tmp_path) as farm:

@@ -33,6 +33,7 @@ TOKEN = JoinToken(
     preset="i2p",
     raft={"heartbeat_s": 0.5},
     retention={"keep_entries": 7},
+    algorithms=("SHA-256",),
     master="A" * 516,
 )
 
