@@ -157,12 +157,18 @@ class OutcomeUnknown(GarlicFarmError):
 
 
 class EntryRefused(GarlicFarmError):
-    """The application refuses this entry: ``field`` (a JSON path, "" = the whole) for ``reason``."""
+    """The application refuses this entry: ``field`` (a JSON path, "" = the whole) for ``reason``.
 
-    def __init__(self, field: str, reason: str) -> None:
+    ``reason`` is a fixed phrase, by which servers count. ``hint`` says what to do next, where there is more
+    to say than to correct the entry.
+    """
+
+    def __init__(self, field: str, reason: str, hint: str = "") -> None:
         self.field = field
         self.reason = reason
-        super().__init__(f"{field}: {reason}" if field else reason)
+        self.hint = hint
+        text = f"{field}: {reason}" if field else reason
+        super().__init__(f"{text}; {hint}" if hint else text)
 
 
 class Compacted(GarlicFarmError):

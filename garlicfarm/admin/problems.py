@@ -130,6 +130,7 @@ def problem_of(error: GarlicFarmError) -> Problem | None:
                 "Correct the entry; nothing was appended.",
                 field=error.field,
                 reason=error.reason,
+                hint=error.hint,
             )
         case OutcomeUnknown():
             return Problem(

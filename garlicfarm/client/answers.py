@@ -86,7 +86,7 @@ def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
             dropped.args = (text,)  # what to do depends on the reason, and the node says it
             return dropped
         case 422, "garlicfarm:entry-refused":
-            return EntryRefused(str(problem.get("field", "")), str(problem.get("reason", "")))
+            return EntryRefused(*(str(problem.get(key, "")) for key in ("field", "reason", "hint")))
         case 413, _:
             return EntryRefused("", text)
         case 503, "garlicfarm:proposal-dropped":

@@ -69,7 +69,7 @@ from garlicfarm.publishing.fold_state import (
     is_consistent,
 )
 from garlicfarm.publishing.policy import CONSECUTIVE_LEADS, Policy
-from garlicfarm.publishing.strict_json import check_values
+from garlicfarm.publishing.strict_json import NO_OBJECT, check_values
 from garlicfarm.wire.messages import Configuration
 
 __all__ = ["PublisherApplication"]
@@ -79,6 +79,7 @@ _PUBLISHED_AHEAD_MS = 600_000
 _MAX_NOTE_POSTERS = 1024
 _YEAR_2020_MS = 1_577_836_800_000
 _TEN_YEARS_MS = 315_576_000_000
+_DOCUMENTS_ONLY = "this farm takes status documents; a farm of the application log takes any bytes"
 
 
 def _score_status(status: Status, policy: Policy) -> ScoredStatus:
@@ -240,7 +241,12 @@ class PublisherApplication:
         """The same at ``now_ms`` of the wall clock where it is posted: a ``sequence`` more than ten years
         above both the poster's last one and this date (one before 2020 counts as 2020) is refused too. It
         would keep its poster out for as long. Raises `EntryRefused`."""
-        posted = self._check(entry, author)
+        try:
+            posted = self._check(entry, author)
+        except EntryRefused as refused:
+            if refused.field or refused.reason not in NO_OBJECT:
+                raise
+            raise EntryRefused("", refused.reason, _DOCUMENTS_ONLY) from None
         sequence = posted.document.sequence if isinstance(posted, Status) else posted.sequence
         last = self.last_sequence(posted.by if isinstance(posted, Note) else author)
         newest = max(last, now_ms, _YEAR_2020_MS)

@@ -27,7 +27,15 @@ from typing import NoReturn
 
 from garlicfarm.errors import EntryRefused
 
-__all__ = ["MAX_DEPTH", "MAX_ENTRY_BYTES", "MAX_VALUES", "NumberText", "check_values", "decode_object"]
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_ENTRY_BYTES",
+    "MAX_VALUES",
+    "NO_OBJECT",
+    "NumberText",
+    "check_values",
+    "decode_object",
+]
 
 MAX_ENTRY_BYTES = 65_536
 MAX_DEPTH = 32
@@ -97,6 +105,10 @@ def check_values(entry: bytes) -> None:
 
 def _separators(text: bytes) -> int:
     return text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
+NO_OBJECT = ("not UTF-8", "not JSON", "not an object")
+"""The reasons for which bytes that never were meant as a JSON object are refused."""
 
 
 def decode_object(entry: bytes) -> dict[str, object]:

@@ -230,6 +230,7 @@ async def test_post_taken_answers_with_its_place_after_commit(
         (ProposalDropped("uncommitted"), 503, "proposal-dropped", {"reason": "uncommitted"}),
         (DiskHangs("no answer"), 503, "disk-hangs", {"detail": "no answer"}),
         (EntryRefused("$.date", "absent"), 422, "entry-refused", {"field": "$.date", "reason": "absent"}),
+        (EntryRefused("", "odd", "Even."), 422, "entry-refused", {"reason": "odd", "hint": "Even."}),
         (OutcomeUnknown("stepped down"), 504, "outcome-unknown", {}),
     ],
 )
