@@ -56,7 +56,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     stderr. An error that is none of ours is a defect and is raised, traceback and all.
     """
     for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
-        if getattr(sys, name) is None:  # whoever started us has closed it
+        if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as we live
     try:
         result = cli.main(args=arguments, prog_name="garlicfarm", standalone_mode=False)
@@ -66,7 +66,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if explained is None:
             raise
         if isinstance(error, OSError) and error.errno is not None:
-            # Nobody takes our output; Python would complain again when it flushes it at exit.
+            # The output cannot be written; Python would complain again when it flushes it at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code, lines = explained
         for line in lines:

@@ -1,4 +1,4 @@
-"""`garlicfarm config`: what the configuration says, and whether it can be used."""
+"""`garlicfarm config`: check a configuration, and turn it into a template and back."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def config() -> None:
 
 
 @config.command()
-@click.option("--effective", is_flag=True, help="Print every value and where it came from; so does -o json.")
+@click.option("--effective", is_flag=True, help="Print every value and its source; so does -o json.")
 @shared_options("config", "output")
 def check(options: Options, effective: bool) -> None:
-    """Check the configuration, its plugins and the files that it names; starts nothing."""
+    """Check the configuration, its plugins and the files that it names. Starts nothing."""
     from garlicfarm.config import find_config, load
     from garlicfarm.errors import ConfigError
 
@@ -50,8 +50,8 @@ def check(options: Options, effective: bool) -> None:
 @config.command("export")
 @shared_options("config")
 def export_(options: Options) -> None:
-    """Print the configuration as a template for other nodes: without what each has for itself (id, endpoint,
-    leaves, priority), and without secrets, which are in files of their own.
+    """Print the configuration as a template for other nodes: without the values that each node has for itself
+    (id, endpoint, leaves, priority), and without secrets, which are in files of their own.
     """
     from garlicfarm.config import find_config
     from garlicfarm.config.template import export
@@ -68,7 +68,7 @@ def export_(options: Options) -> None:
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="What this node has for itself, as node.id=3 or farm[0].endpoint=ssl://c.example:27150; repeatable.",
+    help="A value of this node, such as node.id=3 or farm[0].endpoint=ssl://c.example:27150; repeatable.",
 )
 @click.option(
     "--out",
@@ -78,7 +78,7 @@ def export_(options: Options) -> None:
     help="New file to write; - is stdout.",
 )
 def import_(template: TextIO, settings: tuple[str, ...], out: Path) -> None:
-    """Make the configuration of one node of TEMPLATE (- is stdin), and check it; no file is overwritten."""
+    """Make the configuration of one node from TEMPLATE (- is stdin), and check it. Overwrites no file."""
     from garlicfarm.config.template import fill
     from garlicfarm.errors import ConfigError
 
@@ -99,7 +99,7 @@ def import_(template: TextIO, settings: tuple[str, ...], out: Path) -> None:
     try:
         out.touch(0o644, exist_ok=False)
     except FileExistsError as error:
-        raise ConfigError([f"{out} is there already; nothing was overwritten"]) from error
+        raise ConfigError([f"{out} exists already; nothing was overwritten"]) from error
     except OSError as error:
         raise ConfigError([f"cannot write {out}: {error.strerror}"]) from error
     try:
@@ -110,8 +110,7 @@ def import_(template: TextIO, settings: tuple[str, ...], out: Path) -> None:
 
 
 def _ties(checked: Config) -> Iterator[str]:
-    """Members whose place in the network everybody who reads the farm's log can tell, of a farm that serves
-    something inside I2P."""
+    """The members of a farm that serves something inside I2P whose network addresses its log reveals."""
     from garlicfarm.errors import StorageError
     from garlicfarm.setup.provision import read_genesis
     from garlicfarm.transport import Endpoint
@@ -132,8 +131,8 @@ def _ties(checked: Config) -> Iterator[str]:
             if host not in inside and not host.is_loopback:
                 yield (
                     f"farm {farm.name}: its Configuration names the clearnet host {host.host} of member"
-                    f" {id_}, and its members and log name I2P destinations: who reads them ties them to it"
-                    ' ("Privacy" in the documentation of garlicfarm tells of it)'
+                    f" {id_}, and its members and log name I2P destinations: a reader can connect the two"
+                    ' ("Privacy" in the documentation explains it)'
                 )
 
 
@@ -145,7 +144,7 @@ def _plain(value: object) -> object:
 
 
 def _problems(checked: Config) -> Iterator[str]:
-    """What only shows once plugins are loaded and files are read."""
+    """Problems that only loading the plugins and reading the files shows."""
     from garlicfarm.credentials.member_credentials import read_secret_file
     from garlicfarm.credentials.private_files import read_private_file
     from garlicfarm.errors import ConfigError, PluginError

@@ -1,4 +1,4 @@
-"""Which error ends a command with which exit code: the one place."""
+"""Errors become exit codes and messages: here, and nowhere else."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def explain(error: BaseException) -> tuple[Exit, list[str]] | None:
     if isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT:
         return Exit.ERROR, _OUTPUT[error.errno]
     leaves = list(_leaves(error))
-    # An interrupt cancels everything else, and what is cancelled may complain in its own way.
+    # An interrupt cancels everything else, which may raise errors of its own.
     for leaf in sorted(leaves, key=lambda leaf: not isinstance(leaf, KeyboardInterrupt)):
         code = _code(leaf)
         if code is not None:
@@ -85,7 +85,7 @@ _OUTPUT: dict[int | None, list[str]] = {
     errno.EPIPE: [],  # its reader has left, as in `garlicfarm log tail | head`
     errno.ENOSPC: ["error: the disk that the output goes to is full"],
 }
-"""Why what a command prints cannot be written, and what to say of it."""
+"""Reasons why the output of a command cannot be written, and the message for each."""
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -100,7 +100,7 @@ def _code(error: BaseException) -> Exit | None:
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
-    trio = sys.modules.get("trio")  # whoever raises its error has imported it; we need not
+    trio = sys.modules.get("trio")  # its errors exist only where it is imported
     if trio is not None and isinstance(error, trio.TooSlowError):
         return Exit.DEADLINE
     return None

@@ -30,7 +30,7 @@ __all__ = ["create", "farm"]
     },
 )
 def farm() -> None:
-    """Make a farm of several nodes, look into one, and administer it through its log."""
+    """Make a farm of several nodes, show its state, and administer it through its log."""
 
 
 @click.command()
@@ -40,21 +40,21 @@ def farm() -> None:
     multiple=True,
     required=True,
     metavar="ID=ENDPOINT",
-    help="A member and what others dial, as 1=ssl://a.example:27150; repeatable.",
+    help="The id of a member and the endpoint that others dial, such as 1=ssl://a.example:27150; repeatable.",
 )
 @click.option("--master", metavar="BASE64", default="", help="Master destination of the Meta LeaseSet.")
 @application_option()
 @click.option("--preset", type=click.Choice(["clearnet", "i2p"]), default="clearnet", show_default=True)
 @click.option(
-    "--out", type=click.Path(path_type=Path), required=True, help="Directory to make; must not exist."
+    "--out", type=click.Path(path_type=Path), required=True, help="Directory to make. It must not exist."
 )
 @shared_options("farm", "output")
 def create(
     options: Options, members: tuple[str, ...], master: str, application: str, preset: str, out: Path
 ) -> None:
-    """Make one directory per node, each with everything that the node needs to start.
+    """Make a farm: one directory per node, each with everything that the node needs to start.
 
-    Copy each to its machine (it holds the farm's secret) and run `garlicfarm node start` in it.
+    Copy each directory to its machine, and run `garlicfarm node start` in it. It holds the farm's secret.
     """
     from garlicfarm.setup.provision import FarmPlan, create_farm
 

@@ -1,4 +1,4 @@
-"""`garlicfarm farm add`: a further farm for the node of this machine."""
+"""`garlicfarm farm add`: another farm for the node of this machine."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ __all__ = ["add"]
     "--endpoint",
     metavar="URL",
     default="",
-    help="What others dial, as ssl://a.example:27150.  [default: what dials the node's first farm]",
+    help="The endpoint that others dial, such as ssl://a.example:27150.  [default: that of the node's first"
+    " farm]",
 )
 @click.option("--master", metavar="BASE64", default="", help="Master destination of the Meta LeaseSet.")
 @application_option()
 @shared_options("config")
 def add(options: Options, name: str, endpoint: str, master: str, application: str) -> None:
-    """Give this machine's node, which must not run, a further farm, NAME, of which it is the one member.
+    """Add the farm NAME to this machine's node, its only member at first. The node must not run.
 
-    Adds a table to its configuration, and the farm's secret and store to its data directory. Other nodes
-    join with a token: those of the first farm too, and then in their own process (`node join`).
+    This adds a table to the configuration, and the farm's secret and store to the data directory. Other
+    nodes join with a token (`member token`, `node join`), also those that run already for another farm.
     """
     from garlicfarm.config import find_config, load
     from garlicfarm.names import FARM_NAME_RULE, is_farm_name

@@ -1,7 +1,7 @@
 """`garlicfarm farm exclude|include|override|set`: administration through the log (D16).
 
-Each is one committed entry per action, which every member obeys alike. What is wrong is said before
-anything is sent; the role is checked by the node.
+Each action is one committed entry, which every member obeys alike. All actions are checked before the
+first is sent; the node checks the user's role.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _Action = tuple[str, dict[str, Any]]
 @click.argument("hash_", metavar="HASH")
 @shared_options()
 def exclude(options: Options, hash_: str) -> None:
-    """Keep the leaf HASH out of the Meta LeaseSet, whoever reports it.
+    """Keep the leaf HASH out of the Meta LeaseSet, whichever member reports it.
 
-    HASH is that of a destination: ….b32.i2p, or I2P base64 (behind -- where it begins with a hyphen).
+    HASH is the hash of a destination: ….b32.i2p, or I2P base64 (after -- if it begins with a hyphen).
     """
     _administer(options, [("exclude", {"hash": _base64(hash_)})])
 
@@ -50,7 +50,7 @@ def exclude(options: Options, hash_: str) -> None:
 @click.argument("hash_", metavar="HASH")
 @shared_options()
 def include(options: Options, hash_: str) -> None:
-    """Let the leaf HASH in again, after `farm exclude`."""
+    """List the leaf HASH again, after `farm exclude`."""
     _administer(options, [("include", {"hash": _base64(hash_)})])
 
 
@@ -59,8 +59,8 @@ def include(options: Options, hash_: str) -> None:
 @click.argument("mode", type=click.Choice(["on", "off", "auto", "none"]))
 @shared_options()
 def override(options: Options, id: int, mode: str) -> None:
-    """Set what counts instead of meta.publish of member ID: on (it goes before all that are auto), off (it
-    is never named), auto; none takes the override back."""
+    """Override meta.publish of member ID: on (preferred to every member that is auto), off (never named),
+    or auto. none removes the override."""
     _administer(options, [("override", {"member": id, "mode": None if mode == "none" else mode})])
 
 
@@ -70,10 +70,10 @@ def override(options: Options, id: int, mode: str) -> None:
 def set_(options: Options, settings: tuple[str, ...]) -> None:
     """Set parameters of the common algorithm.
 
-    They are interval=10s (how often statuses are posted), R=3 (after how many statuses of others a silent
-    member is given up), margin=50000 (how far a challenger has to lead), lifetime=1h (how long a leaf is
-    listed for), weight.NAME=20 (percent of a part of the score; all together 100). `garlicfarm farm show`
-    shows the values in force.
+    interval=10s: time between two statuses of a member. R=3: statuses of the others after which a silent
+    member counts as gone. margin=50000: lead that a challenger needs. lifetime=1h: time for which a leaf is
+    listed. weight.NAME=20: weight of a part of the score, in percent; all weights together are 100.
+    `garlicfarm farm show` shows the values in force.
     """
     given: dict[str, int] = {}
     for setting in settings:

@@ -1,4 +1,4 @@
-"""`garlicfarm health`: one word for monitors and supervisors, and its exit code."""
+"""`garlicfarm health`: the state of a farm as one word and an exit code, for monitors."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ _CODES = {"healthy": Exit.OK, "degraded": Exit.DEGRADED, "no-quorum": Exit.NO_QU
 
 @click.command()
 @click.option(
-    "--local", is_flag=True, help="Ask only whether this node serves and all its farms know a leader."
+    "--local", is_flag=True, help="Check only that this node serves and that all its farms know a leader."
 )
 @shared_options()
 def health(options: Options, local: bool) -> Exit:
-    """How a farm is: healthy (exit code 0), degraded (6: it can lose fewer members than it should), or
-    no-quorum (5); degraded also where the disk of the node that is asked does not answer. With --local: 0, or
-    5 where a farm of this node knows no leader, 6 where its disk does not answer. 3: no node answers.
+    """Print the state of a farm: healthy (exit code 0), degraded (6), or no-quorum (5); 3: no node answers.
+
+    Degraded: the farm can lose fewer members than its size allows, or the disk of the node that is asked does
+    not answer. With --local: 5 if a farm of this node knows no leader, 6 if its disk does not answer, else 0.
     """
 
     async def of_farm(client: AdminClient, farm: str) -> Exit:

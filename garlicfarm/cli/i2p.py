@@ -1,4 +1,4 @@
-"""`garlicfarm i2p setup`: the server tunnel by which others reach this machine's node."""
+"""`garlicfarm i2p setup`: the server tunnel through which others reach this machine's node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEFAULT_TIMEOUT_S = 120.0
 
 @click.group(cls=CommandGroup, targets={"setup": "garlicfarm.cli.i2p:setup"})
 def i2p() -> None:
-    """Reach this node, and let it reach others, through an I2P router."""
+    """Connect this node to others through an I2P router."""
 
 
 @click.command()
@@ -50,8 +50,8 @@ def setup(options: Options, tunnels_dir: Path, keys: Path | None, java: bool) ->
     """Set up the server tunnel of this node, and print the endpoint that others dial.
 
     Writes the tunnel into i2pd's configuration, waits until the router has made its keys (2 minutes, or
-    --timeout), and puts the address into the configuration of the node, if there is one yet. Run it again
-    whenever you like: keys that are there stay.
+    --timeout), and puts the address into the configuration of the node, if there is one. The command can be
+    repeated: existing keys are kept.
     """
     from garlicfarm.setup.i2p_tunnel import Tunnel
     from garlicfarm.transport import Endpoint
@@ -123,7 +123,7 @@ def _write_tunnel(path: Path, text: str) -> None:
     if path.exists() and path.read_text() == text:
         return
     try:
-        path.touch(0o644)  # who can write it, can have the router forward anything
+        path.touch(0o644)  # a program that can write it can make the router forward anything
         path.write_text(text)
     except OSError as error:
         raise ConfigError(

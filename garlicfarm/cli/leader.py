@@ -1,4 +1,4 @@
-"""`garlicfarm leader`: who leads a farm, and letting another member lead."""
+"""`garlicfarm leader`: show the leader of a farm, and let another member lead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def leader() -> None:
 @leader.command()
 @shared_options()
 def show(options: Options) -> None:
-    """Who leads, and in which term."""
+    """Show the leader and the term."""
     from garlicfarm.errors import NoQuorum
 
     body = ask(options, lambda client, farm: client.status(farm))
@@ -38,11 +38,11 @@ def show(options: Options) -> None:
 
 @leader.command()
 @click.option(
-    "--to", type=click.IntRange(1, 2**31 - 1), default=None, help="Id of the member that is to lead then."
+    "--to", type=click.IntRange(1, 2**31 - 1), default=None, help="Id of the member that takes over."
 )
 @shared_options()
 def stepdown(options: Options, to: int | None) -> None:
-    """Let another member lead: the one that is best placed, or --to."""
+    """Let another member lead: the one that is best placed, or --to. Only the leader does this."""
 
     from garlicfarm.errors import NotLeader
 

@@ -20,16 +20,16 @@ FOLLOW_WAIT_S = 25.0
 
 @click.group(cls=CommandGroup)
 def log() -> None:
-    """Append entries to a farm's log, and read what is committed."""
+    """Append entries to a farm's log, and read committed ones."""
 
 
 @log.command()
 @click.argument("file", type=click.File("rb"), default="-")
 @shared_options()
 def post(options: Options, file: BinaryIO) -> None:
-    """Append FILE (or stdin, -) as one entry; print its index once it is committed.
+    """Append FILE (or stdin, -) as one entry, and print its index once it is committed.
 
-    An empty one is refused: it mostly comes through a pipe, of a command that failed.
+    An empty entry is refused: it usually comes through a pipe from a command that failed.
     """
     entry = file.read()
     if not entry:
@@ -48,17 +48,17 @@ def post(options: Options, file: BinaryIO) -> None:
 
 
 @log.command()
-@click.option("-f", "--follow", is_flag=True, help="Wait for further entries, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for new entries, until Ctrl-C.")
 @click.option(
     "--after",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Only entries with a larger index. Default: all that the node still holds.",
+    help="Only entries with a larger index. Default: all entries that the node still holds.",
 )
 @click.option(
     "--linearizable",
     is_flag=True,
-    help="Have a majority confirm first that nothing acknowledged before is missing.",
+    help="Show every entry that was acknowledged before; needs a majority.",
 )
 @shared_options("config", "node", "farm", "user", "tls", "timeout")
 def tail(options: Options, follow: bool, after: int | None, linearizable: bool) -> None:

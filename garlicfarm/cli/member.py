@@ -1,4 +1,4 @@
-"""`garlicfarm member`: who is a member of a farm, and how that changes."""
+"""`garlicfarm member`: list and change the members of a farm."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def member() -> None:
 @click.command("list")
 @shared_options()
 def list_(options: Options) -> None:
-    """Members, and who is joining, as the node that answers knows them."""
+    """List the members, and a server that is joining, as the node that answers knows them."""
     body = ask(options, lambda client, farm: client.members(farm))
     rows = [{key: row[key] for key in ("id", "endpoint", "role")} for row in body["members"]]
     joining = body["joining"]
@@ -63,9 +63,9 @@ def list_(options: Options) -> None:
 @click.argument("endpoint")
 @shared_options()
 def add(options: Options, id: int, endpoint: str) -> None:
-    """Let the server ID at ENDPOINT join, which runs on a store that `node join` made.
+    """Add the server ID at ENDPOINT, which runs on a store that `node join` made.
 
-    `node join` asks for this itself: use that, unless its request is to be made by somebody else.
+    `node join` asks for this itself. This command is for a server whose own request does not get through.
     """
     new = {"id": id, "endpoint": endpoint, "role": "follower"}
 
@@ -80,7 +80,7 @@ def add(options: Options, id: int, endpoint: str) -> None:
 @click.argument("endpoint")
 @shared_options()
 def set_(options: Options, id: int, endpoint: str) -> None:
-    """Change the endpoint of member ID, which must listen at ENDPOINT already."""
+    """Change the endpoint of member ID, which must listen at ENDPOINT already. Only the leader does this."""
 
     async def request(client: AdminClient, farm: str) -> tuple[int, int]:
         return await client.set_member(farm, id, endpoint)
@@ -90,21 +90,21 @@ def set_(options: Options, id: int, endpoint: str) -> None:
 
 @click.command()
 @click.argument("id", type=click.IntRange(1, 2**31 - 1))
-@click.option("--force", is_flag=True, help="Also where those that are left may be no majority.")
+@click.option("--force", is_flag=True, help="Remove it even if the remaining members may have no majority.")
 @shared_options()
 def remove(options: Options, id: int, force: bool) -> None:
-    """Remove member ID for ever, dead or alive; a leader hands over first. Ids are used once."""
+    """Remove member ID permanently, dead or alive. A leader hands over first. Its id is never used again."""
     _remove(options, id, force)
 
 
 @click.command()
-@click.option("--force", is_flag=True, help="Also where those that are left may be no majority.")
+@click.option("--force", is_flag=True, help="Remove it even if the remaining members may have no majority.")
 @shared_options("config", "farm", "output", "timeout")
 def leave(options: Options, force: bool) -> None:
-    """Have this machine's node, which must run, removed from its farm for ever.
+    """Remove this machine's node, which must run, from its farm permanently.
 
-    It asks the leader over the Raft wire; a node that leads hands over first. Its id is used up. Removed from
-    its only farm, the node ends with exit code 8.
+    The node asks the leader over the Raft wire; a node that leads hands over first. Its id is never used
+    again. Removed from its only farm, the node ends with exit code 8.
     """
     me = int(ask(options, lambda client, farm: client.node())["id"])
     _remove(options, me, force)
@@ -125,8 +125,8 @@ def _change(
     *,
     force: bool = True,
 ) -> None:
-    """Make a change, and tell how many members may be lost before it and after it. Without ``force`` it is
-    not made where too few would be left: the leader refuses that too, but notices later who is dead."""
+    """Make a change, and print how many members the farm can lose before and after it. Without ``force``, a
+    change that leaves too few is not requested: the leader refuses it too, but notices dead ones later."""
     from garlicfarm.errors import LocalProtocolError, NotLeader, OutcomeUnknown, ProposalDropped
 
     async def make(client: AdminClient, farm: str) -> tuple[Any, Any]:
@@ -136,8 +136,8 @@ def _change(
         figures = [{"when": "before", **before}, {"when": "after", **after}]
         if not force and after["members"] and after["reachable"] < after["majority"]:
             raise LocalProtocolError(
-                f"now {_sentence(before)}; after the change {_sentence(after)}: bring some back first, or "
-                "use --force and risk that nothing can be committed any more"
+                f"now {_sentence(before)}; after the change {_sentence(after)}: bring members back first, "
+                "or use --force and risk that nothing can be committed any more"
             )
         try:
             return figures, await _persistently(request, client, farm)

@@ -1,4 +1,4 @@
-"""`garlicfarm member token`: what one new node needs in order to join."""
+"""`garlicfarm member token`: the token with which one new node joins."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _seconds(context: click.Context, option: click.Parameter, text: str) -> int:
     show_default=True,
     metavar="TIME",
     callback=_seconds,
-    help="For how long it can be used, as 90m, 1h or 2d.",
+    help="Time for which it can be used, such as 90m, 1h or 2d.",
 )
 @click.option(
     "--out",
@@ -54,8 +54,8 @@ def _seconds(context: click.Context, option: click.Parameter, text: str) -> int:
 def token(options: Options, new_id: int | None, lifetime_s: int, out: Path) -> None:
     """Make a token with which one new node joins: `garlicfarm node join --token-file FILE`.
 
-    It holds the farm's secret, which is read on this machine, a member's own: whoever has the token can
-    pose as any member, also after it has expired. Only another farm secret takes it back.
+    Run it on the machine of a member, whose files hold the farm's secret. The token holds it too: anyone who
+    has the token can pose as any member, even after it has expired. Only a new farm secret revokes it.
     """
     import time
 
@@ -75,15 +75,15 @@ def token(options: Options, new_id: int | None, lifetime_s: int, out: Path) -> N
         write_private_file(out, f"{encode_token(made)}\n".encode())
     file = "FILE" if str(out) == "-" else out
     click.echo(
-        f"this token is a secret: whoever reads it can pose as any member of the farm {made.farm}; delete it "
-        f"once it is used. Where the new member {made.id} is to be:\n"
+        f"this token is a secret: anyone who reads it can pose as any member of the farm {made.farm}; delete "
+        f"it after use. On the machine of the new member {made.id}:\n"
         f"garlicfarm node join --token-file {file} --endpoint ssl://HOST:27150",
         err=True,
     )
 
 
 def _make(config: Config, body: Mapping[str, Any], new_id: int | None, expires_s: int) -> JoinToken:
-    """The token, from this node's own files and what it knows of the members."""
+    """The token, from this node's own files and the members that it knows."""
     from garlicfarm.credentials.join_token import JoinToken
     from garlicfarm.credentials.member_credentials import read_secret_file
     from garlicfarm.errors import ConfigError
@@ -104,7 +104,7 @@ def _make(config: Config, body: Mapping[str, Any], new_id: int | None, expires_s
     genesis = read_genesis(config.node.data_dir / "farms" / section.name)
 
     def own(table: str) -> dict[str, Any]:
-        """What is said in the configuration, for all members alike."""
+        """The keys of this table that the configuration sets itself."""
         prefix = f"farm[{number}].{table}."
         return {
             origin.key.removeprefix(prefix): origin.value

@@ -33,11 +33,13 @@ def node() -> None:
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
 @click.option("--id", "node_id", type=click.IntRange(1, 2**31 - 1), default=1, show_default=True)
-@click.option("--endpoint", metavar="URL", help="What others dial, as ssl://a.example:27150.")
+@click.option(
+    "--endpoint", metavar="URL", help="The endpoint that others dial, such as ssl://a.example:27150."
+)
 @click.option("--host", help="Short for --endpoint ssl://HOST:PORT.")
 @click.option("--port", type=click.IntRange(1, 65535), default=27150, show_default=True)
 @click.option(
-    "--listen", metavar="URL", default="", help="Where to listen, if not at every address at that port."
+    "--listen", metavar="URL", default="", help="Where to listen, if not on every address at that port."
 )
 @click.option(
     "--admin-url", metavar="URL", help="Where the admin API listens.  [default: https://127.0.0.1:27151]"
@@ -77,13 +79,13 @@ def init(
     if not endpoint and not host:
         click.echo(
             f"warning: other machines cannot reach ssl://127.0.0.1:{port}; "
-            "name what they dial with --endpoint or --host",
+            "name the address that they dial with --endpoint or --host",
             err=True,
         )
     if not (endpoint or "").startswith("i2p://") and (preset == "i2p" or _i2p_proxy_answers()):
         click.echo(
-            "warning: all members, and who watches them, learn the address of an ssl endpoint; with an I2P "
-            "router `garlicfarm i2p setup` makes an endpoint in I2P, for --endpoint i2p://….b32.i2p:27150",
+            "warning: members, and observers of their traffic, learn the address of an ssl endpoint; with "
+            "an I2P router `garlicfarm i2p setup` makes an endpoint in I2P, for --endpoint i2p://….b32.i2p:27150",
             err=True,
         )
     if preset is None:

@@ -1,4 +1,4 @@
-"""`garlicfarm node address`: what another machine needs in order to ask this node."""
+"""`garlicfarm node address`: the admin URL and pin with which other machines ask this node."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["address"]
 def address(options: Options) -> None:
     """Print the admin URL of this machine's node, and the pin of its certificate.
 
-    The table is one line, https://HOST:PORT?pin=sha256-…, which --node takes on another machine. Both
-    parts are apart in the other formats, for --node and --pin.
+    The table is one line, https://HOST:PORT?pin=sha256-…, which --node takes on another machine. The other
+    formats have url and pin apart, for --node and --pin.
     """
     from garlicfarm.client.local_node import node_pin, remote_admin_url
     from garlicfarm.config import find_config, load

@@ -28,7 +28,7 @@ PATIENCE_ELECTIONS = 4
 """For how many of the longest election timeouts a refusal that may pass is asked again."""
 
 Show = Callable[[str, int, int | None], None]
-"""What goes on, how far it is, and how far it has to go where that is known."""
+"""The stage, its progress, and its end where that is known."""
 
 
 @click.command()
@@ -43,10 +43,11 @@ Show = Callable[[str, int, int | None], None]
     "--endpoint",
     metavar="URL",
     default="",
-    help="What others dial, as ssl://d.example:27150.  [default: what dials the first farm of the node here]",
+    help="The endpoint that others dial, such as ssl://d.example:27150.  [default: that of the first farm of "
+    "the node here]",
 )
 @click.option(
-    "--listen", metavar="URL", default="", help="Where to listen, if not at every address at that port."
+    "--listen", metavar="URL", default="", help="Where to listen, if not on every address at that port."
 )
 @click.option(
     "--admin-url", metavar="URL", help="Where the admin API listens.  [default: https://127.0.0.1:27151]"
@@ -55,11 +56,11 @@ Show = Callable[[str, int, int | None], None]
 def join(
     options: Options, directory: Path, token_file: Path, endpoint: str, listen: str, admin_url: str | None
 ) -> None:
-    """Make a new node in DIRECTORY (default: here) and enrol it in a farm that runs.
+    """Make a new node in DIRECTORY (default: here), and make it a member of a running farm.
 
-    It is made as `node init` does, then runs until the farm has brought it up to date and made it a member.
-    Interrupted, the same command goes on where it ended. Refused, it leaves nothing behind. A node that is
-    there, and not running, joins a further farm.
+    The node runs until the farm has brought it up to date and made it a member. After an interruption, the
+    same command continues where it stopped. After a refusal it leaves nothing behind. An existing node, which
+    must not run, joins another farm.
     """
     import time
 
@@ -112,7 +113,7 @@ def undo_node(directory: Path, new: bool) -> None:
 
     remove_node(directory)
     if new:
-        with suppress(OSError):  # somebody else put something into it
+        with suppress(OSError):  # another program put something into it
             directory.rmdir()
 
 
@@ -132,7 +133,7 @@ def enrol(options: Options, config: Config, token: JoinToken, undo: Callable[[],
     except* GarlicFarmError:
         if undo is not None and _is_untouched(config, token):
             undo()
-            click.echo(f"what was made in {config.base_dir} is removed again", err=True)
+            click.echo(f"the files made in {config.base_dir} are removed again", err=True)
         raise
     except* (TimeoutError, KeyboardInterrupt):
         click.echo("not a member yet; repeat the command, and it continues where it stopped", err=True)
@@ -145,7 +146,7 @@ def _read(token_file: Path) -> str:
     return sys.stdin.read(1 << 20) if str(token_file) == "-" else read_private_file(token_file)
 
 
-# What is on the disk
+# Files
 
 
 def _check_same(config: Config, token: JoinToken, endpoint: str) -> None:
@@ -267,7 +268,7 @@ class _Enrolment:
                     raise error.reason from None
                 self._show(f"{error} (trying again)", 0, None)
             except LocalProtocolError:
-                # Perhaps it was made a member meanwhile, and has only not been told.
+                # It may be a member meanwhile, without having heard of it.
                 if self._far == (0, 0) or trio.current_time() - self._since > patience_s:
                     raise
             if await self._is_member_within(wait_s):
@@ -346,7 +347,7 @@ class _Enrolment:
         return max(sizes)
 
 
-# How it is told
+# Progress
 
 
 @contextmanager

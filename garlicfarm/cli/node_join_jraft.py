@@ -22,9 +22,14 @@ NEVER_S = 2**62
 
 @click.command("join-jraft")
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
-@click.option("--id", "node_id", type=click.IntRange(1, 2**31 - 1), required=True, help="The new member's.")
 @click.option(
-    "--endpoint", metavar="URL", required=True, help="What the servers dial, as tcp://127.0.0.1:9004."
+    "--id", "node_id", type=click.IntRange(1, 2**31 - 1), required=True, help="Id of the new member."
+)
+@click.option(
+    "--endpoint",
+    metavar="URL",
+    required=True,
+    help="The endpoint that the servers dial, such as tcp://127.0.0.1:9004.",
 )
 @click.option(
     "--server",
@@ -32,7 +37,7 @@ NEVER_S = 2**62
     metavar="ID=URL",
     multiple=True,
     required=True,
-    help="A member, as 1=tcp://127.0.0.1:9001. Give all: JRaft names its leader by the id alone.",
+    help="A member, such as 1=tcp://127.0.0.1:9001. Give all of them: JRaft names its leader by id only.",
 )
 @click.option(
     "--admin-url", metavar="URL", help="Where the admin API listens.  [default: https://127.0.0.1:27151]"
@@ -46,11 +51,12 @@ def join_jraft(
     servers: tuple[str, ...],
     admin_url: str | None,
 ) -> None:
-    """Make a new node of the application `log` in DIRECTORY (default: here), and enrol it in a cluster of
-    JRaft servers that runs on loopback.
+    """Make a new node of the application `log` in DIRECTORY (default: here), and make it a member of a
+    cluster of JRaft servers that runs on loopback.
 
-    It asks the leader with an AddServerRequest, then runs until the leader has brought it up to date and made
-    it a member. Interrupted, the same command goes on where it ended. Refused, it leaves nothing behind.
+    The node asks the leader with an AddServerRequest, then runs until the leader has brought it up to date
+    and made it a member. After an interruption, the same command continues where it stopped. After a refusal
+    it leaves nothing behind.
     """
     from garlicfarm.cli.node_join import enrol, undo_node
     from garlicfarm.config import load

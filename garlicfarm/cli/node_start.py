@@ -32,7 +32,7 @@ _LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 @click.command()
 @shared_options("config", "verbosity")
 def start(options: Options) -> None:
-    """Run the node of this machine. Never creates a store: that is `node init`'s."""
+    """Run the node of this machine until SIGTERM or Ctrl-C. This never makes a store."""
     with _noted() as early:
         import trio
 
@@ -56,8 +56,8 @@ def level(configured: Level, verbosity: int) -> Level:
 
 @contextmanager
 def _noted() -> Iterator[list[int]]:
-    """The signals that come while the block is not yet in Trio, which notes further ones itself. They are
-    obeyed there: nothing that has begun is left half done."""
+    """Collect the signals that arrive before the block is in Trio, which collects later ones itself. They are
+    obeyed there, so nothing that has begun is left half done."""
     early: list[int] = []
     before = {number: signal.signal(number, lambda number, _: early.append(number)) for number in _SIGNALS}
     try:

@@ -64,7 +64,7 @@ _DECORATORS: Mapping[str, Sequence[Callable[[Any], Any]]] = {
             " https://HOST:PORT?pin=sha256-…, as `node address` prints it there. Repeatable, tried in turn.",
         )
     ],
-    "farm": [click.option("--farm", metavar="NAME", help="Which farm, where there are several.")],
+    "farm": [click.option("--farm", metavar="NAME", help="The farm, if the node has several.")],
     "user": [
         click.option("--user", metavar="NAME", help="Log in as this user."),
         click.option("--password-file", type=_FILE, help="File (mode 0600) that holds the user's password."),
@@ -90,12 +90,12 @@ _DECORATORS: Mapping[str, Sequence[Callable[[Any], Any]]] = {
             "timeout_s",
             type=click.FloatRange(min=0, min_open=True),
             metavar="S",
-            help="Give up after so many seconds, with exit code 124.",
+            help="Give up after this many seconds, with exit code 124.",
         )
     ],
     "verbosity": [
-        click.option("-v", "verbose", count=True, help="Say more on stderr; repeatable."),
-        click.option("-q", "quiet", count=True, help="Say less on stderr; repeatable."),
+        click.option("-v", "verbose", count=True, help="Log more on stderr; repeatable."),
+        click.option("-q", "quiet", count=True, help="Log less on stderr; repeatable."),
     ],
 }
 

@@ -1,4 +1,4 @@
-"""``rank``: Spark's own process, which ranks what the routers report."""
+"""``rank``: a Spark process that ranks the members by the reports of their routers."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Setting(click.ParamType[tuple[str, str]]):
 
 @click.command()
 @click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
-@click.option("--once", is_flag=True, help="Rank what is committed now, then end.")
+@click.option("--once", is_flag=True, help="Rank the entries that are committed now, then end.")
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIRECTORY",
-    help="Where Spark keeps how far it came, one per farm. Default: nowhere, so each start begins anew.",
+    help="Where Spark keeps its progress, one directory per farm. Default: nowhere; each start begins anew.",
 )
 @click.option(
     "--sink",
@@ -71,7 +71,7 @@ class Setting(click.ParamType[tuple[str, str]]):
     type=click.IntRange(1, 1_000_000),
     default=20_000,
     show_default=True,
-    help="How many entries a batch takes at most; they are in memory at a time.",
+    help="Most entries in one batch, which is held in memory.",
 )
 @click.option(
     "--conf", type=Setting(), multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."

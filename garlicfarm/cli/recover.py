@@ -1,4 +1,4 @@
-"""`garlicfarm recover`: a farm that lost its majority goes on with one survivor, as a new farm."""
+"""`garlicfarm recover`: one survivor of a farm that lost its majority continues as a new farm."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["recover"]
 
 
 @click.command()
-@click.option("--yes-i-understand", "agreed", is_flag=True, help="Do it; without this, only say what would.")
+@click.option("--yes-i-understand", "agreed", is_flag=True, help="Do it. Without this, only show the effect.")
 @shared_options("config", "farm", "output")
 def recover(options: Options, agreed: bool) -> None:
-    """Let the stopped node of this machine go on alone, after most members were lost for good.
+    """Make the stopped node of this machine a farm of its own, after most members were lost for good.
 
-    Its store becomes that of a new farm with a new id and this node as its only member. Entries that only
-    lost members held are lost. Without --yes-i-understand nothing is changed.
+    Its store becomes that of a new farm, with a new id and this node as its only member. Entries that only
+    the lost members held are lost. Without --yes-i-understand nothing is changed.
     """
     from garlicfarm.config import find_config, load
     from garlicfarm.node.node import APPLICATIONS
@@ -71,7 +71,7 @@ def recover(options: Options, agreed: bool) -> None:
         f"nothing was changed. With --yes-i-understand node {data.node_id} would be the only member of a new "
         f"farm, under a new farm id:\n"
         f"* entries up to {survivor.commit} are known to be committed; those from there to "
-        f"{survivor.last_index} would count as committed, too, though perhaps nobody was told so\n"
+        f"{survivor.last_index} would count as committed, too, though they may never have been acknowledged\n"
         "* entries that only lost members held are lost, also where they were acknowledged: compare LAST "
         "TERM, then LAST INDEX on all survivors, and recover the one where they are highest\n"
         "* removed members come back under new ids only. None of them may run, now or later: an old "

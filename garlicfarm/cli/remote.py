@@ -1,4 +1,4 @@
-"""Commands that ask a running node, and how they find it; `status`."""
+"""How commands find a running node and ask it; `status`."""
 
 from __future__ import annotations
 
@@ -102,10 +102,10 @@ def deadline(timeout_s: float | None, unmet: str) -> Iterator[None]:
 
 
 @click.command()
-@click.option("--watch", is_flag=True, help="Show it anew every second, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
 @shared_options()
 def status(options: Options, watch: bool) -> None:
-    """All members of a farm, dead ones too: who leads, who publishes, who lags."""
+    """Show all members of a farm, dead ones too: leader, publisher, lag."""
     ask(
         options,
         _watch if watch and options.output == "table" and sys.stdout.isatty() else _print(options, watch),

@@ -1,4 +1,4 @@
-"""`garlicfarm router`: what the I2P router of this node reports."""
+"""`garlicfarm router`: the figures that the I2P router of this node reports."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def router() -> None:
 @router.command()
 @shared_options("config", "farm", "output", "timeout")
 def show(options: Options) -> None:
-    """What would be posted now of the router of each farm, and where each figure comes from.
+    """Show what the node would post about the router of each farm, and the source of each figure.
 
-    Asks the router as the node does, and posts nothing; the node need not run.
+    Asks the router as the node does, and posts nothing. The node need not run.
     """
     import trio
 
@@ -90,7 +90,7 @@ def _make(config: Config, farm: FarmSection) -> Router | None:
 
 
 class _Asked:
-    """What one farm's router answers, as rows. ``silences``: why a question was not answered."""
+    """The answers of one farm's router, as rows. ``silences``: why a question was not answered."""
 
     def __init__(self, farm: FarmSection, router: Router | None) -> None:
         self._farm = farm
@@ -136,7 +136,7 @@ class _Asked:
         return {"farm": self._farm.name, "key": key, "value": value, "unit": unit, "origin": origin}
 
     async def _answer(self, question: Callable[[Router], Awaitable[T]]) -> T | None:
-        """As the node asks: within the same time; what is not answered is not posted."""
+        """The answer to a question, asked as the node does, with the same deadline; None: no answer."""
         import trio
 
         from garlicfarm.errors import NotSupported, RouterError

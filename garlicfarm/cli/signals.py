@@ -15,9 +15,9 @@ __all__ = ["ended_by_signals"]
 @asynccontextmanager
 async def ended_by_signals() -> AsyncIterator[None]:
     """Cancel the block at the first SIGINT, SIGTERM or SIGHUP, and raise `click.Abort` once it has ended.
-    Further ones change nothing, so the block can take away what it made.
+    Later signals change nothing, so the block can remove the files that it made.
 
-    A signal that this process was told to ignore (``nohup``) stays ignored.
+    A signal that this process ignores already (``nohup``) stays ignored.
     """
     # Not by signal.signal: a handler that raises does so wherever Trio is, in its own loop too.
     wanted = [

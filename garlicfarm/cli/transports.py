@@ -1,4 +1,4 @@
-"""`garlicfarm transports`: which transports are installed."""
+"""`garlicfarm transports`: the installed transports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["transports"]
 @click.command()
 @shared_options("output")
 def transports(options: Options) -> None:
-    """The installed transports and where they come from. Loads none of them."""
+    """List the installed transports and the distributions that bring them. Loads none of them."""
     from garlicfarm.plugins import TRANSPORTS, list_plugins
 
     rows = [

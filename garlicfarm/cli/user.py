@@ -1,4 +1,4 @@
-"""`garlicfarm user`: who may use the admin API and the farm listener of this machine's node."""
+"""`garlicfarm user`: the users of the admin API and the farm listener of this machine's node."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def remove(options: Options, name: str) -> None:
 
     if name == LOCAL_USER:
         raise click.UsageError(
-            f"as {name} the commands on this machine log in; without it none of them could"
+            f"the commands on this machine log in as {name}; without that user none of them could"
         )
     _store(options).remove(name)
 

@@ -28,7 +28,7 @@ _CONDITIONS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
     "caught-up": ("not caught up", _is_caught_up),
     "publisher": ("no publisher", lambda status: status["publisher"] is not None),
 }
-"""What is said while a condition is not met, and the condition."""
+"""The words for a condition that is not met, and its test."""
 
 
 @click.command()

@@ -66,7 +66,7 @@ class AdminClient:
     :param urls: admin URLs, ``https://host:port``, tried in turn; the one that answered last is first.
         Each may carry the pin of its node's certificate, ``https://host:port?pin=sha256-BASE64URL``.
     :param pin: ``sha256-BASE64URL`` or ``sha256:HEX``: that of the nodes whose URL has none. Nothing is
-        sent to anybody else. Without any, ``ca`` (a file) or the system's authorities vouch for a node.
+        sent to any other server. Without a pin, ``ca`` (a file) or the system's authorities identify a node.
     :raises ConfigError: a URL that is not https, an unusable pin or authority (the caller's fault).
 
     Methods raise `UnreachableError` (no node answers), `AuthError` (password, role, or the wrong
@@ -158,7 +158,7 @@ class AdminClient:
         return _object(await self._ask("GET", _path(farm, "policy")))
 
     async def members(self, farm: str) -> dict[str, Any]:
-        """The members as the node that answers knows them, who joins, and the ids ever used; role admin."""
+        """The members as the node that answers knows them, a joining server, and all used ids; role admin."""
         return _object(await self._ask("GET", _path(farm, "members")))
 
     async def add_member(self, farm: str, member: int, endpoint: str) -> tuple[int, int]:
@@ -168,7 +168,7 @@ class AdminClient:
         the request on where it knows its admin URL; `NotLeader` where none of the given ones leads.
 
         :raises ProposalDropped: the leader refuses; the text says why and what to do.
-        :raises OutcomeUnknown: it has not caught up within 70 s, `members` shows how it goes on; or the
+        :raises OutcomeUnknown: it has not caught up within 70 s, `members` shows its progress; or the
             leader is gone.
         """
         wanted = msgspec.json.encode({"id": member, "endpoint": endpoint})
@@ -180,15 +180,15 @@ class AdminClient:
         return _place(await self._ask("PATCH", _path(farm, f"members/{member}"), content=wanted))
 
     async def remove_member(self, farm: str, member: int, *, force: bool = False) -> tuple[int, int]:
-        """Remove a member, for ever; ``force``: also where those that are left may be no majority that can
-        be reached. Returns and raises as `add_member`."""
+        """Remove a member permanently; ``force``: even if the reachable ones of those that remain may be no
+        majority. Returns and raises as `add_member`."""
         params = {"force": "true"} if force else None
         return _place(await self._ask("DELETE", _path(farm, f"members/{member}"), params=params))
 
     async def step_down(self, farm: str, to: int = 0) -> int:
         """Have the member ``to`` lead, 0: the one best placed; the new leader's id.
 
-        Raises as `add_member`; `NoQuorum`: nobody took over.
+        Raises as `add_member`; `NoQuorum`: no member took over.
         """
         wanted = msgspec.json.encode({"to": to})
         response = await self._ask("POST", _path(farm, "leader/stepdown"), content=wanted)
@@ -207,7 +207,7 @@ class AdminClient:
     ) -> tuple[Page, int]:
         """Entries with index > ``after``, and the commit index when they were read.
 
-        :param limit: 1 … 20,000: how many indexes further it goes at most. A page also ends after some
+        :param limit: 1 … 20,000: the number of indexes that it covers at most. A page also ends after some
             8 MiB, and where the answer broke off.
         :param wait_s: how long the node waits for an entry where there is none, 0 … 30.
         :param linearizable: the commit index is not below any that was acknowledged before the call. A node
@@ -326,7 +326,7 @@ class AdminClient:
                 if isinstance(failed, NotLeader | NoQuorum | DiskHangs):
                     declined = failed
                 elif not (isinstance(failed, AuthError) and url in self._followed):
-                    raise failed  # whoever was led there may be no user of that node
+                    raise failed  # the user may not exist on the node that we were led to
         if declined is not None:
             raise declined
         raise UnreachableError("; ".join(unreachable), "is the node running, and the URL right?")
@@ -362,7 +362,7 @@ def _object(response: httpx.Response) -> dict[str, Any]:
     return body
 
 
-# What a status has under keys that nobody knows may be too large for any type: such a number stays text.
+# A status may hold numbers under unknown keys that are too large for any type: these stay text.
 
 
 def _integer(text: str) -> int | str:
@@ -380,7 +380,7 @@ def _place(response: httpx.Response) -> tuple[int, int]:
 
 
 def _numbers(response: httpx.Response, *names: str) -> list[int]:
-    """What became of a request that changes something."""
+    """The outcome of a request that changes something."""
     try:
         body = _object(response)
         return [int(body[name]) for name in names]

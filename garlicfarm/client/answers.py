@@ -1,4 +1,4 @@
-"""What an answer of the admin API means, and what none means, as errors of ours."""
+"""Answers of the admin API, and failed connections, as errors of `garlicfarm.errors`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def certificate_error(error: BaseException | None, url: str) -> AuthError | None
             " wrong; a node's is at the end of `endpoint` in its configuration"
         )
     return AuthError(
-        f"{url} shows a certificate that nobody vouches for ({why}): give its pin, as in"
+        f"{url} shows a certificate of no known authority ({why}): give its pin, as in"
         f" {url}?pin=sha256-…, or its authority"
     )
 
@@ -54,11 +54,11 @@ def leader_address(response: httpx.Response) -> tuple[str, str] | None:
         pin = Endpoint.parse(endpoint).params["pin"]
         return node_address(f"{url}?pin={pin}")[0], pin
     except (ConfigError, KeyError):
-        return None  # without a pin anybody could be there
+        return None  # without a pin any server could be there
 
 
 def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
-    """What the answer says went wrong; None where nothing did."""
+    """The error that the answer reports; None for a success."""
     if response.is_success:
         return None
     try:

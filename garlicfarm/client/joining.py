@@ -57,7 +57,7 @@ async def ask_to_join(
 ) -> int:
     """Find the leader and ask it to make ``server`` a member; the index of its last entry when it agreed.
 
-    From then on the leader connects to ``server``, and sends what it lacks.
+    From then on the leader connects to ``server``, and sends the entries that it lacks.
 
     :param endpoints: id → endpoint of servers to begin with.
     :param connect: opens an authenticated stream to an endpoint, as the member that ``server`` is to be.
@@ -103,7 +103,7 @@ async def ask_to_join(
         elif is_jraft and answer.destination != NO_LEADER:
             failures.append(LocalProtocolError(f"member {answer.destination} leads: name its endpoint too"))
     if len(failures) == len(asked):
-        # Whoever is down would say the same.
+        # The unreachable ones would refuse us likewise.
         for failure in failures:
             if isinstance(failure, AuthError):
                 raise AuthError(
@@ -125,7 +125,7 @@ async def _ask(
     timeout_s: float,
     connect_timeout_s: float | None,
 ) -> Response | GarlicFarmError:
-    """What ``target`` answers, to the question who leads if that is another one; or why it does not."""
+    """The answer of ``target``, or why there is none. If it does not lead, the answer names the leader."""
     backoff = Backoff(random.random, longest_s=timeout_s)
     client = RpcClient(
         connect,

@@ -1,4 +1,4 @@
-"""How a program on a node's machine finds the node: its configuration leads to all the rest.
+"""How a program on a node's machine finds the node, starting from its configuration alone.
 
 ::
 
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Where what is bound to all addresses is reached on this machine."""
+"""The address on this machine of a listener that is bound to all addresses."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ def remove_node(directory: Path) -> None:
 def _check_free(directory: Path) -> None:
     for name in (CONFIG_NAME, "data"):
         if (directory / name).exists():
-            raise ConfigError([f"{directory / name} is there already; nothing was overwritten"])
+            raise ConfigError([f"{directory / name} exists already; nothing was overwritten"])
 
 
 def create_farm(out: Path, members: Mapping[int, MemberPlan], farm: FarmPlan | None = None) -> MadeFarm:
@@ -188,7 +188,7 @@ def create_farm(out: Path, members: Mapping[int, MemberPlan], farm: FarmPlan | N
     its place already may be in use. The genesis of each names all of them. Raises as `create_node` does.
     """
     if out.exists() and not (out.is_dir() and os.listdir(out) == [STAGING]):
-        raise ConfigError([f"{out} is there already; nothing was overwritten"])
+        raise ConfigError([f"{out} exists already; nothing was overwritten"])
     if not members:
         raise ConfigError(["a farm needs at least one member"])
     with _staging(out) as staging:
@@ -353,7 +353,7 @@ def _staging(target: Path) -> Iterator[Path]:
         # "data" goes before "garlicfarm.toml": a configuration is never seen without its store.
         for child in sorted(staging.iterdir()):
             if (target / child.name).exists():
-                raise ConfigError([f"{target / child.name} is there already; nothing was overwritten"])
+                raise ConfigError([f"{target / child.name} exists already; nothing was overwritten"])
             moved.append(child.rename(target / child.name))
         staging.rmdir()
         fsync_path(target)

@@ -116,7 +116,7 @@ def test_node_init_tells_no_secret(here: Path, capsys: Capture) -> None:
 def test_node_init_overwrites_nothing(here: Path, capsys: Capture, present: str) -> None:
     (here / present).write_text("mine")
     assert run(["node", "init"]) == 2
-    assert f"{present} is there already; nothing was overwritten" in capsys.readouterr().err
+    assert f"{present} exists already; nothing was overwritten" in capsys.readouterr().err
     assert everything_in(here) == {present: b"mine"}
 
 
@@ -171,7 +171,7 @@ def test_create_node_losing_a_race_overwrites_nothing(
         (tmp_path / "garlicfarm.toml").write_text("theirs")
 
     monkeypatch.setattr("garlicfarm.setup.provision.create_store", meanwhile)
-    with pytest.raises(ConfigError, match=r"garlicfarm\.toml is there already"):
+    with pytest.raises(ConfigError, match=r"garlicfarm\.toml exists already"):
         create_node(tmp_path, 1, MemberPlan(endpoint="ssl://a.example:1"))
     assert everything_in(tmp_path) == {"garlicfarm.toml": b"theirs"}
 
@@ -220,7 +220,7 @@ def test_farm_of_which_a_killed_command_put_some_nodes_in_place_is_left_as_it_is
     staging.mkdir()
     (out / "node-2").rename(staging / "node-2")  # killed between the two
     before = everything_in(tmp_path)
-    with pytest.raises(ConfigError, match="out is there already"):
+    with pytest.raises(ConfigError, match="out exists already"):
         create_farm(out, members)
     assert everything_in(tmp_path) == before
 
@@ -281,7 +281,7 @@ def test_farm_create_stores_share_genesis_and_secret(here: Path, capsys: Capture
 def test_farm_create_out_exists_is_refused(here: Path, capsys: Capture) -> None:
     (here / "out").mkdir()
     assert run(["farm", "create", "--member", "1=ssl://a.example:1", "--out", "out"]) == 2
-    assert "out is there already" in capsys.readouterr().err
+    assert "out exists already" in capsys.readouterr().err
     assert list((here / "out").iterdir()) == []
 
 
@@ -422,7 +422,7 @@ def test_user_add_list_remove(here: Path, capsys: Capture, monkeypatch: pytest.M
 def test_user_remove_keeps_the_one_that_the_commands_here_are(here: Path, capsys: Capture) -> None:
     assert run(["node", "init"]) == 0
     assert run(["user", "remove", "local"]) == 2
-    assert "as local the commands on this machine log in" in capsys.readouterr().err
+    assert "the commands on this machine log in as local" in capsys.readouterr().err
     assert UserStore(here / "data/users").list() == [("local", "admin")]
 
 

@@ -277,7 +277,7 @@ async def test_join_cut_off_goes_on_with_the_same_files(tmp_path: Path) -> None:
         assert code == -signal.SIGKILL
         before = joiner.files()
         code = await joiner.join_until("catching up", lambda process: process.send_signal(signal.SIGINT))
-        assert (code, "it goes on where it ended" in joiner.said) == (Exit.INTERRUPTED, True), joiner.said
+        assert (code, "it continues where it stopped" in joiner.said) == (Exit.INTERRUPTED, True), joiner.said
         done = await joiner.join()
         assert done.code == 0, done.err
         assert joiner.files() == before
@@ -344,7 +344,7 @@ async def test_join_that_is_refused_says_why_and_leaves_nothing(tmp_path: Path) 
         for node_id in followers:
             await farm.kill(node_id)
         done = await joiner.join("--timeout", 2)
-        assert (done.code, "it goes on where it ended" in done.err) == (Exit.DEADLINE, True), done.err
+        assert (done.code, "it continues where it stopped" in done.err) == (Exit.DEADLINE, True), done.err
         done = await joiner.join()
         assert done.code == Exit.NO_QUORUM, done.err
         for node_id in set(farm.nodes) - set(followers):

@@ -60,7 +60,7 @@ def test_template_of_one_node_makes_the_others(
     expected["transport"]["ssl"]["ca"] = "ca.pem"
     assert made == expected
     assert run(["config", "import", str(template), *settings]) == 2
-    assert "garlicfarm.toml is there already" in capsys.readouterr().err
+    assert "garlicfarm.toml exists already" in capsys.readouterr().err
 
 
 def test_import_without_what_is_a_nodes_own_says_what_is_missing(
