@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["lab", "running_lab"]
 
 POLL_S = 0.5
-INTERVAL_TRIES = 8  # a node takes seconds to say that there is no leader
 UNTIL_TIMEOUT_S = 120.0
 UNTIL_RANKED_TIMEOUT_S = 300.0  # Spark alone takes a minute to start on a busy machine
 
@@ -209,23 +208,21 @@ async def _members(stack: AsyncExitStack, directory: Path, nodes: int, router: s
 
 
 async def _set_interval(farm: ProcessFarm, interval_ms: int) -> None:
-    """Commit the posting interval, as an administrator would, and again where that may have failed: on a
-    busy machine the first election takes long, and setting it twice is as good as once."""
+    """Commit the posting interval, as an administrator would, and again where that may have failed: setting
+    it twice is as good as once. On a busy machine the first election takes long; only --timeout ends this."""
     import trio
 
     from garlicfarm.errors import NoQuorum, OutcomeUnknown, ProposalDropped, UnreachableError
 
     node = next(iter(farm.nodes.values()))
     async with node.client() as client:
-        for last in [False] * (INTERVAL_TRIES - 1) + [True]:
+        while True:
             try:
                 await client.administer(farm.name, "interval", {"ms": interval_ms})
                 return
             except (NoQuorum, OutcomeUnknown, ProposalDropped, UnreachableError) as error:
                 if node.process is not None and node.process.returncode is not None:
                     raise node.failure(f"ended with code {node.process.returncode}") from error
-                if last:
-                    raise
             await trio.sleep(POLL_S)
 
 

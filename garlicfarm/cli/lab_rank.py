@@ -47,19 +47,23 @@ class Preparation:
         self._prefix = prefix
         self._scratch = scratch
         self._began = trio.current_time()
-        self._installed_at_first: int | None = None
+        self._first: int | None = None
         self._installed = self._downloaded = 0
 
     async def watch(self) -> NoReturn:
         """Keep the figures up to date."""
         while True:
-            downloaded = await trio.to_thread.run_sync(_tree_bytes, self._scratch, "pip-unpack-")
-            installed = await trio.to_thread.run_sync(_tree_bytes, self._prefix)
-            if self._installed_at_first is None:
-                self._installed_at_first = installed
-            self._downloaded = max(self._downloaded, downloaded)  # pip removes them at last
-            self._installed = max(0, installed - self._installed_at_first)
+            await trio.to_thread.run_sync(self.measure)
             await trio.sleep(MEASURE_S)
+
+    def measure(self) -> None:
+        """Take the figures of this moment."""
+        self._downloaded = max(
+            self._downloaded, _tree_bytes(self._scratch, "pip-unpack-")
+        )  # pip removes them
+        grown = _tree_bytes(self._prefix)
+        self._first = grown if self._first is None else self._first
+        self._installed = grown - self._first
 
     def text(self) -> str:
         """For people who wait for it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from garlicfarm.lab.processes import NodeProcess, ProcessFarm
 
 __all__ = ["LabScreen"]
+
+
+ADVICE = (
+    "Files of the nodes: {files}/",
+    "Kill the leader or the publisher in another terminal.",
+    "Ctrl-C ends the lab and leaves nothing behind.",
+)
 
 
 class LabScreen:
@@ -36,9 +44,12 @@ class LabScreen:
         """
         view = status_view(status, width) if status else Text("no node answers", style="red")
         top = Group(view, *self._ranking(status, ranking, width))
-        hints = Text("\n" + "\n".join(self._hints()), style="dim", overflow="fold")
         console = Console(width=width)
-        free = height - sum(len(console.render_lines(part)) for part in (top, hints))
+        taken = len(console.render_lines(top))
+        for hints in self._hints(ADVICE), self._hints(ADVICE[-1:]):
+            free = height - taken - len(console.render_lines(hints))
+            if free >= 0:
+                break
         # Below a line for their title and an empty one; what does not fit would push out the hints.
         told = events_text(status["events"], min(EVENTS, free - 3)) if status else ""
         return Group(top, *([Text(f"\n{told}")] if told else []), hints)
@@ -64,17 +75,14 @@ class LabScreen:
         view = ranking_view(ranking, title, width, status=status, trends=self._trends)
         return [Text(), view, *notes]
 
-    def _hints(self) -> list[str]:
+    def _hints(self, advice: Sequence[str]) -> Text:
         lines: list[str] = []
         for node in self._farm.nodes.values():
             pid = node.pid
             lines += _how_to_start(node) if pid is None else [f"node {node.id}: kill -9 {pid}"]
-        return [
-            *lines,
-            f"Files of the nodes: {next(iter(self._farm.nodes.values())).directory.parent}/",
-            "Kill the leader or the publisher in another terminal.",
-            "Ctrl-C ends the lab and leaves nothing behind.",
-        ]
+        files = next(iter(self._farm.nodes.values())).directory.parent
+        lines += [line.format(files=files) for line in advice]
+        return Text("\n" + "\n".join(lines), style="dim", overflow="fold")
 
 
 def _how_to_start(node: NodeProcess) -> list[str]:
