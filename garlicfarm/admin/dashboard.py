@@ -29,6 +29,7 @@ from garlicfarm.admin.contract import FarmView, NodeView
 from garlicfarm.admin.dashboard_history import HEIGHT, WIDTH, History, plot
 from garlicfarm.admin.problems import Problem, problem_of
 from garlicfarm.errors import GarlicFarmError, NotLeader, OutcomeUnknown
+from garlicfarm.publishing.ranking import reason
 
 __all__ = ["Dashboard"]
 
@@ -73,6 +74,7 @@ _PAGES = Environment(
 _PAGES.filters |= {
     "figure": lambda value: "–" if value is None else f"{value:,}",
     "seconds": _seconds,
+    "part": lambda name: name.replace("_", " "),
     "when": _when,
 }
 
@@ -105,7 +107,8 @@ class Dashboard:
         except Problem as problem:
             return self._html("refused.html", problem.status, problem=problem, leader_url=None)
         lines = await self._histories.setdefault(farm.farm, History()).lines(farm)
-        status = farm.status()
+        status, ranking = farm.status(), farm.ranking()
+        others = [line for line in lines if line.member is None]
         return self._html(
             "dashboard.html",
             farms=list(self._node.farms),
@@ -114,9 +117,13 @@ class Dashboard:
             role=self._node.users.role(user),
             token=self._token(user),
             status=status,
-            ranking=farm.ranking(),
+            ranking=ranking,
+            reasons={
+                row["id"]: reason(row, ranking["since"], status["events"]) for row in ranking["members"]
+            },
+            lost=[row["id"] for row in status["members"] if row["role"] == "unreachable"],
             policy=farm.policy(),
-            lines=lines[: -SHOWN - 1 : -1],
+            lines=others[: -SHOWN - 1 : -1],
             plot=plot(lines, status["members"]),
             size=(WIDTH, HEIGHT),
             done={name: query[name] for name in ("index", "leader") if query.get(name, "").isdecimal()},

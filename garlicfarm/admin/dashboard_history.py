@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -28,8 +29,10 @@ KEPT = 300
 PIECE_BYTES = 64 << 10
 MAX_TEXT = 200
 
-WIDTH, HEIGHT = 1000, 200
+WIDTH, HEIGHT = 1000, 240
 STEPS = (10_000, 25_000, 50_000, 100_000, 250_000)
+TICKS = 5
+DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,35 +113,55 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Scores over the log's indexes, in a box of `WIDTH` × `HEIGHT`."""
+    """Scores over time, in a box of `WIDTH` × `HEIGHT`: ``grid`` are heights and scores, ``ticks`` places and
+    times (UTC) on the axis."""
 
-    first: int
-    last: int
     grid: Sequence[tuple[float, int]]
+    ticks: Sequence[tuple[float, str]]
     curves: Sequence[Curve]
 
 
 def plot(lines: Sequence[Line], members: Sequence[dict[str, Any]]) -> Plot | None:
     """The curves of ``members`` (rows with an ``id``); None where there is no line to draw."""
-    scored = [(line.index, line.member, line.score) for line in lines if line.score is not None]
     ids = sorted(row["id"] for row in members)
-    scored = [one for one in scored if one[1] in ids]
-    if len({index for index, _, _ in scored}) < 2:
+    scored = [line for line in lines if line.member in ids]
+    times = _times(scored)
+    if not times or times[0] == times[-1]:
         return None
-    first, last = scored[0][0], scored[-1][0]
-    scores = [score for _, _, score in scored]
+    scores = [line.score or 0 for line in scored]
     step = next((one for one in STEPS if max(scores) - min(scores) <= 4 * one), STEPS[-1])
     low, high = min(scores) // step * step, -(-(max(scores) + 1) // step) * step
+    first, span = times[0], times[-1] - times[0]
 
     def y(score: int) -> float:
         return round(HEIGHT * (high - score) / (high - low), 1)
 
     curves = []
     for style, member in enumerate(ids):
-        own = [(index, score) for index, poster, score in scored if poster == member]
+        drawn = zip(times, scores, scored, strict=True)
+        own = [(time, score) for time, score, line in drawn if line.member == member]
         if own:
-            points = " ".join(
-                f"{WIDTH * (index - first) / (last - first):.1f},{y(score)}" for index, score in own
-            )
+            points = " ".join(f"{WIDTH * (time - first) / span:.1f},{y(score)}" for time, score in own)
             curves.append(Curve(member, style % 9, points, own[-1][1]))
-    return Plot(first, last, [(y(mark), mark) for mark in range(low, high + 1, step)], curves)
+    form = "%H:%M:%S" if span < DAY_MS else "%d %b %H:%M"
+    ticks = [
+        (WIDTH * number / (TICKS - 1), f"{_utc(first + span * number // (TICKS - 1)):{form}}")
+        for number in range(TICKS)
+    ]
+    return Plot([(y(mark), mark) for mark in range(low, high + 1, step)], ticks, curves)
+
+
+def _times(statuses: Sequence[Line]) -> Sequence[int]:
+    """A time for each status, never earlier than that of the one before: the lower median of what the
+    members' newest ones are dated, as one clock may be wrong."""
+    newest = {line.member: line.date_ms or 0 for line in reversed(statuses)}
+    times: list[int] = []
+    for line in statuses:
+        newest[line.member] = line.date_ms or 0
+        dates = sorted(newest.values())
+        times.append(max([dates[(len(dates) - 1) // 2], *times[-1:]]))
+    return times
+
+
+def _utc(date_ms: int) -> datetime:
+    return datetime.fromtimestamp(date_ms / 1000, UTC)

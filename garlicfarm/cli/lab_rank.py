@@ -58,9 +58,8 @@ class Preparation:
 
     def measure(self) -> None:
         """Take the figures of this moment."""
-        self._downloaded = max(
-            self._downloaded, _tree_bytes(self._scratch, "pip-unpack-")
-        )  # pip removes them
+        downloaded = _tree_bytes(self._scratch, "pip-unpack-")
+        self._downloaded = max(self._downloaded, downloaded)  # pip removes them at last
         grown = _tree_bytes(self._prefix)
         self._first = grown if self._first is None else self._first
         self._installed = grown - self._first

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from garlicfarm.admin.dashboard import _seconds
+from garlicfarm.admin.dashboard_history import Line, plot
 from garlicfarm.client.trust import client_tls
 from garlicfarm.errors import EntryRefused, NoQuorum, NotLeader
 from garlicfarm.wire.messages import ValueType
@@ -21,9 +22,11 @@ from tests.admin.fake_node import PASSWORDS, FakeNode
 EVIL = "<script>document.title = 'owned'</script>&amp;\u202e\"'"
 
 
-def status_of(member: int, job_lag: int = 100) -> bytes:
-    document = {"cluster": "farm", "date": 1_800_000_000_000, "id": member, "router": {"jobLag": job_lag}}
-    return msgspec.json.encode(document)
+T0 = 1_800_000_000_000
+
+
+def status_of(member: int, job_lag: int = 100, date: int = T0) -> bytes:
+    return msgspec.json.encode({"cluster": "farm", "date": date, "id": member, "router": {"jobLag": job_lag}})
 
 
 def note(text: str) -> bytes:
@@ -33,7 +36,12 @@ def note(text: str) -> bytes:
 
 
 def row(member: int, **known: Any) -> dict[str, Any]:
-    return {"id": member, "score": 650_000, "mode": "auto", "eligible": True, "publisher": False, **known}
+    parts = {
+        "job_lag": {"value": 250_000, "weight": 15, "reported": True},
+        "remote_sensing": {"value": 500_000, "weight": 5, "reported": False},
+    }
+    about = {"mode": "auto", "eligible": True, "publisher": False, "reason": "because", "why": []}
+    return {"id": member, "score": 650_000, "parts": parts, **about, **known}
 
 
 class Texts(HTMLParser):
@@ -78,25 +86,110 @@ async def submit(
 
 
 async def test_page_shows_members_ranking_and_entries_to_a_reader(node: FakeNode, url: str) -> None:
-    why = ["eligible: its mode is auto", "publisher since index 1: vacant"]
-    node.farm.ranking = lambda **_: {"members": [row(1, publisher=True, why=why)]}  # type: ignore[method-assign]
-    for job_lag in (100, 300):
-        node.farm.commit(status_of(1, job_lag))
+    why = ["eligible: its mode is auto", "publisher since index 1: there was none"]
+    rows = [row(1, publisher=True, why=why)]
+    node.farm.ranking = lambda **_: {"since": 1, "members": rows}  # type: ignore[method-assign]
+    for second, job_lag in enumerate((100, 300)):
+        node.farm.commit(status_of(1, job_lag, T0 + 4000 * second))
     node.farm.commit(note("hello"))
     node.farm.commit(b"\xff\x00", ValueType.CONFIGURATION)
     async with browser(node, url, "rita") as client:
         answer = await client.get("/")
     page = Texts(answer.text)
     assert answer.status_code == 200
-    for text in ("connection refused", "650,000", *why, "hello", "paul", "2.1 ms"):
+    for text in ("connection refused", "650,000", "because", *why, "hello", "paul", "2.1 ms"):
         assert text in page.text
     assert page.text.count("the farm's Configuration") == 1
     assert {"id": "member-3", "class": "unreachable"} in page.named("tr")
-    assert page.named("meter")[0]["value"] == "650000"
-    (curve,) = page.named("polyline")
+    assert "job lag: 250,000, weight 15 %" in page.text
+    assert "remote sensing: not reported, weight 5 %" in page.text
+    assert [rect["height"] for rect in page.named("rect")] == ["6.0", "12.0"]
+    trend, curve = page.named("polyline")
+    assert trend["points"] == curve["points"]
+    for time in ("08:00:00", "08:00:02", "08:00:04"):
+        assert time in page.text
     first, last = (point.split(",") for point in str(curve["points"]).split())
     assert (first[0], last[0]) == ("0.0", "1000.0")
     assert float(first[1]) < float(last[1]), "more lag, lower score, further down"
+
+
+def line(index: int, member: int, date_ms: int, score: int = 500_000) -> Line:
+    return Line(index, 1, "status", f"member {member}", "", date_ms, member, score)
+
+
+def places(lines: list[Line], members: int) -> dict[int, list[float]]:
+    drawn = plot(lines, [{"id": id_} for id_ in range(1, members + 1)])
+    assert drawn is not None
+    return {
+        curve.member: [float(point.split(",")[0]) for point in curve.points.split()] for curve in drawn.curves
+    }
+
+
+def test_scores_are_drawn_at_their_time_whatever_one_wrong_clock_says() -> None:
+    ahead = 50 * 365 * 86_400_000
+    lines = [
+        line(2 * second + member, member, T0 + 1000 * second + (ahead if member == 3 else 0))
+        for second in (0, 1, 4)
+        for member in (3, 1, 2)
+    ]
+    assert places(lines, 3)[2] == [0, 250, 1000]
+    assert places(lines, 3)[3] == [0, 0, 250], "at the time of the others"
+    back = [line(1, 1, T0), line(2, 1, T0 - 500), line(3, 1, T0 + 1000)]
+    assert places(back, 1) == {1: [0, 0, 1000]}
+
+
+def test_scores_of_one_moment_are_no_curve() -> None:
+    assert plot([line(1, 1, T0), line(2, 1, T0)], [{"id": 1}]) is None
+    assert plot([], [{"id": 1}]) is None
+
+
+def test_axis_of_scores_has_times_and_for_more_than_a_day_dates() -> None:
+    for span, ticks in ((4000, ["08:00:00", "08:00:04"]), (86_400_000, ["15 Jan 08:00", "16 Jan 08:00"])):
+        drawn = plot([line(1, 1, T0), line(2, 1, T0 + span)], [{"id": 1}])
+        assert drawn is not None
+        assert [text for _, text in (drawn.ticks[0], drawn.ticks[-1])] == ticks
+
+
+async def test_events_are_shown_newest_first_and_explain_the_publisher(node: FakeNode, url: str) -> None:
+    rows = [row(2, publisher=True, reason="publisher since index 9: the one before was no longer eligible")]
+    node.farm.ranking = lambda **_: {"since": 9, "members": rows}  # type: ignore[method-assign]
+    none = {"publisher": None, "previous": None, "because": ""}
+    taken = {"publisher": 2, "previous": 1, "because": "ineligible"}
+    node.farm.events = [
+        {"index": 5, "date_ms": T0, "text": "member 3 is back", **none},
+        {"index": 9, "date_ms": T0 + 1000, "text": "member 1 lost, 2 took over", **taken},
+    ]
+    async with browser(node, url, "rita") as client:
+        text = " ".join(Texts((await client.get("/")).text).text.split())
+    later, earlier = "08:00:01 member 1 lost, 2 took over", "08:00:00 member 3 is back"
+    assert text.index(later) < text.index(earlier)
+    assert "took over from 1 at index 9 (no longer eligible)" in text
+    assert "the one before" not in text
+
+
+async def test_unreachable_publisher_has_no_mark_and_a_lost_majority_counts(node: FakeNode, url: str) -> None:
+    whole = node.farm.status()
+    whole["members"][0] |= {"publisher": False}
+    whole["members"][2] |= {"publisher": True, "last_contact_s": 3000.0}
+    whole |= {"publisher": 3, "quorum": False, "needed": 2}
+    node.farm.status = lambda: whole  # type: ignore[method-assign]
+    async with browser(node, url, "rita") as client:
+        page = Texts((await client.get("/")).text)
+    assert not [mark for mark in page.named("span") if mark.get("class") == "mark publisher"]
+    text = " ".join(page.text.split())
+    assert "Publishermember 3 (lost)" in text
+    assert "Quorumno Needed2 more" in text
+    assert "Can lose" not in text
+
+
+async def test_last_contact_is_that_of_a_leader_and_its_followers(node: FakeNode, url: str) -> None:
+    whole = {**node.farm.status(), "leader": 2}
+    for member in whole["members"]:
+        member["last_contact_s"] = 10.0 * member["id"]
+    node.farm.status = lambda: whole  # type: ignore[method-assign]
+    async with browser(node, url, "rita") as client:
+        page = Texts((await client.get("/")).text).text
+    assert ("10.0 s" in page, "20.0 s" in page, "30.0 s" in page) == (False, True, False)
 
 
 async def test_page_says_that_the_disk_hangs(node: FakeNode, url: str) -> None:

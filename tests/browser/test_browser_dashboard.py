@@ -62,18 +62,24 @@ async def test_page_without_script_shows_everything_and_stays_as_it_is(
         "mode": "auto",
         "eligible": True,
         "publisher": True,
-        "why": ["publisher since 1"],
+        "reason": "publisher since 1",
+        "parts": {},
+        "why": ["its mode is auto"],
     }
-    node.farm.ranking = lambda **_: {"members": [{"id": 1, **why}]}  # type: ignore[method-assign]
-    for job_lag in (100, 900):
-        status = {"cluster": "farm", "date": 1_800_000_000_000, "id": 1, "router": {"jobLag": job_lag}}
+    body = {"since": 1, "members": [{"id": 1, **why}]}
+    node.farm.ranking = lambda **_: body  # type: ignore[method-assign]
+    for second, job_lag in enumerate((100, 900)):
+        date = 1_800_000_000_000 + 1000 * second
+        status = {"cluster": "farm", "date": date, "id": 1, "router": {"jobLag": job_lag}}
         node.farm.commit(msgspec.json.encode(status))
     node.farm.commit(note("what paul has to say"))
     page = await shown(browser, url, "rita", scripts=False)
     text = await page.text()
     for part in ("unreachable", "connection refused", "600,000", "publisher since 1", "what paul has to say"):
         assert part in text
-    assert await page.value("document.querySelectorAll('polyline').length") == 1
+    assert await page.value("document.querySelectorAll('#scores polyline').length") == 1
+    await page.value("document.querySelector('summary').click()")
+    assert "its mode is auto" in await page.text("#ranking")
     assert "reload for what is new" in text
     asked = node.requests
     node.farm.commit(note("later"))
@@ -191,3 +197,61 @@ async def test_form_on_another_page_is_refused_though_the_browser_is_logged_in_a
 @pytest.fixture
 def shutdown() -> trio.Event:
     return trio.Event()
+
+
+def long_farm(node: FakeNode) -> None:
+    """Seven members with long endpoints, a dead one among them, statuses of all, and long entries."""
+    parts = {"router_uptime": {"value": 900_000, "weight": 20, "reported": True}}
+    about = {"score": 650_000, "mode": "auto", "eligible": True, "publisher": False, "parts": parts}
+    about |= {
+        "reason": "took over from 1 at index 1234567 (ahead three times in a row)",
+        "why": ["because"] * 4,
+    }
+    ranking = {"since": 1, "members": [{"id": member, **about} for member in range(1, 8)]}
+    node.farm.ranking = lambda **_: ranking  # type: ignore[method-assign]
+    node.farm.events = [{"index": 1, "date_ms": 1_800_000_000_000, "text": "member 3 lost, 2 took over"}]
+    node.farm.events[0] |= {"publisher": 2, "previous": 3, "because": "ineligible"}
+    status = node.farm.status()
+    endpoint = f"i2p://{'a' * 52}.b32.i2p:27150"
+    status["members"] = [
+        status["members"][min(member, 3) - 1] | {"id": member, "endpoint": endpoint} for member in range(1, 8)
+    ]
+    node.farm.status = lambda: {**status, "commit": node.farm.commit_index}  # type: ignore[method-assign]
+    for second in range(8):
+        date = 1_800_000_000_000 + 1000 * second
+        status_document = {"cluster": "farm", "date": date, "id": 1, "router": {"jobLag": second}}
+        node.farm.commit(msgspec.json.encode(status_document))
+    node.farm.commit(note("x" * 150))
+
+
+@pytest.mark.parametrize("width", [320, 390, 900, 901, 1280])
+async def test_page_of_any_width_is_whole(browser: Chromium, node: FakeNode, url: str, width: int) -> None:
+    long_farm(node)
+    page = await shown(browser, url, "anna")
+    await page.picture(width, 800)
+    await page.until(LIVE)
+    assert await page.value("innerWidth") == width
+    assert await page.value("document.documentElement.scrollWidth") == width
+    inside = "(box => box.width > 0 && box.left >= 0 && box.right <= innerWidth)"
+    for what in ("#ranking-rows summary", "#events li", "#scores figure > svg", "#log-rows td:last-child"):
+        assert await page.value(
+            f"[...document.querySelectorAll('{what}')].every(one => {inside}(one.getBoundingClientRect()))"
+        ), what
+    assert await page.value(
+        "[...document.querySelectorAll('.wide')].every(w => w.scrollWidth <= w.clientWidth)"
+    )
+    highest = "Math.max(...[...document.querySelectorAll('{} tr')].map(one => one.offsetHeight))"
+    assert await page.value(highest.format("#ranking-rows")) <= (140 if width <= 900 else 60)
+    assert await page.value(highest.format("#members-rows")) <= (200 if width <= 900 else 110)
+
+
+async def test_reasons_stay_open_while_the_page_follows(browser: Chromium, node: FakeNode, url: str) -> None:
+    long_farm(node)
+    page = await shown(browser, url, "rita")
+    await page.until(LIVE)
+    await page.value("document.querySelector('#why-2 summary').click()")
+    await page.value("document.getElementById('ranking-rows').old = true")
+    node.farm.commit(note("news"))
+    await page.until("!document.getElementById('ranking-rows').old")
+    assert await page.value("document.querySelectorAll('details[open]').length") == 1
+    assert await page.value("document.getElementById('why-2').open")

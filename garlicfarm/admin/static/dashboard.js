@@ -24,7 +24,11 @@ async function follow() {
     try {
       const page = new DOMParser().parseFromString(await get(location.href), "text/html");
       for (const part of page.querySelectorAll("[data-live]")) {
-        document.getElementById(part.id)?.replaceWith(part);
+        const old = document.getElementById(part.id);
+        for (const details of old?.querySelectorAll("details[open]") ?? []) {
+          part.querySelector(`#${details.id}`)?.setAttribute("open", "");
+        }
+        old?.replaceWith(part);
       }
       say("live", "on");
       await sleep(REST_MS);
