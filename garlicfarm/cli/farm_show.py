@@ -45,9 +45,7 @@ def _lines(body: dict[str, Any]) -> Iterator[str]:
     if "farm" not in body:
         yield f"index {body['index']}: a farm of the application log has no statistics"
         return
-    since = f"{body['publisher'] or 'none'} since {body['since']}"
-    because = f" ({body['because']})" if body["because"] else ""
-    yield f"farm {body['farm']} at index {body['index']}: publisher {since}{because}"
+    yield f"farm {body['farm']} at index {body['index']}: {_publisher(body)}"
     in_force = {"interval": f"{body['interval_ms'] / 1000:g} s", "staleness": f"R {body['R']}"}
     in_force["publisher"] = f"margin {body['margin']}, lifetime {body['lifetime_ms'] / 1000:g} s"
     orders = body["orders"]
@@ -55,6 +53,14 @@ def _lines(body: dict[str, Any]) -> Iterator[str]:
         yield f"  {what:12} {in_force.get(what, '')}".rstrip() + _order(orders.get(what))
     for row in body["members"]:
         yield from ("", *_member(row))
+
+
+def _publisher(body: dict[str, Any]) -> str:
+    from garlicfarm.publishing.ranking import BECAUSE
+
+    if body["publisher"] is None:
+        return f"no publisher since index {body['since']}" if body["since"] else "no publisher yet"
+    return f"publisher {body['publisher']} since index {body['since']}: {BECAUSE[body['because']]}"
 
 
 def _order(order: dict[str, Any] | None) -> str:
