@@ -20,7 +20,7 @@ from garlicfarm.lab.processes import ProcessFarm  # noqa: E402
 from tests.browser.chromium import chromium  # noqa: E402
 
 WATCHED_S = 45
-SIZE = (1200, 1300)
+SIZE = (1200, 1330)
 
 
 async def main(target: Path, *, dark: bool) -> None:
@@ -36,7 +36,7 @@ async def main(target: Path, *, dark: bool) -> None:
             await farm.kill(killed)
             await page.until(
                 f"document.getElementById('member-{killed}').className === 'unreachable'"
-                " && document.getElementById('ranking').innerText.includes('not recent')"
+                " && document.getElementById('ranking').innerText.includes('no status since')"
             )
             await page.picture(*SIZE, dark=dark)  # so that it is laid out for that size
             await page.until("document.getElementById('live').textContent === 'live'")
