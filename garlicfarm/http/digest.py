@@ -1,13 +1,12 @@
 """HTTP Digest access authentication, both sides: RFC 7616 and RFC 2617 with qop=auth, MD5 and SHA-256.
 
-The server side (`DigestVerifier`) remembers nothing about nonces that nobody has used rightly: a
-nonce is ``time.random.mac``, so a challenge costs no memory. What it must remember, to refuse
-replays, is which nonce counts were used; that begins with the first *right* digest over a nonce and
-lives in a table of fixed size. Evicting the oldest row raises a floor: nonces as old as that row or
-older are stale from then on, so forgetting never makes a replay possible.
+The server side (`DigestVerifier`) stores nothing about nonces that were never used correctly: a nonce
+is ``time.random.mac``, so a challenge costs no memory. To refuse replays it stores the used nonce counts,
+from the first *valid* digest over a nonce on, in a table of fixed size. Evicting the oldest row raises a
+floor: nonces as old as that row or older are stale from then on, so eviction never allows a replay.
 
-Order of checks: the password first, the nonce second. So a client whose cached challenge outlived
-our process is told ``stale=true`` and comes back at once, and never counts as a failed password.
+Order of checks: the password first, the nonce second. So a client whose cached challenge is older than
+our process gets ``stale=true`` and retries at once, and never counts as a failed password.
 """
 
 from __future__ import annotations
@@ -37,22 +36,22 @@ __all__ = [
 ]
 
 REALM = "restricted"
-"""The one realm of every farm and node: stored HA1s depend on it, and it tells a stranger nothing (D3)."""
+"""The realm of every farm and node. Stored HA1s depend on it, and it reveals nothing to strangers (D3)."""
 
 ALGORITHMS: Final = ("MD5", "SHA-256")
-"""Known algorithms, weakest first. Offered in this order, so that every common client gets in (D2)."""
+"""Known algorithms, weakest first. Offered in this order, so that every common client can log in (D2)."""
 
 NONCE_LIFETIME_S = 7200.0
-"""How long a nonce is good for: longer than the hour for which initiators cache a challenge."""
+"""How long a nonce is valid: longer than the hour for which initiators cache a challenge."""
 
 MAX_WINDOWS = 4096
-"""Nonces whose used counts are remembered at one time."""
+"""How many nonces have their used counts stored at one time."""
 
 WINDOW = 128
 """How far a nonce count may lag behind the highest one seen on the same nonce."""
 
 MAX_CACHED = 1024
-"""Challenges that an initiator remembers."""
+"""How many challenges an initiator stores."""
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _ITEM = re.compile(rf'[\s,]*(?:({_TOKEN})\s+)?({_TOKEN})\s*=\s*(?:"([^"\\]*)"|({_TOKEN}))\s*(?=,|\Z)')
@@ -94,8 +93,8 @@ def parse_header(value: str) -> list[tuple[str, dict[str, str]]]:
     Schemes and parameter names come out in lower case, values without their quotes; a value without
     a scheme (Authentication-Info) has the scheme "". Several challenges in one line are several items.
 
-    :returns: one item per scheme; nothing where the value is not a list of parameters (Basic, a
-        doubled parameter, a backslash in a quoted value).
+    :returns: one item per scheme; an empty list if the value is not a list of parameters (Basic, a
+        duplicate parameter, a backslash in a quoted value).
 
     Source: RFC 7235 §2.1, RFC 7616 §3.3 to §3.5.
     """
@@ -126,7 +125,7 @@ def _quoted(name: str, value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Right credentials. ``authentication_info`` is the header value that proves that we know them too."""
+    """Valid credentials. ``authentication_info`` is the header value that proves that we know them too."""
 
     user: str
     authentication_info: str
@@ -134,9 +133,9 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """No entry. ``stale``: the password was right, a new nonce is all that is needed.
+    """Refused credentials. ``stale``: the password was correct, only a new nonce is needed.
 
-    ``failed``: a password was tried and was wrong (or the user unknown); this is what is to be counted.
+    ``failed``: the password was wrong (or the user unknown); callers count these.
     """
 
     stale: bool = False
@@ -145,15 +144,15 @@ class Refused:
 
 @dataclass(slots=True)
 class _Window:
-    """The nonce counts used on one nonce: the highest, and a bitmap of those just below it."""
+    """The used counts of one nonce: the highest, and a bitmap of those just below it."""
 
     highest: int = 0
     seen: int = 0
 
     def use(self, count: int) -> bool:
-        """Mark ``count`` as used; False if it was used before or is too far back to tell."""
+        """Mark ``count`` as used; False if it was used before or is too old to tell."""
         if count > self.highest:
-            # The shift is bounded: counts may jump by 2**32, and so would the bitmap.
+            # The shift is limited: counts may jump by 2**32, and the bitmap would grow with them.
             shift = min(count - self.highest, WINDOW)
             self.seen = ((self.seen << shift) | 1) & ((1 << WINDOW) - 1)
             self.highest = count
@@ -168,13 +167,13 @@ class _Window:
 class DigestVerifier:
     """Checks Digest credentials and makes challenges, for one realm.
 
-    :param realm: must be the one that the stored HA1s were made with; `REALM`, but for tests.
+    :param realm: the realm of the stored HA1s; always `REALM`, except in tests.
     :param algorithms: offered and accepted, in the order of offering; a subset of `ALGORITHMS`.
-    :param key: 32 random bytes, of this process; a new key makes all nonces stale.
+    :param key: 32 random bytes of this process; a new key makes all nonces stale.
     :param lookup: user name -> HA1s by algorithm, empty for an unknown user. Several per algorithm
         are tried (rotation of a secret, D10).
 
-    ``now_s`` is any clock in seconds that never goes back (not the wall clock).
+    ``now_s`` is any monotonic clock in seconds (not the wall clock).
     """
 
     def __init__(
@@ -198,7 +197,7 @@ class DigestVerifier:
         """One WWW-Authenticate value per algorithm, all with the same new nonce.
 
         :param random: 8 to 32 fresh random bytes.
-        :param stale: tell the client that only its nonce was refused.
+        :param stale: tells the client that only its nonce was refused.
 
         Source: RFC 7616 §3.3; order D2.
         """
@@ -211,9 +210,9 @@ class DigestVerifier:
         ]
 
     def verify(self, method: str, target: str, authorization: str | None, now_s: float) -> Verified | Refused:
-        """Judge the value of an Authorization header (None: there was none). Never raises on its contents.
+        """Check the value of an Authorization header (None: there was none). Never raises on its contents.
 
-        Unknown users and wrong passwords cost the same work and get the same answer.
+        Unknown users and wrong passwords cost the same work and get the same response.
 
         Source: RFC 7616 §3.4 and §3.5, D2.
         """
@@ -222,7 +221,7 @@ class DigestVerifier:
             return Refused()
         algorithm = given.get("algorithm", "MD5").upper()
         known = self._lookup(given["username"]).get(algorithm, ())
-        # At least two tries, so that neither an unknown user nor a rotation shows in the time taken.
+        # At least two comparisons, so that the time reveals neither an unknown user nor a rotation.
         nobody = ha1(algorithm, "", self._realm, self._dummy)
         candidates = [*known, *[nobody] * (2 - len(known))]
         proof = {"nonce": given["nonce"], "nc": given["nc"], "cnonce": given["cnonce"], "uri": target}
@@ -241,7 +240,7 @@ class DigestVerifier:
         return Verified(given["username"], info)
 
     def _parse(self, target: str, authorization: str | None) -> dict[str, str] | None:
-        """The parameters of well-formed credentials for this realm and target, else None."""
+        """The parameters of well-formed credentials for this realm and target, or None."""
         items = parse_header(authorization or "")
         if len(items) != 1 or items[0][0] != "digest":
             return None
@@ -260,7 +259,7 @@ class DigestVerifier:
         return hmac.digest(self._key, stem.encode(), "sha256").hex()[:32]
 
     def _use(self, nonce: str, count: int, now_s: float) -> bool:
-        """Use a nonce once under this count; False if it is not ours, too old, or the count was used."""
+        """Use a nonce once with this count; False if it is not ours, too old, or the count was used."""
         match = _NONCE.fullmatch(nonce)
         if match is None:
             return False
@@ -282,7 +281,7 @@ class DigestVerifier:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What a server asked for, the strongest algorithm that it offered."""
+    """A server's challenge, with the strongest algorithm that it offered."""
 
     realm: str
     nonce: str
@@ -293,7 +292,7 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """One use of a challenge: the header to send, and the ``rspauth`` by which the server proves itself."""
+    """One use of a challenge: the header to send, and the ``rspauth`` that the server must return."""
 
     header: str
     rspauth: str
@@ -301,11 +300,11 @@ class Authorization:
 
 
 class ChallengeCache:
-    """The challenges that servers gave us, by (host, farm, user), with their nonce counts.
+    """The challenges of servers, by (host, farm, user), with their nonce counts.
 
-    A challenge is kept until a newer one replaces it, so that a reconnect needs one connection only.
+    A challenge is kept until a newer one replaces it, so that a reconnect needs only one connection.
 
-    :param algorithms: those that are answered; a challenge of any other is none.
+    :param algorithms: the algorithms to use; challenges with others are ignored.
     """
 
     def __init__(self, algorithms: Sequence[str] = ALGORITHMS) -> None:
@@ -313,16 +312,16 @@ class ChallengeCache:
         self._entries: dict[tuple[str, str, str], tuple[Challenge, int]] = {}
 
     def learn(self, key: tuple[str, str, str], www_authenticate: Sequence[str]) -> Challenge:
-        """Remember the strongest challenge among the values of all WWW-Authenticate headers.
+        """Store the strongest challenge among the values of all WWW-Authenticate headers.
 
-        :raises RemoteProtocolError: none of them is a Digest that we can answer (the peer's fault).
+        :raises RemoteProtocolError: none of them is a Digest challenge that we can answer (the peer's fault).
         """
         best: Challenge | None = None
         offered: list[str] = []
         for scheme, given in (item for value in www_authenticate for item in parse_header(value)):
             algorithm = given.get("algorithm", "MD5").upper()
             qops = {word.strip() for word in given.get("qop", "").split(",")}
-            # What we cannot send back we cannot answer.
+            # A challenge whose values we cannot send back cannot be answered.
             sendable = all(_QUOTABLE.fullmatch(given.get(name, "")) for name in ("realm", "nonce", "opaque"))
             if scheme != "digest" or algorithm not in ALGORITHMS or "auth" not in qops or not sendable:
                 continue
@@ -338,7 +337,7 @@ class ChallengeCache:
             taken = " or ".join(self._algorithms)
             what = f"no usable Digest challenge ({taken} with qop=auth)"
             if offered:
-                what += f": it offers {offered[0]}, and this side takes {taken} alone"
+                what += f": it offers {offered[0]}, but this side accepts only {taken}"
             raise RemoteProtocolError(what, "WWW-Authenticate")
         self._entries.pop(key, None)
         self._entries[key] = (best, 0)
@@ -349,7 +348,7 @@ class ChallengeCache:
     def authorization(
         self, key: tuple[str, str, str], *, method: str, target: str, password: str, cnonce: str
     ) -> Authorization | None:
-        """Answer the cached challenge under the next nonce count; None if there is none.
+        """Answer the cached challenge with the next nonce count; None if there is none.
 
         :param cnonce: fresh random text without quotes.
         :raises LocalProtocolError: the user name cannot be sent in a header (the caller's fault).

@@ -1,4 +1,4 @@
-"""The upgrade in front of a Raft stream, both sides, sans I/O (protocol page §3).
+"""The upgrade before a Raft stream, both sides, sans-I/O (protocol page §3).
 
 Theory of operation. A handshake takes one or two connections::
 
@@ -6,14 +6,14 @@ Theory of operation. A handshake takes one or two connections::
     request 1: GET target, Connection: close → 404 (any wrong path) or 401 with a challenge, close
     request 2: GET target, Upgrade, Digest   → 101 and then raw Raft bytes, or 401, close
 
-An `Initiator` that has a cached challenge starts with request 2. Each side is fed what its stream
-received; it returns None until it can tell, then one verdict, and is not fed again (an `Initiator`
-starts over with `Initiator.request` on a new stream). What follows the header block is Raft's and
-comes out as ``leftover``.
+An `Initiator` that has a cached challenge starts with request 2. Each side takes the bytes that its
+stream received; it returns None until it can decide, then one verdict, and takes no more bytes (an
+`Initiator` starts over with `Initiator.request` on a new stream). Bytes after the header block belong to
+the Raft stream and are returned as ``leftover``.
 
-What a stranger may learn (D3): the whole request line must name a farm of ours exactly, the method
-must be GET and there must be no body; whatever of these is wrong, the answer is the same 404. Errors
-of syntax and size are judged before the path.
+Strangers must learn nothing (D3): the request line must name one of our farms exactly, the method must be
+GET and there must be no body; if any of these is wrong, the response is the same 404. Errors of syntax and
+size are checked before the path.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ __all__ = [
 ]
 
 HEADER_LIMIT = 16384
-"""The most that request line or status line and headers may take, in bytes (D3)."""
+"""The largest size of request line or status line and headers together, in bytes (D3)."""
 
 _FARM_ID = re.compile(r"[0-9a-fA-F]{32}")
 _LEADER = re.compile(r"([1-9][0-9]{0,9}) ([!-~]{1,1024})")
 _ZONE = re.compile(r"%[^\]]*(?=\])")
 _TLS = b"\x16\x03"
-"""How every TLS connection begins."""
+"""The first bytes of every TLS connection."""
 _WEBSOCKET_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
@@ -76,7 +76,7 @@ def farm_target(farm: str) -> str:
 
 
 class Verifier(Protocol):
-    """What judges credentials: a `DigestVerifier`, or what limits how often one is asked."""
+    """Checks credentials: a `DigestVerifier`, or a wrapper that limits how often one is used."""
 
     def challenges(self, now_s: float, random: bytes, *, stale: bool = False) -> list[str]: ...
     def verify(
@@ -86,10 +86,10 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FarmCredentials:
-    """What a responder needs in order to let peers into the farm ``name``.
+    """What a responder needs in order to admit peers to the farm ``name``.
 
     ``offered`` maps names of extensions to versions (D5); ``leader`` returns the current leader's id
-    and endpoint, or None, and is asked only for a peer that speaks ``leader-hint``.
+    and endpoint, or None, and is called only for a peer with the extension ``leader-hint``.
     """
 
     name: str
@@ -104,8 +104,8 @@ class Accepted:
     """The handshake is done and the stream carries Raft.
 
     ``reply`` is what the responder sends first (empty on the initiator). ``user`` logged in.
-    ``extensions`` are in force (D5), ``farm_id`` is what the peer sent, ``leader`` the hint that the
-    initiator got. ``leftover`` are Raft bytes that came with the header block.
+    ``extensions`` are in force: both sides named them (D5). ``farm_id`` is what the peer sent, ``leader``
+    the hint that the initiator received. ``leftover`` are Raft bytes that came with the header block.
     """
 
     reply: bytes
@@ -119,10 +119,10 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The responder sends ``reply`` (maybe nothing) and closes.
+    """The responder sends ``reply`` (possibly empty) and closes.
 
-    ``reason`` is a fixed word: challenge, stale, password, not-found, bad-request, tls (spoken where it
-    is not), too-large, no-upgrade, other-farm, closed. ``pending``: the peer may still be sending.
+    ``reason`` is a fixed word: challenge, stale, password, not-found, bad-request, tls (on a port without
+    TLS), too-large, no-upgrade, other-farm, closed. ``pending``: the peer may still be sending.
     """
 
     reason: str
@@ -136,7 +136,7 @@ class NewStream:
 
 
 def _header(event: h11.Request | h11.Response | h11.InformationalResponse, name: bytes) -> str | None:
-    """All values of a header, joined as a list; None if it was not sent."""
+    """All values of a header, joined with commas; None if it was not sent."""
     values = [value.decode("latin-1") for key, value in event.headers if key == name]
     return ", ".join(values) if values else None
 
@@ -171,11 +171,11 @@ class Responder:
         self._start = b""
 
     def receive(self, data: bytes, now_s: float, random: bytes) -> Accepted | Rejected | None:
-        """Take bytes from the peer (b"" = it sends no more); None asks for more of them.
+        """Take bytes from the peer (b"" = end of stream); None means that more are needed.
 
-        :param now_s: the clock of the credentials' verifiers.
+        :param now_s: the clock of the verifiers.
         :param random: 16 fresh random bytes, for a nonce.
-        :returns: a verdict whatever the peer sent; nothing is raised for it.
+        :returns: a verdict for any input; bytes of the peer raise nothing.
 
         Source: protocol page §3, D2 to D5.
         """
@@ -191,7 +191,7 @@ class Responder:
             bodiless = isinstance(self._http.next_event(), h11.EndOfMessage)
         except h11.RemoteProtocolError as error:
             return self._broken(error.error_status_hint)
-        # h11 measures only blocks that are not complete yet.
+        # h11 limits only incomplete header blocks.
         if self._received - len(self._http.trailing_data[0]) > HEADER_LIMIT:
             return self._broken(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         farm = self._credentials.get(request.target)
@@ -210,7 +210,7 @@ class Responder:
             reason = "stale" if verdict.stale else "password" if verdict.failed else "challenge"
             headers = [("WWW-Authenticate", challenge) for challenge in challenges]
             return Rejected(reason, self._answer(HTTPStatus.UNAUTHORIZED, headers))
-        # From here on the peer has shown that it belongs here, and may be told what is wrong.
+        # From here on the peer has proved that it knows the password, so responses may name the error.
         if not _upgrades(request):
             return Rejected(
                 "no-upgrade", self._answer(HTTPStatus.UPGRADE_REQUIRED, [("Upgrade", "websocket")])
@@ -267,7 +267,7 @@ class Responder:
 
 
 def _websocket_accept(key: str) -> str:
-    """What answers a Sec-WebSocket-Key. Source: RFC 6455 §4.2.2."""
+    """The Sec-WebSocket-Accept for a key. Source: RFC 6455 §4.2.2."""
     digest = hashlib.sha1((key + _WEBSOCKET_GUID).encode(), usedforsecurity=False).digest()
     return base64.b64encode(digest).decode()
 
@@ -277,7 +277,7 @@ def _encoded(headers: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
 
 
 def _host_header(host: str) -> str:
-    """A name that may be beyond ASCII, or an address with a zone, as a Host header can carry it.
+    """A host name (possibly not ASCII) or an address with a zone, in the form of a Host header.
     Source: RFC 3986 §3.2.2, RFC 6874 §4."""
     host = _ZONE.sub("", host)
     return "".join(c if c.isascii() else "".join(f"%{byte:02X}" for byte in c.encode()) for c in host)
@@ -289,12 +289,12 @@ class Initiator:
     :param host: ``host:port`` as dialled, IPv6 in brackets; goes into the Host header and keys the cached
         challenge.
     :param farm: the CLUSTER of the path.
-    :param user: who logs in: a member's decimal id, or a client's name.
+    :param user: a member's decimal id, or a client's name.
     :param password: never leaves this object.
-    :param cache: challenges of earlier logins, shared by all of them; which algorithms are answered.
-    :param farm_id: 16 bytes, sent and compared with the peer's; None while we do not know it.
-    :param extensions: what we offer, name -> version (D5).
-    :raises LocalProtocolError: ``farm`` cannot be a farm's name.
+    :param cache: challenges of earlier logins, shared by all of them; determines the algorithms in use.
+    :param farm_id: 16 bytes, sent and compared with the peer's; None while unknown.
+    :param extensions: offered extensions, name -> version (D5).
+    :raises LocalProtocolError: ``farm`` is not a valid name of a farm.
     """
 
     def __init__(
@@ -326,8 +326,8 @@ class Initiator:
         """The bytes to send on a new stream: request 2 if there is a challenge to answer, else request 1.
 
         :param cnonce: fresh random text, for instance 32 hex digits.
-        :param websocket_key: base64 of 16 fresh random bytes, where a proxy wants a whole WebSocket handshake
-            (D4); it travels in request 2, whose answer must accept it.
+        :param websocket_key: base64 of 16 fresh random bytes, if a proxy requires a complete WebSocket
+            handshake (D4); sent in request 2, and the 101 must accept it.
         :raises LocalProtocolError: the user name cannot be sent in a header.
 
         Source: proposal 150, HTTP request 1 and 2.
@@ -353,10 +353,10 @@ class Initiator:
         return self._http.send(request) + self._http.send(h11.EndOfMessage())
 
     def receive(self, data: bytes) -> Accepted | NewStream | None:
-        """Take bytes from the server (b"" = it sends no more); None asks for more of them.
+        """Take bytes from the server (b"" = end of stream); None means that more are needed.
 
         :raises AuthError: wrong password, or the server could not prove that it knows it.
-        :raises RemoteProtocolError: no such path there, another farm, or not this protocol.
+        :raises RemoteProtocolError: unknown path, another farm, or not this protocol.
 
         Source: protocol page §3, D2, D5, D10.
         """
@@ -396,12 +396,12 @@ class Initiator:
         ):
             return NewStream()
         if new.stale:
-            raise RemoteProtocolError("the server calls its own new nonce stale", self._where, 401)
+            raise RemoteProtocolError("the server rejects its own new nonce as stale", self._where, 401)
         raise AuthError(f"{self._host} refused user {self._user!r}: unknown there, or the password is wrong")
 
     def _switched(self, event: h11.InformationalResponse) -> Accepted:
         if not _upgrades(event) or self._sent is None:
-            raise RemoteProtocolError("101 for something else than websocket", self._where)
+            raise RemoteProtocolError("101 for another protocol than websocket", self._where)
         info = parse_header(_header(event, b"authentication-info") or "")
         proof = info[0][1].get("rspauth") if info else None
         if proof is None:
@@ -435,7 +435,7 @@ class Initiator:
             raise RemoteProtocolError("a farm id is 32 hex digits", "Garlic-Farm-Id")
         if self._farm_id is not None and bytes.fromhex(theirs) != self._farm_id:
             raise RemoteProtocolError(
-                f"it belongs to farm {theirs}, we to {self._farm_id.hex()}; two farms never talk", self._where
+                f"its farm id is {theirs}, not {self._farm_id.hex()}: it belongs to another farm", self._where
             )
         return bytes.fromhex(theirs)
 

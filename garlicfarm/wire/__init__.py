@@ -7,14 +7,14 @@ After the handshake a connection carries requests one way and responses the othe
 with nothing between them. A `Request` is a header of 45 bytes and its log entries, a `Response` is
 26 bytes; where the extension leader-hint is in force, a refused ClientRequest's is followed by one
 log entry (`ResponseDecoder.next_message` is told when to expect it). No message has an id: responses
-come in the order of the requests, and pairing them is the business of whoever owns the connection.
+come in the order of the requests, and the owner of the connection pairs them.
 
-*Writing* has no state: `encode_request` and `encode_response` give the bytes of one message. A value
-inside a log entry was encoded once, by its author, and is copied from there on: leader, disk and
-followers handle the same bytes. Nothing on the replication path looks into a value.
+*Writing* has no state: `encode_request` and `encode_response` return the bytes of one message. A value
+inside a log entry is encoded once, by its author, and then only copied: leader, disk and followers
+handle the same bytes. The replication path never decodes a value.
 
 *Reading* has state: one `RequestDecoder` or `ResponseDecoder` per direction of a connection. Feed it
-whatever arrives, then take messages until there are none::
+received bytes, then take messages until there are none::
 
     decoder = RequestDecoder(Limits())
     while data := await stream.receive_some():
@@ -23,26 +23,26 @@ whatever arrives, then take messages until there are none::
             ...
     decoder.receive_eof()       # RemoteProtocolError if the stream ended inside a message
 
-A decoder believes nothing that it can check. The header says which type this is, and so which kinds
-of entries it carries and whether exactly one; an entry's header says its kind and size. Each is judged
-the moment it is complete, not when the bytes that it promises are there, so a bad message costs at
-most its header, and a promise allocates nothing: memory grows with the bytes that really came, up to
-`Limits`. The first `RemoteProtocolError` is the last word. Where a message ends is not known after a
-lie about sizes, so the decoder raises the same error again for ever, and the connection is to be
-closed. Messages complete before the error have been handed out already.
+A decoder checks everything that it can. The header contains the type, which determines which kinds of
+entries the request carries and whether exactly one; an entry's header contains its kind and size. Each
+header is checked as soon as it is complete, before the bytes that it announces arrive. So a bad message
+costs at most its header, and an announced size allocates nothing: memory grows with the bytes received,
+up to `Limits`. The first `RemoteProtocolError` is final. After a wrong size the end of the message is
+unknown, so the decoder raises the same error from then on, and the caller closes the connection.
+Messages that were complete before the error have already been returned.
 
 *Values* other than Application entries have their own pairs: `decode_configuration`,
 `decode_cluster_server`, `decode_log_pack`, `decode_snapshot_sync_request`, each with its ``encode_``.
-The same rule holds: bytes that are wrong are the peer's fault, `RemoteProtocolError`, with what and
-where; values that do not fit the wire are our caller's, `LocalProtocolError`.
+The same rule applies: invalid bytes are the peer's fault (`RemoteProtocolError`, with ``what`` and
+``where``); values that do not fit the wire are our caller's (`LocalProtocolError`).
 
-What each request carries:
+The entries of each request:
 
 =========================  =======================================================================
 RequestVote, LeaveCluster  no entries
 AppendEntries              Application and Configuration, any number; none is a heartbeat. The other
                            kinds are never in a log, so they are refused here
-Client                     Application, any number; none asks who leads
+Client                     Application, any number; none asks for the leader
 AddServer                  exactly one ClusterServer
 RemoveServer               exactly one ClusterServer in its short form, the id alone
 SyncLog                    exactly one LogPack
@@ -52,7 +52,7 @@ InstallSnapshot            exactly one SnapshotSyncRequest
 
 Ids are u32 and terms and indexes u64. JRaft's are signed: its −1 is `NO_LEADER` here.
 
-Modules: `messages` (plain values, no bytes), `codec` (messages), `values` (what entries hold).
+Modules: `messages` (plain values, no bytes), `codec` (messages), `values` (log values).
 """
 
 from __future__ import annotations

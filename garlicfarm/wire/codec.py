@@ -24,10 +24,10 @@ from garlicfarm.wire.values import decode_configuration, encode_configuration
 __all__ = ["Limits", "RequestDecoder", "ResponseDecoder", "encode_request", "encode_response"]
 
 MAX_HINT_BYTES = 1 << 20
-"""The Configuration of a leader hint."""
+"""The largest Configuration of a leader hint."""
 
 MAX_ENTRIES = 1 << 17
-"""Entries in one message: empty ones would cost many times in memory what they cost on the wire."""
+"""Entries in one message: empty ones would take many times more memory than bytes on the wire."""
 
 _REQUEST = struct.Struct(">BIIQQQQI")
 _RESPONSE = struct.Struct(">BIIQQB")
@@ -36,7 +36,7 @@ _ENTRY_SIZE = _ENTRY.size
 
 
 class _Rule(NamedTuple):
-    """Which entries a request carries: of these kinds, any number of them or exactly one."""
+    """The entries that a request carries: of these kinds, any number of them or exactly one."""
 
     type: MessageType
     kinds: dict[int, ValueType]
@@ -69,7 +69,7 @@ _RESPONSES: dict[int, MessageType] = {kind.value: kind for kind in MessageType i
 
 
 def _name(number: int) -> str:
-    """The proposal's name of a message type, "type 99" where it has none."""
+    """The proposal's name of a message type, or "type 99" if it has none."""
     try:
         return MessageType(number).name.title().replace("_", "")
     except ValueError:
@@ -77,9 +77,9 @@ def _name(number: int) -> str:
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a decoder accepts: ``max_message_bytes`` bounds a whole request, header included, and with
-    it every value; ``max_entry_bytes`` bounds the value of one Application entry that a leader sends.
-    A client's larger one is handed out, so that it can be answered with the reason (D8)."""
+    """What a decoder accepts: ``max_message_bytes`` limits a whole request, including its header, and so
+    every value; ``max_entry_bytes`` limits the value of one Application entry that a leader sends.
+    A client's larger entry is returned, so that the refusal can carry its reason (D8)."""
 
     max_message_bytes: int = 64 * 1024 * 1024
     max_entry_bytes: int = 1024 * 1024
@@ -88,8 +88,8 @@ class Limits(msgspec.Struct, frozen=True):
 def encode_request(request: Request) -> bytes:
     """The bytes of a request.
 
-    Values are joined as they are, never looked into. Raises `LocalProtocolError` if the type is not
-    a request's, a number does not fit its field, or the type does not carry these entries.
+    Values are copied, never decoded. Raises `LocalProtocolError` if the type is not a request's, a
+    number does not fit its field, or the type does not carry these entries.
     Source: proposal 150, "Request header", "Log entry".
     """
     rule = _RULES.get(request.type)
@@ -124,7 +124,7 @@ def encode_request(request: Request) -> bytes:
 
 
 def encode_response(response: Response) -> bytes:
-    """The 26 bytes of a response, and the entry with the hint where it has one (D5).
+    """The 26 bytes of a response, and the entry with the leader hint if it has one (D5).
 
     Raises `LocalProtocolError` if the type is not a response's or a number does not fit its field.
     Source: proposal 150, "Responses".
@@ -151,11 +151,11 @@ def encode_response(response: Response) -> bytes:
 
 
 class _Decoder:
-    """What both decoders share: the bytes not used yet, and being broken for good after an error.
+    """The part common to both decoders: the unused bytes, and the permanent failure after an error.
 
-    Between calls the next ``_need`` bytes are not all here, or nobody asked. They are joined only
-    once they are, so that a value that comes in many pieces is copied twice and not once per piece;
-    and nothing is allocated on the strength of a promise.
+    Between calls, either the next ``_need`` bytes are incomplete or the caller has not asked for them.
+    They are joined only once they are complete, so that a value received in many pieces is copied twice
+    and not once per piece; and an announced size allocates nothing.
     """
 
     _HEADER: ClassVar[struct.Struct]
@@ -169,8 +169,8 @@ class _Decoder:
         self._error: RemoteProtocolError | None = None
 
     def receive_data(self, data: bytes | bytearray) -> None:
-        """Add bytes from the peer, any number, then call ``next_message`` until it returns None: that
-        keeps what is held below one entry. Raises `RemoteProtocolError` if the stream is broken."""
+        """Add any number of bytes from the peer, then call ``next_message`` until it returns None: then
+        less than one entry stays buffered. Raises `RemoteProtocolError` if the stream is broken."""
         self._raise_if_broken()
         if self._pos == len(self._data) and not self._pending:
             self._data, self._pos = bytes(data), 0
@@ -180,7 +180,7 @@ class _Decoder:
     def receive_eof(self) -> None:
         """The peer ended its stream; call it after ``next_message`` returned None.
 
-        Raises `RemoteProtocolError` if that cut a message, `LocalProtocolError` if messages are left.
+        Raises `RemoteProtocolError` if it ended inside a message, `LocalProtocolError` if messages are left.
         """
         self._raise_if_broken()
         if self._held() >= self._need:
@@ -190,21 +190,21 @@ class _Decoder:
 
     @property
     def partial(self) -> bool:
-        """Whether a message has begun that is not complete; after ``next_message`` returned None."""
+        """Whether the last message is incomplete; valid after ``next_message`` returned None."""
         return bool(self._held()) or self._inside()
 
     def _held(self) -> int:
         return len(self._data) - self._pos + len(self._pending)
 
     def _inside(self) -> bool:
-        """Was a header taken whose message is not complete?"""
+        """Whether a header was read whose message is incomplete."""
         return False
 
     def _where(self) -> str:
         return f"{self._KIND} header"
 
     def _gather(self) -> bool:
-        """Make the next ``_need`` bytes contiguous in ``_data``; False: they are not all here yet."""
+        """Make the next ``_need`` bytes contiguous in ``_data``; False: more data is needed."""
         if len(self._data) - self._pos < self._need:
             if self._held() < self._need:
                 return False
@@ -225,10 +225,10 @@ class _Decoder:
 
 
 class RequestDecoder(_Decoder):
-    """Bytes of one connection to requests.
+    """Decodes the bytes of one connection to requests.
 
-    Every header and entry header is judged as soon as it is there, before the bytes that it promises.
-    A message is handed out whole, its entries as bytes.
+    Every header and entry header is checked as soon as it is complete, before the bytes that it announces.
+    A message is returned as a whole, with its values as bytes.
     """
 
     _HEADER = _REQUEST
@@ -246,9 +246,9 @@ class RequestDecoder(_Decoder):
     def next_message(self) -> Request | None:
         """The next request, None if more data is needed.
 
-        Raises `RemoteProtocolError`, and from then on always, for a type that is unknown or not a
-        request's, entries of a kind or number that the type does not carry, sizes that do not add
-        up, and what is over the limits or `MAX_ENTRIES`.
+        Raises `RemoteProtocolError`, and again at every later call, for a type that is unknown or not a
+        request's, entries of a kind or number that the type does not carry, inconsistent sizes, and
+        anything over the limits or `MAX_ENTRIES`.
         """
         self._raise_if_broken()
         if self._rule is None:
@@ -294,7 +294,7 @@ class RequestDecoder(_Decoder):
         self._rule, self._size, self._left, self._need = rule, size, size, _ENTRY_SIZE
 
     def _read_entries(self) -> bool:
-        """Take all entries that are here; True: the message is complete."""
+        """Read all entries received so far; True: the message is complete."""
         assert self._rule is not None
         kinds, single = self._rule.kinds, self._rule.single
         bounded = self._rule.type is not MessageType.CLIENT_REQUEST
@@ -345,21 +345,21 @@ class RequestDecoder(_Decoder):
 
 
 class ResponseDecoder(_Decoder):
-    """Bytes of one connection to responses."""
+    """Decodes the bytes of one connection to responses."""
 
     _HEADER = _RESPONSE
     _KIND = "response"
 
     def __init__(self) -> None:
         super().__init__()
-        self._refusal: Response | None = None  # the response whose hint is still to come
+        self._refusal: Response | None = None  # the response whose hint has not arrived yet
 
     def next_message(self, *, hinted: bool = False) -> Response | None:
-        """The next response, None if more data is needed. ``hinted``: it answers a ClientRequest where
-        leader-hint is in force, so that a hint follows it if it refuses (D5).
+        """The next response, None if more data is needed. ``hinted``: it answers a ClientRequest and
+        leader-hint is in force, so that a hint follows if it is a refusal (D5).
 
-        Raises `RemoteProtocolError`, and from then on always, for a type that is unknown or not a
-        response's, for an ``accepted`` other than 0 and 1, and for a hint that is no Configuration.
+        Raises `RemoteProtocolError`, and again at every later call, for a type that is unknown or not a
+        response's, for an ``accepted`` other than 0 and 1, and for a hint that is not a Configuration.
         """
         self._raise_if_broken()
         if self._refusal is None:

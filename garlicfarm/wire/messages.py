@@ -1,4 +1,4 @@
-"""The 17 messages and 5 log values of the Garlic Farm protocol, as plain values.
+"""The messages (17, and 6 of extensions) and 5 log values of the Garlic Farm protocol, as plain values.
 
 Nothing here touches bytes: `garlicfarm.wire.codec` does. Names are the proposal's (proposal 150,
 "Messages"); ids are u32, terms and indexes u64, all non-negative. JRaft prints ids as signed, so its
@@ -32,7 +32,7 @@ NO_LEADER = 0xFFFF_FFFF
 
 
 class MessageType(IntEnum):
-    """Message numbers. 18 and above are extensions (D5), sent only to a peer that offered them."""
+    """Message numbers. 18 and above need an extension that both sides named in the handshake (D5)."""
 
     REQUEST_VOTE_REQUEST = 1
     REQUEST_VOTE_RESPONSE = 2
@@ -106,8 +106,8 @@ class ClusterServer(msgspec.Struct, frozen=True, gc=False):
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """Who the members are. ``log_index`` is its own index in the log (0 for a genesis, which is no
-    log entry), ``last_log_index`` that of the Configuration before it."""
+    """The members of a farm. ``log_index`` is its own index in the log (0 for a genesis, which is not a
+    log entry), ``last_log_index`` that of the previous Configuration."""
 
     log_index: int
     last_log_index: int
@@ -115,8 +115,8 @@ class Configuration(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):
-    """A response, 26 bytes. ``hint``, with the extension leader-hint: the members of a farm whose leader
-    is somebody else, in an entry after these (D5). Source: proposal 150, "Responses"."""
+    """A response, 26 bytes. ``hint``, with the extension leader-hint (D5): the members of the farm, in a
+    log entry after these bytes, if another member leads. Source: proposal 150, "Responses"."""
 
     type: MessageType
     source: int
@@ -129,7 +129,7 @@ class Response(msgspec.Struct, frozen=True, gc=False):
 
 class LogPack(msgspec.Struct, frozen=True):
     """Entries for a joining server. ``offsets`` are cumulative byte offsets of the entries, counted
-    from the receiver's first stored index; a receiver trusts only their differences."""
+    from the receiver's first stored index; a receiver uses only their differences."""
 
     offsets: tuple[int, ...]
     entries: tuple[LogEntry, ...]

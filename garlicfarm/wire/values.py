@@ -1,8 +1,8 @@
 """The log values to bytes and back (proposal 150, "Log values").
 
-A `RequestDecoder` hands out values as bytes; whoever needs one decoded asks here. What is wrong with
-bytes is the peer's fault (`RemoteProtocolError`), what is wrong with values our caller's
-(`LocalProtocolError`). All integers are unsigned and big-endian.
+A `RequestDecoder` returns values as bytes; these functions decode them. Invalid bytes are the peer's
+fault (`RemoteProtocolError`), invalid values our caller's (`LocalProtocolError`). All integers are
+unsigned and big-endian.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _PACKED_ENTRY = struct.Struct(">QB")
 _SNAPSHOT = struct.Struct(">QQI")
 _CHUNK = struct.Struct(">QI")
 
-_GZIP = 16 + zlib.MAX_WBITS  # zlib's way to say RFC 1952
+_GZIP = 16 + zlib.MAX_WBITS  # zlib's code for RFC 1952
 _STEP = 64 * 1024
 _LOGGED = {kind.value: kind for kind in (ValueType.APPLICATION, ValueType.CONFIGURATION)}
 
 
 def encode_cluster_server(server: ClusterServer, *, id_only: bool = False) -> bytes:
-    """``id u32 | endpoint_length u32 | endpoint``; with ``id_only`` just ``id u32``, which is what a
-    RemoveServerRequest carries. Raises `LocalProtocolError` for id 0 (a client's), an id beyond u32
+    """``id u32 | endpoint_length u32 | endpoint``; with ``id_only`` just ``id u32``, as in a
+    RemoveServerRequest. Raises `LocalProtocolError` for id 0 (a client's), an id beyond u32
     or an endpoint that is not Unicode."""
     if not 1 <= server.id <= 0xFFFF_FFFF:
         raise LocalProtocolError(f"a server cannot have the id {server.id}")
@@ -67,7 +67,7 @@ def decode_cluster_server(data: bytes, *, id_only: bool = False) -> ClusterServe
     where = "ClusterServer"
     if id_only:
         if len(data) != _ID.size:
-            raise RemoteProtocolError(f"{len(data)} bytes where an id of 4 bytes stands alone", where)
+            raise RemoteProtocolError(f"{len(data)} bytes instead of an id of 4 bytes", where)
         return ClusterServer(_check_id(_ID.unpack(data)[0], where))
     server, end = _read_server(data, 0, where)
     if end != len(data):
@@ -82,7 +82,7 @@ def _check_id(server_id: int, where: str) -> int:
 
 
 def _read_server(data: bytes, at: int, where: str) -> tuple[ClusterServer, int]:
-    """The server at byte ``at``, and where it ends."""
+    """The server at byte ``at``, and the position after it."""
     start = at + _SERVER.size
     if start > len(data):
         raise RemoteProtocolError(f"{len(data) - at} bytes are too few for a server", where)
@@ -99,9 +99,9 @@ def _read_server(data: bytes, at: int, where: str) -> tuple[ClusterServer, int]:
 
 def encode_configuration(configuration: Configuration) -> bytes:
     """``log_index u64 | last_log_index u64 | ClusterServer…``, without a count. Raises
-    `LocalProtocolError` for a number beyond its field, or an id that is 0 or there twice."""
+    `LocalProtocolError` for a number beyond its field, or an id that is 0 or occurs twice."""
     if len({server.id for server in configuration.servers}) != len(configuration.servers):
-        raise LocalProtocolError("an id is twice in the Configuration")
+        raise LocalProtocolError("an id occurs twice in the Configuration")
     try:
         head = _CONFIGURATION.pack(configuration.log_index, configuration.last_log_index)
     except struct.error as error:
@@ -110,8 +110,8 @@ def encode_configuration(configuration: Configuration) -> bytes:
 
 
 def decode_configuration(data: bytes) -> Configuration:
-    """The reverse of `encode_configuration`. Raises `RemoteProtocolError` for sizes that do not add
-    up, an id that is 0 or there twice, or an endpoint that is not UTF-8."""
+    """The reverse of `encode_configuration`. Raises `RemoteProtocolError` for inconsistent sizes, an id
+    that is 0 or occurs twice, or an endpoint that is not UTF-8."""
     return _configuration(data, "Configuration")
 
 
@@ -125,7 +125,7 @@ def _configuration(data: bytes, where: str) -> Configuration:
         place = f"{where}, server {len(servers) + 1} at byte {at}"
         server, at = _read_server(data, at, place)
         if server.id in servers:
-            raise RemoteProtocolError(f"the id {server.id} is there twice", place)
+            raise RemoteProtocolError(f"the id {server.id} occurs twice", place)
         servers[server.id] = server
     return Configuration(log_index, last_log_index, tuple(servers.values()))
 
@@ -134,7 +134,7 @@ def encode_log_pack(first_offset: int, entries: Sequence[LogEntry]) -> bytes:
     """gzip of ``index_length u32 | log_length u32 | index (u64 each) | (term u64 | type u8 | value)…``.
 
     ``first_offset`` is the sum of 9 + len(value) over the entries that the receiver already stores: a
-    JRaft receiver writes the index to its disk as it is, and breaks if it does not go on where the
+    JRaft receiver writes the index to its disk unchanged, and fails if it does not continue where the
     last one ended. Equal arguments give equal bytes. Raises `LocalProtocolError` for a number beyond
     its field or a kind that is never in a log. Source: proposal 150, "Log pack"; JRaft's file store.
     """
@@ -155,12 +155,12 @@ def encode_log_pack(first_offset: int, entries: Sequence[LogEntry]) -> bytes:
 
 
 def decode_log_pack(data: bytes, max_bytes: int, max_entry_bytes: int) -> LogPack:
-    """The reverse of `encode_log_pack`, as far as a receiver trusts it: differences of offsets only.
+    """The reverse of `encode_log_pack`; uses only the differences of offsets.
 
-    ``max_bytes`` bounds what is uncompressed (64 KiB more at the moment it is exceeded);
-    ``max_entry_bytes`` the value of one Application entry. Raises `RemoteProtocolError` for anything
-    but one whole gzip member, sizes that do not add up (so also for JRaft's H2 flavour, which has no
-    index), offsets that do not rise, kinds that are never in a log, and what is over the limits.
+    ``max_bytes`` limits the uncompressed size (checked every 64 KiB); ``max_entry_bytes`` limits the
+    value of one Application entry. Raises `RemoteProtocolError` for anything except one whole gzip
+    member, inconsistent sizes (including JRaft's H2 variant, which has no index), offsets that do not
+    increase, kinds that are never in a log, and anything over the limits.
     """
     body = _gunzip(data, max_bytes)
     if len(body) < _PACK.size:
@@ -196,8 +196,8 @@ def decode_log_pack(data: bytes, max_bytes: int, max_entry_bytes: int) -> LogPac
 
 
 def _gunzip(data: bytes, max_bytes: int) -> bytearray:
-    """Exactly one gzip member. Small steps, both ways: the input left over is copied at every call,
-    and a bomb must not get further than one step past the limit."""
+    """Exactly one gzip member. Input and output in small steps: zlib copies the remaining input at every
+    call, and a decompression bomb must not exceed the limit by more than one step."""
     stream = zlib.decompressobj(_GZIP)
     body = bytearray()
     try:
@@ -237,8 +237,8 @@ def encode_snapshot_sync_request(chunk: SnapshotSyncRequest) -> bytes:
 
 
 def decode_snapshot_sync_request(data: bytes) -> SnapshotSyncRequest:
-    """The reverse of `encode_snapshot_sync_request`. Raises `RemoteProtocolError` for sizes that do not
-    add up, a ``done`` other than 0 and 1, or a Configuration that `decode_configuration` refuses."""
+    """The reverse of `encode_snapshot_sync_request`. Raises `RemoteProtocolError` for inconsistent sizes,
+    a ``done`` other than 0 and 1, or a Configuration that `decode_configuration` refuses."""
     where = "SnapshotSyncRequest"
     fixed = _SNAPSHOT.size + _CHUNK.size + 1
     if len(data) < fixed:
@@ -250,7 +250,7 @@ def decode_snapshot_sync_request(data: bytes) -> SnapshotSyncRequest:
     offset, data_length = _CHUNK.unpack_from(data, chunk_at)
     if fixed + config_length + data_length != len(data):
         there = len(data) - fixed - config_length
-        raise RemoteProtocolError(f"data_length is {data_length} where {there} bytes are", where)
+        raise RemoteProtocolError(f"data_length is {data_length}, but {there} bytes follow", where)
     if data[-1] > 1:
         raise RemoteProtocolError(f"done is {data[-1]}, not 0 or 1", where)
     return SnapshotSyncRequest(

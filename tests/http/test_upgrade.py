@@ -276,7 +276,7 @@ def test_challenge_of_an_algorithm_that_this_side_does_not_take_is_not_answered(
     cache = ChallengeCache(["SHA-256"])
     initiator = make_initiator(cache)
     initiator.request("cafe")
-    with pytest.raises(RemoteProtocolError, match="it offers MD5, and this side takes SHA-256 alone"):
+    with pytest.raises(RemoteProtocolError, match="it offers MD5, but this side accepts only SHA-256"):
         initiator.receive(weak)
     assert b"Authorization" not in make_initiator(cache).request("cafe")
     initiator = make_initiator(cache)
@@ -300,7 +300,7 @@ def test_another_farm_id_is_refused_with_both_named() -> None:
     refusal = answer(credentials, initiator.request("cafe"))
     assert isinstance(refusal, Rejected)
     assert refusal.reason == "other-farm"
-    with pytest.raises(RemoteProtocolError, match=f"farm {FARM_ID.hex()}, we to {'ee' * 16}"):
+    with pytest.raises(RemoteProtocolError, match=f"farm id is {FARM_ID.hex()}, not {'ee' * 16}"):
         initiator.receive(refusal.reply)
 
 
@@ -308,7 +308,7 @@ def test_initiator_refuses_a_101_of_another_farm() -> None:
     credentials = make_credentials()
     initiator = make_initiator(cached(credentials), farm_id=FARM_ID)
     reply = answer(credentials, initiator.request("cafe")).reply
-    with pytest.raises(RemoteProtocolError, match="two farms never talk"):
+    with pytest.raises(RemoteProtocolError, match="it belongs to another farm"):
         initiator.receive(reply.replace(b"Id: 0001", b"Id: ff01"))
 
 
@@ -633,7 +633,7 @@ def test_upgrade_to_something_else_raises() -> None:
     credentials = make_credentials()
     initiator = make_initiator(cached(credentials))
     reply = answer(credentials, initiator.request("cafe")).reply
-    with pytest.raises(RemoteProtocolError, match="something else"):
+    with pytest.raises(RemoteProtocolError, match="another protocol"):
         initiator.receive(reply.replace(b"Upgrade: websocket", b"Upgrade: h2c"))
 
 

@@ -181,7 +181,7 @@ async def test_wrong_farm_name_is_named_and_streams_are_closed(nursery: trio.Nur
 
 async def test_another_farm_id_is_refused(nursery: trio.Nursery) -> None:
     server = Server(nursery)
-    with pytest.raises(RemoteProtocolError, match="two farms never talk"):
+    with pytest.raises(RemoteProtocolError, match="it belongs to another farm"):
         await server.login(farm_id=b"g" * 16)
     await trio.testing.wait_all_tasks_blocked()
     assert server.reasons == ["challenge", "other-farm"]

@@ -123,7 +123,7 @@ def test_configuration_cut_at_any_byte_is_refused_or_ends_between_servers(
 @pytest.mark.parametrize(
     ("members", "what"),
     [
-        ([(1, b"a"), (2, b"b"), (1, b"c")], "the id 1 is there twice (Configuration, server 3 at byte 34)"),
+        ([(1, b"a"), (2, b"b"), (1, b"c")], "the id 1 occurs twice (Configuration, server 3 at byte 34)"),
         (
             [(1, b"a"), (0, b"b")],
             "the id 0 is a client's, not a server's (Configuration, server 2 at byte 25)",
@@ -335,9 +335,9 @@ def snapshot(
         (b"", "0 bytes are too few"),
         (snapshot(config_length=21), "config_length 21 runs past the end"),
         (snapshot(config_length=2**32 - 1), "config_length 4294967295 runs past the end"),
-        (snapshot(data_length=2), "data_length is 2 where 3 bytes are"),
-        (snapshot(data_length=4), "data_length is 4 where 3 bytes are"),
-        (snapshot(data_length=2**32 - 1), "data_length is 4294967295 where 3 bytes are"),
+        (snapshot(data_length=2), "data_length is 2, but 3 bytes follow"),
+        (snapshot(data_length=4), "data_length is 4, but 3 bytes follow"),
+        (snapshot(data_length=2**32 - 1), "data_length is 4294967295, but 3 bytes follow"),
         (snapshot(tail=b"abc\2"), "done is 2, not 0 or 1"),
         (snapshot(bytes(15), 15), r"15 bytes are too few \(SnapshotSyncRequest, Configuration\)"),
         (

@@ -157,6 +157,6 @@ async def test_server_that_takes_weaker_digests_than_the_farm_gets_none(
 ) -> None:
     async with place(tmp_path, monkeypatch) as dial:  # type: ignore[attr-defined]
         imposter = Imposter("MD5")
-        with pytest.raises(RemoteProtocolError, match="it offers MD5, and this side takes SHA-256 alone"):
+        with pytest.raises(RemoteProtocolError, match="it offers MD5, but this side accepts only SHA-256"):
             await dial(imposter)
         assert len(imposter.requests) == 1
