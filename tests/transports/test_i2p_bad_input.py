@@ -77,10 +77,10 @@ HOST_NOT_FOUND = (
         (b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n", TransportError, ["answered 302"]),
         (b"HTTP/1.1 500 No\r\nContent-Length: 900\r\n\r\n<b>half a page", TransportError, ["'half a page'"]),
         (b"HTTP/1.1 500 No\r\n\r\n" + b"x" * 1_000_000, TransportError, ["answered 500"]),
-        (b"SSH-2.0-OpenSSH_9.2p1\r\n\r\n", TransportError, ["is no HTTP proxy", "4444"]),
-        (b"\x15\x03\x03\x00\x02\x02\x16", TransportError, ["is no HTTP proxy"]),
+        (b"SSH-2.0-OpenSSH_9.2p1\r\n\r\n", TransportError, ["is not an HTTP proxy", "4444"]),
+        (b"\x15\x03\x03\x00\x02\x02\x16", TransportError, ["is not an HTTP proxy"]),
         (b"HTTP/1.1 200 O", UnreachableError, ["closed the connection before it had answered", "log"]),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, TransportError, ["is no HTTP proxy"]),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, TransportError, ["is not an HTTP proxy"]),
         (b"", UnreachableError, ["closed the connection before it had answered"]),
     ],
     ids=lambda value: None,
@@ -100,8 +100,8 @@ async def test_answer_that_is_no_stream_is_explained(
 @pytest.mark.parametrize(
     ("host", "words"),
     [
-        ("farm.example", "is no I2P name"),
-        ("127.0.0.1", "is no I2P name"),
+        ("farm.example", "is not an I2P name"),
+        ("127.0.0.1", "is not an I2P name"),
         ("a" * 51 + ".b32.i2p", "is no b32 address"),
         ("a" * 51 + "b.b32.i2p", "is no b32 address"),
         ("a" * 51 + "1.b32.i2p", "is no b32 address"),
@@ -235,7 +235,7 @@ async def test_proxy_that_wants_a_user_gets_one_and_is_asked_once_only_for_a_cha
     ("text", "challenge", "hint", "asked"),
     [
         ("", "", "name a credentials_file", 1),
-        ("alice:wrong", "", "see user and password", 2),
+        ("alice:wrong", "", "check user and password", 2),
         ("alice:secret", 'Basic realm="x"', "Digest", 1),
     ],
 )
@@ -301,7 +301,7 @@ async def test_tls_spoken_to_the_plain_port_is_explained_to_who_speaks_it(
         make_transport("i2p", {}, tmp_path).serve, Endpoint("i2p", "127.0.0.1", 0), refuse
     )
     dialled = Endpoint("ssl", bound.host, bound.port, {"pin": "sha256-x"})
-    with pytest.raises(TransportError, match=r"TLS failed: .*; is that the farm port of a node, and TLS"):
+    with pytest.raises(TransportError, match=r"TLS failed: .*; is that a node.s farm port, with TLS"):
         await make_transport("ssl", {}, tmp_path).open_stream(dialled)
 
 

@@ -121,7 +121,7 @@ async def test_endpoint_without_pin_and_ca_is_never_dialled(tmp_path: Path, para
     listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
     async with listener:
         port = listener.socket.getsockname()[1]
-        with pytest.raises(TransportError, match="nothing to know") as caught:
+        with pytest.raises(TransportError, match="nothing identifies") as caught:
             await SslTransport(SslConfig(), tmp_path).open_stream(Endpoint("ssl", "127.0.0.1", port, params))
         assert "pin" in caught.value.hint
         with trio.move_on_after(0.05):
@@ -333,7 +333,7 @@ async def test_refused_connection_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"certificate": "node.crt"}, "come together"),
+        ({"certificate": "node.crt"}, "need each other"),
         ({"certificate": "absent.crt", "private_key": "node.key"}, "absent.crt: No such file"),
         ({"certificate": "node.crt", "private_key": "absent.key"}, "absent.key: No such file"),
         ({"certificate": "node.key", "private_key": "node.key"}, "no certificate in PEM form"),
@@ -371,5 +371,5 @@ async def test_serve_without_certificate_or_on_a_taken_port_is_a_transport_error
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         url = Endpoint("ssl", "127.0.0.1", taken.getsockname()[1])
-        with pytest.raises(TransportError, match=r"cannot listen on ssl:.*the url of a \[\[listener\]\]"):
+        with pytest.raises(TransportError, match=r"cannot listen on ssl:.*the url of the \[\[listener\]\]"):
             await node(tmp_path).serve(url, echo, task_status=trio.TASK_STATUS_IGNORED)

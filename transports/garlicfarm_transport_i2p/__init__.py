@@ -1,11 +1,11 @@
-"""The transport ``i2p``: streams through an I2P router, which does the encrypting and the hiding.
+"""The transport ``i2p``: streams through an I2P router, which encrypts them and hides their ends.
 
 It dials with ``CONNECT name:port`` through the router's HTTP proxy (RFC 2616), and listens on loopback
 behind a server tunnel of the router. Between this process and the router bytes are plain, so both ends
-have to be on loopback. See README.md beside this file.
+must be on loopback. See README.md beside this file.
 
-A proxy answers 200 as soon as it knows a LeaseSet. Whether anybody is there, only the farm's handshake
-tells: its deadline and its repetition on a new stream are the node's business, as with any transport.
+A proxy responds with 200 as soon as it knows a LeaseSet. Only the farm's handshake shows whether the peer
+is there. The node sets its deadline and repeats it on a new stream, as with any transport.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from garlicfarm.transport import Endpoint, Peer, Transport
 
 __all__ = ["I2PConfig", "I2PTransport"]
 
-# i2pd looks for a LeaseSet for 10 s before it says that there is none.
+# i2pd searches for a LeaseSet for 10 s before it reports that there is none.
 ANSWER_TIMEOUT_S = 11.0
 ANSWER_BYTES = 16384
 
@@ -40,8 +40,8 @@ _NO_LEASESET = (
     "the router finds no LeaseSet of {host}",
     "is that node's server tunnel up? after a router's start this takes minutes",
 )
-# What a page says, in lower case → what that means and what to do. Routers answer nearly everything with
-# status 500, so the page has to tell; one in another language is quoted instead.
+# Text of an error page, in lower case → its meaning and what to do. Routers answer nearly every failure with
+# status 500, so only the page tells them apart. A page in another language is quoted instead.
 _PAGES: tuple[tuple[str, tuple[type[TransportError], str, str]], ...] = (
     ("failed to connect", _NO_LEASESET),
     ("lease set not found", _NO_LEASESET),
@@ -65,8 +65,8 @@ _PAGES: tuple[tuple[str, tuple[type[TransportError], str, str]], ...] = (
 
 
 class I2PConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The table ``[transport.i2p]``. ``credentials_file``: one line ``user:password``, where the proxy
-    wants them (Digest)."""
+    """The table ``[transport.i2p]``. ``credentials_file``: one line ``user:password``, if the proxy
+    requires a login (Digest)."""
 
     proxy: str = "http://127.0.0.1:4444"
     credentials_file: str = ""
@@ -86,7 +86,7 @@ class I2PTransport(Transport):
             raise ConfigError(
                 [
                     f"transport i2p: proxy is {config.proxy!r}; it must be http://HOST:PORT on loopback, as "
-                    "http://127.0.0.1:4444: what goes to the router is not encrypted yet"
+                    "http://127.0.0.1:4444: the bytes to the router are not encrypted"
                 ]
             )
         self._credentials = ""
@@ -116,7 +116,7 @@ class I2PTransport(Transport):
     def _closed(self) -> UnreachableError:
         return UnreachableError(
             f"the I2P proxy {self._where} closed the connection before it had answered",
-            "did the router end? see its log",
+            "did the router stop? see its log",
         )
 
     async def _open(self, endpoint: Endpoint) -> trio.abc.Stream:
@@ -133,7 +133,7 @@ class I2PTransport(Transport):
             try:
                 response, data = await self._connect(tcp, endpoint)
                 if response.status_code // 100 == 2:
-                    # Nothing was sent through it, so a farm has nothing to answer; others may greet.
+                    # A farm sends nothing first; another service may send a greeting.
                     stream = _Begun(tcp, data) if data else tcp
                     return stream
                 if response.status_code != 407:
@@ -145,7 +145,7 @@ class I2PTransport(Transport):
                     await trio.aclose_forcefully(tcp)
 
     async def _connect(self, tcp: trio.SocketStream, endpoint: Endpoint) -> tuple[h11.Response, bytes]:
-        """The proxy's answer, and what came with it: a page, or the first bytes of the stream."""
+        """The proxy's response, and the bytes after its header: a page, or the start of the stream."""
         host = endpoint.authority
         headers = [("Host", host), *self._authorization(host)]
         http = h11.Connection(h11.CLIENT, max_incomplete_event_size=ANSWER_BYTES)
@@ -158,7 +158,7 @@ class I2PTransport(Transport):
                 event = http.next_event()
             except h11.RemoteProtocolError as exc:
                 raise TransportError(
-                    f"what listens at {self._where} is no HTTP proxy ({str(exc)[:80]})",
+                    f"{self._where} is not an HTTP proxy ({str(exc)[:80]})",
                     "proxy in [transport.i2p] must be the router's HTTP proxy, i2pd's is at port 4444",
                 ) from exc
             if event is h11.NEED_DATA:
@@ -186,12 +186,12 @@ class I2PTransport(Transport):
         return [("Proxy-Authorization", answer.header)] if answer else []
 
     def _learn(self, response: h11.Response, is_challenged: bool) -> None:
-        """Take a challenge of the proxy, if it is the first one in this attempt."""
+        """Store a challenge of the proxy, if it is the first one in this attempt."""
         hint = ""
         if not self._credentials:
             hint = "name a credentials_file in [transport.i2p]"
         elif is_challenged:
-            hint = "see user and password in the credentials_file of [transport.i2p]"
+            hint = "check user and password in the credentials_file of [transport.i2p]"
         else:
             values = [
                 value.decode("latin-1") for name, value in response.headers if name == b"proxy-authenticate"
@@ -199,7 +199,7 @@ class I2PTransport(Transport):
             try:
                 self._challenges.learn(("", "", self._credentials.partition(":")[0]), values)
             except RemoteProtocolError:
-                hint = "let it ask for Digest authentication, which is all that is spoken here"
+                hint = "configure the proxy for Digest authentication, the only method supported here"
         if hint:
             raise TransportError(f"the I2P proxy {self._where} wants a user and a password", hint)
 
@@ -226,33 +226,33 @@ class I2PTransport(Transport):
         *,
         task_status: trio.TaskStatus[Endpoint],
     ) -> NoReturn:
-        """See `Transport.serve`. Whoever comes, comes from the tunnel: an address is 127.0.0.1, or
-        as cheap as a new destination (README.md)."""
+        """See `Transport.serve`. All streams come from the tunnel: their address is 127.0.0.1, or as cheap
+        to change as a destination (README.md)."""
         self.check_url(url)
         await serve_tcp(self, url, handler, address_is_peer=False, task_status=task_status)
 
 
 def _check_name(endpoint: Endpoint) -> None:
-    """Nothing but I2P names ever reaches the proxy: it might ask an outproxy, or somebody, for others."""
+    """Only I2P names may reach the proxy: it might look up others through an outproxy."""
     host = endpoint.host.lower()
     if not host.endswith(".i2p"):
-        raise TransportError(f"{endpoint}: {endpoint.host} is no I2P name", "they end in .i2p")
+        raise TransportError(f"{endpoint}: {endpoint.host} is not an I2P name", "I2P names end in .i2p")
     if host.endswith(".b32.i2p") and not _B32.fullmatch(host.removesuffix(".b32.i2p")):
         raise TransportError(
             f"{endpoint}: {endpoint.host} is no b32 address",
-            "52 of a-z and 2-7 come before .b32.i2p: copy it whole",
+            "it has 52 characters of a-z and 2-7 before .b32.i2p: copy all of it",
         )
 
 
 class _Begun(trio.abc.Stream):
-    """A stream of which some bytes have arrived already."""
+    """A stream whose first bytes have already been received."""
 
     def __init__(self, stream: trio.SocketStream, received: bytes) -> None:
         self._stream = stream
         self._received = received
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        if not self._received or self._stream.socket.fileno() < 0:  # closed: it says so itself
+        if not self._received or self._stream.socket.fileno() < 0:  # closed: it raises the error
             return bytes(await self._stream.receive_some(max_bytes))
         await trio.lowlevel.checkpoint()
         size = len(self._received) if max_bytes is None else max_bytes

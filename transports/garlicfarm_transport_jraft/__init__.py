@@ -1,4 +1,4 @@
-"""The transport ``jraft``: plain TCP without a handshake, as JRaft speaks. See README.md beside this file."""
+"""The transport ``jraft``: plain TCP without a handshake, like JRaft's. See README.md beside this file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class JRaftConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JRaftTransport(Transport):
-    """Raft's bytes as they are. The core lets it listen and dial on loopback only."""
+    """Raft's bytes without a handshake. The core allows it to listen and dial on loopback only."""
 
     scheme = "jraft"
     Config = JRaftConfig

@@ -1,7 +1,8 @@
 """The transport ``ssl``: TLS 1.3 on clearnet. There is no plain-text path.
 
-Peers are known by the pin in their endpoint (D11), or by a CA; an endpoint with neither is never
-dialled. A pinned certificate's dates and names are not looked at: the pin is the identity.
+The pin in its endpoint identifies a peer: the SHA-256 of its certificate (D11). Otherwise a CA does; an
+endpoint with neither is never dialled. Dates and names of a pinned certificate are ignored: the pin is
+the identity.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class SslTransport(Transport):
         # No resumption: tickets that a client never reads would turn its close into a reset.
         self._server.num_tickets = 0
         if bool(config.certificate) != bool(config.private_key):
-            raise ConfigError(["transport ssl: certificate and private_key come together"])
+            raise ConfigError(["transport ssl: certificate and private_key need each other"])
         if config.certificate:
             self._load_certificate(base_dir / config.certificate, base_dir / config.private_key)
         if config.ca:
@@ -69,7 +70,7 @@ class SslTransport(Transport):
             self._client.verify_mode = ssl.CERT_NONE  # open_stream checks the pin instead
         if config.require_client_certificate:
             if not config.ca:
-                raise ConfigError(["transport ssl: require_client_certificate needs a ca to check them by"])
+                raise ConfigError(["transport ssl: require_client_certificate needs a ca"])
             self._server.verify_mode = ssl.CERT_REQUIRED
 
     def _load_certificate(self, certificate: Path, private_key: Path) -> None:
@@ -78,7 +79,7 @@ class SslTransport(Transport):
             if private_key.stat().st_mode & 0o077:
                 raise ConfigError([f"{private_key} can be read by others; chmod 600 {private_key}"])
             for context in (self._client, self._server):
-                # An empty password: an encrypted key is refused instead of asked for at a terminal.
+                # An empty password: an encrypted key raises an error instead of prompting for a password.
                 context.load_cert_chain(certificate, private_key, password="")
         except ssl.SSLError as exc:
             what = f"{private_key} is not the unencrypted key of {certificate}"
@@ -97,17 +98,17 @@ class SslTransport(Transport):
 
     async def open_stream(self, endpoint: Endpoint) -> trio.SSLStream[trio.SocketStream]:
         """See `Transport.open_stream`. In TLS 1.3 a server refuses *our* certificate only after this
-        returned, and Trio sends no alerts: the stream then just ends."""
+        returned, and Trio sends no alerts: then the stream simply ends."""
         pin = endpoint.params.get("pin", "")
         if not pin and not self.config.ca:
             hint = "add ?pin=sha256-… to the endpoint, or set ca in [transport.ssl]"
-            raise TransportError(f"nothing to know {endpoint} by", hint)
+            raise TransportError(f"nothing identifies {endpoint}", hint)
         try:
             tcp = await trio.open_tcp_stream(endpoint.host, endpoint.port)
         except (OSError, UnicodeError) as exc:
             place = Endpoint(endpoint.scheme, endpoint.host, endpoint.port)
             raise UnreachableError(f"{place}: {_text(exc)}", "is the node up, and the port open?") from exc
-        # A pinned peer needs no name, so none is sent in the clear.
+        # A pinned peer needs no name, so none is sent in plain text.
         name = endpoint.host if self.config.ca else None
         stream = trio.SSLStream(tcp, self._client, server_hostname=name, https_compatible=True)
         try:
@@ -135,12 +136,12 @@ class SslTransport(Transport):
     async def serve(
         self, url: Endpoint, handler: _Handler, *, task_status: trio.TaskStatus[Endpoint]
     ) -> NoReturn:
-        """See `Transport.serve`. With port 0 a name of several addresses is bound at its first only."""
+        """See `Transport.serve`. With port 0 a name with several addresses is bound to the first only."""
         self.check_url(url)
         try:
             listeners = await trio.open_tcp_listeners(url.port, host=url.host)
         except (OSError, UnicodeError) as exc:
-            hint = "the url of a [[listener]] names an address of this machine, and a port that is free"
+            hint = "set the url of the [[listener]] to an address of this machine and a free port"
             raise TransportError(f"cannot listen on {url}: {_text(exc)}", hint) from exc
         if url.port == 0:
             for other in listeners[1:]:
@@ -152,7 +153,7 @@ class SslTransport(Transport):
         async def connection(tcp: trio.SocketStream) -> None:
             try:
                 peer = Peer(tcp.socket.getpeername()[0], True, None)
-            except OSError as exc:  # it left while it was queued
+            except OSError as exc:  # it closed while it was queued
                 self._drop(Peer("", False, None), "tls", _text(exc))
                 return
             with ExitStack() as stack:
@@ -170,12 +171,12 @@ class SslTransport(Transport):
     async def _accept(
         self, tcp: trio.SocketStream, peer: Peer, place: Place, stack: ExitStack
     ) -> trio.SSLStream[trio.SocketStream] | None:
-        """The TLS handshake of one incoming connection; ``None`` if that was its end."""
+        """The TLS handshake of one incoming connection; ``None`` if it failed."""
         try:
             with trio.fail_after(HANDSHAKE_TIMEOUT_S):
-                await trio.lowlevel.wait_readable(tcp.socket)  # who says nothing costs no TLS either
+                await trio.lowlevel.wait_readable(tcp.socket)  # a silent client costs no TLS
                 if not place.begin():
-                    self._drop(peer, "too-often", "too many handshakes of this address")
+                    self._drop(peer, "too-often", "too many handshakes from this address")
                     return None
                 stream = stack.enter_context(server_tls(tcp, self._server))
                 await stream.do_handshake()
@@ -192,9 +193,9 @@ class SslTransport(Transport):
 
 
 async def _close(tcp: trio.SocketStream, stream: trio.SSLStream[trio.SocketStream]) -> None:
-    """Send close_notify and FIN, then wait for the peer's end, so that no reset overtakes our last bytes."""
+    """Send close_notify and FIN, then wait for the peer's, so that no reset discards our last bytes."""
     with trio.move_on_after(CLOSE_TIMEOUT_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-        with suppress(trio.BrokenResourceError):  # it went on talking, or just hung up
+        with suppress(trio.BrokenResourceError):  # it kept sending, or just closed
             await stream.unwrap()
         await tcp.send_eof()
         while await tcp.receive_some():
@@ -202,7 +203,7 @@ async def _close(tcp: trio.SocketStream, stream: trio.SSLStream[trio.SocketStrea
 
 
 def _text(exc: BaseException) -> str:
-    """What happened, in few words, from the innermost cause."""
+    """A short description of the innermost cause."""
     exc = first_error(exc)
     while exc.__cause__ is not None:
         exc = first_error(exc.__cause__)
@@ -213,11 +214,11 @@ def _text(exc: BaseException) -> str:
     if isinstance(exc, ssl.SSLError):
         return (exc.reason or str(exc)).lower().replace("_", " ")
     if isinstance(exc, OSError) and (exc.errno or 0) > 0:
-        return os.strerror(exc.errno or 0)  # Trio's text has the address as Python writes it
+        return os.strerror(exc.errno or 0)  # Trio's text contains the address as a Python tuple
     return (exc.strerror if isinstance(exc, OSError) else "") or str(exc) or type(exc).__name__
 
 
 def _hint(exc: trio.BrokenResourceError) -> str:
     if isinstance(exc.__cause__, ssl.SSLCertVerificationError):
         return "its certificate must come from the ca in [transport.ssl] and name its host"
-    return "is that the farm port of a node, and TLS 1.3?"
+    return "is that a node's farm port, with TLS 1.3?"

@@ -1,10 +1,10 @@
 """The transport ``wss``: the whole byte stream in binary WebSocket frames (RFC 6455), over TLS.
 
-For paths that pass nothing else: reverse proxies and CDNs. It listens on loopback, without TLS, behind a
-reverse proxy that has the certificate; it dials that proxy. See README.md beside this file.
+For reverse proxies and CDNs that pass nothing else. It listens on loopback, without TLS, behind a reverse
+proxy that has the certificate; it dials that proxy. See README.md beside this file.
 
-The frames are wsproto's. trio-websocket, which stands on it too, gives each connection a task of its own, in
-a nursery that outlives `open_stream`; a `trio.abc.Stream` needs neither, so what is left is this small.
+wsproto handles the frames. trio-websocket, which also uses wsproto, gives each connection a task of its own,
+in a nursery that outlives `open_stream`; a `trio.abc.Stream` needs neither.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ __all__ = ["WebSocketStream", "WssConfig", "WssTransport"]
 
 HANDSHAKE_TIMEOUT_S = 10.0
 CHUNK_BYTES = 65536
-# What a reverse proxy answers where nobody listens behind it.
+# The status codes of a reverse proxy without a listener behind it.
 NOBODY = (502, 503, 504)
 
 
 class WssConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The table ``[transport.wss]``. ``ca``: whom to trust where an endpoint has no pin; "": those that
-    the system trusts."""
+    """The table ``[transport.wss]``. ``ca``: authorities for endpoints without a pin; "": the system's."""
 
     ca: str = ""
 
@@ -84,7 +83,7 @@ class WssTransport(Transport):
         except trio.BrokenResourceError as exc:
             await trio.aclose_forcefully(stream)
             hint = (
-                "its certificate must be its pin's, or come from the ca in [transport.wss] and name its host"
+                "its certificate must match the pin, or come from the ca in [transport.wss] and name its host"
             )
             raise TransportError(f"{endpoint}: TLS failed: {exc.__cause__ or exc}", hint) from exc
         except BaseException:
@@ -102,7 +101,7 @@ class WssTransport(Transport):
         *,
         task_status: trio.TaskStatus[Endpoint],
     ) -> NoReturn:
-        """See `Transport.serve`. Whoever comes, comes from the reverse proxy: addresses tell nothing."""
+        """See `Transport.serve`. All streams come from the reverse proxy: addresses are meaningless."""
         self.check_url(url)
 
         async def connection(tcp: trio.SocketStream, peer: Peer) -> None:
@@ -138,7 +137,9 @@ async def _open(stream: trio.SSLStream[trio.SocketStream], endpoint: Endpoint) -
     try:
         event = await _next_event(stream, web)
     except ProtocolError as exc:
-        raise TransportError(f"{endpoint} speaks no WebSocket: {exc}", "is it the reverse proxy?") from exc
+        raise TransportError(
+            f"{endpoint} is not a WebSocket server: {exc}", "is it the reverse proxy?"
+        ) from exc
     if isinstance(event, AcceptConnection):
         return WebSocketStream(stream, web)
     status = event.status_code if isinstance(event, RejectConnection) else 0
@@ -150,6 +151,6 @@ async def _open(stream: trio.SSLStream[trio.SocketStream], endpoint: Endpoint) -
 
 async def _accept(tcp: trio.SocketStream) -> WebSocketStream | None:
     web = WSConnection(ConnectionType.SERVER)
-    await _next_event(tcp, web)  # it is a Request, else there is a ProtocolError
+    await _next_event(tcp, web)  # a Request, or it raises ProtocolError
     await tcp.send_all(web.send(AcceptConnection()))
     return WebSocketStream(tcp, web)

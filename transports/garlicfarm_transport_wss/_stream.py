@@ -1,4 +1,4 @@
-"""A byte stream in binary frames: where frames begin and end means nothing."""
+"""A byte stream in binary frames; frame boundaries have no meaning."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class WebSocketStream(trio.abc.Stream):
         self._web = web
         self._received = bytearray()
         self._is_closed = False
-        self._is_new = True  # what came with the handshake has not been looked at
+        self._is_new = True  # bytes received with the handshake are not processed yet
         self._sender, self._receiver = trio.Lock(), trio.Lock()
-        self._wire = trio.Lock()  # the receiver answers pings, in between what the sender sends
+        self._wire = trio.Lock()  # the receiver answers pings between the sender's frames
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         with self._alone(self._sender):
@@ -56,7 +56,7 @@ class WebSocketStream(trio.abc.Stream):
             return data
 
     async def _receive(self) -> bool:
-        """Take in what comes next; False: the peer has closed."""
+        """Receive and process the next bytes; False: the peer has closed."""
         if self._has_ended():
             return False
         try:
@@ -74,12 +74,12 @@ class WebSocketStream(trio.abc.Stream):
                     if event.code == CloseReason.ABNORMAL_CLOSURE:
                         raise trio.BrokenResourceError("the connection broke")
                     if self._web.state is ConnectionState.REMOTE_CLOSING:
-                        with suppress(trio.BrokenResourceError):  # it need not wait for the answer
+                        with suppress(trio.BrokenResourceError):  # the peer need not wait for the response
                             await self._send(event.response())
                 else:
-                    raise trio.BrokenResourceError(f"{type(event).__name__} is nothing that a farm sends")
+                    raise trio.BrokenResourceError(f"{type(event).__name__} is not what a farm sends")
         except ProtocolError as exc:
-            raise trio.BrokenResourceError(f"no WebSocket any more: {exc}") from exc
+            raise trio.BrokenResourceError(f"invalid WebSocket frame: {exc}") from exc
         return True
 
     def _has_ended(self) -> bool:
@@ -96,7 +96,7 @@ class WebSocketStream(trio.abc.Stream):
             await self._stream.send_all(data)
 
     async def send_close(self) -> None:
-        """Tell the peer that this was all, if there is still a way to, within a second."""
+        """Send the closing frame if the connection is still open, within a second."""
         if self._web.state is not ConnectionState.OPEN or self._is_closed:
             return
         with (
@@ -114,7 +114,7 @@ class WebSocketStream(trio.abc.Stream):
 
     @contextmanager
     def _alone(self, lock: trio.Lock) -> Iterator[None]:
-        """One task at a time, and none once it is closed."""
+        """Allow one task at a time, and none after close."""
         if self._is_closed:
             raise trio.ClosedResourceError
         try:
