@@ -1,8 +1,8 @@
 """One tree of errors. ``Local…`` is our caller's fault, ``Remote…`` the peer's.
 
-Foreign exceptions are mapped to these once, at the edge where they occur. Messages say what
-happened, where, and what to do next; they never carry secrets. The CLI maps the tree to exit
-codes in one place (``garlicfarm.cli``).
+Foreign exceptions are mapped to these once, where they occur. Messages say what happened, where, and
+what to do next; they never contain secrets. The CLI maps the tree to exit codes in one place
+(``garlicfarm.cli``).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GarlicFarmError(Exception):
 
 
 class ConfigError(GarlicFarmError):
-    """The configuration is not usable; ``problems`` holds every problem found, one sentence each."""
+    """The configuration is invalid; ``problems`` holds every problem found, one sentence each."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -52,14 +52,14 @@ class ConfigError(GarlicFarmError):
 
 
 class LocalProtocolError(GarlicFarmError):
-    """Our own caller asked for something that the protocol does not allow."""
+    """Our own caller requested something that the protocol does not allow."""
 
 
 class RemoteProtocolError(GarlicFarmError):
-    """The peer broke the protocol.
+    """The peer violated the protocol.
 
-    ``what`` says which rule, ``where`` in which part of which message; ``status_hint`` is the HTTP
-    status to answer with while the handshake is not over, else 0.
+    ``what`` names the rule, ``where`` the part of the message; ``status_hint`` is the HTTP status of the
+    response during the handshake, else 0.
     """
 
     def __init__(self, what: str, where: str = "", status_hint: int = 0) -> None:
@@ -74,7 +74,7 @@ class AuthError(GarlicFarmError):
 
 
 class TransportError(GarlicFarmError):
-    """A transport could not carry bytes. ``hint`` says what to do next."""
+    """A transport failed. ``hint`` says what to do next."""
 
     def __init__(self, cause: str, hint: str = "") -> None:
         self.cause = cause
@@ -83,23 +83,23 @@ class TransportError(GarlicFarmError):
 
 
 class UnreachableError(TransportError):
-    """Nobody answers at the endpoint."""
+    """Nothing answers at the endpoint."""
 
 
 class RouterError(GarlicFarmError):
-    """The I2P router could not be asked, or its answer was unusable."""
+    """The I2P router could not be queried, or its answer was unusable."""
 
 
 class NotSupported(RouterError):
-    """This router plugin cannot do what was asked, now or ever."""
+    """This router plugin does not support the operation, now or ever."""
 
 
 class StorageError(GarlicFarmError):
-    """A durable store failed. A write or fsync that failed is never tried again."""
+    """A durable store failed. A failed write or fsync is never retried."""
 
 
 class StorageMissing(StorageError):
-    """There is no store here. ``node start`` never makes one."""
+    """There is no store here. ``node start`` never creates one."""
 
 
 class StorageInUse(StorageError):
@@ -107,7 +107,7 @@ class StorageInUse(StorageError):
 
 
 class StorageVersion(StorageError):
-    """The store was written by a format version that this program does not know."""
+    """The store has a format version that this program does not know."""
 
 
 class StorageDamaged(StorageError):
@@ -115,7 +115,7 @@ class StorageDamaged(StorageError):
 
 
 class NotLeader(GarlicFarmError):
-    """This member is not the leader; ``leader_id`` and ``endpoint`` name it where known."""
+    """This member is not the leader; ``leader_id`` and ``endpoint`` name the leader if known."""
 
     def __init__(self, leader_id: int | None = None, endpoint: str | None = None) -> None:
         self.leader_id = leader_id
@@ -129,11 +129,11 @@ class NoQuorum(GarlicFarmError):
 
 
 class Removed(GarlicFarmError):
-    """This node is no longer a member of ``farm``, for good: it can only come back under a new id."""
+    """This node was removed from ``farm``, permanently: it can return only under a new id."""
 
     def __init__(self, farm: str) -> None:
         self.farm = farm
-        super().__init__(f"this node was removed from the farm {farm}; it can come back under a new id only")
+        super().__init__(f"this node was removed from the farm {farm}; it can return only under a new id")
 
 
 class ProposalDropped(GarlicFarmError):
@@ -145,19 +145,19 @@ class ProposalDropped(GarlicFarmError):
 
 
 class DiskHangs(ProposalDropped):
-    """A node's disk completes no write any more: nothing is appended or confirmed there until it does."""
+    """A node's disk completes no writes: nothing is appended or confirmed there until it does."""
 
-    def __init__(self, text: str = "the disk does not answer") -> None:
+    def __init__(self, text: str = "the disk does not respond") -> None:
         super().__init__("disk-hangs")
         self.args = (text,)
 
 
 class OutcomeUnknown(GarlicFarmError):
-    """A request was sent and not answered: it may or may not take effect."""
+    """A request was sent and got no response: it may or may not take effect."""
 
 
 class EntryRefused(GarlicFarmError):
-    """The application refuses this entry: ``field`` (a JSON path, "" = the whole) for ``reason``.
+    """The application refuses this entry: ``field`` is a JSON path ("" for the whole entry).
 
     ``reason`` is a fixed phrase, by which servers count. ``hint`` says what to do next, where there is more
     to say than to correct the entry.
@@ -172,7 +172,7 @@ class EntryRefused(GarlicFarmError):
 
 
 class Compacted(GarlicFarmError):
-    """The entries asked for are gone; the log now starts at ``first_index``."""
+    """The requested entries were deleted; the log now starts at ``first_index``."""
 
     def __init__(self, first_index: int) -> None:
         self.first_index = first_index
@@ -180,7 +180,7 @@ class Compacted(GarlicFarmError):
 
 
 class FellBehind(GarlicFarmError):
-    """A reader was slower than the retention of the log."""
+    """A reader was slower than the retention of the log: entries were deleted before it read them."""
 
 
 class PluginError(GarlicFarmError):

@@ -1,11 +1,11 @@
-"""The program's own log: one line per event on stderr, as text or as JSON. A thread writes it: a pipe that
-nobody reads, or a terminal that was stopped, holds up nothing else.
+"""The program's own log: one line per event on stderr, as text or as JSON. A thread writes it, so a
+blocked pipe or a stopped terminal does not block the program.
 
 ``2026-11-21T02:19:01.123Z INFO  raft farm=farm node=1 term=3 event=became-leader``
 
-An event is a fixed word with fields; values are escaped, so that nobody who can name a peer can write
-a line of ours. What repeats for one cause is logged once, then counted: `EventLogger`. Never log entry
-contents, credentials or an Authorization header.
+An event is a fixed word with fields. Values are escaped, so that the name of a peer cannot forge a line.
+Repetitions of one cause are logged once and then counted: `EventLogger`. Never log entry contents,
+credentials or an Authorization header.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _WORD = re.compile(r"[a-z][a-z0-9-]*")
 
 
 class EventLogger:
-    """Writes events, at most one line an interval per (event, peer); what was held back since then is
-    counted in the next line of that cause, as ``suppressed=n``.
+    """Writes events, at most one line per interval for each (event, peer). The next line of that cause has
+    the number of suppressed events as ``suppressed=n``.
 
-    :param logger: ``garlicfarm.<room>``.
+    :param logger: ``garlicfarm.<component>``.
     :param clock: monotonic seconds.
-    :param context: fields that lead every line (``farm="farm"``, ``node=1``).
+    :param context: fields at the start of every line (``farm="farm"``, ``node=1``).
 
-    At most 1024 causes are remembered; the one longest silent is forgotten first, and its count, if
-    any, is logged then. `flush` does so for all.
+    At most 1024 causes are stored. The one silent for longest is dropped first, and its count, if any, is
+    logged then. `flush` does so for all.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class EventLogger:
         self._clock = clock
         self._interval_s = interval_s
         self._context = context
-        # Cause → (when its last line was written, level, fields, how many were held back since).
+        # Cause → (time of its last line, level, fields, number suppressed since).
         self._causes: dict[tuple[str, object], tuple[float, int, dict[str, object], int]] = {}
 
     def bind(self, **context: object) -> EventLogger:
-        """A logger of more context, which counts its causes by itself."""
+        """A logger with more context and its own counts."""
         merged = {**self._context, **context}
         return EventLogger(self._logger, clock=self._clock, interval_s=self._interval_s, **merged)
 
@@ -76,11 +76,10 @@ class EventLogger:
         self.log(logging.ERROR, event, **fields)
 
     def log(self, level: int, event: str, **fields: object) -> None:
-        """Log one event. ``event``: a fixed word (``peer-unreachable``); the field ``peer`` or
-        ``leader``, if there is one, tells causes apart and should be no finer than a cause is: an address
-        without its port."""
+        """Log one event. ``event`` is a fixed word (``peer-unreachable``). The field ``peer`` or
+        ``leader``, if any, distinguishes causes, so keep it coarse: an address without its port."""
         if _WORD.fullmatch(event) is None:
-            raise ValueError(f"an event is a fixed word, not {event!r}")
+            raise ValueError(f"an event must be a fixed word, not {event!r}")
         if not self._logger.isEnabledFor(level):
             return
         cause = (event, fields.get("peer", fields.get("leader")))
@@ -95,7 +94,7 @@ class EventLogger:
             self._forget(next(iter(self._causes)))
 
     def flush(self) -> None:
-        """Log what was counted and not told yet, and forget all causes."""
+        """Log all pending counts, and drop all causes."""
         for cause in list(self._causes):
             self._forget(cause)
 
@@ -131,13 +130,12 @@ class JsonFormatter(logging.Formatter):
 def configured(
     level: Literal["debug", "info", "warning", "error"], format: Literal["text", "json"], stream: TextIO
 ) -> Iterator[None]:
-    """Send the log of this process to the file of ``stream`` while the block lasts: ours from ``level`` on,
-    that of libraries from warning on, of each of their messages one a second. Replaces what was set up
-    before.
+    """Send the log of this process to the file of ``stream`` for the duration of the block: our events from
+    ``level`` on, those of libraries from warning on, each library message at most once a second. Replaces
+    any earlier configuration.
 
-    Nobody who logs waits. At most 1 MiB waits behind what is being written; what comes then is dropped, and
-    counted where it would stand, as ``event=lines-dropped lines=n``. The end of the block waits up to a
-    second for what is still to be written.
+    Logging never blocks. At most 1 MiB is buffered; further lines are dropped and counted in their place, as
+    ``event=lines-dropped lines=n``. The end of the block waits up to a second for the buffer to be written.
     """
     handler = _Output(stream.fileno())
     handler.addFilter(_once_a_second())
@@ -152,7 +150,7 @@ def configured(
 
 
 class _Output(logging.Handler):
-    """Hands lines to a thread, which ends with `close`; one that hangs then goes down with the process."""
+    """Passes lines to a thread, which ends with `close`; a thread that hangs then dies with the process."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
@@ -160,7 +158,7 @@ class _Output(logging.Handler):
         self._changed = threading.Condition()
         self._lines: list[str] = []
         self._size = 0
-        self._dropped = 0  # since the last of them
+        self._dropped = 0  # lines, since the last one in _lines
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
@@ -180,7 +178,7 @@ class _Output(logging.Handler):
 
     def close(self) -> None:
         with self._changed:
-            if self._closing:  # the interpreter closes all handlers at its end once more
+            if self._closing:  # the interpreter closes all handlers again at exit
                 return
             self._closing = True
             self._changed.notify()
@@ -195,19 +193,19 @@ class _Output(logging.Handler):
                 self._lines, self._size, self._dropped = [], 0, 0
             if not lines:
                 return
-            for line in lines:  # one by one: nobody who shares the pipe then writes amidst a short one
+            for line in lines:  # one by one: then other writers of the pipe cannot interrupt a short line
                 dropped += not self._write(line)
             if dropped and not self._write(f"{self.format(_own_record('lines-dropped', lines=dropped))}\n"):
                 with self._changed:
                     self._dropped += dropped
 
     def _write(self, line: str) -> bool:
-        """False: nobody takes it any more, or its disk is full, for now."""
+        """False: the reader has closed it, or the disk is full."""
         data = line.encode(errors="backslashreplace")
         while data:
             try:
                 data = data[os.write(self._descriptor, data) :]
-            except BlockingIOError:  # whoever shares the pipe has set it so
+            except BlockingIOError:  # another user of the pipe made it non-blocking
                 writable = select.poll()
                 writable.register(self._descriptor, select.POLLOUT)
                 writable.poll()
@@ -223,8 +221,8 @@ def _own_record(event: str, **fields: object) -> logging.LogRecord:
 
 
 def _once_a_second() -> Callable[[logging.LogRecord], bool]:
-    """A filter for what is not logged by an `EventLogger`: Trio, out of file descriptors, writes a
-    traceback ten times a second."""
+    """A filter for messages that no `EventLogger` wrote: without file descriptors, Trio logs a traceback
+    ten times a second."""
     told: dict[tuple[str, str], tuple[float, int]] = {}
 
     def passes(record: logging.LogRecord) -> bool:
@@ -247,7 +245,7 @@ def _once_a_second() -> Callable[[logging.LogRecord], bool]:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """The event's fields; a foreign record has its message, and how many like it were held back."""
+    """The event's fields; for a library's record its message and the number suppressed."""
     fields = dict(getattr(record, "garlicfarm_fields", None) or {"message": record.getMessage()})
     if hasattr(record, "suppressed"):
         fields["suppressed"] = record.suppressed

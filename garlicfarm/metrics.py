@@ -1,9 +1,9 @@
-"""The figures that a node shows at ``/metrics``, by the names that dashboards and alerts rely on.
+"""The metrics at ``/metrics``, by the names that dashboards and alerts rely on.
 
-Everything lives in a registry of its own, so that a program may run several nodes. A node has one
-`NodeMetrics`, and from it one `FarmMetrics` per farm, whose attributes are already bound to the label
-``farm``: node code says ``metrics.raft_leader_changes.inc()``. Listeners know no farm, so theirs have
-no such label.
+Each node has its own registry, so that a program may run several nodes. A node has one `NodeMetrics` and
+one `FarmMetrics` per farm, whose attributes are already bound to the label ``farm``:
+``metrics.raft_leader_changes.inc()``. Metrics of listeners have no such label, because a listener does
+not know the farm.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class NodeMetrics:
             "listener_connections", "Open connections.", "transport", "state"
         )
         self.listener_rejected = self._counter(
-            "listener_rejected_total", "Connections refused or cut.", "transport", "reason"
+            "listener_rejected_total", "Connections refused or closed.", "transport", "reason"
         )
         self.router_requests = self._counter(
-            "router_requests_total", "Questions to the I2P router.", "farm", "plugin", "outcome"
+            "router_requests_total", "Queries to the I2P router.", "farm", "plugin", "outcome"
         )
         self.auth_failures = self._counter(
-            "auth_failures_total", "Wrong credentials; farm is empty: who fails has not shown one.", "farm"
+            "auth_failures_total", "Wrong credentials; farm is always empty: it is unknown.", "farm"
         )
         self.raft_role = self._gauge("raft_role", "1 for the role this member has.", "farm", "role")
         self.raft_proposals = self._counter("raft_proposals_total", "Proposals.", "farm", "outcome")
@@ -54,7 +54,7 @@ class NodeMetrics:
         self.peer_state = self._gauge("peer_state", "1 for the state of the peer.", "farm", "peer", "state")
         self.peer_rtt_seconds = self._gauge("peer_rtt_seconds", "Last round trip.", "farm", "peer")
         self.peer_last_contact_seconds = self._gauge(
-            "peer_last_contact_seconds", "Since the peer's last answer.", "farm", "peer"
+            "peer_last_contact_seconds", "Seconds since the peer's last response.", "farm", "peer"
         )
         self.farm_entries_skipped = self._counter(
             "farm_entries_skipped_total", "Committed entries that the application skipped.", "farm", "reason"
@@ -73,14 +73,14 @@ class NodeMetrics:
             "raft_commit_seconds", "From proposal to commit, on the leader.", _COMMIT_S
         )
         self.storage_fsync_seconds = self._histogram(
-            "storage_fsync_seconds", "One transaction, fsync included.", _FSYNC_S
+            "storage_fsync_seconds", "One transaction, including its fsync.", _FSYNC_S
         )
         self.storage_batch_entries = self._histogram(
             "storage_batch_entries", "Entries per transaction.", _BATCH
         )
         self.storage_bytes = self._gauge("storage_bytes", "Size of the store's files.", "farm")
         self.storage_hangs_seconds = self._gauge(
-            "storage_hangs_seconds", "Since when the disk does not answer, 0 while it does.", "farm"
+            "storage_hangs_seconds", "Seconds since the disk stopped responding, 0 while it responds.", "farm"
         )
         self.storage_snapshots = self._counter(
             "storage_snapshots_total", "Snapshots of the state, ok and failed.", "farm", "outcome"
@@ -89,12 +89,12 @@ class NodeMetrics:
         self.farm_publisher_changes = self._counter(
             "farm_publisher_changes_total", "New publishers named.", "farm"
         )
-        self.feed_readers = self._gauge("feed_readers", "Requests that read or await entries now.", "farm")
-        self.feed_entries = self._counter("feed_entries_total", "Entries handed to readers.", "farm")
+        self.feed_readers = self._gauge("feed_readers", "Requests that read or wait for entries now.", "farm")
+        self.feed_entries = self._counter("feed_entries_total", "Entries sent to readers.", "farm")
 
     def forget_members(self) -> None:
-        """Drop all figures of single members, before those that hold now are set: one that was removed, or
-        that only a leader knows, would stay as it was."""
+        """Drop all values of single members, before the current ones are set: values of a removed member, or
+        those that only a leader knows, would never change."""
         for gauge in (
             self.peer_match_index,
             self.peer_state,
@@ -119,7 +119,7 @@ class NodeMetrics:
 
 
 class FarmMetrics:
-    """The metrics of one farm: plain ones as attributes, those with more labels as methods."""
+    """The metrics of one farm: simple ones as attributes, those with more labels as methods."""
 
     def __init__(self, node: NodeMetrics, farm: str) -> None:
         self._node = node
@@ -142,11 +142,11 @@ class FarmMetrics:
         self.feed_readers = node.feed_readers.labels(farm)
         self.feed_entries = node.feed_entries.labels(farm)
         self._roles = {role: node.raft_role.labels(farm, role) for role in _ROLES}
-        # Messages are counted on the hot path: a child is looked up under a lock only once.
+        # Messages are counted on the hot path: each child is looked up, under a lock, only once.
         self._messages: dict[tuple[str, str], Counter] = {}
 
     def set_role(self, role: str) -> None:
-        """This member is now ``leader``, ``follower`` or ``candidate``; "" where its farm has failed."""
+        """This member is now ``leader``, ``follower`` or ``candidate``; "" if its farm has failed."""
         for name, gauge in self._roles.items():
             gauge.set(name == role)
 
@@ -159,7 +159,7 @@ class FarmMetrics:
         counter.inc()
 
     def count_proposals(self, outcome: str, number: int = 1) -> None:
-        """Proposals ended: ``committed``, ``dropped``, ``refused`` or ``unknown``."""
+        """Proposals that ended: ``committed``, ``dropped``, ``refused`` or ``unknown``."""
         self._node.raft_proposals.labels(self._farm, outcome).inc(number)
 
     def count_refused(self, reason: str) -> None:
@@ -175,7 +175,7 @@ class FarmMetrics:
         self._snapshots[outcome].inc()
 
     def count_router_request(self, plugin: str, outcome: str) -> None:
-        """One question to the router: ``ok``, ``error`` or ``not-supported``."""
+        """One query to the router: ``ok``, ``error`` or ``not-supported``."""
         self._node.router_requests.labels(self._farm, plugin, outcome).inc()
 
     def set_peer(
@@ -187,8 +187,7 @@ class FarmMetrics:
         rtt_s: float | None,
         last_contact_s: float | None,
     ) -> None:
-        """What is known of a peer; ``state`` is probe, replicate, snapshot or unreachable, "" where only
-        the leader knows."""
+        """The state of a peer: probe, replicate, snapshot or unreachable, or "" if only the leader knows."""
         label = str(peer)
         for name in _PEER_STATES:
             self._node.peer_state.labels(self._farm, label, name).set(name == state)

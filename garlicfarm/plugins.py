@@ -1,6 +1,6 @@
 """The registry of transports, routers and feeds: entry points of installed distributions.
 
-Listing reads metadata only; loading imports the one plugin chosen.
+Listing reads metadata only; loading imports only the chosen plugin.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """One installed plugin: where its class is and which distribution brought it."""
+    """One installed plugin: its class and its distribution."""
 
     group: str
     name: str
@@ -57,9 +57,9 @@ def list_plugins(group: str) -> tuple[PluginInfo, ...]:
 
 
 def load_plugin(group: str, name: str, base_class: type[T]) -> type[T]:
-    """Import the plugin ``name`` of ``group`` and check that it keeps ``base_class``'s contract.
+    """Import the plugin ``name`` of ``group`` and check it against ``base_class``.
 
-    Raises `PluginError`: unknown, brought by two distributions, not importable (says what to install),
+    Raises `PluginError`: unknown, provided by two distributions, not importable (says what to install),
     made for another ``api_version``, or not a complete subclass of ``base_class`` with a ``Config``.
     """
     found = tuple(entry_points(group=group, name=name))
@@ -71,7 +71,7 @@ def load_plugin(group: str, name: str, base_class: type[T]) -> type[T]:
     label = f"plugin {name!r} of {info.distribution} {info.version}"
     if len(found) > 1:
         origins = " and ".join(sorted(_info(each).distribution for each in found))
-        raise PluginError(f"{group} {name!r} is brought by {origins}; uninstall all but one", origins)
+        raise PluginError(f"{group} {name!r} is provided by {origins}; uninstall all but one", origins)
     try:
         plugin = found[0].load()
     except (ImportError, AttributeError) as exc:
@@ -122,7 +122,7 @@ def _info(found: EntryPoint) -> PluginInfo:
 def _what_to_install(found: EntryPoint) -> str:
     if found.dist is None:
         return "install what it needs"
-    # By convention an extra that a plugin needs has the plugin's name.
+    # By convention the extra for a plugin has the plugin's name.
     extras = found.dist.metadata.get_all("Provides-Extra") or []
     extra = f"[{found.name}]" if found.name in extras else ""
     return f"install what it needs: pip install '{found.dist.name}{extra}'"
@@ -134,7 +134,7 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def _convert(table: Mapping[str, Any], config_class: type[msgspec.Struct], where: str) -> msgspec.Struct:
-    """``table`` as ``config_class``, strictly; each field by itself, so that all problems are found."""
+    """``table`` as ``config_class``, strictly; each field separately, to find all problems."""
     fields = {each.encode_name: each for each in msgspec.structs.fields(config_class)}
     problems = [
         f"{where}: unknown key {key!r}{_did_you_mean(key, fields)}" for key in table if key not in fields

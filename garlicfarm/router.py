@@ -1,8 +1,8 @@
-"""The router interface (protocol page, section 7): what a node asks of its I2P router.
+"""The router interface between a node and its I2P router (protocol page, section 7).
 
-A router plugin is a class found through the entry point group ``garlicfarm.routers``; its name is the
-value of ``plugin =`` in ``[farm.router]``, the remaining keys of that table are checked by its
-``Config``. Check your plugin with `garlicfarm.testing.RouterSuite`.
+A router plugin is a class found through the entry point group ``garlicfarm.routers``. Its name is the
+value of ``plugin =`` in ``[farm.router]``; its ``Config`` checks the remaining keys of that table. Check
+your plugin with `garlicfarm.testing.router_suite.RouterSuite`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ __all__ = ["Bandwidth", "DestinationStatus", "RemoteStatus", "Router", "RouterSt
 class Router(ABC):
     """One I2P router. An async context manager: entered once by the node, left when it ends.
 
-    Every method may raise `RouterError` (the router cannot be asked or answers nonsense) and
-    `NotSupported` (it never will). All are cancellation-safe: cancelled, a question has no effect; a
-    publication may or may not have reached the router. Deadlines are the caller's.
+    Every method may raise `RouterError` (the router cannot be queried, or its answer is unusable) and
+    `NotSupported` (it never can). The caller sets deadlines. A cancelled query has no effect; a cancelled
+    publication may or may not have reached the router.
     """
 
     api_version: ClassVar[int] = 1
     Config: ClassVar[type[msgspec.Struct]]
     origins: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Optional, for `garlicfarm router show`: where the router has each figure from, in its own words,
-    as ``{"router.uptime": …, "destinations.currentTunnels.in": …}``."""
+    """Optional, for `garlicfarm router show`: the source of each figure, in the router's own terms, as
+    ``{"router.uptime": …, "destinations.currentTunnels.in": …}``."""
 
     def __init__(self, config: Any, base_dir: Path) -> None:
         """``config`` is an instance of ``Config``; relative paths in it are relative to ``base_dir``."""
@@ -53,12 +53,13 @@ class Router(ABC):
 
     @abstractmethod
     async def get_local_router_status(self) -> RouterStatus:
-        """What the router reports of itself; what it does not offer is ``None``, never invented (D13)."""
+        """The router's own figures. A figure that it does not report is ``None``, never invented: it then
+        counts as the middle of its range (D13)."""
 
     @abstractmethod
     async def get_local_leaf_hash(self, master_hash: bytes) -> bytes | None:
         """The 32-byte hash of the leaf destination that serves ``master_hash`` (32 bytes) on this
-        router; ``None`` where it serves none. `NotSupported` where the router cannot be asked."""
+        router; ``None`` if it serves none. `NotSupported` if the router cannot report it."""
 
     @abstractmethod
     async def get_local_leaf_status(self, leaf: bytes) -> DestinationStatus:
@@ -66,7 +67,7 @@ class Router(ABC):
 
     @abstractmethod
     async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:
-        """What this router measured of a remote destination (32-byte hash), ``None`` if nothing."""
+        """This router's measurements of a remote destination (32-byte hash), ``None`` if there are none."""
 
     @abstractmethod
     async def publish_meta_ls(self, master_hash: bytes, contents: bytes) -> None:
@@ -75,12 +76,12 @@ class Router(ABC):
 
     @abstractmethod
     async def stop_publishing_meta_ls(self, master_hash: bytes) -> None:
-        """Publish it no longer. What floodfills hold stays until it expires."""
+        """Stop publishing it. The copies of floodfills stay until they expire."""
 
 
 def figures(status: RouterStatus | DestinationStatus) -> dict[str, Any]:
-    """Every figure of ``status`` by its key in the document, as ``configuredBandwidth.in``; ``None`` (one
-    for both ways) where it is not reported."""
+    """Every figure of ``status`` by its key in the document, such as ``configuredBandwidth.in``; ``None``
+    (once for both directions) if it is not reported."""
     reported = msgspec.to_builtins(status)
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(status):

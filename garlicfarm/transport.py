@@ -1,8 +1,8 @@
 """The transport contract: bytes and addresses, nothing else.
 
-A transport plugin is a class found through the entry point group ``garlicfarm.transports``; its name is
-the scheme of the endpoints that it serves (D1), the table ``[transport.<scheme>]`` is checked by its
-``Config``. Handshake, Digest and framing stay in the core, once. Check your plugin with
+A transport plugin is a class found through the entry point group ``garlicfarm.transports``. Its name is
+the scheme of its endpoints (D1); its ``Config`` checks the table ``[transport.<scheme>]``. Handshake,
+Digest and framing are in the core, once. Check your plugin with
 `garlicfarm.testing.transport_suite.TransportSuite`.
 """
 
@@ -38,10 +38,11 @@ _ENDPOINT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a member is dialled, or a listener bound: ``scheme://host:port?name=value&…``.
+    """The address of a member or a listener: ``scheme://host:port?name=value&…``.
 
     ``host`` is a name or an address, IPv6 without its brackets; ``port`` is 0 … 65535, 0 only for a
-    listener that takes any free port. ``params`` belong to the transport (``pin``: D11), but for ``proxied``.
+    listener that takes any free port. ``params`` belong to the transport (such as ``pin``, the hash of a
+    certificate: D11), except ``proxied``, which belongs to the core.
     ``Endpoint.parse(str(endpoint)) == endpoint``.
     """
 
@@ -52,9 +53,9 @@ class Endpoint:
 
     @classmethod
     def parse(cls, text: str, default_scheme: str = "ssl") -> Endpoint:
-        """Read an endpoint; ``tcp://`` means ``default_scheme`` (D1).
+        """Parse an endpoint; ``tcp://`` means ``default_scheme`` (D1).
 
-        Raises `ConfigError`, naming ``text``: it is no endpoint.
+        Raises `ConfigError`, naming ``text``: it is not an endpoint.
         """
         match = _ENDPOINT.fullmatch(text)
         if match is None or not text.isprintable():
@@ -76,15 +77,15 @@ class Endpoint:
             except UnicodeDecodeError as exc:
                 raise _nonsense(text, "an escaped parameter is not UTF-8") from exc
             if not name or not equals or name in params:
-                raise _nonsense(text, f"parameter {part!r} is not name=value, or comes twice")
+                raise _nonsense(text, f"parameter {part!r} is not name=value, or occurs twice")
             params[name] = value
         if params.get("proxied", "1") != "1":
-            raise _nonsense(text, "a proxy before the member is told by proxied=1, and no proxy by nothing")
+            raise _nonsense(text, "write proxied=1 if a proxy is before the member, else omit it")
         return cls(default_scheme if scheme == "tcp" else scheme, host, port, params)
 
     @property
     def is_loopback(self) -> bool:
-        """Whether ``host`` is an address of this machine that no other can reach, or ``localhost``."""
+        """Whether ``host`` is a loopback address or ``localhost``."""
         try:
             return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -92,7 +93,7 @@ class Endpoint:
 
     @property
     def proxied(self) -> bool:
-        """Whether a proxy stands before the member that passes a WebSocket's handshake alone (D4)."""
+        """Whether the member is behind a proxy that requires a WebSocket handshake (D4)."""
         return "proxied" in self.params
 
     @property
@@ -112,42 +113,42 @@ def _nonsense(text: str, why: str) -> ConfigError:
 
 
 class Stage(IntEnum):
-    """How far a connection has come that is not logged in. The least advanced one is cut first."""
+    """The progress of a connection that is not logged in. The least advanced stage is cut first."""
 
     CLOSING = 0
-    """It is refused: what is left is the answer, and the peer's end."""
+    """It is refused: only the response and the peer's close are pending."""
     OPEN = 1
     """It has sent nothing."""
     HANDSHAKE = 2
     """Its transport's own handshake is under way."""
     STREAM = 3
-    """The handler has it, and has read nothing yet."""
+    """The handler has it, but has read nothing yet."""
     REQUEST = 4
     """A part of its request was read."""
 
 
 class Place:
-    """The place of one incoming connection among those that are not logged in. This one has no limits."""
+    """The place of one incoming connection among those that are not logged in. The default has no limits."""
 
     def begin(self) -> bool:
-        """Whether what costs CPU, a TLS handshake, may begin; False: its address did that too often."""
+        """Whether a TLS handshake, which costs CPU, may begin; False: its address began too many."""
         return True
 
     def advance(self, stage: Stage) -> None:
-        """The connection has come to ``stage``; the core says so, from the handler on."""
+        """The connection has reached ``stage``. The core calls this, from the handler on."""
 
     def leave(self) -> None:
-        """The peer has logged in: the connection counts no longer. The core says so."""
+        """The peer has logged in, so the connection no longer counts. The core calls this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who opened a stream, as far as the transport can tell.
+    """The peer of a stream, as far as the transport knows.
 
-    ``address`` is without a port. ``address_is_peer`` False (i2p: everybody comes from the tunnel)
+    ``address`` is without a port. ``address_is_peer=False`` (i2p: all streams come from the tunnel)
     switches limits per address off. ``certificate_sha256`` is the digest of the DER of the certificate
-    that the peer proved to own, ``None`` if it showed none. ``place`` is the one that `Transport.admit`
-    gave, None where the transport did not ask for one.
+    that the peer proved to own, ``None`` if it presented none. ``place`` is the one from
+    `Transport.admit`, None if the transport did not call it.
     """
 
     address: str
@@ -159,14 +160,14 @@ class Peer:
 class Transport(ABC):
     """Opens and accepts byte streams for one scheme.
 
-    ``on_drop(peer, reason)`` is called for every incoming connection that ended before it reached a
-    handler, with a fixed word as reason; the default does nothing, the node counts. It must not raise.
+    A transport calls ``on_drop(peer, reason)`` for every incoming connection that ended before it reached a
+    handler, with a fixed word as reason. The default does nothing; the node's counts. It must not raise.
 
-    ``admit(peer)`` is a context manager that gives a `Place`; the default has no limits, the node's cancels
+    ``admit(peer)`` is a context manager that returns a `Place`. The default has no limits; the node's cancels
     the context of a connection whose place another one needs. A transport that listens enters it for each
     incoming connection before it reads from it, leaves it when the socket is closed, and passes the place on
-    in `Peer.place`. It asks `Place.begin` before a handshake that costs CPU, once the peer has sent
-    something; where that is False, it closes the connection. A transport that never enters it works too:
+    in `Peer.place`. It calls `Place.begin` before a handshake that costs CPU, once the peer has sent
+    something, and closes the connection if that returns False. A transport that never enters it works too:
     its connections count from the handler on.
     """
 
@@ -174,12 +175,12 @@ class Transport(ABC):
     api_version: ClassVar[int] = 1
     Config: ClassVar[type[msgspec.Struct]]
     handshake: ClassVar[bool] = True
-    """False: a raw stream without a handshake; the core then allows loopback and one farm per listener."""
+    """False: streams without a handshake; the core then allows only loopback and one farm per listener."""
 
     def __init__(self, config: Any, base_dir: Path) -> None:
         """``config`` is an instance of ``Config``; relative paths in it are relative to ``base_dir``.
 
-        Raises `ConfigError`: files that it names are missing or unusable.
+        Raises `ConfigError`: a file named in it is missing or unusable.
         """
         self.config = config
         self.base_dir = base_dir
@@ -188,17 +189,17 @@ class Transport(ABC):
 
     @abstractmethod
     async def open_stream(self, endpoint: Endpoint) -> trio.abc.Stream:
-        """Open a stream to ``endpoint``, ready to use and with its peer checked.
+        """Open a stream to ``endpoint``, ready to use and with its peer verified.
 
-        Raises `UnreachableError`: nobody answers there; `TransportError`: somebody did, and it is not
-        the peer wanted, or ``endpoint`` says too little. The deadline is the caller's. Cancelled, it
-        leaves nothing open.
+        Raises `UnreachableError`: nothing answers there; `TransportError`: the wrong peer answered, or
+        ``endpoint`` does not identify the peer. The caller sets the deadline. On cancellation, nothing
+        stays open.
         """
 
     def check_url(self, url: Endpoint) -> None:  # noqa: B027 - most refuse nothing
-        """Refuse a ``url`` that `serve` can never listen at; the default refuses none. Binds nothing.
+        """Refuse a ``url`` at which `serve` can never listen; the default refuses none. Binds nothing.
 
-        Raises `TransportError`: what is wrong with it, and what to do.
+        Raises `TransportError`: the problem, and what to do.
         """
 
     @abstractmethod
@@ -211,19 +212,19 @@ class Transport(ABC):
     ) -> NoReturn:
         """Listen at ``url`` until cancelled, and call ``handler`` once per stream, each in its own task.
 
-        ``started()`` reports the bound address; what a peer must know to dial it (a pin) is in its
-        params. A connection that fails before there is a stream costs itself alone. ``handler`` has its
-        own error boundary: whatever escapes it ends ``serve``. When it returns, its stream is closed,
-        gracefully under a deadline. Cancelled, ``serve`` closes everything.
+        ``started()`` reports the bound address, with everything that a peer needs to dial it (a pin) in its
+        params. A connection that fails before it is a stream affects no other. ``handler`` has its own
+        error boundary: an exception that escapes it ends ``serve``. When it returns, its stream is closed
+        gracefully, under a deadline. On cancellation ``serve`` closes everything.
 
-        Raises `TransportError`: ``url`` cannot be listened on.
+        Raises `TransportError`: cannot listen at ``url``.
         """
 
 
 def listener_problems(transport: Transport, url: Endpoint, farms: Sequence[str]) -> list[str]:
-    """Why no listener for ``farms`` may be at ``url``; empty where one may."""
+    """Why a listener for ``farms`` is not allowed at ``url``; empty if it is."""
     problems = []
-    if not transport.handshake:  # nobody shows who he is, nor which farm he wants
+    if not transport.handshake:  # peers show neither their identity nor the farm
         if not url.is_loopback:
             problems.append(f"{url}: {url.scheme} has no handshake; it may listen on loopback only")
         if len(farms) != 1:
