@@ -1,10 +1,10 @@
 """Router plugin ``i2pcontrol``: the figures of a real i2pd or Java I2P, read over I2PControl.
 
-Both report uptime, participating tunnels, bandwidth limit and current bandwidth; Java I2P its job lag
-too. Exploratory tunnels and destinations they do not report, and these stay absent (D13). They can be
-asked neither for leaves (``[[farm.leaf]]`` names them) nor to publish.
+Both report uptime, participating tunnels, bandwidth limit and current bandwidth; Java I2P also its job
+lag. They report neither exploratory tunnels nor destinations; these figures stay absent and count as the
+middle of their range (D13). They cannot name leaves (``[[farm.leaf]]`` does) and cannot publish.
 
-Never expose I2PControl: i2pd 2.45.1 hands out tokens but does not check them.
+Never expose I2PControl: i2pd 2.45.1 issues tokens but does not check them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from garlicfarm_plugin_i2pcontrol._client import I2PControlClient, Question
 
 __all__ = ["I2PControlConfig", "I2PControlRouter", "router_status"]
 
-DEFAULT_PORTS = {"https": 7650, "http": 7657}  # i2pd; Java I2P's console, which I2PControl is part of
+DEFAULT_PORTS = {"https": 7650, "http": 7657}  # i2pd; Java I2P's console, which contains I2PControl
 MAX_PASSWORD_CHARACTERS = 256  # i2pd reads requests into a buffer of 1024 bytes
 BYTES_PER_UNIT = 1024
-"""Limits are in KB/s, and the routers' own code multiplies by 1024 where it compares them with bytes."""
+"""Limits are in KB/s; the routers' own code multiplies by 1024 to compare them with bytes."""
 
 
 class I2PControlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,8 +38,8 @@ class I2PControlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     http is for loopback addresses only.
     ``password_file`` (mode 0600) holds the password on its first line. ``pin`` is ``sha256-`` and the
     unpadded base64url SHA-256 of the router's certificate (``i2pcontrol.crt.pem`` in i2pd's data
-    directory); only a router at a loopback address may go without, since there whoever can listen in
-    can also read the data directory.
+    directory). Only a router at a loopback address needs no pin: a program that could intercept the
+    connection there could also read the data directory.
     """
 
     url: str = "https://127.0.0.1:7650"
@@ -48,7 +48,7 @@ class I2PControlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class I2PControlRouter(Router):
-    """See the module. Raises `ConfigError` when made, with every problem of its configuration."""
+    """See the module. The constructor raises `ConfigError` with every problem of its configuration."""
 
     Config = I2PControlConfig
     origins = MappingProxyType(
@@ -71,11 +71,15 @@ class I2PControlRouter(Router):
         try:
             scheme, host, port, path = _parse(config.url)
             if scheme == "http" and not _is_loopback(host):
-                problems.append(f"router.url: plain http is for loopback, as 127.0.0.1, and {host} is not")
+                problems.append(
+                    f"router.url: plain http is for loopback addresses such as 127.0.0.1, not {host}"
+                )
             elif scheme == "http" and config.pin:
-                problems.append("router.pin: http has no certificate; use https, or leave pin out")
+                problems.append("router.pin: http has no certificate; use https, or omit pin")
             elif not config.pin and not _is_loopback(host):
-                problems.append(f"router.pin: needed for {host}, no loopback address such as 127.0.0.1")
+                problems.append(
+                    f"router.pin: needed for {host}, which is not a loopback address such as 127.0.0.1"
+                )
         except ValueError as error:
             problems.append(f"router.url: {error}")
         if config.pin and not re.fullmatch("sha256-[A-Za-z0-9_-]{43}", config.pin):
@@ -110,7 +114,7 @@ class I2PControlRouter(Router):
         raise NotSupported("I2PControl has no figures of destinations")
 
     async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:
-        raise NotSupported("I2PControl measures nothing of others")
+        raise NotSupported("I2PControl has no measurements of others")
 
     async def publish_meta_ls(self, master_hash: bytes, contents: bytes) -> None:
         raise NotSupported("I2PControl cannot publish a Meta LeaseSet")
@@ -122,7 +126,7 @@ class I2PControlRouter(Router):
 def router_status(
     info: Mapping[str, Any], settings: Mapping[str, Any], job_lag: Mapping[str, Any]
 ) -> RouterStatus:
-    """The status in the answers to RouterInfo, NetworkSetting and GetRate; unusable figures are absent."""
+    """The status from the answers to RouterInfo, NetworkSetting and GetRate; unusable figures are absent."""
     return RouterStatus(
         uptime=_count(info, "i2p.router.uptime"),
         job_lag=_count(job_lag, "Result"),
@@ -143,8 +147,8 @@ def _bandwidth(in_: int | None, out: int | None) -> Bandwidth | None:
 
 
 def _count(answer: Mapping[str, Any], key: str, factor: int = 1) -> int | None:
-    """Rates come as 2456.00; i2pd before 2.41 wrote uptime as text, Java I2P writes settings so; an
-    uptime that overflowed is negative."""
+    """Rates look like 2456.00. i2pd before 2.41 wrote uptime as text, Java I2P writes settings as text. An
+    overflowed uptime is negative."""
     value = answer.get(key)
     if isinstance(value, str) and re.fullmatch("[0-9]{1,19}", value):
         value = int(value)

@@ -1,8 +1,8 @@
-"""I2PControl, API 1: JSON-RPC 2.0 in POSTs, as i2pd and Java I2P answer it. Three questions, no orders.
+"""I2PControl, API 1: JSON-RPC 2.0 in POSTs, for i2pd and Java I2P. Three read-only queries.
 
-I2PControl has no read-only form: ``NetworkSetting {"i2p.router.net.bw.in": null}`` asks for the
-bandwidth limit, and with any other value, even ``""``, sets it. So nothing here takes a value from a
-caller: `Question` holds all that is ever sent, and only GetRate, which sets nothing, has values.
+I2PControl has no read-only mode: ``NetworkSetting {"i2p.router.net.bw.in": null}`` reads the bandwidth
+limit, and any other value, even ``""``, sets it. So nothing here accepts a value from a caller: `Question`
+holds every possible request, and only GetRate, which sets nothing, has values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOKEN_REFUSED: Final = frozenset({-32002, -32003, -32004})  # none sent, unknown
 
 
 class Question(Enum):
-    """Everything that this client can ask: (method, parameters without the token)."""
+    """All queries of this client: (method, parameters without the token)."""
 
     ROUTER_INFO = (
         "RouterInfo",
@@ -44,8 +44,8 @@ class Question(Enum):
         ),
     )
     NETWORK_SETTING = ("NetworkSetting", dict.fromkeys(("i2p.router.net.bw.in", "i2p.router.net.bw.out")))
-    # Java I2P makes any statistic that it is asked for and does not keep; this one, over a minute, each
-    # router keeps. i2pd has no GetRate.
+    # Java I2P creates a requested statistic that it does not keep yet. Each router keeps this one, over a
+    # minute. i2pd has no GetRate.
     JOB_LAG = ("GetRate", {"Stat": "jobQueue.jobLag", "Period": 60_000})
 
 
@@ -60,10 +60,10 @@ class _Response(msgspec.Struct, frozen=True):
 
 
 class I2PControlClient:
-    """One I2PControl server. `ask` may be called by several tasks at once; nothing needs closing.
+    """One I2PControl server. Several tasks may call `ask` at once; nothing needs closing.
 
     ``scheme`` is https or http. ``pin`` is ``sha256-…`` of the server's certificate; empty: any
-    certificate is accepted. http, and https without a pin, are for loopback only: the caller sees to it.
+    certificate is accepted. The caller must allow http, and https without a pin, only on loopback.
     """
 
     def __init__(self, scheme: str, host: str, port: int, path: str, password: str, pin: str) -> None:
@@ -73,23 +73,23 @@ class I2PControlClient:
         self._password = password
         self._pin = pin
         self._token: str | None = None
-        self._not_offered: set[Question] = set()  # as the router that gave the token told
-        # i2pd's certificate is self-signed and names nobody: it is known by its pin or not at all.
+        self._not_offered: set[Question] = set()  # by the router that issued the token
+        # i2pd's certificate is self-signed and names no host: only its pin can identify it.
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._tls.check_hostname = False
         self._tls.verify_mode = ssl.CERT_NONE
 
     async def ask(self, question: Question) -> dict[str, Any]:
-        """The answer's keys and values; what the router does not know is not among them.
+        """The keys and values of the answer; keys unknown to the router are missing.
 
-        Authenticates first, and once more if the token is refused, as after a restart of the router.
-        Raises `RouterError`: nobody answers within 5 s a step, wrong certificate, password refused, not
-        an I2PControl answer. Cancelled, it has no effect: nothing that it sends changes the router.
+        Authenticates first, and again if the token is refused, for instance after a restart of the router.
+        Raises `RouterError`: no answer within 5 s per step, wrong certificate, password refused, not an
+        I2PControl answer. Cancellation is safe: no request changes the router.
         """
         try:
             return await self._ask(question)
         except RouterError:
-            self._token = None  # who answers next may have been restarted, or be another router
+            self._token = None  # the next answer may come from a restarted or another router
             raise
 
     async def _ask(self, question: Question) -> dict[str, Any]:
@@ -110,11 +110,11 @@ class I2PControlClient:
                 continue
             if error.code == METHOD_NOT_FOUND:
                 self._not_offered.add(question)
-            # A router that keeps no such rate says so in several ways; the other figures count without it.
+            # Routers without this rate report different errors; the other figures are usable without it.
             elif question is not Question.JOB_LAG:
                 raise RouterError(f"I2PControl at {self._name} refused {method}: {error.message!r:.200}")
             return {}
-        raise RouterError(f"I2PControl at {self._name} refuses the token that it has just given")
+        raise RouterError(f"I2PControl at {self._name} refuses the token that it has just issued")
 
     async def _authenticate(self) -> str:
         response = await self._call("Authenticate", {"API": 1, "Password": self._password})
@@ -139,16 +139,16 @@ class I2PControlClient:
             raise RouterError(f"I2PControl at {self._name} did not answer within {TIMEOUT_S:.0f} s") from None
         except (OSError, trio.BrokenResourceError, h11.RemoteProtocolError) as error:
             raise RouterError(
-                f"I2PControl at {self._name} cannot be talked to: {error.__cause__ or error}"
+                f"I2PControl at {self._name} cannot be reached: {error.__cause__ or error}"
             ) from None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise RouterError(f"what answers at {self._name} is not I2PControl: {error}") from None
+            raise RouterError(f"the server at {self._name} is not I2PControl: {error}") from None
         if response.result is None and response.error is None:
-            raise RouterError(f"what answers at {self._name} is not I2PControl: neither result nor error")
+            raise RouterError(f"the server at {self._name} is not I2PControl: neither result nor error")
         return response
 
     async def _post(self, body: bytes) -> bytes:
-        """One exchange on a connection of its own, as i2pd wants it."""
+        """One exchange on a new connection, which i2pd requires."""
         tcp = await trio.open_tcp_stream(self._host, self._port)
         if not self._is_tls:
             async with tcp:
@@ -158,14 +158,14 @@ class I2PControlClient:
             found = pin_of(stream.getpeercert(binary_form=True))
             if self._pin and found != self._pin:
                 raise RouterError(
-                    f"{self._name} has the certificate {found}, not the one of the pin; "
-                    "if the router made itself a new one (compare i2pcontrol.crt.pem), change pin"
+                    f"{self._name} has the certificate {found}, which does not match the pin; "
+                    "if the router has a new certificate (compare i2pcontrol.crt.pem), change pin"
                 )
             return await self._exchange(stream, body)
 
     async def _exchange(self, stream: trio.abc.Stream, body: bytes) -> bytes:
         connection = h11.Connection(h11.CLIENT)
-        # i2pd knows the names of headers in this spelling only.
+        # i2pd recognizes header names only in this spelling.
         headers = {
             "Host": self._name,
             "Content-Type": "application/json",
@@ -179,7 +179,7 @@ class I2PControlClient:
             if event is h11.NEED_DATA:
                 connection.receive_data(bytes(await stream.receive_some(MAX_RESPONSE_BYTES)))
             elif isinstance(event, h11.Response) and event.status_code != 200:
-                raise RouterError(f"what answers at {self._name} said HTTP {event.status_code}")
+                raise RouterError(f"I2PControl at {self._name} answered HTTP {event.status_code}")
             elif isinstance(event, h11.Data):
                 received += event.data
                 if len(received) > MAX_RESPONSE_BYTES:

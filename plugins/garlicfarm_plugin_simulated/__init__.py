@@ -1,8 +1,8 @@
-"""Router plugin ``simulated``: a router that is not there, with figures that could be true.
+"""Router plugin ``simulated``: a simulated router with plausible figures.
 
-The figures wander smoothly and are a function of (seed, seconds since it was first asked), so that
-two runs with one seed tell the same story; seeds differ as real routers do. It serves one leaf, for
-whatever master it is asked, and keeps what is published through it in `SimulatedRouter.published`.
+The figures vary smoothly and are a function of (seed, seconds since the first query), so that two runs
+with one seed are equal; seeds differ like real routers. It serves one leaf, for any master, and stores
+what is published through it in `SimulatedRouter.published`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ FIGURES = (
 
 class SimulatedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[farm.router]`` with ``plugin = "simulated"``. ``destination`` (I2P base64) is the leaf that the
-    router serves; empty: the one of `simulated_destination`."""
+    router serves; empty: the one from `simulated_destination`."""
 
     seed: int = 0
     destination: str = ""
 
 
 class SimulatedRouter(Router):
-    """See the module. Raises `ConfigError` when made with a destination that is none."""
+    """See the module. The constructor raises `ConfigError` for an invalid destination."""
 
     Config = SimulatedConfig
     origins = MappingProxyType(dict.fromkeys(FIGURES, "simulated"))
@@ -60,7 +60,7 @@ class SimulatedRouter(Router):
         self.destination = _destination(config)
         """The binary leaf destination."""
         self.published: dict[bytes, bytes] = {}
-        """What is being published now: hash of the master destination → contents."""
+        """What it publishes now: hash of the master destination → contents."""
         self._started_s: float | None = None
 
     async def get_local_router_status(self) -> RouterStatus:
@@ -94,7 +94,7 @@ class SimulatedRouter(Router):
         return None
 
     async def publish_meta_ls(self, master_hash: bytes, contents: bytes) -> None:
-        """As the contract says. Raises `LocalProtocolError` if the contents are no list of MetaLeases."""
+        """See `Router.publish_meta_ls`. Raises `LocalProtocolError` if ``contents`` is malformed."""
         await trio.lowlevel.checkpoint()
         count = contents[0] if contents else 0
         if not 1 <= count <= MAX_META_LEASES or len(contents) != 1 + count * META_LEASE_BYTES:
@@ -114,7 +114,7 @@ class SimulatedRouter(Router):
 
 
 def simulated_status(seed: int, elapsed_s: float) -> RouterStatus:
-    """The figures of router ``seed``, ``elapsed_s`` (≥ 0) after it was first asked."""
+    """The figures of router ``seed``, ``elapsed_s`` (≥ 0) after the first query."""
     wander = _Wander(seed, "router", elapsed_s)
     uptime_s = wander.constant(600, 30 * 86_400) + elapsed_s
     limit_in = wander.constant(128, 4096) * 1024
@@ -133,7 +133,7 @@ def simulated_status(seed: int, elapsed_s: float) -> RouterStatus:
 
 
 class _Wander:
-    """Figures of one subject at one moment: each call is the next figure, with its own phases."""
+    """Figures of one subject at one moment: each call returns the next figure, with its own phases."""
 
     def __init__(self, seed: int, subject: str, elapsed_s: float) -> None:
         self._rng = random.Random(f"{subject} {seed}")

@@ -120,14 +120,14 @@ async def test_router_killed_and_restarted_is_read_again() -> None:
         killed.data_dir.joinpath(name).unlink()
     async with i2pd_restarted(killed, at_loopback):
         assert (await answer_of(unpinned)).configured_bandwidth == before.configured_bandwidth
-        with pytest.raises(RouterError, match=r"not the one of the pin; .* change pin"):
+        with pytest.raises(RouterError, match=r"which does not match the pin; .* change pin"):
             await pinned.get_local_router_status()
     await assert_refused(unpinned)
 
 
 async def assert_refused(router: Router) -> None:
     for _ in range(2):
-        with pytest.raises(RouterError, match="cannot be talked to"):
+        with pytest.raises(RouterError, match="cannot be reached"):
             await router.get_local_router_status()
 
 

@@ -11,7 +11,7 @@ ASKED = ["RouterInfo", "NetworkSetting", "GetRate"]
 
 async def assert_silent(router) -> None:
     for _ in range(2):
-        with pytest.raises(RouterError, match="cannot be talked to") as caught:
+        with pytest.raises(RouterError, match="cannot be reached") as caught:
             await router.get_local_router_status()
         assert not isinstance(caught.value, NotSupported)
 
@@ -43,7 +43,7 @@ async def test_certificate_made_anew_with_pin_raises_until_the_pin_is_right(cont
         control_server.requests.clear()
         for _ in range(2):
             with pytest.raises(
-                RouterError, match=f"{control_server.pin}, not the one of the pin; .* change pin"
+                RouterError, match=f"{control_server.pin}, which does not match the pin; .* change pin"
             ):
                 await router.get_local_router_status()
         assert control_server.requests == []  # neither password nor token went to it

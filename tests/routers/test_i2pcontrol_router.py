@@ -409,5 +409,5 @@ async def test_server_without_tls_raises_router_error(make, nursery: trio.Nurser
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     nursery.start_soon(trio.serve_listeners, http(b"{}"), [listener])
     async with make(url=f"https://127.0.0.1:{listener.socket.getsockname()[1]}") as router:
-        with pytest.raises(RouterError, match="cannot be talked to"):
+        with pytest.raises(RouterError, match="cannot be reached"):
             await router.get_local_router_status()
