@@ -1,4 +1,4 @@
-"""Spark on a farm's replicated log: a streaming data source, and a ranking that equals the nodes'.
+"""Spark on a farm's replicated log: a streaming data source, and a ranking equal to the nodes'.
 
 ::
 
@@ -7,9 +7,9 @@
         url="https://127.0.0.1:27151", farm="farm", user="rita", passwordFile="rita.password"
     ).load()
 
-`garlicfarm_plugin_spark.source` is the data source, `garlicfarm_plugin_spark.ranking` the query.
-`garlicfarm rank` runs the latter. Spark kills a worker that takes more than ten seconds to start, so
-nothing is imported here before it is asked for.
+`garlicfarm_plugin_spark.source` is the data source, `garlicfarm_plugin_spark.ranking` the query that
+`garlicfarm rank` runs. Spark kills a worker that takes more than ten seconds to start, so this module
+imports lazily.
 """
 
 from __future__ import annotations

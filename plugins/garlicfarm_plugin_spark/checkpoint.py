@@ -1,4 +1,4 @@
-"""What can be said of the directories that a query writes to, before Spark takes half a minute to start."""
+"""Checks of the directories that a query writes to, before Spark takes half a minute to start."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def check_checkpoint(directory: Path, farm: str, farm_id: str, settings: dict[str, str]) -> None:
-    """Whether a query of this farm can go on from ``directory``, with these Spark settings.
+    """Check that a query of this farm can continue from ``directory``, with these Spark settings.
 
-    Raises `ConfigError`: it is of another farm, or of another number of shuffle partitions. Spark would
-    keep the old number without a word, and its state is laid out by it.
+    Raises `ConfigError`: it belongs to another farm, or has another number of shuffle partitions. Spark
+    would silently keep the old number, because the layout of its state depends on it.
     """
     batch = _newest(directory / "offsets")
     if batch is None:
         return
     newest = directory / "offsets" / str(batch)
     try:
-        # A version, what the batch was planned with, and one offset per source.
+        # A version, the settings of the batch, and one offset per source.
         _, planned, *found = newest.read_text(encoding="utf-8").splitlines()
         conf: dict[str, str] = json.loads(planned)["conf"]
         offset: dict[str, Any] = json.loads(found[0])
@@ -51,10 +51,10 @@ def check_checkpoint(directory: Path, farm: str, farm_id: str, settings: dict[st
 
 
 def check_sink(directory: Path, checkpoint: Path) -> None:
-    """Whether Spark adds to the files in ``directory`` what a query ranks from ``checkpoint`` on.
+    """Check that Spark will add the rankings of a query with ``checkpoint`` to ``directory``.
 
-    Raises `ConfigError`: another query wrote there. Spark would drop, without a word, each batch whose
-    number it finds there.
+    Raises `ConfigError`: another query wrote there. Spark would silently drop each batch whose number is
+    already there.
     """
     written, planned = _newest(directory / "_spark_metadata"), _newest(checkpoint / "offsets")
     if written is not None and (planned is None or planned < written):
@@ -72,8 +72,8 @@ def _newest(log: Path) -> int | None:
 
 
 def check_writable(directory: Path, option: str) -> None:
-    """Make ``directory``, which ``option`` names, if it is not there. Raises `ConfigError`: it is not
-    ours to write to, or the disk is full."""
+    """Create ``directory``, which ``option`` names, if it does not exist. Raises `ConfigError`: it is not
+    writable, or the disk is full."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=directory) as file:

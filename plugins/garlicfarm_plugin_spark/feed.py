@@ -1,7 +1,7 @@
-"""A farm's feed, read from Spark's own Python processes: no event loop, several nodes tried in turn.
+"""Reads a farm's feed in Spark's own Python processes: no event loop, several nodes tried in turn.
 
-`garlicfarm.client.AdminClient` is for programs on Trio. A data source is called by Spark, one call
-after the other, and each of these processes may end at any time.
+`garlicfarm.client.AdminClient` is for Trio programs. Spark calls a data source from plain threads, one
+call after the other, and each of these processes may end at any time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["FarmFeed", "FarmHead", "Nodes", "close_feeds", "open_feed"]
 T = TypeVar("T")
 
 MAX_RANGE = 20_000  # indexes that one request may ask for
-WAIT_S = 2.0  # for a node that has not come as far as another one
+WAIT_S = 2.0  # for a node that lags behind another one
 TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 4.0  # shorter than the listener's
@@ -43,10 +43,10 @@ TURNS = 3  # how often each node is tried in a row without any progress
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Where a farm is read, and as whom. Hashable, and free of secrets.
+    """The nodes of a farm, and the user to log in. Hashable, and free of secrets.
 
     ``urls``: ``https://host:port``, tried in turn; each may carry the pin of its own certificate,
-    ``?pin=sha256-…``, as endpoints do. ``pin``: that of all others, ``ca``: the authorities instead.
+    ``?pin=sha256-…``, like an endpoint. ``pin``: for URLs without one; ``ca``: authorities instead of a pin.
     """
 
     urls: tuple[str, ...]
@@ -59,8 +59,8 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class FarmHead:
-    """A farm at one moment: its id (32 hex digits), the application, the oldest index that is held and
-    the newest one that is committed."""
+    """A farm at one moment: its id (32 hex digits), its application, the oldest index still in the log,
+    and the newest committed index."""
 
     farm_id: str
     application: str
@@ -85,10 +85,10 @@ class _Node:
 
 
 class FarmFeed:
-    """Reads one farm. Made by `open_feed`, used by one thread at a time.
+    """Reads one farm. Created by `open_feed`, used by one thread at a time.
 
-    Methods raise `UnreachableError` (no node answers as it should), `AuthError` (password, role, or
-    the wrong certificate), `ConfigError` (no such farm, or another one of that name).
+    Methods raise `UnreachableError` (no node gives a usable answer), `AuthError` (password, role, or
+    the wrong certificate), `ConfigError` (no such farm, or another one with that name).
     """
 
     def __init__(self, nodes: Nodes) -> None:
@@ -111,7 +111,7 @@ class FarmFeed:
         return list(self._in_turn(self._heads))
 
     def head(self, farm_id: str | None = None) -> FarmHead:
-        """The farm as the first node sees it that answers.
+        """The farm according to the first node that answers.
 
         :param farm_id: 32 hex digits; `ConfigError` if the farm has another id.
         """
@@ -132,10 +132,10 @@ class FarmFeed:
         return self._in_turn(ask)
 
     def entries(self, after: int, upto: int, farm_id: str) -> Iterator[Sequence[Entry]]:
-        """All committed entries with ``after`` < index ≤ ``upto``, in order, as they come.
+        """All committed entries with ``after`` < index ≤ ``upto``, in order, as they arrive.
 
-        An answer that breaks off is continued, at the next node if need be.
-        :raises Compacted: they are gone, at every node that answers.
+        An answer that breaks off is continued, at another node if necessary.
+        :raises Compacted: they were deleted, at every node that answers.
         """
         problems: list[GarlicFarmError] = []
         while after < upto:
@@ -149,7 +149,7 @@ class FarmFeed:
             except (UnreachableError, Compacted) as error:
                 problems = [*problems, error] if after == before else [error]
                 if len(problems) >= TURNS * len(self._nodes):
-                    # Those that have it may be away for a moment: then this is no loss.
+                    # Nodes that still have the entries may be away for a moment: then nothing is lost.
                     raise min(problems, key=lambda problem: isinstance(problem, Compacted)) from error
                 self._turn()
             else:
@@ -252,7 +252,7 @@ def close_feeds() -> None:
 
 @contextmanager
 def _mapped(url: str) -> Iterator[None]:
-    """The errors of HTTP and of records as ours; none of them says that an entry is lost."""
+    """Maps errors of HTTP and of records to ours; none of them says that an entry is lost."""
     import httpx
 
     from garlicfarm.client.answers import certificate_error
@@ -267,7 +267,7 @@ def _mapped(url: str) -> Iterator[None]:
 
 
 def _check(url: str, response: httpx.Response) -> None:
-    """Raise what a refusal means. What another node may answer better is as if this one was away."""
+    """Raise the error of a refusal. If another node may still answer, it is an `UnreachableError`."""
     from garlicfarm.client.answers import failure
 
     failed = failure(response, url)

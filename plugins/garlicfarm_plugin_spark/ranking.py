@@ -1,7 +1,7 @@
 """The nodes' fold as a Structured Streaming query: for each batch and farm, the ranking at its last index.
 
 The fold is `garlicfarm.publishing.application.PublisherApplication` itself. Its snapshot is Spark's state for
-the farm, so that the checkpoint holds it, and what a batch repeats after a crash is known by its index.
+the farm, so it is in the checkpoint. Its index shows which entries a batch repeats after a crash.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ COLUMNS = (
     "farm string, log_index bigint, publisher bigint, `order` array<bigint>, scores map<bigint, bigint>,"
     " contents binary, skipped map<string, bigint>, ranking string, state_sha256 string"
 )
-"""What `rankings` gives. ``order``: member ids, best first; ``scores``: by member id; ``contents``: the
-Meta LeaseSet's; ``skipped``: how many entries, by reason; ``ranking``: the body of ``GET …/ranking`` at
+"""The columns of `rankings`. ``order``: member ids, best first; ``scores``: by member id; ``contents``: the
+Meta LeaseSet's; ``skipped``: number of entries, by reason; ``ranking``: the body of ``GET …/ranking`` at
 ``log_index``, byte for byte; ``state_sha256``: of the body of ``GET …/state`` there, 64 hex digits."""
 
 Row = tuple[int, int, int, bytes]
@@ -39,7 +39,7 @@ Row = tuple[int, int, int, bytes]
 
 
 class Fold:
-    """One farm's fold, from a snapshot at ``index`` (0: from nothing) on."""
+    """One farm's fold, starting from a snapshot at ``index`` (0: from nothing)."""
 
     def __init__(self, farm: str, index: int = 0, snapshot: bytes = b"") -> None:
         """Raises `StorageVersion` or `StorageDamaged`, as `PublisherApplication.restore` does."""
@@ -49,9 +49,9 @@ class Fold:
             self._farm.restore(snapshot)
 
     def apply(self, rows: Iterable[Row]) -> None:
-        """Fold in rows, in order; those up to ``index`` were folded in before.
+        """Apply rows, in order; rows up to ``index`` are skipped as already applied.
 
-        Raises `RemoteProtocolError` where an index is missing: the feed has none missing.
+        Raises `RemoteProtocolError` if an index is missing: the feed has no gaps.
         """
         for index, term, kind, value in rows:
             if index <= self.index:
@@ -67,7 +67,7 @@ class Fold:
             self.index = index
 
     def snapshot(self) -> bytes:
-        """What the node's ``GET …/state`` gives at ``index``."""
+        """The bytes of the node's ``GET …/state`` at ``index``."""
         return self._farm.snapshot()
 
     def row(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def rankings(entries: DataFrame) -> DataFrame:
     """The rankings of all farms in a stream of ``format("garlicfarm")`` with ``startingIndex=state``.
 
     One row per batch and farm, see `COLUMNS`; the output mode is ``append``. Exactly once by
-    index: a batch that brings nothing new gives no row.
+    index: a batch without new entries gives no row.
     """
     return entries.groupBy("farm").applyInPandasWithState(
         fold_batch, COLUMNS, "log_index bigint, snapshot binary", "append", "NoTimeout"
@@ -102,7 +102,7 @@ def rankings(entries: DataFrame) -> DataFrame:
 def fold_batch(
     key: tuple[str], frames: Iterator[pandas.DataFrame], state: GroupState
 ) -> Iterator[pandas.DataFrame]:
-    """One farm's part of one batch. Spark promises no order, so all of it is sorted first."""
+    """One farm's part of one batch. Spark promises no order, so the rows are sorted first."""
     import pandas
 
     fold = Fold(key[0], *(state.get if state.exists else ()))

@@ -1,8 +1,8 @@
-"""Runs the ranking query for `garlicfarm rank`: Trio waits, Spark's blocking calls are made in threads.
+"""Runs the ranking query for `garlicfarm rank`: Trio waits, threads make Spark's blocking calls.
 
-Made outside of the main thread, Spark leaves the interrupt signal alone; so Ctrl-C is Trio's. A query
-that fails is started again from its checkpoint, as Spark demands: it gives a worker ten seconds to
-start, and none more. What will fail again is not repeated: a wrong password, entries that are gone.
+Outside the main thread Spark does not handle the interrupt signal, so Ctrl-C reaches Trio. A failed query
+is restarted from its checkpoint, because Spark gives a worker only ten seconds to start and never retries.
+Permanent errors are not retried: a wrong password, deleted entries.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _LASTING = (
 
 @dataclass(frozen=True)
 class Job:
-    """``sink``: ``console``, ``memory`` or ``parquet:DIRECTORY``. ``scratch``: an empty directory for as
-    long as the job runs. ``once``: end when all is ranked that was committed at the start."""
+    """``sink``: ``console``, ``memory`` or ``parquet:DIRECTORY``. ``scratch``: an empty directory for the
+    lifetime of the job. ``once``: end when everything committed at the start is ranked."""
 
     nodes: Nodes
     checkpoint: Path
@@ -60,26 +60,26 @@ class Job:
 
 
 class Viewer(Protocol):
-    """Who is told. Called on Trio's thread."""
+    """Receives the results. Called on Trio's thread."""
 
     async def ranking(self, text: str, skipped: Mapping[str, int]) -> None:
         """A ranking was emitted (sink ``console`` only): the body of ``GET …/ranking`` at its index, and
-        how many entries up to there were skipped as no node counts them, by reason."""
+        the number of skipped entries up to there, by reason."""
 
     def progress(self, index: int | None, commit_index: int | None) -> None:
-        """Up to where entries are ranked, and committed; None: not known."""
+        """The last ranked index, and the commit index; None: unknown."""
 
     def note(self, text: str) -> None:
-        """Something that its user may want to know."""
+        """A message for the user."""
 
 
 async def run(job: Job, viewer: Viewer) -> None:
-    """Run ``job`` until it is cancelled, or, ``once``, done.
+    """Run ``job`` until it is cancelled, or, with ``once``, done.
 
-    Raises `ConfigError` (the farm, the checkpoint, Java or Spark are not as they must be),
-    `UnreachableError` and `AuthError` (the nodes), `FellBehind` (what is to be read next is gone),
-    `GarlicFarmError` (Spark fails again and again). Nothing runs on when it returns or raises; cancelled
-    while Java starts or a node is silent, that wait ends with this process.
+    Raises `ConfigError` (the farm, the checkpoint, Java or Spark is not usable), `UnreachableError` and
+    `AuthError` (the nodes), `FellBehind` (the next entries were deleted), `GarlicFarmError` (Spark fails
+    repeatedly). Nothing keeps running after it returns or raises, except that a thread waiting for the
+    start of Java or for a silent node at the time of a cancellation ends with this process.
     """
     feed = FarmFeed(job.nodes)
     try:
@@ -92,7 +92,7 @@ async def run(job: Job, viewer: Viewer) -> None:
         check_checkpoint(job.checkpoint, job.nodes.farm, head.farm_id, settings)
         check_writable(job.checkpoint, "--checkpoint")
         kind, _, where = job.sink.partition(":")
-        if kind == "parquet" and job.master.startswith("local") and ":" not in where:  # else not ours to see
+        if kind == "parquet" and job.master.startswith("local") and ":" not in where:  # else it is remote
             check_writable(Path(where), "--sink")
             check_sink(Path(where), job.checkpoint)
         viewer.progress(None, head.commit_index)
@@ -115,7 +115,7 @@ async def run(job: Job, viewer: Viewer) -> None:
 
 
 async def _watch(feed: FarmFeed, head: FarmHead, runner: _Runner) -> None:
-    """Keep the commit index known."""
+    """Keep the commit index up to date."""
     while True:
         runner.committed(head.commit_index)
         await trio.sleep(HEAD_INTERVAL_S)
@@ -145,7 +145,7 @@ class _Runner:
             if error is None:
                 return
             if trio.current_time() - begun > STEADY_S:
-                self._failures = 0  # a farm that nobody posts to makes no batches
+                self._failures = 0  # without posts there are no batches
             if not self._session.alive:
                 raise GarlicFarmError("Spark's Java process ended: start again, -v shows what it says")
             self._failures += 1
@@ -164,7 +164,7 @@ class _Runner:
             await trio.sleep(pause_s)
 
     async def _query(self) -> GarlicFarmError | None:
-        """One life of the query; what it failed of, None if it is done."""
+        """Run the query once; its error, None if it is done."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -187,7 +187,7 @@ class _Runner:
             except (Py4JError, PySparkException, OSError) as error:
                 failed = _meaning(error)
             finally:
-                receive.close()  # what is being emitted waits for nobody any more
+                receive.close()  # unblocks emit()
                 if query is not None and self._session.alive:
                     with trio.CancelScope(shield=True):
                         await trio.to_thread.run_sync(_stop, query)
@@ -225,7 +225,7 @@ class _Runner:
 
 
 def _meaning(error: Exception) -> GarlicFarmError:
-    """What the source or the fold raised in a process of Spark's, out of the traceback that came."""
+    """The error that the source or the fold raised in a process of Spark's, from its traceback."""
     found = _OURS.findall(text_of(error))
     if not found:
         return GarlicFarmError(cause(error))
@@ -242,7 +242,7 @@ def _stop(query: Any) -> None:
     try:
         query.stop()
     except (Py4JError, PySparkException, OSError):
-        return  # what failed was told, and the session ends with everything in it
+        return  # the failure was reported already, and the session ends with everything in it
 
 
 def _options(job: Job) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""A Spark session of one's own: quiet, on loopback where it is local, and gone when it is closed.
+"""A private Spark session: quiet, on loopback if it is local, and fully gone when closed.
 
-All calls block, some for a minute. They are made outside of the main thread: there Spark would take the
-interrupt signal for itself.
+All calls block, some for a minute. Call them outside the main thread: there Spark would handle the
+interrupt signal itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEFAULTS: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "1",  # one farm is one key; a checkpoint keeps the number
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.stopTimeout": "10s",
-    "spark.sql.streaming.pollingDelay": "200ms",  # between two questions to a node that has no news
+    "spark.sql.streaming.pollingDelay": "200ms",  # between two requests to a node without new entries
 }
 LOOPBACK: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
@@ -50,7 +50,7 @@ _CAUSES = re.compile(r"^(?:Caused by)?: (?:[a-z]\w*\.)+([\w$]+: .+)", re.MULTILI
 
 
 def text_of(error: Exception) -> str:
-    """What an error says, or its class where Java, which is asked for it, is gone."""
+    """The text of an error, or its class if the Java process, which provides the text, is gone."""
     from py4j.protocol import Py4JError
 
     try:
@@ -60,23 +60,23 @@ def text_of(error: Exception) -> str:
 
 
 def cause(error: Exception) -> str:
-    """The line that counts in what Java says: the cause below all others, else the first."""
+    """The most useful line of Java's message: the innermost cause, else the first line."""
     text = text_of(error)
     causes = _CAUSES.findall(f"{text}\n{getattr(error, '_stackTrace', '')}")
     return str(causes[-1]) if causes else text.partition("\n")[0]
 
 
 class Session:
-    """``spark``, with the data source ``garlicfarm`` registered, and the Java process below it."""
+    """``spark``, with the data source ``garlicfarm`` registered, and its Java process."""
 
     def __init__(
         self, scratch: Path, *, master: str, conf: Mapping[str, str] | None = None, verbosity: int = 0
     ) -> None:
         """Start it.
 
-        :param scratch: an empty directory that lasts longer than the session.
-        :param conf: Spark settings that win over ours.
-        :param verbosity: 0: nothing of Spark's own logs; 1: warnings; 2: everything, on stderr.
+        :param scratch: an empty directory that outlives the session.
+        :param conf: Spark settings that override ours.
+        :param verbosity: 0: none of Spark's own logs; 1: warnings; 2: everything, on stderr.
         :raises ConfigError: no Java, or Spark is not installed.
         :raises GarlicFarmError: Spark does not start.
         """
@@ -106,8 +106,8 @@ class Session:
         from garlicfarm_plugin_spark.source import GarlicFarm
 
         conf = SparkConf(loadDefaults=False).setAll(list(self.settings.items()))
-        # A session of its own, so that a terminal's Ctrl-C reaches us alone. It ends with us: its stdin
-        # is a pipe of ours.
+        # A new process session, so that a terminal's Ctrl-C reaches only this process. Java ends with this
+        # process, because its stdin is our pipe.
         options: dict[str, Any] = {"start_new_session": True, "stdout": subprocess.DEVNULL}
         if quiet:
             options["stderr"] = subprocess.DEVNULL
@@ -117,7 +117,7 @@ class Session:
             self.spark = SparkSession(SparkContext(gateway=gateway, conf=conf))
             self.spark.dataSource.register(GarlicFarm)
         except (Py4JError, PySparkException, OSError) as error:
-            text = cause(error)  # Java is asked for it
+            text = cause(error)  # needs the Java process
             self.close()
             raise GarlicFarmError(f"Spark does not start, -v shows what it says: {text}") from error
 
@@ -127,7 +127,7 @@ class Session:
         return self._process is not None and self._process.poll() is None
 
     def close(self) -> None:
-        """End the session and the Java process, in order or not."""
+        """End the session and the Java process, gracefully or not."""
         from py4j.protocol import Py4JError
         from pyspark import SparkContext
 

@@ -4,27 +4,27 @@ Options:
 
 ``url``
     Admin URLs, separated by spaces, tried in turn; each may carry the pin of its own certificate,
-    ``?pin=sha256-…``. ``pin`` is that of all others; without any, ``ca`` (a file) or the system vouches.
+    ``?pin=sha256-…``. ``pin`` is for all others; without any, ``ca`` (a file) or the system's authorities.
 ``farm``, ``user``, ``passwordFile``
-    The farm's name; a user of these nodes with the role reader; the file (mode 0600) of his password.
+    The farm's name; a user of these nodes with the role reader; the file (mode 0600) with the password.
 ``startingIndex``
-    Of a query without a checkpoint: ``earliest`` (the default), ``latest``, the first index that is
-    wanted, or ``state``, see below.
+    For a query without a checkpoint: ``earliest`` (the default), ``latest``, the first index to read, or
+    ``state``, see below.
 ``maxEntriesPerTrigger``
-    How many indexes a batch takes at most: 1 and more, 20,000 by default.
+    The largest number of indexes in a batch: 1 or more, 20,000 by default.
 ``failOnDataLoss``
-    ``true`` (the default): a query ends where entries are gone that it has not read. ``false``: it goes
-    on at the first that is left, and logs that.
+    ``true`` (the default): a query ends if entries were deleted before it read them. ``false``: it
+    continues at the first one left, and logs that.
 
 Columns: ``farm`` string, ``log_index`` long, ``term`` long, ``value_type`` int (1 application,
 2 configuration), ``value`` binary; ``value.cast("string")`` and what follows runs in the JVM.
 
-With ``startingIndex=state`` the rows are all that a fold of the log needs: from index 1 on, or, if the
-log does not begin there any more, the application's state first, as a row of ``value_type`` 0 whose
-``log_index`` is the last one in it.
+With ``startingIndex=state`` the rows are a complete input for a fold of the log. They begin at index 1
+or, if the log no longer begins there, with the application's state, in a row of ``value_type`` 0 whose
+``log_index`` is the last index in that state.
 
 An offset is ``{"index": n, "farm_id": hex}``: entries up to n of that farm are read. A checkpoint of
-another farm is refused. ``from``: where a batch began that did not begin at the offset before it.
+another farm is refused. ``from``: the start of a batch that did not begin at the previous offset.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _log = logging.getLogger("garlicfarm.spark")
 
 
 class Offset(TypedDict, total=False):
-    """See the module; of a query that has no checkpoint, ``index`` is what ``startingIndex`` says."""
+    """See the module. In a query without a checkpoint, ``index`` is the value of ``startingIndex``."""
 
     index: Any
     farm_id: str
@@ -68,8 +68,8 @@ class Offset(TypedDict, total=False):
 
 @dataclass
 class Range(InputPartition):
-    """``after`` < index ≤ ``upto``. ``gone``: what to do where entries of it are gone: ``fail``, go on
-    at the first that is left (``skip``), or begin with the ``state``."""
+    """``after`` < index ≤ ``upto``. ``gone``: what to do if some of these entries were deleted: ``fail``,
+    continue at the first one left (``skip``), or begin with the ``state``."""
 
     after: int
     upto: int
@@ -78,7 +78,7 @@ class Range(InputPartition):
 
 
 class GarlicFarm(DataSource):
-    """``spark.dataSource.register(GarlicFarm)`` makes ``format("garlicfarm")`` known."""
+    """``spark.dataSource.register(GarlicFarm)`` registers ``format("garlicfarm")``."""
 
     @classmethod
     def name(cls) -> str:
@@ -134,14 +134,14 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._most)
 
     def initialOffset(self) -> Offset:
-        # Spark does not keep it: where the first batch really begins is in the offset that ends it.
+        # Spark does not store it: the real start of the first batch is in the offset at its end.
         return Offset(index=self._start)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._last = self._feed.head().commit_index
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch; ``start`` itself where there is nothing new."""
+        """The end of the next batch; ``start`` itself if there is nothing new."""
         head = self._feed.head(start.get("farm_id"))
         last = head.commit_index if self._last is None else min(self._last, head.commit_index)
         begun = "farm_id" in start
@@ -153,7 +153,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 case "fail":
                     raise self._gone(after, head.first_index, begun=begun)
                 case "state":
-                    most = None  # all of it comes as one row
+                    most = None  # the state is one row
                 case "skip":
                     begin = head.first_index - 1
                     _log.warning("%s", self._gone(after, head.first_index))
