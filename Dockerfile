@@ -1,8 +1,8 @@
-# The nodes of compose.yaml, Spark and I2P routers beside them.
-# Where TLS is inspected, pip needs the authority: the secret ca-bundle.
+# The nodes of compose.yaml, Spark, and I2P routers.
+# Behind a proxy that inspects TLS, pip needs its authority: the secret ca-bundle.
 FROM python:3.11-slim AS node
 
-# The volumes take their owner from these directories.
+# The volumes inherit the owner of these directories.
 RUN useradd --system --no-create-home --home-dir /nonexistent garlicfarm \
     && install -d -m 0700 -o garlicfarm /var/lib/garlicfarm /farm/rank \
         /farm/node-1 /farm/node-2 /farm/node-3 /farm/router /farm/router-1 /farm/router-2 /farm/router-3
@@ -25,7 +25,7 @@ RUN --mount=type=secret,id=ca-bundle,target=/run/secrets/ca-bundle \
 USER garlicfarm
 WORKDIR /farm/rank
 
-# Debian's i2pd, with data and configuration in a volume. I2PControl is for the node that shares its loopback.
+# Debian's i2pd, with data and configuration in a volume. Only the node that shares its loopback uses I2PControl.
 FROM node AS router
 USER root
 RUN apt-get -q update && apt-get -q install -y --no-install-recommends i2pd && rm -rf /var/lib/apt/lists/*

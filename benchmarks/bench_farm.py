@@ -1,4 +1,4 @@
-"""What the benchmarks of a farm of processes share: the farm, a client that posts, figures and limits."""
+"""Shared by the benchmarks of a farm of processes: the farm, a client that posts, figures and limits."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ RETRY_S = 0.01
 
 
 class Poster:
-    """Repeats each post until it is acknowledged: on a busy machine a farm may lose its leader meanwhile.
+    """Repeats each post until it is acknowledged: on a busy machine a farm may lose its leader.
 
-    ``post``: a client's. ``unknown``: how many outcomes were, so far; so often something may be in the log
-    once more.
+    ``post``: a client's. ``unknown``: the number of unknown outcomes so far; as many entries may be in the
+    log twice.
     """
 
     def __init__(self, post: Callable[..., Awaitable[tuple[int, int]]]) -> None:
@@ -49,7 +49,7 @@ class Poster:
         self.unknown = 0
 
     async def post(self, *what: object) -> tuple[int, int]:
-        """Post it; (index, term) of what was acknowledged."""
+        """Post an entry; (index, term) of the acknowledged one."""
         while True:
             try:
                 return await self._post(*what)
@@ -64,7 +64,7 @@ class Poster:
 async def bench_farm(
     plan: FarmPlan, nodes: int = 3, command: Sequence[str] = NODE_COMMAND
 ) -> AsyncIterator[ProcessFarm]:
-    """A running farm with the user ``bench``, in ``BENCH_DIR`` or where temporary files are."""
+    """A running farm with the user ``bench``, in ``BENCH_DIR`` or the directory of temporary files."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as temporary:
         directory = Path(temporary) / "farm"
         async with process_farm(directory, nodes, plan, command=command, start=False) as farm:
@@ -78,7 +78,7 @@ async def bench_farm(
 async def poster(
     endpoints: Mapping[int, str], farm_id: bytes, transport: Transport | None = None
 ) -> AsyncIterator[Poster]:
-    """A client on the Raft wire that follows the leader; over TLS, if no transport is given."""
+    """A client on the Raft wire that follows the leader; over TLS by default."""
     way = transport or make_transport("ssl", {}, Path())
     async with open_farm_client(
         endpoints,
@@ -92,7 +92,7 @@ async def poster(
 
 
 def resident_mb(node: NodeProcess) -> tuple[float, float]:
-    """A node's memory now, and at its highest."""
+    """A node's current and peak memory."""
     assert node.process is not None
     text = Path(f"/proc/{node.process.pid}/status").read_text()
     now, peak = (int(re.search(rf"{key}:\s+(\d+) kB", text)[1]) for key in ("VmRSS", "VmHWM"))  # type: ignore[index]
@@ -100,7 +100,7 @@ def resident_mb(node: NodeProcess) -> tuple[float, float]:
 
 
 def cpu_s(pids: list[int]) -> float:
-    """User and system time of processes, threads included."""
+    """User and system time of processes, including their threads."""
     total = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -109,12 +109,12 @@ def cpu_s(pids: list[int]) -> float:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The least value that is not below so much of all (nearest rank)."""
+    """The percentile by nearest rank."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def report(figure: str, judged: float, at_most: float, **values: object) -> bool:
-    """Print a figure as a line of JSON; whether it keeps its limit."""
+    """Print a figure as a line of JSON; return whether it is within its limit."""
     ok = judged <= at_most
     line = {"figure": figure, "ok": ok, "judged": round(judged, 3), "at_most": at_most, **values}
     print(json.dumps({**line, "load": round(os.getloadavg()[0], 2)}), flush=True)

@@ -1,4 +1,4 @@
-"""What the kernel counts of TCP connections, as `ss` prints it: bytes and segments of each, by process."""
+"""The kernel's counters of TCP connections, from `ss`: bytes and segments of each, by process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _USER = re.compile(r'\("[^"]*",pid=(\d+),fd=\d+\)')
 
 
 class Connection(NamedTuple):
-    """One end of a connection, in a process; addresses as ``ss`` writes them."""
+    """One end of a connection, in a process; addresses in the format of ``ss``."""
 
     pid: int
     local: str
@@ -28,7 +28,7 @@ class Connection(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Of the stream, what was sent again included; and in how many segments, those without data included."""
+    """Bytes of the stream, including retransmissions, and segments, including those without data."""
 
     sent: int = 0
     received: int = 0
@@ -43,18 +43,18 @@ class Traffic(NamedTuple):
 
 
 def connections() -> dict[Connection, Traffic]:
-    """Those of this network namespace that belong to processes of this user."""
+    """The sockets of this network namespace that belong to processes of this user."""
     command = ["ss", "--no-header", "--tcp", "--info", "--numeric", "--processes"]
     return dict(parse(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 
 def parse(text: str) -> Iterator[tuple[Connection, Traffic]]:
-    """What `ss -Htinp` printed: two lines for each connection, and a line for each that no process has."""
+    """Parses `ss -Htinp`: two lines for each connection, and one for each without a process."""
     found: list[Connection] = []
     for line in text.splitlines():
         if line[:1].isspace():
             counted = dict(field.split(":", 1) for field in line.split() if field.count(":") == 1)
-            traffic = Traffic(*(int(counted.get(name, 0)) for name in _NAMES))  # what is 0 is left out
+            traffic = Traffic(*(int(counted.get(name, 0)) for name in _NAMES))  # ss omits zeros
             yield from ((each, traffic) for each in found)
         else:
             local, peer = line.split()[3:5]
@@ -62,8 +62,8 @@ def parse(text: str) -> Iterator[tuple[Connection, Traffic]]:
 
 
 class Meter:
-    """Adds up what goes over connections that come and go. Of one that ends, what it carried after the last
-    `read` is missing: ``ended`` tells how many there were."""
+    """Sums the traffic of connections that open and close. When one ends, its traffic after the last `read`
+    is missing; ``ended`` counts these."""
 
     def __init__(self) -> None:
         self._newest: dict[Connection, Traffic] | None = None
@@ -71,7 +71,7 @@ class Meter:
         self.ended = 0
 
     def read(self, now: dict[Connection, Traffic]) -> None:
-        """Take the counters of this moment; the first time they are what is counted from."""
+        """Read the counters; the first call sets the baseline."""
         if self._newest is not None:
             self.ended += len(self._newest.keys() - now.keys())
             for each, traffic in now.items():

@@ -1,19 +1,19 @@
-"""What it takes to bring a member back that lacks 100,000 entries of 200 bytes, in a farm of three processes.
+"""The cost of catching up a member that lacks 100,000 entries of 200 bytes, in a farm of three processes.
 
-The member is killed, the others go on by so many entries, and it is started again. The nodes run an
-application whose state is all entries, so that a snapshot is as large as the log that it stands for.
+The member is killed, the others append this many entries, and it is started again. The nodes run an
+application whose state is all entries, so that a snapshot is as large as the log that it replaces.
 
-* ``catch_up_log``, ``catch_up_snapshot``: from the leader's connection to the member until it has applied
-  all that it lacked; where the leader holds all of these entries, and where it holds none. As a multiple
-  of what the plain way takes (`plain_copy.py`) just before and just after: at most 3.5, and 1.
-* ``catch_up_log_rate``, ``catch_up_snapshot_rate``: what the leader commits a second for a client with 64
-  entries outstanding, before and after that (mean), as a multiple of what it commits meanwhile: at most
+* ``catch_up_log``, ``catch_up_snapshot``: time from the leader's connection to the member until the member
+  has applied everything; with all of these entries in the leader's log, and with none. As a multiple of the
+  time of a plain copy (`plain_copy.py`) just before and just after: at most 3.5, and 1.
+* ``catch_up_log_rate``, ``catch_up_snapshot_rate``: the leader's commits per second for a client with 64
+  entries outstanding, before and after the catch-up (mean), as a multiple of those during it: at most
   1 / 0.6.
-* ``snapshot_leader_mb``, ``snapshot_member_mb``: a state of 32 MiB; the most that was ever resident while
-  it moved, above what is resident at rest. Rest includes the state once, which the application holds in
-  memory anyway. At most 24 MB.
+* ``snapshot_leader_mb``, ``snapshot_member_mb``: for a state of 32 MiB, the peak resident memory during the
+  transfer above that at rest. Rest includes the state once, which the application holds in memory anyway.
+  At most 24 MB.
 
-Medians of the rounds, one JSON line each; exit code 1 if a limit is not kept. Run by `make bench`.
+Medians of the rounds, one JSON line each; exit code 1 if a limit is exceeded. Run by `make bench`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CLEAR, MARK = b"clear", b"mark"
 
 
 class Kept:
-    """All entries since the last ``clear``. Each ``mark`` that is applied is noted, with the time."""
+    """All entries since the last ``clear``. Records the time when each ``mark`` is applied."""
 
     def __init__(self, notes: Path) -> None:
         self._notes = notes
@@ -95,7 +95,7 @@ def run_node(config_file: Path) -> None:
 
 
 def noted(node: NodeProcess, mark: str) -> float | None:
-    """When a node applied a mark."""
+    """The time when a node applied a mark."""
     try:
         lines = (node.directory / "notes").read_text().splitlines()
     except FileNotFoundError:
@@ -104,7 +104,7 @@ def noted(node: NodeProcess, mark: str) -> float | None:
 
 
 def connected(leader: NodeProcess, peer: int, since: float) -> float:
-    """When a leader first connected to a member after ``since``."""
+    """The time when a leader first connected to a member after ``since``."""
     lines = leader.log_file.read_text().splitlines()
     found = [line for line in lines if f" peer={peer} " in f"{line} " and "event=peer-connected" in line]
     times = [datetime.fromisoformat(line.split()[0]).timestamp() for line in found]
@@ -126,8 +126,8 @@ class Lagging:
             return status
 
     async def leave_behind(self, entries: int, size: int = VALUE_BYTES) -> tuple[NodeProcess, NodeProcess]:
-        """Kill a follower and post entries; (leader, follower) once the leader holds them or, where it is
-        to have compacted, holds none of them."""
+        """Kill a follower and post entries; (leader, follower) once the leader holds them or, with
+        compaction, holds none of them."""
         leader = (await self.status(1))["leader"]
         follower = next(node_id for node_id in self.farm.nodes if node_id != leader)
         held = (await self.status(follower))["last_index"]
@@ -141,7 +141,7 @@ class Lagging:
         return self.farm.nodes[leader], self.farm.nodes[follower]
 
     async def bring_back(self, leader: NodeProcess, follower: NodeProcess) -> tuple[float, float]:
-        """Start the follower; when the leader connected to it, and when it had all up to now."""
+        """Start the follower; the times when the leader connected to it and when it had caught up."""
         self._marks += 1
         mark = f"{MARK.decode()}-{self._marks}"
         await self.client.post([mark.encode()])
@@ -165,7 +165,7 @@ async def lagging(entries: int, *, compacted: bool) -> AsyncIterator[Lagging]:
 
 
 async def timed(round_: Lagging, entries: int) -> tuple[float, float]:
-    """Seconds that a member takes to catch up, and that the plain way takes."""
+    """Seconds that a member takes to catch up, and that a plain copy takes."""
     leader, follower = await round_.leave_behind(entries)
     before = await plain_copy(entries, VALUE_BYTES)
     began, done = await round_.bring_back(leader, follower)
@@ -174,8 +174,8 @@ async def timed(round_: Lagging, entries: int) -> tuple[float, float]:
 
 
 async def under_load(round_: Lagging, entries: int) -> tuple[float, float, float, float, int]:
-    """Commits a second before, while and after a member catches up, the seconds that takes, and how many
-    outcomes were unknown to the client that makes the load."""
+    """Commits per second before, during and after a catch-up, its duration, and the number of unknown
+    outcomes at the client that makes the load."""
     leader, follower = await round_.leave_behind(entries)
     farm = round_.farm
     arguments = [json.dumps(farm.endpoints), farm.farm_id.hex()]
@@ -207,8 +207,7 @@ async def under_load(round_: Lagging, entries: int) -> tuple[float, float, float
 
 
 async def drive(times: Path, endpoints: dict[int, str], farm_id: bytes) -> tuple[list[float], int]:
-    """The client under whose load a member catches up; when each entry was committed, and of how many posts
-    the outcome was unknown."""
+    """The client that makes the load; the times of its commits, and the number of unknown outcomes."""
     commits: list[float] = []
     value = os.urandom(VALUE_BYTES)
 
@@ -259,7 +258,7 @@ async def measure(entries: int, rounds: int, *, compacted: bool) -> bool:
 
 
 def forget_peak(node: NodeProcess) -> float:
-    """What is resident now, from which on the highest counts."""
+    """Resident memory now; resets the peak."""
     assert node.process is not None
     Path(f"/proc/{node.process.pid}/clear_refs").write_text("5")
     return resident_mb(node)[0]

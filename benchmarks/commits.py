@@ -1,7 +1,7 @@
 """Commits per second of a farm of three processes: TLS, fsync, application ``log``, external clients.
 
 Prints one JSON line per number of outstanding entries. The clients run in a process of their own; the
-CPU time is that of the three node processes. Run by `make bench`; see docs for how to read it.
+CPU time is that of the three node processes. Run by `make bench`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from garlicfarm.transport import Transport
 
 
 def fdatasync_ms(directory: Path, count: int = 200) -> float:
-    """Median time of appending 4 KiB and fdatasync, where the nodes write."""
+    """Median time of appending 4 KiB and fdatasync, in the nodes' directory."""
     times = []
     with (directory / "probe").open("wb") as file:
         for _ in range(count):
@@ -37,7 +37,7 @@ def fdatasync_ms(directory: Path, count: int = 200) -> float:
 
 
 async def synced(farm: ProcessFarm) -> tuple[int, float]:
-    """Fsyncs and entries written by all nodes so far."""
+    """Fsyncs and entries of all nodes so far."""
     batches, entries = 0, 0.0
     for node in farm.nodes.values():
         async with node.client() as client:

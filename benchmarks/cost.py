@@ -1,26 +1,24 @@
-"""What a farm of five at the preset `i2p` costs each of its nodes: traffic, memory, CPU, disk.
+"""The cost of a farm of five with the preset `i2p` for each node: traffic, memory, CPU, disk.
 
-Five processes, nothing sped up: heartbeats every 5 s, a status of each member every 30 s, with two leaves.
-After everybody is connected and has posted, ``--minutes`` are measured, in which nobody asks the nodes for
-anything:
+Five processes in real time: heartbeats every 5 s, a status of each member every 30 s, with two leaves. Once
+all members are connected and have posted, it measures for ``--minutes`` without any requests to the nodes:
 
-* ``cost_traffic``, leader and followers: bytes of the connections to other members, as the kernel counts
-  them (`ss -ti`), handshakes apart; ``with_headers`` adds 52 bytes for each TCP segment, which is what IPv4
-  and TCP take. `messages` are requests as the nodes count them.
-* ``cost_process``: memory at the end (PSS shares among the five what they map together, RSS does not), CPU,
-  and what was written to the disk.
+* ``cost_traffic``, leader and followers: bytes of the connections to other members, by the kernel's counters
+  (`ss -ti`), without handshakes; ``with_headers`` adds 52 bytes for each TCP segment, the headers of IPv4
+  and TCP. `messages` are requests by the nodes' counters.
+* ``cost_process``: memory at the end (PSS divides shared pages among the five, RSS does not), CPU, and bytes
+  written to the disk.
 * ``cost_status``: the size of the statuses, and of their parts.
-* ``cost_disk_cap``: how far the data directory grows. One node that is filled with notes of the sizes of
-  these statuses, at the retention that is the default, until its log has been shortened several times.
+* ``cost_disk_cap``: the final size of the data directory. One node is filled with notes of the sizes of these
+  statuses, with the default retention, until its log has been shortened several times.
 
-Over `ssl` on loopback with simulated routers, which report figures of one of the two leaves; with ``--i2p``
-over i2pd routers on a private network, with tunnels of no hops, whose figures are what I2PControl tells:
-then ``cost_routers`` is what each router sent and received, as it counts that itself, without and with the
-farm, and ``loopback`` all that passed on that network, nodes and headers included, as the kernel counts it.
-What is named ``per_hour`` is multiplied from the time that was measured; what is named ``extrapolated`` is
-arithmetic, and was not waited for.
+By default over `ssl` on loopback with simulated routers, which report figures of one of the two leaves. With
+``--i2p`` over i2pd routers on a private network, with tunnels without hops and figures from I2PControl: then
+``cost_routers`` is the traffic of each router by its own counters, without and with the farm, and
+``loopback`` all traffic of that network by the kernel's counters, including nodes and headers. Values named
+``per_hour`` are scaled from the measured time; values named ``extrapolated`` are calculated.
 
-Prints JSON lines; exit code 1 if there was an election meanwhile. Run by `make bench-cost`.
+Prints JSON lines; exit code 1 if there was an election. Run by `make bench-cost`.
 """
 
 from __future__ import annotations
@@ -113,7 +111,7 @@ def _base64(destination: bytes) -> str:
 
 
 class Measured:
-    """The farm, its routers if there are any, and which ports its members' connections have."""
+    """The farm, its routers if any, and the ports of its members' connections."""
 
     def __init__(
         self, farm: ProcessFarm, routers: Sequence[I2pdRouter], listens: Mapping[int, int], dials: set[int]
@@ -124,7 +122,7 @@ class Measured:
         self._dials = dials
 
     def connections(self) -> dict[Connection, Traffic]:
-        """Those of the nodes to each other, or to their routers' tunnels."""
+        """The connections of the nodes to each other, or to their routers' tunnels."""
         ports = {_pid(node): self._listens[node.id] for node in self.farm.nodes.values()}
         return {
             each: traffic
@@ -135,7 +133,7 @@ class Measured:
 
 @asynccontextmanager
 async def measured_farm(directory: Path, *, over_i2p: bool) -> AsyncIterator[Measured]:
-    """The farm, running. Tells of the routers' traffic before there is a farm."""
+    """The farm, running. Prints the routers' traffic before the farm starts."""
     master = directory / "master.key"
     plan = FarmPlan(preset="i2p", master=mint_master_key(master), master_key_file=master)
     listens = dict(enumerate(free_ports(MEMBERS), 1))
@@ -175,7 +173,7 @@ async def status(node: NodeProcess, farm: str) -> dict[str, Any]:
 
 
 async def led(farm: ProcessFarm) -> tuple[int, int]:
-    """(leader, term), once every node names the same leader and has a status of everybody."""
+    """(leader, term), once every node names the same leader and has a status of every member."""
     while True:
         try:
             told = [await status(node, farm.name) for node in farm.nodes.values()]
@@ -188,7 +186,7 @@ async def led(farm: ProcessFarm) -> tuple[int, int]:
         await trio.sleep(1)
 
 
-# ---------------------------------------------------------------------- what the system counts
+# ---------------------------------------------------------------------- the system's counters
 
 
 async def requests_sent(node: NodeProcess) -> Counter[str]:
@@ -206,7 +204,7 @@ async def requests_sent(node: NodeProcess) -> Counter[str]:
 
 
 def disk_bytes(directory: Path) -> int:
-    """What the files below take on the disk."""
+    """The disk usage of the files below."""
     return sum(path.lstat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
 
 
@@ -227,7 +225,7 @@ def _field(path: str, name: str) -> int:
 
 
 class RouterBytes(NamedTuple):
-    """Since they started: what each router has sent, and received; what the network has carried."""
+    """Since the start: bytes sent and received by each router, and bytes of the network."""
 
     sent: list[int]
     received: list[int]
@@ -249,7 +247,7 @@ class RouterBytes(NamedTuple):
         return cls(sent, received, [_field("/proc/net/dev", " *lo")])
 
     async def per_hour(self, routers: Sequence[I2pdRouter], seconds: float) -> dict[str, object]:
-        """What was added since, in so many seconds."""
+        """The increase since then, over this many seconds."""
         now = await self.read(routers)
         return {
             f"{name}_per_hour": [
@@ -260,7 +258,7 @@ class RouterBytes(NamedTuple):
 
 
 def traffic_per_hour(traffic: Sequence[Traffic], seconds: float) -> dict[str, int]:
-    """Of one node, given its connections."""
+    """The figures of one node, from its connections."""
     total = Traffic()
     for each in traffic:
         total = total.plus(each)
@@ -349,7 +347,7 @@ async def measure_running(measured: Measured, seconds: float) -> tuple[bool, flo
 
 
 async def statuses(node: NodeProcess, farm: str, after: int) -> list[int]:
-    """The sizes of the entries since then; tells what they are made of."""
+    """The sizes of the entries since then; prints their parts."""
     async with node.client() as client:
         entries = [entry.value async for entry in client.log(farm, after)]
     parts: Counter[str] = Counter()
@@ -362,11 +360,11 @@ async def statuses(node: NodeProcess, farm: str, after: int) -> list[int]:
     return sizes
 
 
-# ---------------------------------------------------------------------- how far the disk fills
+# ---------------------------------------------------------------------- the size on disk
 
 
 def note(number: int, size: int) -> bytes:
-    """A user's note of so many bytes."""
+    """A user's note of this many bytes."""
     config: dict[str, object] = {"by": USER, "text": ""}
     document = StatusDocument(
         cluster="farm", date=time.time_ns() // 1_000_000, id=0, sequence=number, config=config

@@ -1,9 +1,9 @@
-"""How long a farm of three is without commits when its leader is killed.
+"""The pause of the commits of a farm of three when its leader is killed.
 
 Three processes with TLS and fsync, election timeout 0.4 to 1.4 s; a client posts one entry after the other
-and follows the leader. The leader gets SIGKILL, and the time runs until the first entry of a later term is
-acknowledged to that client: detection, election, its finding the new leader, commit. Then the node is
-started again, and the next round begins when all three have what is committed.
+and follows the leader. The leader gets SIGKILL, and the time runs until the client gets the first
+acknowledgement of a later term: detection, election, search for the new leader, commit. Then the node is
+started again, and the next round begins when all three have caught up.
 
 Prints one JSON line; exit code 1 if the median is above 1.5 s. Run by `make bench`.
 """
@@ -25,7 +25,7 @@ STEADY_S = 0.5
 
 
 class Posts:
-    """Posts one entry after the other, and remembers the term of the last that was acknowledged."""
+    """Posts one entry after the other, and stores the term of the last acknowledged one."""
 
     def __init__(self, client: Poster) -> None:
         self._client = client
@@ -41,13 +41,13 @@ class Posts:
             acknowledged.set()
 
     async def later_term(self, term: int) -> None:
-        """Return when an entry of a term above ``term`` was acknowledged."""
+        """Wait until an entry of a term above ``term`` is acknowledged."""
         while self.term <= term:
             await self._acknowledged.wait()
 
 
 async def leader_of_all(farm: ProcessFarm) -> tuple[int, int]:
-    """(leader, term), once all nodes name the same, and have applied what was committed a moment before."""
+    """(leader, term), once all nodes name the same and have applied everything committed before."""
     committed: int | None = None
     while True:
         seen = []

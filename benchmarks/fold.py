@@ -1,8 +1,8 @@
-"""What the fold costs, evaluation included, on one core; and how often noise changes the publisher.
+"""The cost of the fold, including evaluation, on one core; and how often noise changes the publisher.
 
 * five members with one destination each: at least 5,000 entries a second,
 * a hundred members with twenty: 1 ms per entry, the median,
-* two equal servers, every figure apart from its mean by up to a tenth: at most two changes a week.
+* two equal servers, every figure up to a tenth off its mean: at most two changes a week.
 
 One JSON line for each, in CPU time. Run by `make bench`.
 """
@@ -27,7 +27,7 @@ from tests.publishing.scripted_log import configuration
 
 
 def entries(members: int, destinations: int, rounds: int) -> Sequence[bytes]:
-    """A log of honest members' statuses, none of them like another."""
+    """A log of honest members' statuses, all different."""
     posting = Posting(
         range(1, members + 1), 1, noisy(random.Random(1), WORST), destinations=destinations, keep=True
     )

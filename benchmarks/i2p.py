@@ -1,16 +1,16 @@
-"""What a farm costs in round trips where I2P is slow: real routers, with wires as late as they are told.
+"""The cost of a farm in round trips on slow I2P paths: real routers on links with a set delay.
 
-Three nodes of preset ``i2p``, each on a host of its own beside an i2pd router (0 hops). Ratios and limits
-are of one run: the round trip of the tunnels is measured beside what is held against it.
+Three nodes with the preset ``i2p``, each on a host of its own beside an i2pd router (0 hops). Ratios and
+limits apply to one run: the round trip of the tunnels is measured beside each figure.
 
-* ``handshake``: opening a stream to a member, and being let in with a challenge that is cached; with and
-  without 500 ms more each way between the hosts. At most three round trips and 50 ms.
+* ``handshake``: opening a stream to a member, and the handshake with a cached challenge; with and without
+  500 ms more each way between the hosts. At most three round trips and 50 ms.
 * ``commit``: the median with one entry outstanding, with these 500 ms, for a client beside the leader. At
   most 1.2 round trips and one fsync.
-* ``pipeline``: commits per second with one entry outstanding by those with 64: at most 1/40.
+* ``pipeline``: commits per second with one entry outstanding, divided by those with 64: at most 1/40.
 
-Prints a line of JSON each. Exit 1: a limit is not kept; 0: all are, or this machine cannot run it, and a
-line says why. Run by `make bench-i2p`; BENCH_DIR is where the nodes write.
+Prints a line of JSON each. Exit 1: a limit is exceeded; 0: none is, or this machine cannot run it, and a
+line says why. Run by `make bench-i2p`; the nodes write in BENCH_DIR.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from garlicfarm_transport_i2p import I2PConfig, I2PTransport
 
 NODES = 3
 PORT = 27150
-ECHO_PORT = 9000  # where `i2pd_network` has the tunnel ``leaf`` lead to
+ECHO_PORT = 9000  # the target of the tunnel ``leaf`` of `i2pd_network`
 ECHO_BYTES = 100
 DELAY_S = 0.5
 HURRY_EACH_S = 0.5
@@ -66,7 +66,7 @@ SANDBOX = ("unshare", "--map-root-user", "--net")
 
 
 class Beside(I2PTransport):
-    """Dials the listener on this host, as the router's tunnel does."""
+    """Dials the listener on this host, like the router's tunnel."""
 
     async def open_stream(self, endpoint: Endpoint) -> trio.abc.Stream:
         return await trio.open_tcp_stream("127.0.0.1", endpoint.port)
@@ -84,7 +84,7 @@ async def serve_echo(address: str) -> None:
 
 
 async def echoed(stream: trio.abc.Stream) -> float:
-    """How long some bytes take there and back, in ms."""
+    """The round-trip time of some bytes, in ms."""
     begun = trio.current_time()
     await stream.send_all(bytes(ECHO_BYTES))
     left = ECHO_BYTES
@@ -97,7 +97,7 @@ async def echoed(stream: trio.abc.Stream) -> float:
 
 
 async def dial(proxy: str, echo_host: str, host: str, farm_id: str) -> dict[str, float]:
-    """Echoes on one stream, and handshakes on streams of their own, in turn: medians in ms."""
+    """Alternating echoes on one stream and handshakes on new streams: medians in ms."""
     transport = make_transport("i2p", {"proxy": proxy}, Path())
     cache = ChallengeCache()
     opened = 0
@@ -141,13 +141,13 @@ async def dial(proxy: str, echo_host: str, host: str, farm_id: str) -> dict[str,
 
 
 async def post(outstanding: str, seconds: str, member: str, farm_id: str) -> dict[str, float]:
-    """Post at the member on this host."""
+    """Post to the member on this host."""
     endpoints = {int(member): f"i2p://127.0.0.1:{PORT}"}
     transport = Beside(I2PConfig(), Path())
     return await drive(int(outstanding), float(seconds), endpoints, bytes.fromhex(farm_id), transport)
 
 
-# ---------------------------------------------------------------------- what runs them
+# ---------------------------------------------------------------------- the driver
 
 
 async def on_host(router: I2pdRouter, *arguments: str) -> dict[str, float]:
@@ -174,8 +174,8 @@ async def leader_of(farm: ProcessFarm) -> int:
 
 
 async def hurry(routers: Collection[I2pdRouter]) -> None:
-    """Keep Nagle's algorithm off in the routers' TCP, for which i2pd has no option: it lets a message wait
-    for the acknowledgement of the one before, as it happens, and i2pd's streams take that for loss."""
+    """Keep Nagle's algorithm off in the routers' TCP; i2pd has no option for it. It sometimes delays a
+    message until the previous one is acknowledged, and i2pd's streams treat that as loss."""
     while True:
         for router in routers:
             without_nagle(router.pid)
@@ -213,7 +213,7 @@ def plan_of(router: I2pdRouter) -> MemberPlan:
 
 
 async def measure(directory: Path) -> bool:
-    """All figures; whether the limits are kept."""
+    """Measure all figures; whether they are within their limits."""
     tunnels = [Tunnel("garlicfarm-farm", "127.0.0.1", PORT, PORT, "garlicfarm-farm.dat")] * NODES
     with trio.fail_after(DEADLINE_S):
         async with (
@@ -238,7 +238,7 @@ async def measure(directory: Path) -> bool:
                     nursery.start_soon(on_host, router, "echo", router.address)
                 kept = report_handshake(0.0, await dialled(farm, routers, await leader_of(farm)))
                 await wires.set_faults(LinkFaults(delay_s=DELAY_S))
-                # i2pd takes the mean of all round trips of a stream for what the next one takes.
+                # i2pd estimates the next round trip by the mean of all round trips of a stream.
                 for node_id in farm.nodes:
                     await farm.stop(node_id)
                 for node_id in farm.nodes:
@@ -256,7 +256,7 @@ async def measure(directory: Path) -> bool:
 
 
 async def dialled(farm: ProcessFarm, routers: Mapping[int, I2pdRouter], leader: int) -> dict[str, float]:
-    """What `dial` finds between the leader and another member."""
+    """The result of `dial` between the leader and another member."""
     other = routers[leader % NODES + 1]
     echo_host = b32_address(other.data_dir / "leaf.dat")
     way = (routers[leader].proxy, echo_host, other.address_of_tunnel)
@@ -302,7 +302,7 @@ def report_commits(
 
 
 def why_not() -> str | None:
-    """What this machine lacks, None if it can run this."""
+    """The reason why this machine cannot run this, or None."""
     try:
         check_programs()
     except ConfigError as error:

@@ -1,11 +1,11 @@
-"""Two farms in the same three processes, behind the same listeners: one is flooded, the other one is watched.
+"""Two farms in the same three processes, behind the same listeners: one is flooded, the other is observed.
 
-``isolation_p99_gap_ratio``: how far apart the leader's messages reach a follower of the quiet farm, 99th
-percentile over both followers, while the other farm is flooded, as a multiple of the same without a flood.
-At most 2. The flood: 64 clients that post without pause, entries of 1 … 65,536 bytes (the sizes of a stated
-seed, evenly on a scale of powers), to the member that leads both farms, if there is one.
+``isolation_p99_gap_ratio``: the gap between the leader's messages at a follower of the quiet farm, 99th
+percentile over both followers, during a flood of the other farm, as a multiple of the same without a flood.
+At most 2. The flood: 64 clients post without pause, entries of 1 … 65,536 bytes (log-uniform sizes from a
+given seed), to the member that leads both farms, if there is one.
 
-Exit code 1 if the limit is not kept. Run by `make bench`.
+Exit code 1 if the limit is exceeded. Run by `make bench`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SETTLE_S = 5.0
 
 
 class Watched(Replica):
-    """A farm that notes, if it is the quiet one, when its leader was heard."""
+    """A farm that, if it is the quiet one, records when its leader was heard."""
 
     def heard_from(self, member: int, request: Request) -> None:
         if self.name == QUIET and request.type is MessageType.APPEND_ENTRIES_REQUEST:
@@ -52,7 +52,7 @@ class Watched(Replica):
 
 
 def node(path: Path) -> None:
-    """One node, as `garlicfarm node start` runs it, with its ear to the quiet farm."""
+    """One node, like `garlicfarm node start`, that records messages of the quiet farm."""
     import garlicfarm.node.node as room
 
     global heard
@@ -64,7 +64,7 @@ def node(path: Path) -> None:
 
 
 def add_quiet_farm(farm: ProcessFarm) -> None:
-    """A second farm of the same members: another id, another secret, other stores; the same listeners."""
+    """A second farm of the same members: its own id, secret and stores; the same listeners."""
     farm_id, secret = secrets.token_bytes(16), secrets.token_bytes(32)
     servers = tuple(ClusterServer(node_id, endpoint) for node_id, endpoint in farm.endpoints.items())
     genesis = Genesis(QUIET, farm_id, "log", 1, Configuration(0, 0, servers))
@@ -79,7 +79,7 @@ def add_quiet_farm(farm: ProcessFarm) -> None:
 
 @asynccontextmanager
 async def two_farms() -> AsyncIterator[ProcessFarm]:
-    """The farm that is to be flooded, and the quiet one behind it."""
+    """The farm to flood, and the quiet one beside it."""
     command = (sys.executable, __file__, "--node")
     plan = FarmPlan(application="log", raft=FAST)
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as temporary:
@@ -93,7 +93,7 @@ async def two_farms() -> AsyncIterator[ProcessFarm]:
 
 
 def gaps(farm: ProcessFarm, leader: int, begun: dict[int, int]) -> Iterator[float]:
-    """Times between what the quiet farm's followers heard since their files were so long."""
+    """Gaps between the messages at the quiet farm's followers since these positions in their files."""
     for each in farm.nodes.values():
         if each.id != leader:
             with (each.directory / "heard").open() as file:

@@ -1,16 +1,16 @@
 """Restart and memory of nodes with 100,000 entries of 200 bytes in their logs, in a farm of three processes.
 
 Once with the application ``log`` and no snapshot, so that a start has to apply all entries; once with the
-application ``publisher`` (users' notes) and the retention that is the default.
+application ``publisher`` (users' notes) and the default retention.
 
-* ``memory``: the most that any of the three processes ever had resident, while the log grew and after
-  restarts: at most 90 MB.
-* ``restart``: from starting the process (`garlicfarm node start`, after a SIGKILL) until it has checked its
-  store, applied everything that it had applied before, and knows the leader: median at most 2.5 s. The
-  node is a follower, since with the leader an election would be measured too: that is `failover.py`.
+* ``memory``: the peak resident memory of any of the three processes, while the log grew and after restarts:
+  at most 90 MB.
+* ``restart``: time from the start of the process (`garlicfarm node start`, after a SIGKILL) until it has
+  checked its store, applied everything that it had applied before, and knows the leader: median at most
+  2.5 s. The node is a follower: restarting the leader would also measure an election (`failover.py`).
 
-Two JSON lines per application; exit code 1 if a limit is not kept. What the processes wait for a processor
-that others use counts too: ``cpu_s``, of the restarted process, and ``load`` tell. Run by `make bench`.
+Two JSON lines per application; exit code 1 if a limit is exceeded. Waiting for a busy processor counts too;
+``cpu_s``, of the restarted process, and ``load`` show it. Run by `make bench`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def fill(farm: ProcessFarm, entries: int, make: Callable[[int], bytes]) ->
 
 
 async def status_with(farm: ProcessFarm, node_id: int, entries: int) -> dict[str, int]:
-    """A node's status, once it has applied so many entries and knows a leader."""
+    """A node's status, once it has applied this many entries and knows a leader."""
     async with farm.nodes[node_id].client() as client:
         while True:
             status = await client.status(farm.name)

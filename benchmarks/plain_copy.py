@@ -1,10 +1,10 @@
-"""The plain way to bring entries from one process into a store of another, for `catch_up.py` to compare with.
+"""A plain copy of entries from one process into a store of another, as the reference for `catch_up.py`.
 
 Two processes on this machine: one sends the entries' bytes over one TLS 1.3 connection (blocking sockets,
 ``sendall`` of everything), the other reads them into memory, cuts them into entries and imports them into
-an empty store through the product's own `Writer`, in steps of 1 MiB that are all queued at once. Timed by
-the receiver, from the TLS connection to the last fsync; making the store, its certificate and the
-processes is not part of it.
+an empty store through the product's own `Writer`, in steps of 1 MiB that are all queued at once. The
+receiver measures the time from the TLS connection to the last fsync, without the creation of the store, its
+certificate and the processes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RECEIVE_BYTES = 1 << 16
 
 
 async def plain_copy(entries: int, size: int) -> float:
-    """Seconds that it takes."""
+    """The duration in seconds."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as directory:
         command = [sys.executable, __file__, directory, str(entries), str(size)]
         done = await trio.run_process(command, capture_stdout=True)
@@ -45,7 +45,7 @@ def receive(directory: Path, entries: int, size: int) -> float:
     store = LogStore.open(directory, farm="bench")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # nobody would read them
+    context.num_tickets = 0  # the receiver does not read them
     context.load_cert_chain(directory / "crt", directory / "key")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -61,7 +61,7 @@ def receive(directory: Path, entries: int, size: int) -> float:
 
 
 async def load(store: LogStore, data: bytes, size: int) -> float:
-    """Import entries of ``size`` bytes into an empty store; when the last one was durable."""
+    """Import entries of ``size`` bytes into an empty store; the time when the last one was durable."""
     last = trio.Event()
     step = max(1, STEP_BYTES // size)
     count = len(data) // size
@@ -92,7 +92,7 @@ def send(port: int, size: int) -> None:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with context.wrap_socket(socket.create_connection(("127.0.0.1", port))) as stream:
         stream.sendall(data)
-        stream.recv(1)  # until the other side has read all and closes
+        stream.recv(1)  # until the other side has read everything and closes
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""What ranking in Spark costs, beside what it must cost: `make bench-spark`.
+"""The cost of ranking in Spark, compared with its lower bounds: `make bench-spark`.
 
-All in one run, in rounds that alternate, medians of the rounds; ratios are judged (exit code 1), absolute
+All in one run, in alternating rounds, medians of the rounds. Ratios have limits (exit code 1); absolute
 figures depend on the machine. The feed is the real admin listener, over a log in memory, in a process of
 its own. One JSON line per figure:
 
-* ``latency``: committed → ranking emitted at 20 entries/s, against an empty batch of the same query, whose
-  source brings nothing: at most 2 times that.
-* ``backlog``: entries per second through the query, against the same fold in plain Python (at least 0.4
-  of it), and through the source alone (at least 2.5 times the query).
-* ``memory`` (``--memory``): the most that driver, Java and workers had together while a backlog of a
-  million was ranked: under 2.5 GB.
+* ``latency``: commit → ranking emitted at 20 entries/s, compared with an empty batch of the same query: at
+  most 2 times that.
+* ``backlog``: entries per second through the query, compared with the same fold in plain Python (at least
+  0.4 of it), and through the source alone (at least 2.5 times the query).
+* ``memory`` (``--memory``): the peak memory of driver, Java and workers together while ranking a backlog of
+  a million: under 2.5 GB.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MEMORY_MOST = 2.5e9
 
 
 class EmptyReader(LogReader):
-    """Always has news, and brings none of it."""
+    """A source that always reports new entries, and delivers none."""
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -74,10 +74,10 @@ class Empty(GarlicFarm):
 
 
 def serve(directory: Path, entries: int, live: int) -> None:
-    """Serve ``entries``; for each line on stdin commit ``live`` more, and say when each was."""
+    """Serve ``entries``; for each line on stdin commit ``live`` more, and print the time of each."""
     log = many_entries(entries + live * 100)
     with feed_server(directory) as server:
-        server.farm = server.node.farms["farm"] = FakeFarm()  # nobody asks it for a ranking
+        server.farm = server.node.farms["farm"] = FakeFarm()  # it gets no requests for a ranking
         server.farm.log.extend(log[:entries])
         say({"options": server.options(), "farm_id": server.farm_id})
         at = entries
@@ -106,7 +106,7 @@ def say(what: dict[str, Any]) -> None:
 
 
 class Feed:
-    """The process that runs `serve`; the clock is the machine's, and so both have it."""
+    """The process that runs `serve`; both processes use the machine's clock."""
 
     def __init__(self, directory: Path, entries: int, live: int = 0) -> None:
         command = [sys.executable, __file__, "--serve", str(directory), str(entries), str(live)]
@@ -238,7 +238,7 @@ def backlog(session: Session, scratch: Path, rounds: int, entries: int) -> bool:
 
 
 def drained(frame: Any, checkpoint: Path) -> float:
-    """How long it takes to read all there is, into nothing."""
+    """The time to read all entries and discard them."""
     shutil.rmtree(checkpoint, ignore_errors=True)
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
     return timed(lambda: writer.trigger(availableNow=True).start().awaitTermination())
@@ -275,7 +275,7 @@ def memory(session: Session, scratch: Path, entries: int) -> bool:
 
 
 def resident_bytes(*, but: int) -> int:
-    """Of this process and all below it, ``but`` one: proportional, so that what they share counts once."""
+    """Memory of this process and its descendants, except ``but`` (PSS: shared pages count once)."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():

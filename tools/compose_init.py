@@ -1,8 +1,8 @@
-"""Makes a farm of compose.yaml, each node's files in its own volume; does nothing where it is made.
+"""Creates a farm of compose.yaml, each node's files in its own volume; does nothing if it exists.
 
-The nodes dial one another by the names of their services, over TLS with pinned certificates, and each
-stands beside a simulated router. With an argument, the routers' network as in 198.19.77, they dial one
-another's tunnels, and each has a real router, which knows the others, in a volume of its own.
+The nodes dial one another by the names of their services, over TLS with pinned certificates, and each has
+a simulated router. With an argument, the routers' network (such as 198.19.77), they dial one another's
+tunnels, and each has a real router, which knows the others, in a volume of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def make_over_tls(scratch: Path) -> None:
 
 
 def member(number: int) -> MemberPlan:
-    """What the node of service ``node<number>`` has of its own."""
+    """The node-specific settings of service ``node<number>``."""
     return MemberPlan(
         endpoint=f"ssl://node{number}:27150",
         listen="ssl://0.0.0.0:27150",
@@ -59,7 +59,7 @@ def make_over_i2p(scratch: Path, network: str) -> None:
 
 
 def member_beside(router: Path) -> MemberPlan:
-    """What the node has of its own that shares the loopback of the router with this data directory."""
+    """The node-specific settings of the node beside the router with this data directory."""
     pin = pin_of_file(router / CERTIFICATE)
     return MemberPlan(
         endpoint=f"i2p://{b32_address(router / TUNNEL.keys)}:{TUNNEL.inport}",
@@ -69,7 +69,7 @@ def member_beside(router: Path) -> MemberPlan:
 
 
 def let_rank_read() -> None:
-    """Make the user ``rank`` of every node, and write what ``garlicfarm rank`` has to be told."""
+    """Create the user ``rank`` on every node, and write the options of ``garlicfarm rank``."""
     password = secrets.token_urlsafe(32)
     options = ["--user rank --password-file password"]
     for number, volume in VOLUMES.items():
@@ -87,7 +87,7 @@ def write(path: Path, text: str) -> None:
 
 
 def make_farm(scratch: Path, members: dict[int, MemberPlan], **plan: Any) -> None:
-    """Make the farm in ``scratch``, and fill the volumes but for the configurations."""
+    """Create the farm in ``scratch``, and fill the volumes except for the configurations."""
     key_file = scratch / "master.key"
     master = mint_master_key(key_file)
     farm = create_farm(scratch / "farm", members, FarmPlan(master=master, master_key_file=key_file, **plan))
@@ -96,7 +96,7 @@ def make_farm(scratch: Path, members: dict[int, MemberPlan], **plan: Any) -> Non
 
 
 def replace(directory: Path, source: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=True)  # of an init that was interrupted
+    shutil.rmtree(directory, ignore_errors=True)  # left by an interrupted init
     shutil.copytree(source, directory)
 
 

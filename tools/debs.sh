@@ -1,7 +1,7 @@
 #!/bin/sh
 # Prints the Debian packages that the tests and the lab can use; as root, installs them.
-# i2pd is not started, and does not stay enabled if it is new: its default configuration would join
-# the public I2P network.
+# It does not start i2pd, and disables it if it is new: its default configuration would join the public I2P
+# network.
 set -eu
 
 packages="chromium curl i2pd iproute2 nginx openssl python3-venv strace systemd util-linux"
