@@ -1,4 +1,4 @@
-"""The router interface between a node and its I2P router (protocol page, section 7).
+"""The router interface between a node and its I2P router (docs/reference/protocol.md, section 7).
 
 A router plugin is a class found through the entry point group ``garlicfarm.routers``. Its name is the
 value of ``plugin =`` in ``[farm.router]``; its ``Config`` checks the remaining keys of that table. Check

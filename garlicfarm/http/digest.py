@@ -171,7 +171,7 @@ class DigestVerifier:
     :param algorithms: offered and accepted, in the order of offering; a subset of `ALGORITHMS`.
     :param key: 32 random bytes of this process; a new key makes all nonces stale.
     :param lookup: user name -> HA1s by algorithm, empty for an unknown user. Several per algorithm
-        are tried (rotation of a secret, D10).
+        are tried, so that a farm can rotate its secret.
 
     ``now_s`` is any monotonic clock in seconds (not the wall clock).
     """
@@ -199,7 +199,7 @@ class DigestVerifier:
         :param random: 8 to 32 fresh random bytes.
         :param stale: tells the client that only its nonce was refused.
 
-        Source: RFC 7616 §3.3; order D2.
+        Source: RFC 7616 §3.3.
         """
         stem = f"{int(now_s * 1000):x}.{random.hex()}"
         tail = ", stale=true" if stale else ""
@@ -214,7 +214,7 @@ class DigestVerifier:
 
         Unknown users and wrong passwords cost the same work and get the same response.
 
-        Source: RFC 7616 §3.4 and §3.5, D2.
+        Source: RFC 7616 §3.4 and §3.5.
         """
         given = self._parse(target, authorization)
         if given is None:

@@ -1,4 +1,4 @@
-"""The upgrade before a Raft stream, both sides, sans-I/O (protocol page §3).
+"""The upgrade before a Raft stream, both sides, sans-I/O (docs/reference/protocol.md, section 3).
 
 Theory of operation. A handshake takes one or two connections::
 
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 HEADER_LIMIT = 16384
-"""The largest size of request line or status line and headers together, in bytes (D3)."""
+"""The largest size of request line or status line and headers together, in bytes."""
 
 _FARM_ID = re.compile(r"[0-9a-fA-F]{32}")
 _LEADER = re.compile(r"([1-9][0-9]{0,9}) ([!-~]{1,1024})")
@@ -177,7 +177,7 @@ class Responder:
         :param random: 16 fresh random bytes, for a nonce.
         :returns: a verdict for any input; bytes of the peer raise nothing.
 
-        Source: protocol page §3, D2 to D5.
+        Source: docs/reference/protocol.md, section 3.
         """
         self._received += len(data)
         self._start += data[: len(_TLS) - len(self._start)]
@@ -358,7 +358,7 @@ class Initiator:
         :raises AuthError: wrong password, or the server could not prove that it knows it.
         :raises RemoteProtocolError: unknown path, another farm, or not this protocol.
 
-        Source: protocol page §3, D2, D5, D10.
+        Source: docs/reference/protocol.md, section 3.
         """
         if not data:
             raise RemoteProtocolError("closed before it answered", self._where)

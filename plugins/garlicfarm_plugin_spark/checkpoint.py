@@ -32,19 +32,19 @@ def check_checkpoint(directory: Path, farm: str, farm_id: str, settings: dict[st
         of = offset.get("farm_id")
     except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigError(
-            [f"{newest} is no offset of this query ({error}): name a new checkpoint"]
+            [f"{newest} is not an offset of this query ({error}): name a new checkpoint"]
         ) from error
     if of != farm_id:
         raise ConfigError(
             [
-                f"the checkpoint {directory} is of another farm (id {of}) than the {farm} that these nodes"
-                f" have (id {farm_id}): name the checkpoint of this farm, or a new one"
+                f"the checkpoint {directory} belongs to another farm (id {of}) than the {farm} that these"
+                f" nodes have (id {farm_id}): name the checkpoint of this farm, or a new one"
             ]
         )
     if conf.get(_PARTITIONS) != settings[_PARTITIONS]:
         raise ConfigError(
             [
-                f"the checkpoint {directory} is of {conf.get(_PARTITIONS)} shuffle partitions, not"
+                f"the checkpoint {directory} has {conf.get(_PARTITIONS)} shuffle partitions, not"
                 f" {settings[_PARTITIONS]}: set {_PARTITIONS} to that again, or name a new checkpoint"
             ]
         )

@@ -145,7 +145,7 @@ class FarmFeed:
                     after = entries[-1].index
                     yield entries
                 if after == before:
-                    raise UnreachableError(f"{self._nodes[0].url} has not come as far as index {upto}")
+                    raise UnreachableError(f"{self._nodes[0].url} has not reached index {upto}")
             except (UnreachableError, Compacted) as error:
                 problems = [*problems, error] if after == before else [error]
                 if len(problems) >= TURNS * len(self._nodes):
@@ -285,7 +285,7 @@ def _check_id(url: str, farm: str, found: str, wanted: str | None) -> None:
     if wanted is not None and found != wanted:
         raise ConfigError(
             [
-                f"the checkpoint is of another farm {farm!r} (id {wanted}) than that at {url} (id {found}):"
-                " name the checkpoint of this farm, or a new one"
+                f"the checkpoint belongs to another farm {farm!r} (id {wanted}) than that at {url}"
+                f" (id {found}): name the checkpoint of this farm, or a new one"
             ]
         )

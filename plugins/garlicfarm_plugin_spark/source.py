@@ -192,7 +192,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif self._strict:
             remedy = "begin with a new checkpoint; a query of your own may set failOnDataLoss to false"
         else:
-            remedy = "what was between is lost to this query"
+            remedy = "this query loses the entries in between"
         return FellBehind(
             f"the entries after index {after} are gone, the log of {self._nodes.farm} now starts at"
             f" {first_index}: {remedy}"

@@ -402,12 +402,12 @@ def test_checkpoint_of_another_farm_or_layout_is_refused(tmp_path: Path) -> None
     check_checkpoint(tmp_path / "new", "farm", "ab", settings)
     made = write_checkpoint(tmp_path / "made", "ab", "1")
     check_checkpoint(made, "farm", "ab", settings)
-    with pytest.raises(ConfigError, match=r"is of another farm \(id ab\)"):
+    with pytest.raises(ConfigError, match=r"belongs to another farm \(id ab\)"):
         check_checkpoint(made, "farm", "cd", settings)
-    with pytest.raises(ConfigError, match="is of 1 shuffle partitions, not 2"):
+    with pytest.raises(ConfigError, match="has 1 shuffle partitions, not 2"):
         check_checkpoint(made, "farm", "ab", {"spark.sql.shuffle.partitions": "2"})
     (made / "offsets" / "11").write_text("rubbish")
-    with pytest.raises(ConfigError, match="is no offset of this query"):
+    with pytest.raises(ConfigError, match="is not an offset of this query"):
         check_checkpoint(made, "farm", "ab", settings)
 
 
@@ -428,7 +428,7 @@ def test_rank_refuses_a_checkpoint_of_another_farm(server: FeedServer, tmp_path:
     made = write_checkpoint(tmp_path / "made", "ab" * 16, "1")
     with running(server, "--checkpoint", str(made)) as rank:
         assert rank.wait(30) == 2
-        assert "is of another farm" in rank.errors()
+        assert "belongs to another farm" in rank.errors()
 
 
 def tools_without_java(directory: Path) -> str:

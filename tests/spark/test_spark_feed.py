@@ -93,7 +93,7 @@ def test_feed_of_entries_that_do_not_come_gives_up(
     monkeypatch.setattr("garlicfarm_plugin_spark.feed.WAIT_S", 0.1)
     with closing(feed(server)) as opened:
         pages = opened.entries(len(LOG), len(LOG) + 1, server.farm_id)
-        with pytest.raises(UnreachableError, match=f"has not come as far as index {len(LOG) + 1}"):
+        with pytest.raises(UnreachableError, match=f"has not reached index {len(LOG) + 1}"):
             next(pages)
 
 
@@ -120,5 +120,5 @@ def test_state_and_ranking_are_those_of_the_node(server: FeedServer) -> None:
     with closing(feed(server)) as opened:
         assert opened.state(server.farm_id) == server.farm.state()
         assert opened.ranking().startswith(b'{"index":%d,' % len(LOG))
-        with pytest.raises(ConfigError, match="the checkpoint is of another farm"):
+        with pytest.raises(ConfigError, match="the checkpoint belongs to another farm"):
             opened.state("00" * 16)

@@ -184,9 +184,9 @@ def test_reader_of_another_farms_checkpoint_refuses(server: FeedServer) -> None:
     offset = {"index": 20, "farm_id": "ab" * 16}
     end = {"index": 30, "farm_id": "ab" * 16}
     found = reader(server)
-    with pytest.raises(ConfigError, match="the checkpoint is of another farm 'farm'"):
+    with pytest.raises(ConfigError, match="the checkpoint belongs to another farm 'farm'"):
         found.latestOffset(offset, found.getDefaultReadLimit())
-    with pytest.raises(ConfigError, match="the checkpoint is of another farm 'farm'"):
+    with pytest.raises(ConfigError, match="the checkpoint belongs to another farm 'farm'"):
         rows(found, offset, end)
 
 

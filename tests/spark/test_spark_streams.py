@@ -143,7 +143,7 @@ def test_stream_from_the_checkpoint_of_another_farm_says_so(
     ranked = Ranked(spark, server, tmp_path / "checkpoint")
     ranked.run()
     server.farm.farm_id = bytes(16)
-    with pytest.raises(StreamingQueryException, match="the checkpoint is of another farm 'farm'"):
+    with pytest.raises(StreamingQueryException, match="the checkpoint belongs to another farm 'farm'"):
         ranked.run()
 
 
