@@ -50,7 +50,7 @@ def cli() -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code (interfaces: 0, 1 … 8, 124, 130).
+    """Run one command line and return its exit code (`garlicfarm.cli.exits.Exit`).
 
     ``arguments`` are without the program's name; None: those of this process. Messages go to
     stderr. An error that is none of ours is a defect and is raised, traceback and all.
