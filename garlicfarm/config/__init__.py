@@ -1,8 +1,8 @@
 """The configuration of a node: one TOML file, overridden by the environment, checked as a whole.
 
-``load`` converts every field by itself, so that one `ConfigError` names everything that is wrong.
-Layers, the later one wins: default, preset (``node.preset``, for ``[farm.raft]`` alone), file,
-environment. How a variable is named: `garlicfarm.config.environment`.
+``load`` converts every field by itself, so that one `ConfigError` names all problems. Layers, later ones win:
+default, preset (``node.preset``, for ``[farm.raft]`` only), file, environment. Names of variables:
+`garlicfarm.config.environment`.
 """
 
 from __future__ import annotations

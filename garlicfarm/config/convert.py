@@ -1,4 +1,4 @@
-"""Raw TOML to typed sections, every field by itself, so that all problems are found in one pass."""
+"""Converting raw TOML to typed sections, field by field, so that one pass finds all problems."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from garlicfarm.errors import ConfigError
 __all__ = ["Converter", "Sources", "is_list", "join", "section_type", "unknown_key"]
 
 Sources = dict[str, str]
-"""Key path (``farm[0].raft.heartbeat_s``) to where the value came from; what is not in it and has a
-value comes from the file."""
+"""Key path (``farm[0].raft.heartbeat_s``) to the source of its value. Values without an entry come from the
+file."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Converter:
-    """Converts one document and collects ``problems`` and ``origins`` on its way."""
+    """Converts one document and collects ``problems`` and ``origins``."""
 
     def __init__(self, base_dir: Path, sources: Sources) -> None:
         self._base_dir = base_dir
@@ -32,7 +32,7 @@ class Converter:
         self.origins: list[Origin] = []
 
     def table(self, kind: type[S], raw: Any, key: str) -> S | None:
-        """An instance of ``kind``, or None if a problem was found in it (and noted)."""
+        """An instance of ``kind``, or None if it has a problem, which is noted."""
         if not isinstance(raw, dict):
             self._problem(key, f"{_shown(raw)} is not allowed; it must be a table")
             return None
@@ -65,7 +65,7 @@ class Converter:
             value = None
         else:
             value = {} if field.default is msgspec.NODEFAULT else field.default
-            if isinstance(value, Path):  # a default path is relative to the file, too
+            if isinstance(value, Path):  # a default path is also relative to the file
                 value = self._base_dir / value
             self._origin(key, value, "default")
         return value
@@ -111,7 +111,7 @@ class Converter:
 
 
 def section_type(kind: Any) -> type[msgspec.Struct] | None:
-    """The struct that a field of type ``X`` or ``tuple[X, ...]`` holds, None where it holds a value."""
+    """The struct in a field of type ``X`` or ``tuple[X, ...]``; None if the field is a value."""
     item = get_args(kind)[0] if is_list(kind) else kind
     return item if isinstance(item, type) and issubclass(item, msgspec.Struct) else None
 
@@ -122,7 +122,7 @@ def is_list(kind: Any) -> bool:
 
 
 def unknown_key(name: str, known: Iterable[str]) -> str:
-    """What to say of a key that does not exist."""
+    """The problem of a key that does not exist."""
     known = list(known)
     close = difflib.get_close_matches(name, known, 1)
     if close:

@@ -2,14 +2,14 @@
 
 A variable is ``GARLICFARM_`` and the key path in capitals, its parts joined by two underscores.
 
-* In a list of tables the next part says which one: its number from 0, or, of farms, the name
+* In a list of tables the next part selects one: by its number from 0 or, for farms, by name
   (compared without regard to case, ``_`` for ``.`` and ``-``):
   ``GARLICFARM_FARM__0__RAFT__PRIORITY``, ``GARLICFARM_FARM__MY_FARM__RAFT__PRIORITY``. Tables that
-  the file lacks are not made.
-* A text is taken as it is. Every other value is read as a TOML value (``true``, ``3``, ``1.5``,
-  ``["SHA-256"]``), and so are the values of plugin tables (``GARLICFARM_TRANSPORT__SSL__CA=ca.pem``),
-  where what is not TOML is a text.
-* Variables without two underscores (``GARLICFARM_CONFIG``) are no overrides.
+  are not in the file are not made.
+* A string is used as it is. Every other value is parsed as a TOML value (``true``, ``3``, ``1.5``,
+  ``["SHA-256"]``), and so are the values of plugin tables (``GARLICFARM_TRANSPORT__SSL__CA=ca.pem``);
+  whatever is not TOML there is a string.
+* Variables without two underscores (``GARLICFARM_CONFIG``) are not overrides.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PREFIX = "GARLICFARM_"
 
 
 def override(raw: dict[str, Any], environ: Mapping[str, str], sources: Sources) -> list[str]:
-    """Put the overrides into ``raw`` and note them in ``sources``; returns the problems found."""
+    """Apply the overrides to ``raw`` and note them in ``sources``; returns the problems."""
     problems = []
     for name in sorted(environ):
         if name.startswith(PREFIX) and "__" in name:
@@ -45,18 +45,18 @@ def override(raw: dict[str, Any], environ: Mapping[str, str], sources: Sources) 
 
 
 def assign(raw: dict[str, Any], key: str, text: str) -> None:
-    """Put one value into ``raw``, by its key path as it is told everywhere else, ``farm[0].raft.priority``
-    or ``farm.NAME.raft.priority``. Raises `NoSuchKey`."""
+    """Set one value in ``raw`` by its key path, ``farm[0].raft.priority`` or ``farm.NAME.raft.priority``.
+    Raises `NoSuchKey`."""
     _set(raw, Document, "", key.replace("[", ".").replace("]", "").split("."), text)
 
 
 class NoSuchKey(Exception):
-    """There is no such key, or no such table in the file."""
+    """The key does not exist, or its table is not in the file."""
 
 
 def _set(raw: Any, kind: type[msgspec.Struct] | None, key: str, parts: list[str], text: str) -> str:
-    """Set what ``parts`` name below ``raw``, the table ``key`` of type ``kind`` (None: a plugin's);
-    returns its key path."""
+    """Set the key that ``parts`` name below ``raw``, the table ``key`` of type ``kind`` (None: a plugin's).
+    Returns its key path."""
     if not isinstance(raw, dict):
         raise NoSuchKey(f"{key} is no table in the file")
     part, *rest = parts

@@ -1,4 +1,4 @@
-"""Configuration files: where they are looked for, and reading one."""
+"""Finding and reading configuration files."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ FILE_NAME = "garlicfarm.toml"
 def find_config(explicit: Path | None, environ: Mapping[str, str], cwd: Path) -> Path:
     """The configuration file of this machine's node.
 
-    ``explicit`` (an option), else ``$GARLICFARM_CONFIG``: that file or none. Else the first that
+    ``explicit`` (an option), else ``$GARLICFARM_CONFIG``, names the only file. Otherwise it is the first that
     exists of ``./garlicfarm.toml``, ``~/.config/garlicfarm/garlicfarm.toml`` and
-    ``/etc/garlicfarm/garlicfarm.toml``. `ConfigError` names the places looked at.
+    ``/etc/garlicfarm/garlicfarm.toml``. `ConfigError` names the places searched.
     """
     chosen = explicit or (Path(environ["GARLICFARM_CONFIG"]) if environ.get("GARLICFARM_CONFIG") else None)
     if chosen is not None:
@@ -61,7 +61,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     """Read and check a configuration.
 
     ``environ`` holds the overrides (``GARLICFARM_NODE__ID=3``); {} for none. Raises `ConfigError`
-    with every problem of file and environment at once. No file that it names is opened.
+    with all problems of file and environment. Files that it names are not opened.
     """
     path = path.absolute()
     raw = read(path)
@@ -83,7 +83,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What a configuration file says, unchecked. `ConfigError`: it cannot be read, or is not TOML."""
+    """The contents of a configuration file, unchecked. `ConfigError`: it cannot be read, or is not TOML."""
     try:
         return parse_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -130,7 +130,7 @@ def _line_of_application(path: Path, index: int, word: str) -> int | None:
 
 
 def _fill_defaults(raw: dict[str, Any], sources: Sources) -> None:
-    """The defaults that depend on other values. What has the wrong type is left for the converter."""
+    """Fill in the defaults that depend on other values. Wrong types are left to the converter."""
     node = raw.get("node")
     node = node if isinstance(node, dict) else {}
     preset = node.get("preset", "clearnet")

@@ -1,7 +1,7 @@
-"""What a configuration holds: one struct per TOML table, each field with its range and its default.
+"""The configuration's structs: one per TOML table, each field with its range and its default.
 
-A field's description is what an error message says of allowed values. Defaults of ``[farm.raft]``
-depend on ``node.preset``.
+Error messages use a field's description for the allowed values. Defaults of ``[farm.raft]`` depend on
+``node.preset``.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ __all__ = [
 
 
 HEADERS_BYTES = 58
-"""What a request and one entry take on the wire beside the entry's value."""
+"""The size on the wire of a request and one entry, without the entry's value."""
 DISK_TIMEOUT_S = 5.0
 
 
 def _allowed(words: str, form: Callable[[Any], bool] | None = None, **limits: Any) -> msgspec.Meta:
-    """``words`` finish the sentence "it must be …"; ``form`` looks at what types cannot say."""
+    """``words`` complete the sentence "it must be …"; ``form`` checks what types cannot express."""
     return msgspec.Meta(description=words, extra={"form": form} if form else None, **limits)
 
 
@@ -112,15 +112,15 @@ class AdminSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListenerSection(msgspec.Struct, frozen=True, kw_only=True):
-    """One ``[[listener]]``; ``farms`` empty means all."""
+    """One ``[[listener]]``; empty ``farms``: all."""
 
     url: ListenUrl
     farms: Names = ()
 
 
 class RaftSection(msgspec.Struct, frozen=True, kw_only=True):
-    """``[farm.raft]``; the first four defaults come from the preset. That of ``disk_timeout_s`` in a file is
-    not below ``election_timeout_max_s``."""
+    """``[farm.raft]``; the first four defaults come from the preset. In a file, the default of
+    ``disk_timeout_s`` is at least ``election_timeout_max_s``."""
 
     election_timeout_min_s: Seconds
     election_timeout_max_s: Seconds
@@ -155,7 +155,7 @@ class RaftSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetentionSection(msgspec.Struct, frozen=True, kw_only=True):
-    """``[farm.retention]``: how much of the log stays for readers."""
+    """``[farm.retention]``: how much of the log is kept for readers."""
 
     snapshot_every_entries: Count = 10000
     keep_entries: Count = 100000
@@ -177,7 +177,7 @@ class LeafSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FarmSection(msgspec.Struct, frozen=True, kw_only=True):
-    """One ``[[farm]]``. ``router`` is the raw table, ``plugin`` included; {} where there is none."""
+    """One ``[[farm]]``. ``router`` is the raw table, including ``plugin``; {} if there is none."""
 
     name: Name
     endpoint: DialUrl
@@ -193,7 +193,7 @@ class FarmSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """One value of the effective configuration and where it came from: ``file``, ``default``,
+    """One value of the effective configuration and its source: ``file``, ``default``,
     ``preset clearnet``, or ``environment GARLICFARM_…``."""
 
     key: str
@@ -214,15 +214,15 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Config(Document, frozen=True, kw_only=True):
-    """A checked configuration. ``path`` is its file, ``base_dir`` the directory that relative paths
-    are relative to; all paths in it are absolute already, except those in raw plugin tables."""
+    """A checked configuration. ``path`` is its file; relative paths were resolved against ``base_dir``,
+    except those in raw plugin tables."""
 
     path: Path
     base_dir: Path
     origins: tuple[Origin, ...]
 
     def effective(self) -> tuple[Origin, ...]:
-        """Every value, in the order of the tables, and where it came from."""
+        """Every value and its source, in the order of the tables."""
         return self.origins
 
 

@@ -1,4 +1,4 @@
-"""Changes to a configuration file by a command."""
+"""Changing a configuration file from a command."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["rewrite"]
 
 
 def rewrite(path: Path, text: str) -> Config:
-    """Put ``text`` in the place of a configuration file, durably, if it is a valid configuration, which
-    is returned. Raises `ConfigError`: it is not, or cannot be written; then the file is as it was."""
+    """Replace a configuration file by ``text``, durably, if ``text`` is a valid configuration; returns that.
+    Raises `ConfigError`: it is invalid, or cannot be written. Then the file is unchanged."""
     try:
         with TemporaryDirectory(prefix=".garlicfarm-", dir=path.parent) as beside:
             draft = Path(beside) / path.name

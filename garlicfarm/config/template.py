@@ -1,8 +1,8 @@
-"""One configuration for many nodes: what a node has to itself left out of it, and put in again.
+"""One configuration for many nodes: exported without the values of one node, imported with those of another.
 
-A template is a configuration file without `OWN`: those values each node has for itself. Secrets are in
-no configuration (each is a ``*_file``), but a third party's plugin may keep one in its table: what is
-called a password, a secret or a token there is left out, too.
+A template is a configuration file without `OWN`, the values that differ between nodes. A configuration has no
+secrets (each is in a file of its own, ``*_file``), but a third party's plugin may have one in its table:
+passwords, secrets and tokens there are left out, too.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SECRET = re.compile(r"password|passphrase|secret|token", re.IGNORECASE)
 
 
 def export(path: Path, environ: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The template that a node's configuration makes, and the keys that are left out of it.
+    """A node's configuration as a template, and the keys that were left out.
 
-    Overrides in ``environ`` are part of it; relative paths stay so. Raises `ConfigError` as `load` does.
+    It includes the overrides in ``environ``; relative paths stay relative. Raises `ConfigError` as `load`.
     """
     load(path, environ)
     raw = read(path)
@@ -50,7 +50,7 @@ def fill(template: str, settings: Sequence[tuple[str, str]]) -> str:
     """A node's configuration file: the template with ``settings``, key and value, the key as
     ``node.id``, ``farm[0].endpoint`` or ``farm.NAME.endpoint``, the value as in the environment.
 
-    Raises `ConfigError` with everything that is wrong with the template, a key or the result.
+    Raises `ConfigError` with all problems of the template, a key or the result.
     """
     try:
         raw = parse_toml(template)
@@ -109,7 +109,7 @@ def _key(name: str) -> str:
 def _value(value: Any) -> str:
     match value:
         case str() | bool():
-            # JSON's spelling is TOML's, but for DEL.
+            # JSON's spelling is also TOML's, except for DEL.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case int() | float():
             return repr(value)

@@ -1,4 +1,4 @@
-"""The forms of values that types and ranges cannot describe, and the rules between tables."""
+"""Checks that types and ranges cannot express: the form of values, and the rules between tables."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = [
 
 
 MAX_DEPTH = 32
-"""Of tables and lists in a document: ours need five, and a plugin's table some more."""
+"""Of tables and lists in a document: ours need five levels, a plugin's table some more."""
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """What a TOML document says. Raises `ValueError`: it is none, or nested deeper than `MAX_DEPTH`."""
+    """Parse a TOML document. Raises `ValueError`: it is malformed, or nested deeper than `MAX_DEPTH`."""
     too_deep = ValueError(f"nested more than {MAX_DEPTH} deep")
     try:
         document = tomllib.loads(text)
@@ -43,12 +43,12 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def is_listen_url(text: str) -> bool:
-    """Whether a listener can be told to bind to it; port 0 lets the system choose."""
+    """Whether a listener can bind to it; port 0 lets the system choose."""
     return _endpoint(text) is not None
 
 
 def is_dial_url(text: str) -> bool:
-    """Whether others could dial it: a possible name or an address, not a wildcard, and a port."""
+    """Whether others could dial it: a valid name or an address other than a wildcard, and a port."""
     endpoint = _endpoint(text)
     if endpoint is None or endpoint.port == 0 or endpoint.host in ("0.0.0.0", "::"):
         return False
@@ -60,7 +60,7 @@ def is_dial_url(text: str) -> bool:
 
 
 def is_admin_url(text: str) -> bool:
-    """Whether it is an HTTPS URL of host and port alone."""
+    """Whether it is an HTTPS URL with a host and a port only."""
     try:
         url = urlsplit(text)
         host_and_port = bool(url.hostname) and url.port is not None
@@ -80,13 +80,13 @@ def is_destination(text: str) -> bool:
 
 
 def is_plugin_table(table: dict[str, Any]) -> bool:
-    """Whether a router table names its plugin; a table that is not there does not have to."""
+    """Whether a router table is empty or names its plugin."""
     return not table or (isinstance(table.get("plugin"), str) and table["plugin"] != "")
 
 
 def problems_between_tables(raw: dict[str, Any]) -> Iterator[str]:
-    """What is wrong between tables of the raw document, a sentence each. What has the wrong type is
-    passed over here: it was reported already."""
+    """The problems between tables of the raw document, a sentence each. Wrong types are skipped: they were
+    reported already."""
     names = [farm.get("name") for farm in _tables(raw, "farm")]
     for key in ("listener", "farm"):
         if raw.get(key, []) == []:

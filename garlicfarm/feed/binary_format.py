@@ -34,15 +34,15 @@ def encode_records(entries: Iterable[Entry]) -> bytes:
 
 
 class RecordDecoder:
-    """Takes a body in pieces of any size, gives the entries that are whole. Of a record that is not,
-    no more is held than what came. All indexes must be > ``after``, and rise."""
+    """Decodes a body that arrives in pieces of any size into entries. Of an incomplete record it holds only
+    the received bytes. All indexes must be > ``after`` and ascending."""
 
     def __init__(self, after: int = 0) -> None:
         self._data = bytearray()
         self._index = after
 
     def receive_data(self, data: bytes) -> list[Entry]:
-        """The entries that ``data`` completes. `RemoteProtocolError`: this is no such body."""
+        """The entries that ``data`` completes. `RemoteProtocolError`: the body is malformed."""
         self._data += data
         entries: list[Entry] = []
         start, end = 0, len(self._data)
@@ -59,6 +59,6 @@ class RecordDecoder:
         return entries
 
     def receive_eof(self) -> None:
-        """The body is over. `RemoteProtocolError` if that is in the middle of a record."""
+        """The body has ended. `RemoteProtocolError`: in the middle of a record."""
         if self._data:
             raise RemoteProtocolError("the records broke off", f"record after index {self._index}")

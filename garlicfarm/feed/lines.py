@@ -1,7 +1,7 @@
 """Committed entries as JSON lines, for people.
 
-A line is ``{"index","term","type","value"}``, or ``value_base64`` in the place of ``value`` where the
-value is not UTF-8; ``type`` is ``application`` or ``configuration``.
+A line is ``{"index","term","type","value"}``, with ``value_base64`` instead of ``value`` if the value is not
+UTF-8; ``type`` is ``application`` or ``configuration``.
 """
 
 from __future__ import annotations

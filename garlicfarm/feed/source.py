@@ -1,4 +1,4 @@
-"""Where feeds read a farm's committed entries: the contract, and the iterator that keeps it."""
+"""The source of a farm's committed entries for feeds: the contract, and an iterator that implements it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["EntrySource", "EntryStream"]
 
 
 class EntrySource(Protocol):
-    """One farm, as a feed reads it. Any member can be one."""
+    """One farm as a feed reads it, at any member."""
 
     @property
     def farm(self) -> str:
@@ -20,35 +20,35 @@ class EntrySource(Protocol):
 
     @property
     def first_index(self) -> int:
-        """The oldest entry that is still held."""
+        """The index of the oldest entry that is still stored."""
 
     @property
     def commit_index(self) -> int:
-        """Up to where entries can be read: committed, durable and applied at this member."""
+        """The last index that can be read: committed, durable and applied at this member."""
 
     @property
     def is_leader(self) -> bool:
-        """Whether this member leads, as far as it knows."""
+        """Whether this member believes that it is the leader."""
 
     def entries(
         self, after: int, max_bytes: int, *, upto: int | None = None
     ) -> AsyncIterator[Sequence[Entry]]:
-        """Committed entries of all types with index > ``after``, in order, without gaps: each time at
-        least one, and no more than make up ``max_bytes`` as records.
+        """Committed entries of all types with index > ``after``, in order, without gaps: in each step at
+        least one, and at most ``max_bytes`` as records.
 
-        :param upto: the last index that is wanted; the iteration ends there. None: it never ends, and
-            waits for what will be committed.
+        :param upto: the last index to read; the iteration ends there. None: it does not end, but waits for
+            further commits.
         :raises Compacted: at the first step, ``after`` < first_index − 1: start from the state.
         :raises FellBehind: at a later step, the reader was slower than the log's retention.
         :raises StorageError: the store cannot be read.
 
-        Cancelled at a step, it goes on from there when it is asked again. It need not be closed.
+        Cancelled: the next step resumes there. It need not be closed.
         """
 
 
 class EntryStream:
-    """What `EntrySource.entries` returns, over ``read(after, upto, max_bytes)`` of committed entries;
-    ``wait_commit(beyond)`` returns the commit index once it is larger."""
+    """Implements `EntrySource.entries` with ``read(after, upto, max_bytes)``, which reads committed entries,
+    and ``wait_commit(beyond)``, which returns the commit index once it is larger."""
 
     def __init__(
         self,
