@@ -5,24 +5,24 @@ An entry is administrative iff its ``config`` has the key ``admin``; it is never
     {"cluster": "farm", "date": 1800000000000, "id": 2, "sequence": 1800000000001,
      "config": {"admin": {"action": "override", "by": "alice", "args": {"member": 3, "mode": "off"}}}}
 
-``id`` is the member that accepted it (there the user's role was checked; at apply it is not), and that
-member is its poster: status and administrative entries of one member share one ``sequence`` (D17).
-``by`` says who asked, 1 … 64 characters. The actions, and their ``args``:
+``id`` is the member that accepted it. That member checked the user's role (at apply it is not checked again)
+and is the entry's poster: its statuses and administrative entries share one ``sequence`` (D17). ``by`` is the
+user's name, 1 … 64 characters. The actions and their ``args``:
 
 * ``interval``: ``{"ms": 1000 … 3600000}``, how often statuses are posted.
 * ``staleness``: ``{"R": 3 … 1000}``, after how many statuses of others a silent member is not recent.
-* ``override``: ``{"member": id, "mode": "off" | "on" | "auto" | null}``, what counts instead of that
-  member's ``meta.publishConfig``; null takes the override back. It goes with the member.
-* ``exclude`` and ``include``: ``{"hash": I2P base64}``, a leaf that is not usable, whoever reports it; and
-  one that is again. At most 1,024 are excluded.
-* ``weights``: ``{"router_uptime": 20, …}``, percent of every part of the score; they add up to 100.
-* ``publisher``: ``{"margin": 0 … 1000000, "lifetime_ms": 600000 … 64800000}``, one of them or both: by
-  how much a challenger has to lead, and how long a leaf is listed for.
-* ``remove``: ``{"member": id}``, who asked for its removal, which is RemoveServer's; nothing follows from
-  the entry itself.
+* ``override``: ``{"member": id, "mode": "off" | "on" | "auto" | null}`` replaces that member's
+  ``meta.publishConfig``; null ends the override. Removing the member ends it, too.
+* ``exclude`` and ``include``: ``{"hash": I2P base64}`` makes a leaf unusable, regardless of which member
+  reports it, or usable again. At most 1,024 are excluded.
+* ``weights``: ``{"router_uptime": 20, …}``, the percentage of every part of the score; they add up to 100.
+* ``publisher``: ``{"margin": 0 … 1000000, "lifetime_ms": 600000 … 64800000}``, one or both: by how much a
+  challenger must lead, and for how long a leaf is listed.
+* ``remove``: ``{"member": id}`` records the user who asked for its removal. The removal itself is
+  RemoveServer's; the entry has no effect.
 
-Any other action is refused where it is posted, and skipped and counted if committed. Any other argument is
-refused where it is posted, and ignored if committed.
+An unknown action is refused where it is posted; if committed, it is skipped and counted. An unknown argument
+is refused where it is posted; if committed, it is ignored.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MAX_BY_CHARS = 64
 
 
 class Admin(msgspec.Struct, frozen=True):
-    """A checked value of ``config.admin``. ``args`` suit the action."""
+    """A checked value of ``config.admin``; ``args`` match the action."""
 
     action: str
     by: str
@@ -132,7 +132,7 @@ def parse_admin(value: object) -> Admin:
 
 
 def check_arguments(admin: Admin) -> None:
-    """Refuse arguments that the action does not have, where an order is posted. Raises `EntryRefused`."""
+    """Refuse unknown arguments, where an entry is posted. Raises `EntryRefused`."""
     unknown = admin.args.keys() - ACTIONS[admin.action].__struct_fields__
     for name in sorted(unknown):
         raise EntryRefused(f"config.admin.args.{name[:64]}", "unknown argument")

@@ -1,8 +1,8 @@
 """The status documents that members post (protocol page, section 6, D9): types and spellings only.
 
-``None`` means "not reported" and is left out of the JSON
-(D13: never invented). Times are ms, bandwidths bytes/s, everything else a count. All integers are
-0 … 2**63−1. Unknown keys of a document are ignored here; the entry's bytes keep them.
+``None`` means "not reported" and is left out of the JSON (D13: a value is never invented). Times are ms,
+bandwidths bytes/s, everything else a count. All integers are 0 … 2**63−1. Unknown keys of a document are
+ignored here; the entry's bytes keep them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Tunnels(_Document, frozen=True):
 
 
 class RouterStatus(_Document, frozen=True):
-    """The key ``router``: what the local I2P router says of itself."""
+    """The key ``router``: the local I2P router's own figures."""
 
     last_published_ri: str | None = msgspec.field(name="lastPublishedRI", default=None)
     uptime: U63 | None = None
@@ -88,14 +88,14 @@ class DestinationStatus(_Document, frozen=True):
 
 
 class ConnectTest(_Document, frozen=True):
-    """How long a connection to a remote party took, and whether it came about."""
+    """How long connecting to a remote party took, and whether it succeeded."""
 
     ms: U63
     ok: bool
 
 
 class Floodfills(_Document, frozen=True):
-    """Of the floodfills asked, how many held the entry, by routing key of the day."""
+    """How many of the queried floodfills had the entry, by routing key of the day."""
 
     yesterday: U63 | None = None
     today: U63 | None = None
@@ -103,9 +103,9 @@ class Floodfills(_Document, frozen=True):
 
 
 class RemoteRouter(_Document, frozen=True):
-    """One element of ``remoteRouters``: what this server measured of another router. ``hash`` is I2P
-    base64 of the SHA-256, where it is known; ``member`` the Raft id, where it is the router of a member:
-    then ``connect_test`` is the last handshake with that member's node."""
+    """One element of ``remoteRouters``: this server's measurements of another router. ``hash`` is I2P base64
+    of the SHA-256, if known. ``member`` is the Raft id if it is a member's router; then ``connect_test`` is
+    the last handshake with that member's node."""
 
     hash: str | None = None
     member: MemberId | None = None
@@ -116,7 +116,7 @@ class RemoteRouter(_Document, frozen=True):
 
 
 class RemoteStatus(_Document, frozen=True):
-    """One element of ``remoteDestinations``, or ``remoteMeta``: what this server measured of others.
+    """One element of ``remoteDestinations``, or ``remoteMeta``: this server's measurements of others.
     ``hash`` is I2P base64 of the SHA-256."""
 
     hash: str
@@ -137,8 +137,8 @@ class MetaStatus(_Document, frozen=True):
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The key ``config.node`` (D15): what a server says of itself, and the interval (ms) and R under
-    which the status was begun. Keys as written here."""
+    """The key ``config.node`` (D15): a server's own state, and the interval (ms) and R with which the status
+    was begun. Keys as written here."""
 
     version: str | None = None
     term: U63 | None = None

@@ -1,11 +1,11 @@
-"""Entries of a farm: encoded once by their author, judged by one rule wherever they are met.
+"""Entries of a farm: encoded once by their author, and checked by one rule everywhere.
 
 **The validity rule.** It is part of the algorithm whose version every store records
 (`scoring.ALGORITHM_VERSION`, 1). An entry is valid in the farm ``farm`` if
 
 * its bytes are a JSON object as `strict_json` says, and its known keys have the types and bounds of
   `documents` as `validation` says: ``cluster``, ``date`` and ``id`` must be there, the rest may be absent;
-* ``cluster`` is the farm's name, and ``date`` is below 2**32 seconds, the last that I2P can write;
+* ``cluster`` is the farm's name, and ``date`` is below 2**32 seconds, the limit of I2P's dates;
 * ``meta.destination`` and each ``destinations[].destination`` is a destination in I2P base64 (387
   bytes or more, as long as its certificate says), none of the latter twice; ``lastPublishedLS`` and
   ``lastPublishedRI`` are I2P base64; each ``hash`` is I2P base64 of 32 bytes;
@@ -18,11 +18,11 @@ It is then one of three (D16, D18):
 * else with ``id`` ≥ 1: a *status* of that member;
 * else a *note* of the user ``config.by`` (1 … 64 characters); the fold only deduplicates notes.
 
-Whose it may be is judged where it is posted, since a committed entry no longer shows its connection:
-member ``author`` ≥ 1 posts ``id`` = author, or forwards ``id`` 0; everybody else posts ``id`` 0. The rules
-above are judged there and at apply, by `parse_entry`; what else is refused where an entry is posted
-(`PublisherApplication.check_posted`) makes no committed entry invalid. Reasons are a fixed set of short
-phrases: servers count skipped entries by them.
+The author is checked where the entry is posted, since a committed entry no longer shows its connection:
+member ``author`` ≥ 1 posts ``id`` = author, or forwards ``id`` 0; all others post ``id`` 0. `parse_entry`
+checks the rules above there and at apply. The further checks where an entry is posted
+(`PublisherApplication.check_posted`) do not make a committed entry invalid. Reasons are a fixed set of short
+phrases, by which servers count skipped entries.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 DATE_END_MS = 2**32 * 1000
-"""no ``date`` is this late: I2P writes dates as u32 seconds"""
+"""every ``date`` is earlier: I2P writes dates as u32 seconds"""
 
 
 class Leaf(msgspec.Struct, frozen=True):
@@ -109,7 +109,7 @@ _check_config_by = checker(_By, {"by": check_by})
 
 
 def parse_entry(entry: bytes, farm: str) -> Entry:
-    """What a valid entry is. Raises `EntryRefused` (its poster's fault) with the field and the reason."""
+    """Check and decode an entry. Raises `EntryRefused` (its poster's fault) with the field and the reason."""
     tree = decode_object(entry)
     _check_document(tree)
     document = msgspec.convert(tree, StatusDocument)
@@ -158,9 +158,9 @@ def _leaves(destinations: tuple[DestinationStatus, ...]) -> tuple[Leaf, ...]:
 
 
 def check_author(entry: Entry, author: int) -> None:
-    """Who may post it (D18). ``author``: member id of the connection, 0 for users and raw clients.
+    """Check that ``author`` may post it (D18): the member id of the connection, 0 for users and raw clients.
 
-    Raises `EntryRefused` on ``id``.
+    Raises `EntryRefused` for ``id``.
     """
     if isinstance(entry, Note):
         return
@@ -172,8 +172,8 @@ def check_author(entry: Entry, author: int) -> None:
 def encode_status(document: StatusDocument) -> bytes:
     """A status as the bytes that travel and are stored, keys in the order of `documents`.
 
-    Equal documents give equal bytes. Raises `EntryRefused` (ours: a router plugin's or configuration's
-    value that no server would accept).
+    Equal documents give equal bytes. Raises `EntryRefused` (our fault: a value from a router plugin or the
+    configuration that no server would accept).
     """
     return _encode(document)
 

@@ -1,4 +1,4 @@
-"""What the fold of `application` keeps: as live records, and as the snapshot's JSON."""
+"""The state of the fold in `application`: as live records, and as the snapshot's JSON."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ Because = Literal["", "vacant", "ineligible", "group", "margin"]
 
 
 class MemberRecord(msgspec.Struct, kw_only=True):
-    """What the fold keeps of one member. ``index`` 0: it has no status yet."""
+    """The fold's record of one member. ``index`` 0: it has no status yet."""
 
     sequence: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] = -1
     index: U63 = 0
     interval_ms: IntervalMs = DEFAULT_INTERVAL_MS
     R: Staleness = DEFAULT_R
     counted: dict[IntervalMs, _Date] = {}
-    """interval in use -> date of its previous status that was counted for that interval"""
+    """interval in use -> date of its last status that was counted for that interval"""
     silences: dict[_ServerId, U63] = {}
     """other member -> its statuses that count against this one, at most R"""
     against: U63 = 0
-    """how many of the other current members have reached R there"""
+    """how many of the other current members have reached R in ``silences``"""
     cost: Annotated[int, msgspec.Meta(ge=0, lt=COSTS)] | None = None
     """of its leaves, None before its first status"""
     lead: U63 = 0
@@ -73,19 +73,19 @@ class FarmState(msgspec.Struct, kw_only=True):
     records: dict[_ServerId, MemberRecord] = {}
     """the current members, and removed ones that still hold"""
     notes: dict[str, U63] = {}
-    """user -> last sequence; of more than 1,024 the one with the lowest (then first by name) goes"""
+    """user -> last sequence; beyond 1,024 the one with the lowest (then first by name) is dropped"""
     skipped: dict[str, U63] = {}
 
 
 class Header(msgspec.Struct):
-    """What every version of the snapshot begins to be read by."""
+    """The fields by which a snapshot of any version is recognised."""
 
     schema: str
     algorithm: int
 
 
 class ScoredStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What is derived from a member's newest status and the policy, and not part of the snapshot."""
+    """A member's newest status and what follows from it and the policy; not part of the snapshot."""
 
     document: StatusDocument
     reported: tuple[Leaf, ...]
@@ -97,7 +97,7 @@ class ScoredStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_consistent(state: FarmState) -> bool:
-    """Whether the parts of a decoded state belong together, as the fold leaves them after each entry."""
+    """Whether the parts of a decoded state are consistent, as the fold leaves them after each entry."""
     members, holders, policy = {*state.members}, state.holders, state.policy
     return (
         state.members == tuple(sorted(members))

@@ -1,7 +1,7 @@
 """I2P's base64, and the shape of a destination.
 
-I2P writes base64 with ``-`` and ``~`` where RFC 4648 has ``+`` and ``/``, and keeps the ``=``. One
-value has one spelling here: spare bits must be zero, nothing may stand between the characters. ::
+I2P's base64 has ``-`` and ``~`` instead of the ``+`` and ``/`` of RFC 4648, and keeps the ``=``. Each value
+has one spelling here: spare bits must be zero, and no other characters are allowed. ::
 
     destination = 256 bytes encryption key | 128 bytes signing field | certificate
     certificate = type u8 | length u16 | length bytes             387 bytes and more in all
@@ -28,12 +28,12 @@ def encode(data: bytes) -> str:
 
 
 def decode(text: str) -> bytes:
-    """I2P base64 to bytes. Raises `ValueError` for anything that `encode` would not have written."""
+    """I2P base64 to bytes. Raises `ValueError` for anything that `encode` does not write."""
     try:
         data = binascii.a2b_base64(text.encode("ascii").translate(_FROM_I2P))
     except (binascii.Error, UnicodeEncodeError):
         raise ValueError("not I2P base64") from None
-    if encode(data) != text:  # the decoder skips strange characters and ignores spare bits
+    if encode(data) != text:  # the decoder skips unknown characters and ignores spare bits
         raise ValueError("not I2P base64")
     return data
 

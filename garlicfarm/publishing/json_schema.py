@@ -1,10 +1,10 @@
-"""The validity rule as a JSON Schema (draft 2020-12), for those who write entries in other languages.
+"""The validity rule as a JSON Schema (draft 2020-12), for programs in other languages.
 
 `entry_schema` is made from the same types as the checkers of `validation`, so the two cannot drift apart; its
-copy in the repository is ``docs/reference/status.schema.json``. What a schema cannot say is left to the
-servers: that ``cluster`` is this farm and ``id`` the poster's, that a destination is as long as its
+copy in the repository is ``docs/reference/status.schema.json``. Only servers check what a schema cannot
+express: that ``cluster`` is this farm and ``id`` the poster's, that a destination is as long as its
 certificate says and none is named twice, that weights add up to 100, size, depth, duplicate keys, and
-that ``1.0`` is no integer.
+that ``1.0`` is not an integer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a Meta LeaseSet (LS2 type 7) of the farm lists, as bytes. Signing is the router's business.
+"""The contents of the farm's Meta LeaseSet (LS2 type 7), as bytes. The router signs it.
 
 ::
 
@@ -8,14 +8,13 @@
 ``hash`` is the SHA-256 of the leaf destination; ``flags`` is 3, a LeaseSet2, in its low four bits;
 ``end_date`` is in seconds. Entries are sorted by hash, so equal inputs give equal bytes.
 
-* Listed are the usable leaves of recent members, at most 16: those of lowest cost, then lowest hash.
-* ``cost``, 0 … 15, is that of the member, by the score of its newest status: a step of 1/16 of the range
-  each, 0 the best. It stays until the score is more than half a step outside of its own step, as seen
-  after each status of that member and each administrative entry. A leaf
-  that several members report gets the lowest of their costs, and the latest of their ends.
-* ``end_date`` is farm time + the lifetime in force (one hour, unless administrators set another), or the
-  end of the leaf's LeaseSet if its status reports one and that is earlier. What ended by farm time is not
-  listed.
+* It lists the usable leaves of recent members, at most 16: those of lowest cost, then lowest hash.
+* ``cost``, 0 … 15, follows from the score of the member's newest status: steps of 1/16 of the range, 0 the
+  best. It changes only when the score is more than half a step outside its step, checked after each status of
+  that member and each administrative entry. A leaf that several members report gets the lowest of their costs
+  and the latest of their ends.
+* ``end_date`` is farm time + the lifetime in force (one hour, unless administrators set another), or the end
+  of the leaf's LeaseSet if its status reports an earlier one. Leaves that ended by farm time are not listed.
 
 Source: I2P common structures, "MetaLease", "MetaLeaseSet"; protocol page, section 6, point 7.
 """
@@ -50,7 +49,7 @@ class MetaLease(msgspec.Struct, frozen=True, order=True):
 
 
 def cost(score: int, before: int | None) -> int:
-    """The cost of a member's leaves at ``score``, 0 … 1,000,000, where it was ``before`` (None: new)."""
+    """The cost of a member's leaves at ``score``, 0 … 1,000,000, if it was ``before`` (None: new)."""
     missing = FULL - score
     if before is not None and abs(2 * missing - (2 * before + 1) * _STEP) <= 2 * _STEP:
         return before
@@ -81,6 +80,6 @@ def encode_contents(leases: Iterable[MetaLease]) -> bytes:
 
 
 def published_ms(own_ms: int, last_published_ms: int) -> int:
-    """The ``published`` date (ms) of the next Meta LeaseSet: our own time, but at least a second after
-    the newest one that the farm knows of, since floodfills take only what is newer."""
+    """The ``published`` date (ms) of the next Meta LeaseSet: our own time, but at least a second after the
+    newest one that the farm knows, since floodfills accept only newer ones."""
     return max(own_ms, last_published_ms + 1000)

@@ -1,8 +1,7 @@
-"""What administrators have decided for a farm: the parameters of its fold, and who decided them (D16).
+"""The administrators' decisions for a farm: the parameters of its fold, and the user who set each (D16).
 
-Each value is the one of the newest committed entry that set it, else the constant of algorithm version 1.
-``orders`` says of each that is in force by whom it was set, when, and at which index: the entry itself
-goes with the compacted part of the log.
+Each value comes from the newest committed entry that set it, else it is the constant of algorithm version 1.
+``orders`` records the user, date and index of each entry in force, since compaction removes the entry itself.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ MAX_EXCLUDED = 1024
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Who set a value, at which date (ms, of the accepting member) and index."""
+    """The user who set a value, the date (ms, of the accepting member) and the index."""
 
     by: str
     date: U63
@@ -52,7 +51,7 @@ class Policy(msgspec.Struct, kw_only=True):
     R: Staleness = DEFAULT_R
     margin: Margin = MARGIN
     lifetime_ms: LifetimeMs = LIFETIME_MS
-    """how far beyond farm time a leaf is listed"""
+    """for how long after farm time a leaf is listed"""
     weights: dict[str, Percent] = msgspec.field(default_factory=WEIGHTS.copy)
     overrides: dict[int, PublishConfig] = {}
     excluded: tuple[str, ...] = ()
@@ -62,8 +61,8 @@ class Policy(msgspec.Struct, kw_only=True):
     ``remove ID``"""
 
     def check(self, entry: Administrative, members: Collection[object]) -> None:
-        """Whether it can be obeyed here and now: raises `EntryRefused` unless an override or a removal is of
-        one of ``members``, and what is excluded still fits."""
+        """Whether it can be carried out in this state. Raises `EntryRefused`: an override or a removal names
+        none of ``members``, or too many leaves would be excluded."""
         action, args = entry.admin.action, entry.admin.args
         if action in ("override", "remove") and args["member"] not in members:
             raise EntryRefused("config.admin.args.member", "not a member")

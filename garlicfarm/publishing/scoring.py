@@ -2,8 +2,8 @@
 
 Each *part* lies in 0 … 1,000,000. The score is ``sum(weight * part) // 100``, so it lies there too.
 ``x / y`` below is ``1_000_000 * x // y``, cut to that range; ``y`` = 0 gives 0. Where a figure has no
-natural end, the part follows ``x / (x + half)``: a tenth more or less never moves it by more than a
-fortieth of its range, which keeps noise below the margin.
+natural end, the part is ``x / (x + half)``: a change of a tenth moves it by at most a fortieth of its range,
+which keeps noise below the margin.
 
 ====================  ======  ===========================================================================
 part                  weight  value
@@ -61,7 +61,7 @@ PARTICIPATING_HALF = 50
 
 
 def parts(document: StatusDocument) -> dict[str, int | None]:
-    """The parts of a status' score, None where not reported."""
+    """The parts of a status' score; None: not reported."""
     router = document.router or RouterStatus()
     return {
         "router_uptime": None if router.uptime is None else _rising(router.uptime, UPTIME_HALF_MS),

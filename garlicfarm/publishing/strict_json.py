@@ -1,8 +1,8 @@
-"""The lexical half of the validity rule (`entries`): which bytes are a JSON object for a farm.
+"""The lexical half of the validity rule (`entries`): which bytes a farm accepts as a JSON object.
 
-Every server must judge a committed entry alike, so the rule is ours and not whatever a JSON library
-takes. An entry is well-formed if all of these hold, checked in this order; the reason given for the
-first that does not is the one that servers count by:
+Every server must judge a committed entry alike, so this rule decides and not what a JSON library accepts. An
+entry is well-formed if all of these hold. They are checked in this order, and servers count by the reason of
+the first that fails:
 
 1. at most 65,536 bytes ("too large"),
 2. valid UTF-8, no byte order mark ("not UTF-8"; a mark is "not JSON"),
@@ -14,8 +14,8 @@ first that does not is the one that servers count by:
    that names a key twice ("duplicate key"; found where the object closes),
 6. the value is an object ("not an object").
 
-A number is an integer if it is written without fraction and exponent: ``1.0`` and ``1e3`` are not.
-No number is ever a binary float: what is no integer of at most 19 digits stays text, as `NumberText`.
+A number is an integer if it has neither fraction nor exponent: ``1.0`` and ``1e3`` are not. No number becomes
+a binary float: all but integers of at most 19 digits stay text, as `NumberText`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _PAIR_OR_ESCAPE = re.compile(
 
 
 class NumberText(str):
-    """A number that is no integer of at most 19 digits, as it was written."""
+    """A number other than an integer of at most 19 digits, as it was written."""
 
     __slots__ = ()
 
@@ -89,8 +89,8 @@ def _too_deep(entry: bytes) -> bool:
 
 
 def check_values(entry: bytes) -> None:
-    """Refuse an entry of more than `MAX_VALUES` values, before it is decoded; only where it is posted, which
-    keeps small what a committed entry costs every server. No part of the validity rule.
+    """Refuse an entry of more than `MAX_VALUES` values before it is decoded. Only where it is posted: this
+    bounds what a committed entry costs every server, and is not part of the validity rule.
 
     The entry itself and everything in it count one each, keys not at all, and an object or array that is
     empty twice: this is one more than the commas and opening brackets outside strings. Raises `EntryRefused`.
@@ -112,7 +112,7 @@ NO_OBJECT = ("not UTF-8", "not JSON", "not an object")
 
 
 def decode_object(entry: bytes) -> dict[str, object]:
-    """The object that an entry's bytes spell, by the rule above.
+    """Decode an entry's bytes to an object, by the rule above.
 
     Raises `EntryRefused` (the poster's fault) with an empty field, or the key that was named twice.
     """

@@ -3,11 +3,11 @@
 A checker is built once from a msgspec type and then judges decoded JSON by itself, so that what is
 valid, and the reason given, does not depend on a library's version:
 
-* keys that the type does not know are not looked at; ``null`` is the same as absent,
+* keys that the type does not have are ignored; ``null`` is the same as absent,
 * an integer is a JSON integer within its bounds (never ``1.0``, ``"1"`` or ``true``),
-* the known keys are judged in the order of the type's fields, and the first offence counts.
+* the known keys are checked in the order of the type's fields, and the first error is reported.
 
-The field of an `EntryRefused` is the path to the offence: ``destinations[1].currentTunnels.in``.
+The field of an `EntryRefused` is the path to the error: ``destinations[1].currentTunnels.in``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Checker = Callable[[object], None]
 
 
 def at(path: str, judge: Callable[[object], Judged], value: object) -> Judged:
-    """What ``judge`` makes of the value found at ``path``; an `EntryRefused` of it names the whole path."""
+    """Apply ``judge`` to the value at ``path``; its `EntryRefused` then names the whole path."""
     try:
         return judge(value)
     except EntryRefused as error:
@@ -57,7 +57,7 @@ def _for_type(
     rules: Mapping[str, Callable[[str], object]],
 ) -> Checker:
     match kind:
-        case inspect.UnionType(types=types):  # X | None: absent values never get here
+        case inspect.UnionType(types=types):  # X | None: absent values are not checked
             (kind,) = (one for one in types if not isinstance(one, inspect.NoneType))
             return _for_type(kind, text_rule, rules)
         case inspect.IntType():

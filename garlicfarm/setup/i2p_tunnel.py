@@ -12,7 +12,7 @@ from garlicfarm.errors import ConfigError
 __all__ = ["Tunnel", "b32_address"]
 
 # Only type=server: type=http would rewrite whatever looks like headers. Three inbound tunnels, not five:
-# it may list two more, and i2pd 2.45.1 (LeaseSet::PopulateLeases) can misread a LeaseSet2 of six or more
+# i2pd may list two more, and i2pd 2.45.1 (LeaseSet::PopulateLeases) can misread a LeaseSet2 of six or more
 # leases as the older form. A router that does so sends into nowhere from then on.
 _I2PD = """\
 # Written by `garlicfarm i2p setup`.
