@@ -121,4 +121,4 @@ async def test_silent_router_is_given_up_after_timeout_with_124(
     assert await show(control_server.url, "--timeout", "0.2") == 124
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err == "error: deadline passed\n"
+    assert output.err == "error: --timeout of 0.2 s passed: the router has not answered every question\n"
