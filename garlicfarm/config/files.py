@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from garlicfarm.renamed import APPLICATIONS, called
 __all__ = ["FILE_NAME", "find_config", "load", "read"]
 
 FILE_NAME = "garlicfarm.toml"
+_HEADING = re.compile(r"\s*\[(\[\s*farm\s*\]\])?")
+_APPLICATION = re.compile(r"\s*([\"']?)application\1\s*=")
 
 
 def find_config(explicit: Path | None, environ: Mapping[str, str], cwd: Path) -> Path:
@@ -98,35 +101,38 @@ def _update_words(path: Path, raw: dict[str, Any], sources: Sources) -> Iterator
     """A sentence for each application that has its old word. ``raw`` gets today's in its place, so that
     nothing else is said of it."""
     farms = raw.get("farm")
-    for index, farm in enumerate(farms if isinstance(farms, list) else ()):
-        word = farm.get("application") if isinstance(farm, dict) else None
-        if not isinstance(word, str) or word not in APPLICATIONS:
-            continue
+    words = [
+        (index, farm, word)
+        for index, farm in enumerate(farms if isinstance(farms, list) else ())
+        if isinstance(farm, dict)
+        and isinstance(word := farm.get("application"), str)
+        and word in APPLICATIONS
+    ]
+    lines = _lines_of_applications(path.read_text(encoding="utf-8")) if words else {}
+    for index, farm, word in words:
         farm["application"] = APPLICATIONS[word]
         key = f"farm[{index}].application"
         if key in sources:
             where, change = f" {key} (from the {sources[key]}):", "change it in the variable"
-        elif line := _line_of_application(path, index, word):
-            where, change = f"{line}: application =", "change it on that line"
+        elif index in lines:
+            where, change = f"{lines[index]}: application =", "change it on that line"
         else:
             where, change = f" {key}:", "change it in the file"
         yield f"{path.name}:{where} {called(word, APPLICATIONS)}; {change}, and nothing in the data directory"
 
 
-def _line_of_application(path: Path, index: int, word: str) -> int | None:
-    """The line, from 1, that gives farm ``index`` its application: the first one up to which the file says
-    so. None: it is in a value of several lines."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    for number, line in enumerate(lines, 1):
-        if "application" not in line:
-            continue
-        try:
-            farms = parse_toml("".join(lines[:number]))["farm"]
-            if farms[index]["application"] == word:
-                return number
-        except (ValueError, KeyError, IndexError):
-            pass  # the file goes on, or this is another farm's
-    return None
+def _lines_of_applications(text: str) -> dict[int, int]:
+    """Number of a farm → the line, from 1, that gives it its application. A farm that is no ``[[farm]]``, or
+    whose application is no line of its own, is left out."""
+    found: dict[int, int] = {}
+    farm, inside = -1, False
+    for number, line in enumerate(text.split("\n"), 1):
+        if heading := _HEADING.match(line):
+            inside = heading[1] is not None
+            farm += inside
+        elif inside and _APPLICATION.match(line):
+            found[farm] = number
+    return found
 
 
 def _fill_defaults(raw: dict[str, Any], sources: Sources) -> None:

@@ -288,19 +288,25 @@ REST = ", and nothing in the data directory"
     [
         ('application = "farm"', 10),
         ("\n# application\n  application='farm' # the publisher's", 12),
-        ('algorithms = [\n"MD5"]\n"application" = """\\\n  farm"""', None),
+        ('algorithms = ["MD5"]\n"application" = """\\\n  farm"""', 11),
         ('application = "log"\n[[farm]]\nname = "b"\nendpoint = "ssl://a:1"\napplication = "farm"', 14),
+        (
+            '[farm.router]\nplugin = "p"\n[[farm]]\nname = "b"\nendpoint = "ssl://a:1"\napplication = "farm"',
+            15,
+        ),
     ],
 )
-def test_load_old_application_names_the_new_one_and_the_line(
-    tmp_path: Path, more: str, line: int | None
-) -> None:
+def test_load_old_application_names_the_new_one_and_the_line(tmp_path: Path, more: str, line: int) -> None:
     assert SMALLEST.count("\n") == 9
-    found = problems(tmp_path, SMALLEST + more)
-    if line is None:
-        assert found == [f"farm[0].application: {OLD_WORD}in the file{REST}"]
-    else:
-        assert found == [f"garlicfarm.toml:{line}: application = {OLD_WORD}on that line{REST}"]
+    expected = f"garlicfarm.toml:{line}: application = {OLD_WORD}on that line{REST}"
+    assert problems(tmp_path, SMALLEST + more) == [expected]
+
+
+def test_load_old_application_on_no_line_of_its_own_is_named_by_its_key(tmp_path: Path) -> None:
+    text, _, _ = SMALLEST.partition("[[farm]]")
+    table = '{name = "farm", endpoint = "ssl://a.example:27150", application = "farm"}'
+    text = text.replace("version = 1", f"version = 1\nfarm = [{table}]")
+    assert problems(tmp_path, text) == [f"farm[0].application: {OLD_WORD}in the file{REST}"]
 
 
 def test_load_old_applications_are_told_beside_all_other_problems(tmp_path: Path) -> None:

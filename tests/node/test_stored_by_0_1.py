@@ -131,14 +131,15 @@ async def test_node_of_0_1_started_and_served_has_todays_words(node: Path) -> No
 
 @pytest.mark.slow
 async def test_token_of_0_1_lets_a_node_join_with_the_same_state(node: Path, tmp_path: Path) -> None:
-    """The snapshot that the new member is sent is the one that 0.1 wrote."""
+    """The snapshot that the new member is sent is the one that 0.1 wrote: neither takes another one."""
     port, its_port = free_ports(2)
     edited(node, port)
     file = node / "garlicfarm.toml"
     file.write_text(file.read_text().replace("snapshot_every_entries = 10", "snapshot_every_entries = 10000"))
     body = _json_of((node / "join.token").read_text())
     token = node / "join.token"
-    token.write_text(urlsafe_b64encode(body.replace(b":%d" % OLD_PORT, b":%d" % port)).decode())
+    body = body.replace(b":%d" % OLD_PORT, b":%d" % port).replace(b'entries":10,', b'entries":10000,')
+    token.write_text(urlsafe_b64encode(body).decode())
     joiner = NodeProcess(2, tmp_path / "node-2")
     async with started(node) as farm:
         own = ["--endpoint", f"ssl://127.0.0.1:{its_port}", "--admin-url", "https://127.0.0.1:0"]
