@@ -48,7 +48,7 @@ class FarmClient:
     """Posts entries and follows the leader. Made by `open_farm_client`; any number of tasks may post
     at a time: their requests share one connection and one write where they come together.
 
-    ``follow(id, endpoint)`` is called with the place of the leader; it adds that to ``rpc_clients`` if it can.
+    ``follow(id, endpoint)`` is called with the place of the leader; it adds that to ``rpc_clients``.
     """
 
     def __init__(
