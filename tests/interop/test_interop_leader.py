@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from garlicfarm.raft import Refusal, enrolment
+from garlicfarm.raft import Refusal, joiner
 from garlicfarm.wire import (
     Limits,
     RequestDecoder,
@@ -170,7 +170,7 @@ async def test_server_that_joins_is_brought_in_as_in_conversation_3(
     gap: int, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """5 is the gap of the captured nodes, 100 is JRaft's and our default, with which there is no SyncLog."""
-    monkeypatch.setattr(enrolment, "SYNC_GAP", gap)
+    monkeypatch.setattr(joiner, "SYNC_GAP", gap)
     async with leading() as (node, others, client):
         await write_the_log(client)
         await join(node, others, client)

@@ -290,7 +290,7 @@ async def test_member_told_to_leave_goes_on_where_a_later_leader_keeps_it(autoju
         members, raft = nodes.replica(leader).members, nodes.replica(leader).section.raft
         for _ in range(2):
             await members._farewell(other, members.ever[other])
-            assert nodes.replica(other).raw.leaving
+            assert nodes.replica(other).raw.is_leaving
             await nodes.replica(await nodes.leader()).membership.step_down(third)
             await trio.sleep(4 * raft.election_timeout_max_s)
             assert other in nodes.running
