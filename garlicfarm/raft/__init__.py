@@ -21,6 +21,8 @@ until that write is reported. The wire's own `Request` and `Response` go in and 
 per connection, so a local ``seq`` (outgoing) or ``token`` (incoming) pairs them, and no message needs a
 number. Time goes in as ``now_ms``, randomness as ``randint``: the same inputs give the same outputs.
 
+D5, D7, D8 and D12 are rules of the protocol, explained in docs/reference/protocol.md.
+
 The contract of each input
 --------------------------
 * `RawNode.step`: each token gets exactly one entry in `Ready.responses`, now or later, unless the call
