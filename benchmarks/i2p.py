@@ -315,9 +315,9 @@ def main() -> int:
         case ["echo", address]:
             trio.run(serve_echo, address)
         case ["dial", *arguments]:
-            print(json.dumps(trio.run(dial, *arguments)))
+            print(json.dumps(trio.run(partial(dial, *arguments))))
         case ["post", *arguments]:
-            print(json.dumps(trio.run(post, *arguments)))
+            print(json.dumps(trio.run(partial(post, *arguments))))
         case ["inside"]:
             with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as directory:
                 return 0 if trio.run(measure, Path(directory)) else 1

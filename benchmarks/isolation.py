@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import TextIO
 
 import trio
 from bench_farm import PASSWORD, USER, Poster, percentile, poster, report
@@ -41,6 +42,8 @@ MOST_BYTES = 1 << 16
 QUIET = "quiet"
 SETTLE_S = 5.0
 
+heard: TextIO
+
 
 class Watched(Replica):
     """A farm that, if it is the quiet one, records when its leader was heard."""
@@ -53,11 +56,11 @@ class Watched(Replica):
 
 def node(path: Path) -> None:
     """One node, like `garlicfarm node start`, that records messages of the quiet farm."""
-    import garlicfarm.node.node as room
+    import garlicfarm.node.node
 
     global heard
     heard = (path.parent / "heard").open("a", buffering=1)
-    room.Replica = Watched
+    vars(garlicfarm.node.node)["Replica"] = Watched
     config = load(path, {})
     with logs.configured("warning", "text", sys.stderr):
         trio.run(serve, config)

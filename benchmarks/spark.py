@@ -77,7 +77,8 @@ def serve(directory: Path, entries: int, live: int) -> None:
     """Serve ``entries``; for each line on stdin commit ``live`` more, and print the time of each."""
     log = many_entries(entries + live * 100)
     with feed_server(directory) as server:
-        server.farm = server.node.farms["farm"] = FakeFarm()  # it gets no requests for a ranking
+        unranked: Any = FakeFarm()  # it gets no requests for a ranking
+        server.farm = server.node.farms["farm"] = unranked
         server.farm.log.extend(log[:entries])
         say({"options": server.options(), "farm_id": server.farm_id})
         at = entries
@@ -210,7 +211,9 @@ def live_latency_s(session: Session, source: Feed, checkpoint: Path) -> float:
 
 def backlog(session: Session, scratch: Path, rounds: int, entries: int) -> bool:
     log = [(each.index, each.term, int(each.value_type), each.value) for each in many_entries(entries)]
-    plain, query, source = [], [], []
+    plain: list[float] = []
+    query: list[float] = []
+    source: list[float] = []
     with feed(scratch / "backlog", entries) as served:
         for number in range(-1, rounds):  # the first warms up
             figures = (

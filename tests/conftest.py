@@ -8,7 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache, partial
 from pathlib import Path
 
@@ -131,20 +131,24 @@ class MustRun:
         self._ran: set[str] = set()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         named = self._markers & {marker.name for marker in item.iter_markers()}
-        report.must_run = sorted(named)
+        vars(report)["must_run"] = sorted(named)
         if report.skipped:
             _fail(report, named)
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":
-            self._ran.update(report.must_run)
+            self._ran.update(vars(report)["must_run"])
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_make_collect_report(self, collector: pytest.Collector) -> Iterator[None]:
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
         report = yield
         if report.skipped:  # a module that was not imported has no markers yet, but a text
             text = collector.path.read_text(encoding="utf-8")

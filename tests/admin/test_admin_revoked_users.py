@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -37,7 +38,10 @@ async def test_long_poll_and_idle_connections_of_a_removed_user_are_cut_and_nobo
 ) -> None:
     monkeypatch.setattr("garlicfarm.admin.server.CHECK_S", 0.01)
     users = UserStore(node.data_dir / "users")
-    ends = {"remove": users.remove, "password": partial(users.add, role="reader", password="another word")}
+    ends: dict[str, Any] = {
+        "remove": users.remove,
+        "password": partial(users.add, role="reader", password="another word"),
+    }
     async with (
         node.running() as url,
         secured(node, url) as waiting,

@@ -263,7 +263,7 @@ async def test_form_of_an_admin_commits_an_administrative_entry(
     node: FakeNode, url: str, form: dict[str, str], entry: tuple[str, object]
 ) -> None:
     async with browser(node, url) as client:
-        answer = await submit(client, **form)
+        answer = await submit(client, None, **form)
         assert (answer.status_code, answer.headers["location"]) == (303, "/?farm=farm&index=1")
         assert "Done: committed at index 1." in (await client.get(answer.headers["location"])).text
     assert node.farm.log[0].value == repr((*entry, "anna")).encode()
@@ -355,7 +355,7 @@ async def test_get_changes_nothing(node: FakeNode, url: str) -> None:
 )
 async def test_form_that_is_not_filled_in_is_refused(node: FakeNode, url: str, form: dict[str, str]) -> None:
     async with browser(node, url) as client:
-        answer = await submit(client, **form)
+        answer = await submit(client, None, **form)
     assert (answer.status_code, node.farm.log) == (400, [])
 
 

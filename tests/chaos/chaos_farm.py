@@ -90,7 +90,7 @@ async def chaos_farm(plan: Plan, directory: Path) -> AsyncIterator[ChaosFarm]:
             await chaos.keep()
             raise
         finally:
-            chaos.signal(signal.SIGCONT, farm.nodes)
+            chaos.signal(signal.SIGCONT, tuple(farm.nodes))
 
 
 @asynccontextmanager

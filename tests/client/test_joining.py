@@ -123,7 +123,7 @@ def jraft_leader(member: int, next_index: int, *, accepted: bool = False) -> Say
 
 
 async def test_plain_leader_is_found_by_its_id_alone(nursery: trio.Nursery) -> None:
-    script = {
+    script: dict[int, Say | GarlicFarmError] = {
         1: redirect(1, 3, hint=None),
         2: UnreachableError("down"),
         3: jraft_leader(3, 18, accepted=True),

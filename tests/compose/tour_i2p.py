@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from functools import partial
-from ipaddress import ip_network
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from tour import (
 )
 
 NODES = ("i2p1", "i2p2", "i2p3")
-RANGE = ip_network("198.18.0.0/15")
+RANGE = IPv4Network("198.18.0.0/15")
 UP_TIMEOUT_S = 300.0
 REACHED_S = 150.0  # some 50 s
 NETWORKS = 3
@@ -57,7 +57,7 @@ def check_walls() -> None:
     assert services["i2p-init"]["network_mode"] == "none"
     network = config["networks"]["i2p"]
     assert network["internal"]
-    assert ip_network(network["ipam"]["config"][0]["subnet"]).subnet_of(RANGE)
+    assert IPv4Network(network["ipam"]["config"][0]["subnet"]).subnet_of(RANGE)
 
 
 def read_routers(node: str) -> set[int]:

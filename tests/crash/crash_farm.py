@@ -45,7 +45,7 @@ async def run_rounds(rounds: Rounds, directory: Path) -> str:
     Raises `Violation` (in groups).
     """
     # A power cut would take the nodes' own accounts with it.
-    NodeProcess.log_file = property(lambda node: directory / f"node-{node.id}.log")
+    setattr(NodeProcess, "log_file", property(lambda node: directory / f"node-{node.id}.log"))  # noqa: B010
     plan = FarmPlan(application=rounds.application, raft=RAFT, retention=RETENTION)
     async with AsyncExitStack() as stack:
         place, storage = directory, None

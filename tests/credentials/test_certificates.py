@@ -9,6 +9,7 @@ import ssl
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -65,7 +66,7 @@ def test_certificate_names_its_host(tmp_path: Path, name: str, alternative: tupl
     make_certificate(tmp_path / "c", tmp_path / "k", name)
     made = x509.load_pem_x509_certificate((tmp_path / "c").read_bytes())
     names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    kind = {"DNS": x509.DNSName, "IP Address": x509.IPAddress}[alternative[0]]
+    kind: Any = {"DNS": x509.DNSName, "IP Address": x509.IPAddress}[alternative[0]]
     assert [str(each) for each in names.get_values_for_type(kind)] == [alternative[1]]
 
 
@@ -106,6 +107,11 @@ def test_certificate_is_synced_before_its_pin_is_known(
 ) -> None:
     synced = []
     real = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd)))
+
+    def sync(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
     make_certificate(tmp_path / "c", tmp_path / "k", "a.example")
     assert synced == [str(tmp_path / "k"), str(tmp_path), str(tmp_path / "c"), str(tmp_path)]

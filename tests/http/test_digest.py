@@ -349,7 +349,7 @@ def test_cache_counts_up_and_starts_again_with_a_new_challenge() -> None:
     cache = ChallengeCache()
     key = ("h", "f", "alice")
     assert cache.authorization(key, method="GET", target=TARGET, password="p", cnonce="c") is None
-    counts = []
+    counts: list[tuple[str, str]] = []
     for nonce in ("one", "one", "two"):
         if nonce == "two" or not counts:
             cache.learn(key, [f'Digest realm="r", nonce="{nonce}", qop="auth"'])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -41,8 +42,8 @@ def make_credentials(
     return {"secretname": FarmCredentials("secretname", FARM_ID, verifier, offered or {}, lambda: leader)}
 
 
-def make_initiator(cache: ChallengeCache | None = None, **options: object) -> Initiator:
-    arguments: dict[str, object] = {
+def make_initiator(cache: ChallengeCache | None = None, **options: Any) -> Initiator:
+    arguments: dict[str, Any] = {
         "host": "192.0.2.1:27150",
         "farm": "secretname",
         "user": "7",
@@ -184,7 +185,7 @@ def test_bytes_in_any_pieces_give_the_same_verdicts_and_keep_what_follows(size: 
 
 
 @pytest.mark.parametrize("options", [{"password": "wrong"}, {"user": "8"}, {"user": "alice"}])
-def test_wrong_password_or_unknown_user_raises_after_one_try(options: dict[str, object]) -> None:
+def test_wrong_password_or_unknown_user_raises_after_one_try(options: dict[str, Any]) -> None:
     credentials = make_credentials()
     initiator = make_initiator(**options)
     initiator.receive(answer(credentials, initiator.request("cafe")).reply)

@@ -27,7 +27,7 @@ Violation = SOAK["Violation"]
 
 
 def status(node: int = 1, leader: int | None = None, *errors: str | None) -> dict[str, Any]:
-    members = [{"id": each, "error": None} for each in (1, 2, 3)]
+    members: list[dict[str, Any]] = [{"id": each, "error": None} for each in (1, 2, 3)]
     for member, error in zip((each for each in members if each["id"] != node), errors, strict=False):
         member["error"] = error
     return {"node": node, "leader": leader, "term": 7, "quorum": leader is not None, "members": members}

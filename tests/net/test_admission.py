@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 import trio
@@ -84,7 +85,7 @@ async def test_limit_holds_where_all_stages_hold_the_same() -> None:
 async def test_cut_context_is_cancelled_and_one_that_was_left_is_not() -> None:
     admission = Admission(per_address=1)
     here = Peer("192.0.2.1", True, None)
-    ended = []
+    ended: list[str] = []
 
     async def connection(name: str, *, logs_in: bool) -> None:
         with admission.admit(here) as place:
@@ -95,7 +96,7 @@ async def test_cut_context_is_cancelled_and_one_that_was_left_is_not() -> None:
 
     async with trio.open_nursery() as nursery:
         for name, logs_in in (("member", True), ("silent", False), ("last", False)):
-            nursery.start_soon(lambda name=name, logs_in=logs_in: connection(name, logs_in=logs_in))
+            nursery.start_soon(partial(connection, name, logs_in=logs_in))
             await trio.testing.wait_all_tasks_blocked()
         assert ended == ["silent"]
         assert admission.taken == 1
@@ -203,6 +204,6 @@ async def test_sixteen_members_behind_one_address_all_come_back_at_once_after_a_
 )
 async def test_limit_is_shared_by_one_address_or_one_64(one: str, other: str, shared: bool) -> None:
     admission = Admission(per_address=1)
-    cut = []
+    cut: list[object] = []
     with admission.admit(Peer(one, True, None), cut.append), admission.admit(Peer(other, True, None)):
         assert bool(cut) == shared

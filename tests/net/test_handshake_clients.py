@@ -280,8 +280,8 @@ async def test_replayed_bytes_are_refused_on_a_new_connection(certificate: Path,
             stream = await open_stream(server, certificate)
             real = stream.send_all
 
-            async def send_all(data: bytes) -> None:
-                sent.append(data)
+            async def send_all(data: bytes | bytearray | memoryview) -> None:
+                sent.append(bytes(data))
                 await real(data)
 
             stream.send_all = send_all

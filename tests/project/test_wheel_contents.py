@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Iterator
 from configparser import ConfigParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_wheel_holds_every_module_the_typing_marker_and_the_dashboard(wheel: zip
 
 
 def test_wheel_entry_points_lead_to_modules_inside_it(wheel: zipfile.ZipFile) -> None:
-    points = ConfigParser()
+    points: Any = ConfigParser()
     points.optionxform = str
     points.read_string(metadata(wheel, "entry_points.txt"))
     groups = [group for group in points.sections() if group.startswith("garlicfarm.")]

@@ -160,7 +160,7 @@ def test_invariants_hold_and_invalid_entries_change_only_the_counts(steps: list[
         assert farm.publisher is None or farm.publisher in farm.holders
         assert (farm.due_since is not None) == (farm.publisher is not None and len(farm.holders) == 1)
         assert all(farm.is_recent(holder) for holder in farm.holders if holder != farm.publisher)
-        ranking = farm.ranking()
+        ranking: dict[str, Any] = farm.ranking()
         assert not floats_in(ranking)
         assert not floats_in(after)
         assert json.loads(json.dumps(ranking)) == ranking
@@ -190,7 +190,7 @@ def test_entry_refused_at_posting_is_skipped_for_the_same_reason_when_committed(
 def honest_log(seed: int, members: int, rounds: int) -> list[dict[str, Any]]:
     """Members post about every second, with noisy figures, and miss some rounds."""
     chance = random.Random(seed)
-    posts = []
+    posts: list[dict[str, Any]] = []
     for second in range(rounds):
         for member in range(1, members + 1):
             if second < 2 or chance.random() < 0.8:

@@ -40,7 +40,8 @@ def new_farm() -> PublisherApplication:
 def fold(cuts: set[int]) -> tuple[dict[int, int | None], list[tuple[int, str]], PublisherApplication]:
     """Fold the file; after each index in ``cuts`` go on in a new instance, restored from a snapshot."""
     farm = new_farm()
-    publishers, reasons = {}, []
+    publishers: dict[int, int | None] = {}
+    reasons: list[tuple[int, str]] = []
     for line in lines():
         farm.apply(line["index"], 1, line["entry"].encode())
         if line["index"] in cuts:
@@ -48,7 +49,7 @@ def fold(cuts: set[int]) -> tuple[dict[int, int | None], list[tuple[int, str]], 
             farm = PublisherApplication("farm")
             farm.restore(data)
         publishers[line["index"]] = farm.publisher
-        ranking = farm.ranking()
+        ranking: Any = farm.ranking()
         if ranking["since"] == line["index"]:
             reasons.append((line["index"], ranking["because"]))
     return publishers, reasons, farm

@@ -93,7 +93,7 @@ class Player:
         commit: int = 0,
         members: Sequence[int] = (1, 2, 3),
         extensions: frozenset[str] = frozenset(),
-        **config: int,
+        **config: Any,
     ) -> None:
         self.id = member
         self.config = RaftConfig(
@@ -168,6 +168,13 @@ class Player:
         while self.disk.pending and not self.slow_disk:
             self.sync()
         return ready
+
+    @property
+    def writes(self) -> list[Persist]:
+        """What was written and is not synced yet; no pieces of snapshots are expected among it."""
+        writes = [write for write in self.disk.pending if isinstance(write, Persist)]
+        assert len(writes) == len(self.disk.pending)
+        return writes
 
     def sync(self) -> None:
         """The disk is done with the oldest write, of the log or of a piece of a snapshot."""
@@ -412,7 +419,7 @@ class Stage:
         *logs: Sequence[int],
         extensions: frozenset[str] = frozenset(),
         watched: bool = True,
-        **config: int,
+        **config: Any,
     ) -> None:
         members = range(1, len(logs) + 1)
         self.observer = Observer(members)
@@ -429,7 +436,7 @@ class Stage:
     def __getitem__(self, member: int) -> Player:
         return self.players[member]
 
-    def join(self, member: int, **config: int) -> Player:
+    def join(self, member: int, **config: Any) -> Player:
         """One more, with an empty store that names nobody."""
         player = self.players[member] = Player(member, members=(), **config)
         player.observer = self[1].observer

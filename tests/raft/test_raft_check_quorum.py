@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from garlicfarm.errors import ProposalDropped
@@ -9,7 +11,7 @@ from garlicfarm.raft import Role
 from tests.raft.playbook import Player
 
 
-def _leader(size: int = 3, **config: int) -> Player:
+def _leader(size: int = 3, **config: Any) -> Player:
     """A leader whose first entry is committed and known everywhere."""
     player = Player(members=range(1, size + 1), **config)
     for _, seq, request in player.campaign():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from garlicfarm.errors import ProposalDropped, RemoteProtocolError
@@ -15,7 +17,7 @@ def _answer(destination: int, term: int, next_index: int, accepted: bool) -> Res
     return Response(MessageType.APPEND_ENTRIES_RESPONSE, 1, destination, term, next_index, accepted)
 
 
-def _leader(**config: int) -> Player:
+def _leader(**config: Any) -> Player:
     player = Player(**config).lead()
     while player.requests:
         player.accept()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from garlicfarm.raft import Entry, HardState, Persist, RaftConfig, RawNode, Role
@@ -10,7 +12,7 @@ from garlicfarm.wire.messages import Request
 from tests.raft.playbook import APPEND, VOTE, Player, application, configuration, log
 
 
-def _slow(terms: tuple[int, ...] = (), **options: int) -> Player:
+def _slow(terms: tuple[int, ...] = (), **options: Any) -> Player:
     player = Player(1, terms, **options)
     player.slow_disk = True
     return player
@@ -19,7 +21,7 @@ def _slow(terms: tuple[int, ...] = (), **options: int) -> Player:
 def test_vote_does_not_leave_before_it_is_durable() -> None:
     player = _slow()
     assert player.ask_vote(1) is None
-    assert player.disk.pending[0].hard_state.vote == 2
+    assert player.writes[0].hard_state.vote == 2
     player.sync()
     response = player.responses[player.token]
     assert response is not None
@@ -88,7 +90,7 @@ def test_answer_that_rests_on_nothing_new_leaves_at_once() -> None:
 def test_term_vote_and_entries_of_one_input_are_one_write() -> None:
     player = _slow((1, 1))
     player.append(4, (1, 1), [application(3, b"new")], commit=1)
-    (persist,) = player.disk.pending
+    (persist,) = player.writes
     assert persist.hard_state == HardState(4, 0, 1)
     assert persist.truncate_from == 2
     assert persist.entries == (Entry(2, 3, application(3).value_type, b"new"),)

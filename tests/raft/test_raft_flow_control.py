@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from garlicfarm.wire import encode_request
@@ -9,7 +11,7 @@ from garlicfarm.wire.messages import MessageType, Response
 from tests.raft.playbook import ALL, Player, Stage
 
 
-def _leader(entries: int = 0, **config: int) -> Player:
+def _leader(entries: int = 0, **config: Any) -> Player:
     """A leader whose followers have all of its log, and that then was given entries of 10 bytes."""
     player = Player(**config).lead()
     while player.requests:

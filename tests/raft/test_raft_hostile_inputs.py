@@ -197,7 +197,9 @@ CHANGES = st.builds(
 )
 
 
-def _call(player: Player, data: st.DataObject, token: int) -> tuple[Callable[[], None], tuple[type, ...]]:
+def _call(
+    player: Player, data: st.DataObject, token: int
+) -> tuple[Callable[[], object], tuple[type[Exception], ...]]:
     """One input, and how it may be refused."""
     node, kind = player.node, data.draw(st.sampled_from((*("step",) * 4, *("hear",) * 6, *range(8))))
     match kind:

@@ -8,6 +8,7 @@ earlier leadership; C2 appends after stepping down; C4 lets the term fall.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -82,7 +83,8 @@ class _Compacted:
     ("last", "granted"), [((1, 1), False), ((101, 4), False), ((99, 5), False), ((100, 5), True)]
 )
 def test_s3_empty_log_is_as_up_to_date_as_the_snapshot_below_it(last: tuple[int, int], granted: bool) -> None:
-    node = RawNode(RaftConfig(id=1), _Compacted(), lambda low, high: low)
+    store: Any = _Compacted()
+    node = RawNode(RaftConfig(id=1), store, lambda low, high: low)
     node.step(Request(VOTE, 2, 1, 6, last[1], last[0]), 1)
     persist = node.ready().persist
     assert persist is not None

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from garlicfarm.errors import ProposalDropped
@@ -20,7 +22,7 @@ from tests.raft.playbook import (
 )
 
 
-def _leader(size: int = 3, **config: int) -> Player:
+def _leader(size: int = 3, **config: Any) -> Player:
     """A leader of term 1 whose first entry is committed and known everywhere."""
     player = Player(members=range(1, size + 1), **config)
     for _, seq, request in player.campaign():
@@ -467,7 +469,7 @@ def test_change_is_written_with_a_commit_index_that_covers_those_before() -> Non
     player = _leader()
     player.slow_disk = True
     player.change(Change.REMOVE, 3)
-    (persist,) = player.disk.pending
+    (persist,) = player.writes
     assert [entry.value_type for entry in persist.entries] == [ValueType.CONFIGURATION]
     assert persist.hard_state is not None
     assert persist.hard_state.commit == 1
@@ -478,7 +480,7 @@ def test_follower_writes_a_change_with_a_commit_index_that_covers_those_before()
     player.append(1, (0, 0), [configuration_entry(1, 1, 0)], source=1)
     player.slow_disk = True
     player.append(1, (1, 1), [configuration_entry(1, 2, 1, (1, 2))], commit=1, source=1)
-    (persist,) = player.disk.pending
+    (persist,) = player.writes
     assert persist.hard_state is not None
     assert persist.hard_state.commit == 1
     player.crash(writes=1)

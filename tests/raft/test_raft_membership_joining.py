@@ -3,6 +3,8 @@ committed."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from garlicfarm.errors import ProposalDropped
@@ -13,7 +15,7 @@ from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
 from tests.raft.playbook import ALL, JOIN, SNAPSHOT, Player, Stage, configuration
 
 
-def _stage(size: int = 3, **config: int) -> Stage:
+def _stage(size: int = 3, **config: Any) -> Stage:
     """Member 1 leads; server 9 has an empty store."""
     stage = Stage(*[[] for _ in range(size)], extensions=ALL, **config)
     others = range(2, size + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ FIGURE_7_FOLLOWERS = (
 )
 
 
-def _leader(**config: int) -> Player:
+def _leader(**config: Any) -> Player:
     """A leader whose own entry is committed and known everywhere."""
     player = Player(**config).lead()
     while player.requests:
@@ -150,7 +151,7 @@ def test_5_3_conflicting_entries_are_deleted_with_all_that_follow_and_others_sta
     player.slow_disk = True
     player.append(4, previous, [application(term) for term in entries])
     assert player.terms == terms
-    assert player.disk.pending[0].truncate_from == truncated
+    assert player.writes[0].truncate_from == truncated
     player.sync()
     assert [entry.term for entry in player.disk.contents] == terms
 
@@ -160,7 +161,7 @@ def test_5_3_message_that_repeats_a_part_of_the_log_takes_nothing_away() -> None
     player.slow_disk = True
     player.append(1, (1, 1), wire(log(1, 1, 1, 1)[1:2]))
     assert player.terms == [1, 1, 1, 1]
-    assert all(persist.truncate_from is None for persist in player.disk.pending)
+    assert all(persist.truncate_from is None for persist in player.writes)
 
 
 @pytest.mark.parametrize("follower", FIGURE_7_FOLLOWERS, ids="abcdef")

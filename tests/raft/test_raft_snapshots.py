@@ -10,6 +10,7 @@ import pytest
 
 from garlicfarm.errors import RemoteProtocolError
 from garlicfarm.raft import Role, SnapshotMeta
+from garlicfarm.testing.memory_storage import Stored
 from garlicfarm.wire.messages import MessageType, Request, SnapshotSyncRequest
 from tests.raft.playbook import (
     APPEND,
@@ -310,10 +311,11 @@ def test_entries_and_snapshot_of_one_write_come_in_this_order() -> None:
     for _ in range(len(_pieces())):
         player.sync()
     stored = player.disk.sync()  # of the last piece; nothing is asked of the core yet
+    assert isinstance(stored, Stored)
     player.node.report_chunk_stored(stored.token, stored.held, stored.meta)
     player.node.step(Request(APPEND, 2, 1, 4, 3, 10, 11, (application(4, b"+"),)), 99)
     player.turn()
-    (persist,) = player.disk.pending
+    (persist,) = player.writes
     assert persist.snapshot is not None
     assert (persist.snapshot.index, [entry.index for entry in persist.entries]) == (10, [11])
     player.sync()
@@ -367,9 +369,10 @@ def test_snapshot_received_by_one_that_leads_by_now_is_not_installed() -> None:
     player.doubt()
     player.lead()
     for stored in held[:-1]:
-        if not hasattr(stored, "held"):
+        if not isinstance(stored, Stored):
             player.node.report_persisted(stored.token)
     last = held[-1]
+    assert isinstance(last, Stored)
     player.node.report_chunk_stored(last.token, last.held, last.meta)
     player.turn()
     assert player.node.role is Role.LEADER

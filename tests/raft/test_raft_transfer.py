@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from garlicfarm.errors import ProposalDropped
@@ -11,7 +13,7 @@ from garlicfarm.wire.messages import MessageType, Request
 from tests.raft.playbook import ALL, APPEND, TIMEOUT, VOTE, Player, Stage, configuration_entry
 
 
-def _leader(size: int = 3, extensions: frozenset[str] = ALL, **config: int) -> Player:
+def _leader(size: int = 3, extensions: frozenset[str] = ALL, **config: Any) -> Player:
     """A leader of term 1 whose first entry is committed and known everywhere."""
     player = Player(members=range(1, size + 1), extensions=extensions, **config)
     for _, seq, request in player.campaign():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from garlicfarm.raft import Role
@@ -10,7 +12,7 @@ from garlicfarm.wire.messages import Request
 from tests.raft.playbook import ALL, VOTE, Player, Stage
 
 
-def _follower(**options: int) -> Player:
+def _follower(**options: Any) -> Player:
     """It heard leader 2 of term 1 at 0 ms, and would stand at 200 ms."""
     player = Player(**options)
     player.random = 200

@@ -185,7 +185,7 @@ class ControlServer:
         body = b""
         while not isinstance(event := connection.next_event(), h11.EndOfMessage):
             if event is h11.NEED_DATA:
-                connection.receive_data(await stream.receive_some())
+                connection.receive_data(bytes(await stream.receive_some()))
             elif isinstance(event, h11.Data):
                 body += event.data
             elif isinstance(event, h11.ConnectionClosed):

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -105,7 +106,8 @@ async def test_wait_for_a_router_that_takes_its_time_holds_up_no_other_task() ->
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(other)
-        await i2pd._wait_for([object()], ready)  # no process: ready when first asked
+        no_process: Any = object()  # ready when first asked
+        await i2pd._wait_for([no_process], ready)
 
 
 def test_missing_programs_are_named_with_their_packages(

@@ -6,6 +6,7 @@ import json
 import shutil
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -214,7 +215,7 @@ async def wait_for(farm: ProcessFarm, node_id: int, key: str, wanted: object) ->
 async def test_survivor_of_three_serves_alone_and_the_others_cannot_reach_it(tmp_path: Path) -> None:
     plan = FarmPlan(application="log", raft=FAST)
     async with process_farm(tmp_path / "farm", 3, plan) as farm:
-        status = {}
+        status: dict[str, Any] = {}
         with trio.fail_after(30):
             while not status.get("leader"):
                 async with farm.nodes[1].client() as client:
@@ -235,7 +236,7 @@ async def test_survivor_of_three_serves_alone_and_the_others_cannot_reach_it(tmp
         configuration = str(farm.nodes[3].directory / "garlicfarm.toml")
         assert run(["recover", "--config", configuration, "--yes-i-understand"]) == 0
         await farm.start(3)
-        status = await wait_for(farm, 3, "leader", 3)
+        status = dict(await wait_for(farm, 3, "leader", 3))
         assert [member["id"] for member in status["members"]] == [3]
         assert status["farm_id"] != farm.farm_id.hex()
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def log(entry: Callable[..., Entry]) -> list[Entry]:
 @pytest.fixture
 async def reader(
     directory: Path, write: Callable[[LogStore, list[Persist]], Awaitable[list[int]]], log: list[Entry]
-) -> Iterator[LogReader]:
+) -> AsyncIterator[LogReader]:
     store = LogStore.open(directory, farm="farm")
     await write(store, [Persist(0, None, None, tuple(log))])
     with closing(LogReader(directory)) as reader:

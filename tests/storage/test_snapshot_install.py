@@ -154,6 +154,10 @@ async def check_installed(directory: Path, *after: Entry) -> None:
         assert run.store.snapshot() == SENT.meta
 
 
+def unexpected(token: int) -> None:
+    pytest.fail(f"{token} was reported")
+
+
 async def test_log_that_ends_before_the_snapshot_begins_after_it(
     directory: Path, pieces: list[SnapshotSyncRequest]
 ) -> None:
@@ -228,7 +232,7 @@ async def test_step_that_does_not_follow_from_a_snapshot_is_refused_and_changes_
     directory: Path, wrong: Persist, reason: str
 ) -> None:
     with closing(LogStore.open(directory, farm="farm")) as store:
-        writing = Writer(store, pytest.fail)
+        writing = Writer(store, unexpected)
         writing.submit(Persist(0, OLD, None, log(1, 12)))
         with pytest.raises(LocalProtocolError, match=reason):
             writing.submit(wrong)
@@ -349,7 +353,7 @@ async def test_death_before_the_step_is_noticed_where_the_log_goes_on_to_the_sna
 async def test_death_amid_the_deletions_leaves_the_new_state(
     directory: Path, pieces: list[SnapshotSyncRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delete = writer_module.delete_entries
+    delete = vars(writer_module)["delete_entries"]
 
     def die_later(db: sqlite3.Connection, upto: int) -> bool:
         if len(rows(directory)) == 6:
@@ -378,7 +382,7 @@ async def test_step_that_fails_changes_nothing(
         await run.receive(pieces)
     old = before()
     store = LogStore.open(directory, farm="farm")
-    writing = Writer(store, pytest.fail)
+    writing = Writer(store, unexpected)
     writing.submit(Persist(1, HardState(2**63, 0, 30), 31, (), SENT.meta))
     with pytest.raises(StorageError):
         await writing.run()

@@ -85,7 +85,7 @@ def flip(directory: Path, name: str, positions: list[int]) -> tuple[int, int]:
             path.unlink()
         flipped = bytearray(sound[name])
         flipped[position // 8] ^= 1 << position % 8
-        for path_name, data in {**sound, name: flipped}.items():
+        for path_name, data in {**sound, name: bytes(flipped)}.items():
             (directory / path_name).write_bytes(data)
         try:
             assert contents(directory) == before, f"bit {position} of {name} changed the contents"

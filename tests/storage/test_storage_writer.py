@@ -30,6 +30,10 @@ def store(directory: Path) -> Iterator[LogStore]:
         yield store
 
 
+def unexpected(token: int) -> None:
+    pytest.fail(f"{token} was reported")
+
+
 async def test_everything_queued_is_one_batch_reported_once(store: LogStore, entry: Make) -> None:
     tokens: list[int] = []
     batches: list[tuple[int, float]] = []
@@ -151,7 +155,7 @@ async def test_error_ends_run_with_storage_error_and_reports_nothing(
 
 
 async def test_number_beyond_sqlite_ends_run_with_storage_error(store: LogStore) -> None:
-    writing = Writer(store, pytest.fail)
+    writing = Writer(store, unexpected)
     writing.submit(Persist(0, HardState(2**63, 0, 0)))
     with pytest.raises(StorageError, match="too large"):
         await writing.run()
@@ -180,7 +184,7 @@ def test_submit_of_a_step_that_does_not_follow_is_refused_and_changes_nothing(
     reason: str,
 ) -> None:
     monkeypatch.setattr(writer, "_MAX_QUEUED_BYTES", 1000)
-    writing = Writer(store, pytest.fail)
+    writing = Writer(store, unexpected)
     writing.submit(
         Persist(5, HardState(1, 1, 2), None, (entry(1, value=b""), entry(2, value=b""), entry(3, value=b"")))
     )
@@ -191,7 +195,7 @@ def test_submit_of_a_step_that_does_not_follow_is_refused_and_changes_nothing(
 
 def test_submit_of_too_many_steps_is_refused(store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "_MAX_QUEUED_STEPS", 3)
-    writing = Writer(store, pytest.fail)
+    writing = Writer(store, unexpected)
     for token in range(3):
         writing.submit(Persist(token))
     with pytest.raises(StorageError, match="the disk hangs; 3 steps"):
@@ -220,6 +224,7 @@ async def test_store_shows_what_is_durable_less_what_is_being_replaced(
     truncations: list[tuple[int, int]] = []  # (token, first index replaced)
     reported = -1
     durable = trio.Event()
+    store: LogStore
 
     def check(where: str) -> None:
         state, log = states[reported] if reported >= 0 else (HardState(), [])

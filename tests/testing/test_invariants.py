@@ -57,7 +57,8 @@ class _Member:
         self._status = Status(**{**status, "last_index": max(last, self._status.last_index), **changes})
         if ready.persist is not None and durable:
             self._world.observer.durable(self._status.id, ready.persist)
-        self._world.observer.turn(self._status.id, self, ready)
+        core: Any = self  # its status is all that the observer looks at
+        self._world.observer.turn(self._status.id, core, ready)
 
     def write(self, *entries: Entry, durable: bool = True, **changes: Any) -> None:
         """It appends these."""
@@ -170,7 +171,7 @@ def _term_is_forgotten(world: _World) -> None:
     world.one.turn(term=3)
 
 
-def _falls(**changes: int) -> Callable[[_World], None]:
+def _falls(**changes: Any) -> Callable[[_World], None]:
     def act(world: _World) -> None:
         world.commit(_entry(1), _entry(2))
         world.one.turn(term=2, vote=2, applied=2, role=Role.FOLLOWER)
@@ -193,7 +194,7 @@ def _returns_behind_its_disk(world: _World) -> None:
     world.one.turn(term=2)
 
 
-def _status(**changes: int) -> Callable[[_World], None]:
+def _status(**changes: Any) -> Callable[[_World], None]:
     def act(world: _World) -> None:
         world.one.write(_entry(1))
         world.one.turn(**changes)

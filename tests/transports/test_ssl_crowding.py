@@ -10,6 +10,7 @@ import struct
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -32,7 +33,7 @@ class Counting(SslTransport):
         self.on_drop = self._note
         self.accepted, self.ended = 0, 0
 
-    def limited(self, **limits: int) -> Admission:
+    def limited(self, **limits: Any) -> Admission:
         """Hold connections to these limits; those that are cut count among the drops."""
         admission = Admission(**limits)
 

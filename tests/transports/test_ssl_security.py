@@ -72,7 +72,7 @@ class Authority:
             builder = builder.add_extension(extension, critical=False)
         return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
-    def issue(self, name: str, address: str = "127.0.0.1") -> dict[str, str]:
+    def issue(self, name: str, address: str = "127.0.0.1") -> dict[str, Any]:
         """A certificate for ``address``; what the configuration says of it."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

@@ -41,7 +41,9 @@ async def test_its_client_is_served_and_told_of_the_end(tmp_path: Path, nursery:
                 await web.send_message(DATA[begin : begin + 7000])
             received = b""
             while len(received) < len(DATA):
-                received += await web.get_message()
+                message = await web.get_message()
+                assert isinstance(message, bytes)
+                received += message
             assert received == DATA
             with pytest.raises(ConnectionClosed) as closed:
                 await web.get_message()

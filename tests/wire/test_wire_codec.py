@@ -376,8 +376,9 @@ def test_other_entries_are_bounded_by_the_message_alone(number: int, kind: Value
 
 def test_limits_by_default_are_64_mib_and_1_mib() -> None:
     assert Limits() == Limits(max_message_bytes=67108864, max_entry_bytes=1048576)
+    frozen: Any = Limits()
     with pytest.raises(AttributeError):
-        Limits().max_entry_bytes = 1  # frozen
+        frozen.max_entry_bytes = 1
 
 
 def peak_of(data: bytes, *, refused: bool) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ async def watch(client: AdminClient, farm: str, silences: list[float]) -> None:
 
 @pytest.mark.slow
 async def test_readers_draining_a_follower_and_the_leader_delay_no_heartbeat(
-    tmp_path: Path, record_property: pytest.RecordProperty
+    tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     plan = FarmPlan(application="log", raft=RAFT, retention={"keep_entries": 10 * ENTRIES})
     async with process_farm(tmp_path / "farm", 3, plan, start=False) as farm:

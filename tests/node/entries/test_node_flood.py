@@ -111,9 +111,9 @@ def heartbeats(farm: Replica) -> Callable[[], float]:
     sent: dict[int, list[float]] = {}
     send = farm.peers.send
 
-    def timed(peer: int, seq: int, request: Any) -> None:
-        sent.setdefault(peer, []).append(trio.current_time())
-        send(peer, seq, request)
+    def timed(member: int, seq: int, request: Any) -> None:
+        sent.setdefault(member, []).append(trio.current_time())
+        send(member, seq, request)
 
     farm.peers.send = timed  # type: ignore[method-assign]
     return lambda: max(b - a for times in sent.values() for a, b in pairwise(times))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -48,11 +49,23 @@ async def linearizable(farm: Replica) -> bytes:
     return plain(farm)
 
 
+def has_no_reads(farm: Farm) -> bool:
+    return not farm.reads._asked
+
+
+def has_leader(farms: list[Farm]) -> bool:
+    return any(farm.is_leader for farm in farms)
+
+
 def hold_disk(farm: Replica) -> Callable[[], None]:
     """Let the farm's disk take nothing until what is returned is called."""
     held: list[Persist] = []
     submit, writer = farm._writer.submit, farm._writer
-    writer.submit = held.append  # type: ignore[method-assign]
+
+    def hold(persist: Persist) -> None:
+        held.append(persist)
+
+    writer.submit = hold  # type: ignore[method-assign]
 
     def release() -> None:
         writer.submit = submit  # type: ignore[method-assign]
@@ -302,7 +315,7 @@ async def test_new_leader_answers_once_it_has_committed_in_its_own_term(autojump
             index, _ = await nodes.post(b"acknowledged")
             await nodes.kill(old)
             left = [nodes.replica(node) for node in nodes.running]
-            await until(lambda left=left: any(farm.is_leader for farm in left))
+            await until(partial(has_leader, left))
             (farm,) = (farm for farm in left if farm.is_leader)
             start = farm.raw.status().last_index
             assert farm.raw.status().commit < start
@@ -334,7 +347,7 @@ async def test_reads_that_wait_are_bounded_those_of_callers_that_left_too(
                 await farm.reads.index()
         nodes.heal()
         for farm in map(nodes.farm, nodes.running):
-            await until(lambda farm=farm: not farm.reads._asked)
+            await until(partial(has_no_reads, farm))
         await nodes.leader()
         for farm in map(nodes.farm, nodes.running):
             await farm.reads.index()

@@ -127,7 +127,9 @@ async def test_failed_store_ends_its_farm_and_the_last_one_the_node(
         with trio.fail_after(5):
             assert await two.ask(client_request(b"neither")) is None
         assert failing.applied_index == before
-        (told,) = [record.garlicfarm_fields for record in caplog.records if record.levelname == "ERROR"]
+        (told,) = [
+            vars(record)["garlicfarm_fields"] for record in caplog.records if record.levelname == "ERROR"
+        ]
         assert told["event"] == "farm-failed"
         assert told["farm"] == "second"
         assert "disk I/O error" in told["cause"]
@@ -145,9 +147,10 @@ async def test_failed_store_ends_its_farm_and_the_last_one_the_node(
         with trio.fail_after(5):
             assert await one.receive() is None
             await running.ended.wait()
-        assert isinstance(running.error, BaseExceptionGroup)
-        assert running.error.subgroup(StorageError)
-        assert running.error.split(StorageError)[1] is None
+        ended: object = running.error
+        assert isinstance(ended, BaseExceptionGroup)
+        assert ended.subgroup(StorageError)
+        assert ended.split(StorageError)[1] is None
         broken.clear()
         await nodes.start()  # what was acknowledged is there
         await committing(nodes, "farm", "second")
@@ -262,5 +265,5 @@ async def test_old_nonce_after_a_restart_is_no_warning(
             with trio.fail_after(10):
                 while not (told := [each for each in caplog.records if each.message == "rejected"]):  # noqa: ASYNC110
                     await trio.sleep(0.01)
-        assert {each.garlicfarm_fields["reason"] for each in told} == {"stale"}
+        assert {vars(each)["garlicfarm_fields"]["reason"] for each in told} == {"stale"}
         assert {each.levelno for each in told} == {logging.INFO}

@@ -36,6 +36,7 @@ async def test_defect_in_dialling_one_member_leaves_the_others_at_work(
         assert error is not None
         assert "a defect of the transport ssl" in error
         assert set(nodes.running) == {1, 2}
-    told = [r.garlicfarm_fields for r in caplog.records if r.garlicfarm_fields.get("event") == "dial-defect"]
+    fields = [vars(record)["garlicfarm_fields"] for record in caplog.records]
+    told = [each for each in fields if each.get("event") == "dial-defect"]
     assert {fields["error"] for fields in told} == {"ValueError"}
     assert "perhaps" not in caplog.text

@@ -49,7 +49,7 @@ async def test_publisher_changes_over_all_members_while_the_leader_stays(tmp_pat
         )
         for node_id, port in enumerate(free_ports(3), 1)
     }
-    plan = {"application": "publisher", "master": master, "master_key_file": key}
+    plan: dict[str, Any] = {"application": "publisher", "master": master, "master_key_file": key}
     async with cluster(tmp_path, 3, start=False, members=members, **plan) as nodes:
         nodes.favour(LEADER)
         await nodes.start()

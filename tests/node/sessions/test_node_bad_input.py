@@ -71,7 +71,7 @@ class Place:
     def picture(self) -> tuple[object, ...]:
         """All that a message could change: the core, the application, what is in the store."""
         farm = self.nodes.replica()
-        status, path = farm.raw.status(), farm.store.path
+        status, path = farm.raw.status(), self.nodes.data(1) / "farms" / "farm" / "log.db"
         votes = (status.role, status.term, status.vote, status.leader)
         log = (status.commit, status.applied, status.first_index, status.last_index)
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:

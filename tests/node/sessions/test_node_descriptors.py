@@ -92,7 +92,7 @@ def test_foreign_message_is_written_once_a_second_and_the_rest_counted(
 ) -> None:
     now = 100.0
     with logs.configured("info", "text", output):
-        monkeypatch.setattr(logs.time, "monotonic", lambda: now)
+        monkeypatch.setattr("garlicfarm.logs.time.monotonic", lambda: now)
         foreign = logging.getLogger("library")
         for _ in range(5):
             foreign.warning("no room for %s", "x")

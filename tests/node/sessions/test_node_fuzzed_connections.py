@@ -226,7 +226,7 @@ ANSWERS = st.lists(
 def told(asked: Request, lie: str, number: int, garbage: bytes) -> bytes:
     """What a member that follows answers, but for one lie."""
     kind, last = MessageType(asked.type + 1), asked.last_log_index + len(asked.entries) + 1
-    fields = {
+    fields: dict[str, Any] = {
         "next_index": number if lie in ("number", "refusal") else last,
         "accepted": lie != "refusal",
         "term": number if lie == "term" else asked.term,

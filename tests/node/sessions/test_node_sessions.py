@@ -58,7 +58,7 @@ def session(
 
 
 async def next_indexes(stream: trio.abc.Stream, count: int) -> list[int]:
-    decoder, found = ResponseDecoder(), []
+    decoder, found = ResponseDecoder(), list[int]()
     while len(found) < count:
         decoder.receive_data(await stream.receive_some(65536))
         while (response := decoder.next_message()) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,14 @@ def told(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
     return [each for each in fields if each.get("event") == event]
 
 
+def is_shortened(nodes: Cluster, node_id: int, below: int) -> bool:
+    return first_index(nodes, node_id) > below
+
+
+def has_two_snapshots(nodes: Cluster, node_id: int) -> bool:
+    return len(snapshots(nodes, node_id)) == 2
+
+
 async def test_members_shorten_their_logs_and_all_restart_from_snapshots(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3, retention=KEEP) as nodes:
         leader = await nodes.leader()
@@ -84,8 +93,8 @@ async def test_members_shorten_their_logs_and_all_restart_from_snapshots(tmp_pat
         states = await applied(nodes, index)
         assert len(set(states)) == 1
         for node_id in nodes.running:
-            await until(lambda node_id=node_id: first_index(nodes, node_id) > index - 100)
-            await until(lambda node_id=node_id: len(snapshots(nodes, node_id)) == 2)
+            await until(partial(is_shortened, nodes, node_id, index - 100))
+            await until(partial(has_two_snapshots, nodes, node_id))
 
         # A reader that comes too late starts from the state, and has the same chain.
         async with admin(nodes, leader) as client:
@@ -160,7 +169,7 @@ async def test_snapshot_that_cannot_be_written_is_tried_again_and_ends_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts: list[int] = []
-    write = retention_module.write_snapshot
+    write = vars(retention_module)["write_snapshot"]
 
     def full(directory: Path, snapshot: Any) -> None:
         attempts.append(snapshot.index)

@@ -13,7 +13,7 @@ import trio
 from garlicfarm.client.farm import FarmClient, open_farm_client
 from garlicfarm.config import load
 from garlicfarm.credentials.member_credentials import member_password, read_secret_file
-from garlicfarm.credentials.users import UserStore
+from garlicfarm.credentials.users import Role, UserStore
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.net.handshake import Established, initiate
@@ -45,8 +45,8 @@ STEADY: Mapping[str, Any] = {**THREE, "election_timeout_min_s": 2.0, "election_t
 """The same, where a test counts indexes or looks at one leader: a machine that keeps it from its heartbeats
 for a second costs no election."""
 
-TRANSPORT = make_transport("ssl", {}, Path())
-USERS = {"alice": "writer", "bob": "reader"}
+TRANSPORT: Any = make_transport("ssl", {}, Path())
+USERS: Mapping[str, Role] = {"alice": "writer", "bob": "reader"}
 
 
 def password_of(user: str) -> str:
@@ -167,13 +167,14 @@ class Cluster:
                 listening = True
                 task_status.started(node)
 
+        status: Any = Status()
         try:
             with running.scope:
                 await serve(
                     config,
                     applications=self.applications,
                     shutdown=running.shutdown,
-                    task_status=Status(),
+                    task_status=status,
                 )
         except Exception as error:
             if not listening:

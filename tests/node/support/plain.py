@@ -108,7 +108,7 @@ async def played(
         for member, port in ports.items()
     }
     send, receive = trio.open_memory_channel[Heard](100)
-    options = {"raft": PATIENT, "start": False} | plan
+    options: dict[str, Any] = {"raft": PATIENT, "start": False} | plan
     async with trio.open_nursery() as nursery:
 
         def serve(member: int) -> Any:

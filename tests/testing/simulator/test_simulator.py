@@ -88,7 +88,7 @@ def test_broken_rule_is_found_within_fifty_seeds(
     focus = broken_rules.FOCUS.get(rule)
 
     def run(seed: int) -> Outcome:
-        mix = focus and msgspec.structs.replace(Faults.draw(random.Random(seed)), **focus)
+        mix = msgspec.structs.replace(Faults.draw(random.Random(seed)), **focus) if focus else None
         return Simulation(seed, broken_rules.NODES.get(rule, 3), faults=mix).run()
 
     with pytest.raises(Violation) as found:
