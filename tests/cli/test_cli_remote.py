@@ -53,12 +53,12 @@ class Served:
     def running(self) -> Iterator[None]:
         thread = threading.Thread(target=trio.run, args=[self._main])
         thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         try:
             yield
         finally:
             trio.from_thread.run_sync(self._end.set, trio_token=self._token)
-            thread.join(10)
+            thread.join(60)
 
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -143,7 +143,7 @@ def test_status_watched_on_a_terminal_is_drawn_until_ctrl_c(
     while drawn.count(b"unreachable") < 2:
         drawn += os.read(ours, 4096)
     process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 130
+    assert process.wait(60) == 130
     os.close(ours)
     assert (b"\x1b[1;32m" in drawn) == colour
 
@@ -170,7 +170,7 @@ def test_log_post_of_a_file_or_stdin_prints_the_index(
     assert first == "1"
     assert json.loads(rest) == {"schema": "garlicfarm.log-post/1", "index": 2, "term": 3}
     process = spawn("log", "post", stdin=subprocess.PIPE)
-    assert process.communicate(b"from stdin", timeout=10) == (b"3\n", b"")
+    assert process.communicate(b"from stdin", timeout=60) == (b"3\n", b"")
     values = [entry.value for entry in served.node.farm.log]
     assert values == [b"from a file \xff", b"from a file \xff", b"from stdin"]
     assert served.node.farm.posted_by == ["local"] * 3
@@ -186,7 +186,7 @@ def test_log_post_of_nothing_is_a_wrong_use_and_posts_nothing(
     assert run(["log", "post", "entry"]) == 2
     assert "entry is empty; an entry has one byte or more" in capsys.readouterr().err
     process = spawn("log", "post", stdin=subprocess.DEVNULL)
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (2, b"")
     assert b"error: stdin is empty" in err
     assert served.node.farm.log == []
@@ -233,7 +233,7 @@ def test_log_tail_followed_shows_each_entry_and_ends_with_ctrl_c(
         served.commit(b"entry %d" % number)
         assert json.loads(process.stdout.readline())["value"] == f"entry {number}"
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err.strip()) == (130, b"", b"interrupted")
 
 
@@ -248,7 +248,7 @@ def test_log_tail_whose_reader_leaves_ends_quietly(
     process.stdout.close()
     assert process.stderr is not None
     assert process.stderr.read() == b""
-    assert process.wait(10) == 1
+    assert process.wait(60) == 1
 
 
 def test_user_named_by_options_is_asked_with_instead_of_the_local_one(

@@ -221,10 +221,10 @@ async def test_httpx_reaches_101_and_the_raw_stream(
             raw = response.extensions["network_stream"]
             data = b""
             while len(data) < 4:
-                data += await raw.read(4, timeout=5)
+                data += await raw.read(4, timeout=60)
             assert data == b"raft"
-            await raw.write(b"\x01echo", timeout=5)
-            assert await raw.read(5, timeout=5) == b"\x01echo"
+            await raw.write(b"\x01echo", timeout=60)
+            assert await raw.read(5, timeout=60) == b"\x01echo"
     assert server.logins == [user]
 
 

@@ -101,7 +101,7 @@ async def test_wait_for_a_router_that_takes_its_time_holds_up_no_other_task() ->
         others.set()
 
     def ready(i: int) -> bool:
-        assert others.wait(5), "held up"
+        assert others.wait(60), "held up"
         return True
 
     async with trio.open_nursery() as nursery:

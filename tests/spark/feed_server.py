@@ -97,7 +97,7 @@ def feed_server(directory: Path, log: Sequence[Entry] = ()) -> Iterator[FeedServ
     thread = threading.Thread(target=trio.run, args=(server.run, ready))
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(60)
         server.append(log)
         yield server
     finally:

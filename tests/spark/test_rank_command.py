@@ -67,7 +67,7 @@ class Rank:
 
     def wait(self, timeout_s: float = START_S) -> int:
         code = self.process.wait(timeout_s)
-        self._reader.join(10)
+        self._reader.join(60)
         return code
 
     def wait_for(self, index: int) -> None:
@@ -196,7 +196,7 @@ def test_rank_interrupted_while_spark_starts_ends_at_once(server: FeedServer) ->
             time.sleep(0.05)
         below = descendants(rank.process.pid)
         rank.process.send_signal(signal.SIGINT)
-        assert rank.wait(10) == 130
+        assert rank.wait(60) == 130
         assert_all_end(below)
 
 

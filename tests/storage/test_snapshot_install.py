@@ -104,7 +104,7 @@ class Running:
         await self.until(lambda: len(self.chunks) == len(requests))
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while not condition():
                 await self._moved.wait()
 
@@ -148,7 +148,7 @@ async def check_installed(directory: Path, *after: Entry) -> None:
         assert store.restored == SENT
         assert store.problems == []
     async with running(directory) as run:
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             while rows(directory) != [entry.index for entry in after]:  # noqa: ASYNC110
                 await trio.sleep(0.01)
         assert run.store.snapshot() == SENT.meta

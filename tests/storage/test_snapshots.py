@@ -180,7 +180,7 @@ async def compacted(directory: Path, *upto: int) -> None:
             for index in upto:
                 writer.compact(index)
                 assert store.first_index() == index + 1
-            with closing(LogReader(directory)) as reader, trio.fail_after(5):
+            with closing(LogReader(directory)) as reader, trio.fail_after(60):
                 while True:
                     try:
                         reader.entries(upto[-1] - 1, upto[-1] + 1, 0)
@@ -315,7 +315,7 @@ async def test_compaction_beside_appends_gives_pages_back(
                 writer.submit(
                     Persist(token, None, None, (Entry(5001 + token, 167, ValueType.APPLICATION, b"x"),))
                 )
-                with trio.fail_after(5):
+                with trio.fail_after(60):
                     await durable.wait()
             nursery.cancel_scope.cancel()
     with closing(LogStore.open(directory, farm="farm")) as store:
@@ -356,7 +356,7 @@ async def test_error_of_a_deletion_ends_the_writer(
         writer = Writer(store, lambda token: None)
         store.on_snapshot_written(snapshot(20).meta)
         writer.compact(9)
-        with pytest.raises(StorageError, match="disk I/O"), trio.fail_after(5):
+        with pytest.raises(StorageError, match="disk I/O"), trio.fail_after(60):
             await writer.run()
     monkeypatch.undo()
     with closing(LogStore.open(directory, farm="farm")) as store:

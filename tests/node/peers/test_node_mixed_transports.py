@@ -79,7 +79,7 @@ async def test_farm_of_ssl_and_i2p_members_elects_commits_and_changes_its_leader
 
 async def connected(farm: Cluster, of: int) -> None:
     """Node ``of`` is connected to all others that run."""
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         for member in farm.running.keys() - {of}:
             while not farm.replica(of).peers.connected(member):  # noqa: ASYNC110 - so is this
                 await trio.sleep(0.02)

@@ -105,7 +105,7 @@ async def test_tester_leads_the_node_and_reads_its_log(tmp_path: Path) -> None:
         noted = await wire.ask(request(APPEND, 1, **fields))
         assert noted is not None
         assert (noted.next_index, noted.accepted) == (3, True)
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await plays.nodes.replica().wait_applied(1)
         client = await plays.dial()
         redirected = await client.ask(client_request(b"x"))
@@ -175,7 +175,7 @@ async def test_snapshot_of_a_plain_leader_is_the_applications_state_also_after_a
             answer = await wire.ask(request(MessageType.INSTALL_SNAPSHOT_REQUEST, 3, value))
             assert answer is not None
             assert (answer.accepted, answer.next_index) == (True, offset + len(data))
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await plays.nodes.replica().wait_applied(8)
         assert restored == [b"one\ntwo\n"] * 2, "a first time on trial, by a new application"
         after = await wire.ask(

@@ -225,7 +225,7 @@ async def test_second_process_in_a_data_directory_ends_with_7_and_the_first_goes
         (line,) = lines
         assert line.startswith("error: another process uses ")
         async with node.client() as client:
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 await client.post("farm", b"the first goes on")
         assert await farm.stop(1) == 0
 
@@ -257,7 +257,7 @@ async def test_log_that_nobody_reads_holds_up_neither_the_node_nor_its_end(tmp_p
     command = ("/bin/sh", "-c", f'exec "$0" -m garlicfarm node start "$@" 2>"{fifo}"', sys.executable)
     async with process_farm(tmp_path / "farm", 1, PLAN, command=command) as farm:
         async with farm.nodes[1].client() as client:
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 await client.post("farm", CONTENTS)
         assert await farm.stop(1) == 0
     assert select.select([], [log], [], 0)[1] == []  # as full as before

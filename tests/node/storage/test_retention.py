@@ -68,7 +68,7 @@ async def post(nodes: Cluster, count: int, name: bytes) -> int:
 async def applied(nodes: Cluster, index: int) -> list[bytes]:
     """The states of all that run, which have applied ``index``."""
     for node_id in nodes.running:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await nodes.replica(node_id).wait_applied(index - 1)
     return [nodes.replica(node_id).application.snapshot() for node_id in nodes.running]
 
