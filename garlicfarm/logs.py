@@ -111,18 +111,18 @@ class EventLogger:
 
 
 class TextFormatter(logging.Formatter):
-    """``TIME LEVEL room key=value …``; a value that is not plain is a JSON string."""
+    """``TIME LEVEL component key=value …``; a value that is not plain is a JSON string."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{key}={_escaped(value)}" for key, value in _fields(record).items())
-        return f"{_time(record)} {record.levelname:<5} {_room(record)} {fields}"
+        return f"{_time(record)} {record.levelname:<5} {_component(record)} {fields}"
 
 
 class JsonFormatter(logging.Formatter):
     """One JSON object per line, with the keys of the text form."""
 
     def format(self, record: logging.LogRecord) -> str:
-        head = {"time": _time(record), "level": record.levelname.lower(), "room": _room(record)}
+        head = {"time": _time(record), "level": record.levelname.lower(), "component": _component(record)}
         return json.dumps({**head, **_fields(record)}, default=str)
 
 
@@ -259,7 +259,7 @@ def _time(record: logging.LogRecord) -> str:
     return written.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _room(record: logging.LogRecord) -> str:
+def _component(record: logging.LogRecord) -> str:
     return record.name.removeprefix("garlicfarm.")
 
 

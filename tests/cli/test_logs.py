@@ -77,7 +77,13 @@ def test_json_line_has_the_same_keys() -> None:
     assert "\n" not in line
     body = json.loads(line)
     assert body.pop("time").endswith("Z")
-    assert body == {"level": "warning", "room": "raft", "term": 3, "why": "a\nb", "event": "became-leader"}
+    assert body == {
+        "level": "warning",
+        "component": "raft",
+        "term": 3,
+        "why": "a\nb",
+        "event": "became-leader",
+    }
 
 
 def test_foreign_record_has_its_message_and_traceback_on_one_line() -> None:
@@ -185,7 +191,7 @@ def test_configured_sets_level_form_and_stream_and_has_written_all_at_the_end(pi
         logging.getLogger("library").warning("shown")
     assert not logging.getLogger().handlers
     bodies = [json.loads(line) for line in piped.rest()]
-    assert [(body["room"], body.get("event"), body.get("message")) for body in bodies] == [
+    assert [(body["component"], body.get("event"), body.get("message")) for body in bodies] == [
         ("node", "started", None),
         ("library", None, "shown"),
     ]
