@@ -34,11 +34,11 @@ from bench_farm import VALUE_BYTES, Poster, bench_farm, percentile, poster, repo
 from plain_copy import plain_copy
 
 from garlicfarm import logs
+from garlicfarm.application import Application
 from garlicfarm.config import load
 from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm
 from garlicfarm.node import serve
 from garlicfarm.setup.provision import FarmPlan
-from garlicfarm.wire.messages import Configuration
 
 BY_LOG_AT_MOST, BY_SNAPSHOT_AT_MOST = 3.5, 1.0
 RATE_AT_LEAST = 0.6
@@ -54,15 +54,12 @@ REST_S = 2.0
 CLEAR, MARK = b"clear", b"mark"
 
 
-class Kept:
+class Kept(Application):
     """All entries since the last ``clear``. Records the time when each ``mark`` is applied."""
 
     def __init__(self, notes: Path) -> None:
         self._notes = notes
         self._entries: list[bytes] = []
-
-    def check(self, entry: bytes, author: int) -> None:
-        pass
 
     def apply(self, index: int, term: int, entry: bytes) -> None:
         if entry.startswith(MARK):
@@ -72,9 +69,6 @@ class Kept:
             self._entries.clear()
         else:
             self._entries.append(entry)
-
-    def configure(self, index: int, members: Configuration) -> None:
-        pass
 
     def snapshot(self) -> bytes:
         return b"".join(self._entries)

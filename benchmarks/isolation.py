@@ -31,7 +31,7 @@ from garlicfarm.credentials.member_credentials import write_secret_file
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, process_farm
 from garlicfarm.node import serve
-from garlicfarm.node.replica import Replica
+from garlicfarm.node.requests import IncomingRequests
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.storage import Genesis, create_store
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request
@@ -45,22 +45,22 @@ SETTLE_S = 5.0
 heard: TextIO
 
 
-class Watched(Replica):
-    """A farm that, if it is the quiet one, records when its leader was heard."""
+class Watched(IncomingRequests):
+    """The requests of a farm; of the quiet one, it is noted when the leader was heard."""
 
-    def heard_from(self, member: int, request: Request) -> None:
-        if self.name == QUIET and request.type is MessageType.APPEND_ENTRIES_REQUEST:
+    def heard_from(self, request: Request) -> None:
+        if self._core.farm == QUIET and request.type is MessageType.APPEND_ENTRIES_REQUEST:
             heard.write(f"{trio.current_time()}\n")
-        super().heard_from(member, request)
+        super().heard_from(request)
 
 
 def node(path: Path) -> None:
     """One node, like `garlicfarm node start`, that records messages of the quiet farm."""
-    import garlicfarm.node.node
+    import garlicfarm.node.replica
 
     global heard
     heard = (path.parent / "heard").open("a", buffering=1)
-    vars(garlicfarm.node.node)["Replica"] = Watched
+    vars(garlicfarm.node.replica)["IncomingRequests"] = Watched
     config = load(path, {})
     with logs.configured("warning", "text", sys.stderr):
         trio.run(serve, config)

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import trio
 
+from garlicfarm.application import Application, Origin
 from garlicfarm.config import load
 from garlicfarm.errors import EntryRefused
 from garlicfarm.node import serve
-from garlicfarm.wire import Configuration
 
 
-class KeyValueState:
-    """A dict of text; entries are ``key=value``. Implements `garlicfarm.application.Application`."""
+class KeyValueState(Application):
+    """A dict of text; entries are ``key=value``."""
 
     def __init__(self, farm: str) -> None:
         self.data: dict[str, str] = {}
 
-    def check(self, entry: bytes, author: int) -> None:
+    def check(self, entry: bytes, origin: Origin) -> None:
         if not is_valid(entry):
             raise EntryRefused("", "not key=value in UTF-8")
 
@@ -27,9 +27,6 @@ class KeyValueState:
         if is_valid(entry):  # the same judgement on every node, and never an error
             key, _, value = entry.decode().partition("=")
             self.data[key] = value
-
-    def configure(self, index: int, members: Configuration) -> None:
-        pass
 
     def snapshot(self) -> bytes:
         return json.dumps(self.data, sort_keys=True).encode()  # equal states, equal bytes

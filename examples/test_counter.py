@@ -6,27 +6,24 @@ from typing import cast
 import pytest
 from trio.testing import MockClock
 
+from garlicfarm.application import Application, Origin
 from garlicfarm.errors import EntryRefused
 from garlicfarm.testing.cluster import Cluster, cluster
-from garlicfarm.wire import Configuration
 
 
-class Counter:
-    """The sum of all entries, whole numbers in ASCII. Implements `garlicfarm.application.Application`."""
+class Counter(Application):
+    """The sum of all entries, each a whole number in ASCII. See `garlicfarm.application`."""
 
     def __init__(self) -> None:
         self.sum = 0
 
-    def check(self, entry: bytes, author: int) -> None:
+    def check(self, entry: bytes, origin: Origin) -> None:
         if not entry.isdigit() or len(entry) > 9:
             raise EntryRefused("", "not a whole number of 1 to 9 digits")
 
     def apply(self, index: int, term: int, entry: bytes) -> None:
         if entry.isdigit() and len(entry) <= 9:  # the same judgement on every node, and never an error
             self.sum += int(entry)
-
-    def configure(self, index: int, members: Configuration) -> None:
-        pass
 
     def snapshot(self) -> bytes:
         return b"%d" % self.sum

@@ -1,43 +1,260 @@
-"""What a replicated application is to a node: a pure state machine over the committed log (D14).
+"""What a replicated application is to a node, and what a node is to an application.
 
-`garlicfarm.publishing.application.PublisherApplication` and `garlicfarm.log_application.LogApplication` are
-the two in the house; a library user may bring another. No method does I/O, reads a clock or makes
-randomness: on every server the same calls in the same order give the same bytes.
+A `StateMachine` is the pure part: a deterministic fold over the committed log. An `Application` is a state
+machine that a node runs. It may bring more, each part optional: it judges entries where they are posted, has
+tasks, metrics and endpoints of its own, and adds to what the node says of the farm. The applications ``log``
+(`garlicfarm.log_application`) and ``publisher`` (`garlicfarm.node.publisher`) use this contract and nothing
+else, so an application that you hand to `garlicfarm.node.serve` is their equal.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
+import msgspec
+
+from garlicfarm.config.model import FarmSection
+from garlicfarm.credentials.roles import Role
+from garlicfarm.logs import EventLogger
+from garlicfarm.metrics import FarmMetrics
+from garlicfarm.raft import Status
+from garlicfarm.router import Router
 from garlicfarm.wire.messages import Configuration
 
-__all__ = ["Application"]
+__all__ = [
+    "AdminEndpoint",
+    "AdminRequest",
+    "Application",
+    "ApplicationContext",
+    "MemberReport",
+    "Origin",
+    "PeerContacts",
+    "StateMachine",
+]
 
 
-class Application(Protocol):
-    """The state machine of one farm. Calls come from one task, in index order."""
+class StateMachine(Protocol):
+    """The state of one farm. Calls come from one task, in index order.
 
-    def check(self, entry: bytes, author: int) -> None:
-        """Judge an entry before it is proposed.
-
-        ``author`` is the member id of the connection it came over, 0 for users and raw clients (D18).
-        Raises `EntryRefused` (the poster's fault) with the field and the reason.
-        """
+    No method does I/O, reads a clock or uses randomness: on every server the same calls in the same order
+    give the same bytes.
+    """
 
     def apply(self, index: int, term: int, entry: bytes) -> None:
-        """Fold in the committed Application entry at ``index`` ≥ 1. Never raises on content: what is
-        invalid is skipped, the same way everywhere."""
+        """Fold in the committed Application entry at ``index`` ≥ 1. Never raises on content: an invalid
+        entry is skipped, the same way everywhere."""
 
     def configure(self, index: int, members: Configuration) -> None:
         """A Configuration took force at ``index`` (0 for the genesis one)."""
 
     def snapshot(self) -> bytes:
         """The whole state. Equal states give equal bytes."""
+        ...
 
     def restore(self, data: bytes) -> None:
         """Replace the state by that of a snapshot.
 
         Raises `StorageVersion` or `StorageDamaged` if ``data`` is no snapshot that this application
-        can take up; the state is unchanged then. Between plain peers it is tried first on another object
+        can restore; the state is unchanged then. Between JRaft peers it is tried first on another object
         of the same factory, in another thread: two objects share nothing that this changes.
         """
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where an entry comes from, and when. ``member``: the id of the member that posts it, or forwards it
+    for a user of its own; 0 for users and raw clients. ``user``: the name of the user, where this node let
+    it in; else "". ``now_ms``: this node's wall clock, ms since 1970."""
+
+    member: int
+    user: str
+    now_ms: int
+
+
+class MemberReport(msgspec.Struct, frozen=True):
+    """What the application knows of a member from that member's entries; None where it says nothing.
+    ``age_s``: how long ago it said so, by this node's clock. ``is_silent``: an entry of it is overdue."""
+
+    term: int | None = None
+    commit: int | None = None
+    applied: int | None = None
+    version: str | None = None
+    admin_url: str | None = None
+    age_s: float | None = None
+    is_silent: bool = False
+
+
+class AdminRequest(msgspec.Struct, frozen=True):
+    """A request to an `AdminEndpoint`. ``body``: at most 1 MiB, empty for GET."""
+
+    user: str
+    query: Mapping[str, str]
+    body: bytes
+
+
+class AdminEndpoint(msgspec.Struct, frozen=True):
+    """An endpoint of the admin API, ``METHOD /v1/farms/{farm}/{path}``, for users with ``role`` or a higher
+    one. ``handle`` returns what `msgspec.json` encodes; it may raise the errors of `garlicfarm.errors`,
+    which the client is told as those of the other endpoints."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    role: Role
+    handle: Callable[[AdminRequest], Awaitable[object]]
+
+
+class PeerContacts(Protocol):
+    """How this node reaches the other members, by their ids."""
+
+    def is_connected(self, member: int) -> bool:
+        """Whether the connection for Raft requests is up."""
+        ...
+
+    def handshake(self, member: int) -> tuple[float, bool] | None:
+        """How long the last attempt to connect and to log in took, in seconds, and whether it succeeded;
+        None before the first one has ended."""
+
+    async def try_handshakes(self, members: Collection[int]) -> None:
+        """Connect to these members once more, each beside the connection that may be up: `handshake`
+        then reports these attempts."""
+
+
+class ApplicationContext(Protocol):
+    """What a node offers to the application of one of its farms, while that farm's replica runs.
+
+    ``section``: the table ``[[farm]]`` of the configuration. ``router``: entered; None where the farm has
+    none. ``admin_url``: where other machines find this node's admin API, None where they cannot reach it.
+    ``metrics``: the farm's metrics; ``metrics.registry`` takes collectors of the application's own, and is
+    shared by all farms of the node.
+    """
+
+    @property
+    def farm(self) -> str: ...
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def section(self) -> FarmSection: ...
+    @property
+    def router(self) -> Router | None: ...
+    @property
+    def admin_url(self) -> str | None: ...
+    @property
+    def log(self) -> EventLogger: ...
+    @property
+    def metrics(self) -> FarmMetrics: ...
+    @property
+    def peers(self) -> PeerContacts: ...
+    @property
+    def configuration(self) -> Configuration:
+        """The Configuration in force: the members and their endpoints."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads, as far as it knows."""
+
+    @property
+    def is_changing_members(self) -> bool:
+        """Whether this member, as the leader, is changing the Configuration."""
+
+    @property
+    def applied_index(self) -> int:
+        """The index of the last entry that the application has taken."""
+
+    def raft_status(self) -> Status:
+        """Role, term and indexes of this member."""
+        ...
+
+    async def post(self, entry: bytes) -> tuple[int, int]:
+        """Append an entry as this member, here or through the leader; (index, term) after its commit.
+
+        Raises `EntryRefused` (the caller's fault), `ProposalDropped`, `NoQuorum`: certainly not appended;
+        `OutcomeUnknown`. Cancelled, it may or may not be appended.
+        """
+        ...
+
+    async def wait_applied(self, beyond: int) -> None:
+        """Return once an entry with an index > ``beyond`` is applied."""
+
+    async def step_down(self, to: int = 0) -> int:
+        """Have the member ``to`` lead, 0: the one best placed; the id of the new leader.
+
+        Raises `NotLeader`, `ProposalDropped`: nothing was done; `NoQuorum`: no member took over in time.
+        """
+        ...
+
+
+class Application(ABC):
+    """The application of one farm of a node: a `StateMachine`, and what it brings beside that.
+
+    The methods of the state machine keep its rules. The others may read clocks; none but `run` and the
+    handlers of `endpoints` may block.
+    """
+
+    @abstractmethod
+    def apply(self, index: int, term: int, entry: bytes) -> None:
+        """See `StateMachine`."""
+
+    def configure(self, index: int, members: Configuration) -> None:  # noqa: B027 - it may not care
+        """See `StateMachine`; by default members are no part of the state."""
+
+    @abstractmethod
+    def snapshot(self) -> bytes:
+        """See `StateMachine`."""
+
+    @abstractmethod
+    def restore(self, data: bytes) -> None:
+        """See `StateMachine`."""
+
+    def check(self, entry: bytes, origin: Origin) -> None:  # noqa: B027 - most take anything
+        """Judge an entry before it is proposed; by default all are accepted.
+
+        Called on the node that was asked, and for forwarded entries on the leader too, where the origin is
+        the member that forwards. Raises `EntryRefused` (the author's fault) with the field and the reason.
+        """
+
+    def check_configuration(self, section: FarmSection) -> None:  # noqa: B027 - most need nothing of it
+        """Raises `ConfigError`: the table ``[[farm]]`` is of no use to this application. Called before the
+        node listens."""
+
+    async def run(self, context: ApplicationContext) -> None:  # noqa: B027 - most have no tasks
+        """The application's own tasks, from before the first entry is applied until cancelled; by default
+        there are none. It may return early. An error that leaves it ends the node."""
+
+    def endpoints(self, context: ApplicationContext) -> Sequence[AdminEndpoint]:
+        """The application's own endpoints of the admin API; by default none. Asked once. Where the admin
+        API has the same method and path, its own comes first."""
+        return ()
+
+    def collect(self, metrics: FarmMetrics) -> None:  # noqa: B027 - most have none
+        """Bring the application's metrics up to date; called at each scrape."""
+
+    def status(self) -> Mapping[str, Any]:
+        """What to add to ``GET …/status``; by default nothing."""
+        return {}
+
+    def member_report(self, member: int) -> MemberReport:
+        """What is known of a member from its entries; by default nothing."""
+        return MemberReport()
+
+    def ranking(self, *, statuses: bool = False) -> dict[str, Any]:
+        """The body of ``GET …/ranking`` but for ``index``; by default nothing is ranked. ``statuses``: each
+        row with the member's newest status."""
+        return {"publisher": None, "members": []}
+
+    def policy(self) -> dict[str, Any]:
+        """What administrators have decided, for ``GET …/policy``; by default nothing."""
+        return {}
+
+    def administer(self, action: str, args: dict[str, Any], origin: Origin) -> bytes | None:
+        """The entry that carries an order of the administrator ``origin.user``, accepted by the member
+        ``origin.member``; None: there is nothing to administer, which is the default.
+
+        Raises `EntryRefused` (the administrator's fault): there is no such action, or its arguments are
+        wrong.
+        """
+        return None
+
+    def removal_entry(self, member: int, origin: Origin) -> bytes | None:
+        """The entry to append before ``origin.user`` has a member removed; None, the default: none."""
+        return None

@@ -1,4 +1,4 @@
-"""The application ``log`` (D14): the replicated log on its own, any bytes, checked by nobody.
+"""The application ``log`` (D14): the replicated log on its own. It takes any bytes, within the wire's limits.
 
 Its state says how far the log was folded and lets two servers compare all of it by 40 bytes::
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 import struct
 from hashlib import sha256
 
+from garlicfarm.application import Application
 from garlicfarm.errors import StorageDamaged
-from garlicfarm.wire.messages import Configuration
 
 __all__ = ["LogApplication"]
 
@@ -21,30 +21,24 @@ _STATE = struct.Struct(">Q32s")
 _PLACE = struct.Struct(">QQ")
 
 
-class LogApplication:
+class LogApplication(Application):
     """Index and hash chain of the Application entries applied so far."""
 
     def __init__(self) -> None:
         self.index = 0
         self.chain = bytes(32)
 
-    def check(self, entry: bytes, author: int) -> None:
-        """Every entry is welcome; its size is bounded by the wire."""
-
     def apply(self, index: int, term: int, entry: bytes) -> None:
         """Lengthen the chain by one entry."""
         self.chain = sha256(self.chain + _PLACE.pack(index, term) + entry).digest()
         self.index = index
-
-    def configure(self, index: int, members: Configuration) -> None:
-        """Members are no part of this state."""
 
     def snapshot(self) -> bytes:
         """The 40 bytes shown above."""
         return _STATE.pack(self.index, self.chain)
 
     def restore(self, data: bytes) -> None:
-        """Take up 40 bytes from `snapshot`. Raises `StorageDamaged` for any other length."""
+        """Restore the 40 bytes of `snapshot`. Raises `StorageDamaged` for any other length."""
         if len(data) != _STATE.size:
             raise StorageDamaged(f"a snapshot of the application log is {_STATE.size} bytes, not {len(data)}")
         self.index, self.chain = _STATE.unpack(data)

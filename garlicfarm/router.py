@@ -23,7 +23,19 @@ from garlicfarm.publishing.documents import (
     Tunnels,
 )
 
-__all__ = ["Bandwidth", "DestinationStatus", "RemoteStatus", "Router", "RouterStatus", "Tunnels", "figures"]
+__all__ = [
+    "STATUS_TIMEOUT_S",
+    "Bandwidth",
+    "DestinationStatus",
+    "RemoteStatus",
+    "Router",
+    "RouterStatus",
+    "Tunnels",
+    "figures",
+]
+
+STATUS_TIMEOUT_S = 5.0
+"""How long a node waits for all figures of one status."""
 
 
 class Router(ABC):

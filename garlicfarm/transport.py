@@ -196,6 +196,11 @@ class Transport(ABC):
         stays open.
         """
 
+    def peer_address(self, stream: trio.abc.Stream) -> str | None:
+        """The address, without a port, of the member that ``stream``, one of `open_stream`'s, leads to. The
+        default is None: the address says nothing about the member, or cannot be known."""
+        return None
+
     def check_url(self, url: Endpoint) -> None:  # noqa: B027 - most refuse nothing
         """Refuse a ``url`` at which `serve` can never listen; the default refuses none. Binds nothing.
 

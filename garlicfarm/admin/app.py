@@ -6,7 +6,8 @@ one entry), a write to a client by 256 KiB, a posted entry by 1 MiB, a long poll
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,6 +31,7 @@ from garlicfarm.admin.responses import (
     json_answer,
     wait_for_disconnect,
 )
+from garlicfarm.application import AdminEndpoint, AdminRequest
 from garlicfarm.config.validators import is_dial_url
 from garlicfarm.credentials.member_credentials import MAX_MEMBER_ID
 from garlicfarm.credentials.roles import Role
@@ -86,6 +88,7 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
                 "/v1/farms/{farm}/members/{id}", api.guarded("admin", api.remove_member), methods=["DELETE"]
             ),
             Route("/v1/farms/{farm}/leader/stepdown", api.guarded("admin", api.step_down), methods=["POST"]),
+            *api.application_routes(),
             Route("/metrics", api.metrics),
             Route("/healthz", api.healthz),
             Route("/readyz", api.readyz),
@@ -250,6 +253,23 @@ class _Api:
             return json_answer({"leader": await farm.step_down(wanted.to, user)}, farm)
         raise OutcomeUnknown(f"nobody is known to have taken over after {COMMIT_DEADLINE_S:.0f} s")
 
+    def application_routes(self) -> Iterator[Route]:
+        """The endpoints that applications bring; the farms of a node do not change while it runs."""
+        for name, farm in self._node.farms.items():
+            for endpoint in farm.endpoints:
+                path = f"/v1/farms/{name}/{endpoint.path}"
+                handle = self.guarded(endpoint.role, partial(self._application, name, endpoint))
+                yield Route(path, handle, methods=[endpoint.method])
+
+    async def _application(self, name: str, endpoint: AdminEndpoint, request: Request, user: str) -> Response:
+        request.path_params["farm"] = name
+        farm = await self._read(request)
+        body = await _body(request) if endpoint.method == "POST" else b""
+        query = dict(request.query_params)
+        with trio.move_on_after(COMMIT_DEADLINE_S):
+            return json_answer(await endpoint.handle(AdminRequest(user, query, body)), farm)
+        raise OutcomeUnknown(f"no answer of the application after {COMMIT_DEADLINE_S:.0f} s")
+
     async def metrics(self, request: Request) -> Response:
         self._authenticator.scraper(request)
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
@@ -286,7 +306,8 @@ class _Api:
         return farm
 
     async def _wait_for_commit(self, request: Request, farm: FarmView, beyond: int, deadline: float) -> bool:
-        """Whether something was committed before the deadline, the client's leaving and the shutdown."""
+        """Whether something was committed before the deadline, and before the client disconnected or the node
+        shut down."""
         committed = False
 
         async def commit() -> None:

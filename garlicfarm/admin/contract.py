@@ -1,6 +1,6 @@
-"""What the admin listener sees of the node that it speaks for. The node implements these.
+"""What the admin listener sees of its node, which implements these.
 
-The doors of the house: this room may not import the node, and needs no more than this of it.
+This room may not import the node, and needs no more than this of it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from garlicfarm.application import AdminEndpoint
 from garlicfarm.feed.source import EntrySource
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ class FarmView(EntrySource, Protocol):
     def farm_id(self) -> bytes: ...
     @property
     def node_id(self) -> int: ...
+    @property
+    def endpoints(self) -> Sequence[AdminEndpoint]:
+        """Those of the application."""
+
     @property
     def disk_hangs_s(self) -> float | None:
         """For how long this node's disk has not answered, where that is too long; else None."""

@@ -276,38 +276,35 @@ class _Enrolment:
 
     def _connector(self) -> tuple[Callable[[str], Awaitable[Established]], bool]:
         """What opens a connection to a member, and whether that is without a handshake."""
-        from functools import cache, partial
+        from functools import cache
 
         from garlicfarm.credentials.member_credentials import member_password
         from garlicfarm.extensions import LEADER_HINT
         from garlicfarm.http.digest import ChallengeCache
-        from garlicfarm.net.handshake import dial_without_handshake, initiate
+        from garlicfarm.net.dial import DialCredentials, dial
         from garlicfarm.plugins import make_transport
         from garlicfarm.transport import Endpoint, Transport
 
         token, config = self._token, self._config
         section = _section(config, token)
-        default, challenges = section.default_transport, ChallengeCache(section.algorithms)
+        default = section.default_transport
 
         @cache
         def transport(scheme: str) -> Transport:
             return make_transport(scheme, config.transport.get(scheme, {}), config.base_dir)
 
+        credentials = DialCredentials(
+            token.farm,
+            str(token.id),
+            member_password(token.farm_secret, token.farm_id, token.id),
+            ChallengeCache(section.algorithms),
+            token.farm_id,
+            {LEADER_HINT: "1"},
+        )
+
         async def connect(text: str) -> Established:
             endpoint = Endpoint.parse(text, default)
-            if not transport(endpoint.scheme).handshake:
-                return await dial_without_handshake(transport(endpoint.scheme), endpoint, token.farm)
-            return await initiate(
-                partial(transport(endpoint.scheme).open_stream, endpoint),
-                host=endpoint.authority,
-                proxied=endpoint.proxied,
-                farm=token.farm,
-                user=str(token.id),
-                password=member_password(token.farm_secret, token.farm_id, token.id),
-                cache=challenges,
-                farm_id=token.farm_id,
-                extensions={LEADER_HINT: "1"},
-            )
+            return await dial(transport(endpoint.scheme), endpoint, credentials)
 
         return connect, not transport(default).handshake
 

@@ -140,19 +140,19 @@ class _Asked:
         import trio
 
         from garlicfarm.errors import NotSupported, RouterError
-        from garlicfarm.node.publisher.status_reporter import ROUTER_TIMEOUT_S
+        from garlicfarm.router import STATUS_TIMEOUT_S
 
         if self._router is None:
             return None
         try:
-            with trio.fail_after(ROUTER_TIMEOUT_S):
+            with trio.fail_after(STATUS_TIMEOUT_S):
                 return await question(self._router)
         except NotSupported:
             pass
         except RouterError as error:
             self.silences.append(str(error))
         except trio.TooSlowError:
-            self.silences.append(f"the router did not answer within {ROUTER_TIMEOUT_S:.0f} s")
+            self.silences.append(f"the router did not answer within {STATUS_TIMEOUT_S:.0f} s")
         return None
 
 

@@ -29,7 +29,8 @@ from garlicfarm.errors import (
 )
 from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.http.digest import ALGORITHMS, ChallengeCache
-from garlicfarm.net.handshake import Established, dial_without_handshake, initiate
+from garlicfarm.net.dial import DialCredentials, dial
+from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import Backoff, RpcClient, close
 from garlicfarm.raft import Refusal
 from garlicfarm.transport import Endpoint, Transport
@@ -161,23 +162,12 @@ async def open_farm_client(
     :param default_transport: what ``tcp://`` means (D1).
     :param algorithms: of Digest, as in the configuration of the farm: a server that offers others is refused.
     """
-    cache = ChallengeCache(algorithms)
+    credentials = DialCredentials(
+        farm, user, password, ChallengeCache(algorithms), farm_id, extensions={LEADER_HINT: "1"}
+    )
 
     async def connect(server: int, endpoint: Endpoint) -> Established:
-        way = transport(endpoint.scheme)
-        if not way.handshake:
-            return await dial_without_handshake(way, endpoint, farm)
-        established = await initiate(
-            partial(way.open_stream, endpoint),
-            host=endpoint.authority,
-            proxied=endpoint.proxied,
-            farm=farm,
-            user=user,
-            password=password,
-            cache=cache,
-            farm_id=farm_id,
-            extensions={LEADER_HINT: "1"},
-        )
+        established = await dial(transport(endpoint.scheme), endpoint, credentials)
         if established.leader is not None and client._leaves(server, *established.leader):
             await close(established.stream)
             raise UnreachableError(f"{endpoint.authority} does not lead, and names {established.leader[1]}")

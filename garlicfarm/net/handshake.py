@@ -20,17 +20,9 @@ from garlicfarm.errors import TransportError
 from garlicfarm.http.digest import ChallengeCache, Refused, Verified
 from garlicfarm.http.upgrade import Accepted, FarmCredentials, Initiator, Rejected, Responder, Verifier
 from garlicfarm.net.admission import Admission
-from garlicfarm.transport import Endpoint, Peer, Place, Stage, Transport
+from garlicfarm.transport import Peer, Place, Stage
 
-__all__ = [
-    "Established",
-    "FarmCredentials",
-    "HandshakeLimiter",
-    "dial_without_handshake",
-    "initiate",
-    "respond",
-    "without_handshake",
-]
+__all__ = ["Established", "FarmCredentials", "HandshakeLimiter", "initiate", "respond", "without_handshake"]
 
 _CHUNK = 4096
 _LINGER_S = 1.0
@@ -57,20 +49,6 @@ class Established:
 def without_handshake(stream: trio.abc.Stream, farm: str) -> Established:
     """A stream of a transport without a handshake: it carries only the proposal's messages."""
     return Established(stream, farm, "", frozenset(), None, None, b"")
-
-
-async def dial_without_handshake(transport: Transport, endpoint: Endpoint, farm: str) -> Established:
-    """Open a stream of a transport without a handshake.
-
-    :raises TransportError: ``endpoint`` is not on loopback, the only place where this is allowed; or from the
-        transport.
-
-    Cancelled: leaves nothing open.
-    """
-    if not endpoint.is_loopback:
-        wrong = f"{endpoint} is not dialled: {endpoint.scheme} has no handshake"
-        raise TransportError(wrong, "it is for loopback only; elsewhere use a tunnel, or another transport")
-    return without_handshake(await transport.open_stream(endpoint), farm)
 
 
 def _established(stream: trio.abc.Stream, accepted: Accepted) -> Established:

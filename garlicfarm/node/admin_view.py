@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import msgspec
 import trio
 
+from garlicfarm.application import AdminEndpoint, Origin
 from garlicfarm.errors import ConfigError, EntryRefused
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.feed.source import EntryStream
-from garlicfarm.node.proposals import check_user
+from garlicfarm.node.leadership import step_down
+from garlicfarm.node.proposals import origin_now
 from garlicfarm.node.replica import Replica
-from garlicfarm.publishing.application import PublisherApplication
-from garlicfarm.publishing.documents import NodeReport
-from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.raft import Change, ConfChange, Entry, Role
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import ClusterServer
@@ -27,30 +24,33 @@ __all__ = ["FarmAdminView"]
 class FarmAdminView:
     """See the contract."""
 
-    def __init__(self, farm: Replica, pages: PageReader) -> None:
-        self._farm = farm
+    def __init__(self, replica: Replica, pages: PageReader) -> None:
+        self._replica = replica
+        self._core = replica.core
+        self._application = replica.application
         self._pages = pages
-        self.farm = farm.name
-        self.application = farm.section.application
-        self.farm_id = farm.store.genesis.farm_id
-        self.node_id = farm.node_id
+        self.farm = replica.name
+        self.application = replica.section.application
+        self.farm_id = replica.store.genesis.farm_id
+        self.node_id = replica.node_id
+        self.endpoints: Sequence[AdminEndpoint] = self._application.endpoints(replica.context)
 
     @property
     def first_index(self) -> int:
-        return self._farm.store.first_index()
+        return self._replica.store.first_index()
 
     @property
     def commit_index(self) -> int:
         """What is committed, durable here and applied: what readers may see."""
-        return self._farm.applied_index
+        return self._core.applied_index
 
     @property
     def is_leader(self) -> bool:
-        return self._farm.is_leader
+        return self._core.is_leader
 
     @property
     def disk_hangs_s(self) -> float | None:
-        disk = self._farm.disk
+        disk = self._replica.disk
         return round(disk.silent_s, 1) if disk.hangs else None
 
     def entries(
@@ -59,71 +59,56 @@ class FarmAdminView:
         return EntryStream(self._pages.read, self.wait_commit, after, max_bytes, upto)
 
     async def wait_commit(self, beyond: int) -> int:
-        await self._farm.wait_applied(beyond)
+        await self._core.wait_applied(beyond)
         return self.commit_index
 
     async def post(self, entry: bytes, user: str) -> tuple[int, int]:
-        check_user(self._farm, entry, user)
-        return await self._here(await self._farm.post_entry(entry, 0))
+        return await self._applied_here(await self._replica.post(entry, user=user))
 
     async def administer(self, action: str, args: dict[str, object], user: str) -> tuple[int, int]:
-        application = self._farm.application
-        if not isinstance(application, PublisherApplication):
-            raise EntryRefused(
-                "", f"farm {self.farm}: the application {self.application} has nothing to administer"
-            )
-        now_ms = time.time_ns() // 1_000_000
-        # No sequence: that belongs to the statuses of this member, which are being repeated.
-        entry = encode_admin(self.farm, now_ms, self.node_id, None, action, user, args)
-        index, term = await self._farm.post_entry(entry, self.node_id)
-        self._farm.log.info("administered", action=action, user=user, index=index)
-        return await self._here((index, term))
+        origin = origin_now(self.node_id, user)
+        entry = self._application.administer(action, args, origin)
+        if entry is None:
+            nothing = f"the application {self.application} has nothing to administer"
+            raise EntryRefused("", f"farm {self.farm}: {nothing}")
+        return await self._post_order(action, entry, origin)
+
+    async def _post_order(self, action: str, entry: bytes, origin: Origin) -> tuple[int, int]:
+        done = await self._replica.proposals.post(entry, origin)
+        self._replica.log.info("administered", action=action, user=origin.user, index=done[0])
+        return await self._applied_here(done)
 
     async def read_index(self) -> int:
-        return await self._farm.reads.index()
+        return await self._replica.reads.read_index()
 
-    async def _here(self, done: tuple[int, int]) -> tuple[int, int]:
-        """What was committed is applied here too before it is answered: who asks this node next finds it.
-        A node that is cut off just then answers without: committed it is."""
-        with trio.move_on_after(self._farm.section.raft.rpc_timeout_s):
-            await self._farm.wait_applied(done[0] - 1)
+    async def _applied_here(self, done: tuple[int, int]) -> tuple[int, int]:
+        """What was committed is applied here too before it is answered: a later request to this node finds
+        it. A node that is cut off just then answers without: committed it is."""
+        with trio.move_on_after(self._core.raft.rpc_timeout_s):
+            await self._core.wait_applied(done[0] - 1)
         return done
 
     def policy(self) -> dict[str, Any]:
-        application = self._farm.application
-        head = {"schema": "garlicfarm.policy/1", "farm": self.farm, "index": self._farm.applied_index}
-        if isinstance(application, PublisherApplication):
-            return {**head, **msgspec.to_builtins(application.policy, str_keys=True)}
-        return head
+        head = {"schema": "garlicfarm.policy/1", "farm": self.farm, "index": self._core.applied_index}
+        return {**head, **self._application.policy()}
 
     def state(self) -> tuple[int, bytes]:
-        return self._farm.applied_index, self._farm.application.snapshot()
+        return self._core.applied_index, self._application.snapshot()
 
     def ranking(self, *, statuses: bool = False) -> dict[str, Any]:
-        application = self._farm.application
-        if not isinstance(application, PublisherApplication):
-            return {"index": self._farm.applied_index, "publisher": None, "members": []}
-        body: dict[str, Any] = {"index": self._farm.applied_index, **application.ranking()}
-        if statuses:
-            for row in body["members"]:
-                row["status"] = application.newest_entry(row["id"])
-                row["age_s"] = self._report(row["id"])[1]
-        return body
+        return {"index": self._core.applied_index, **self._application.ranking(statuses=statuses)}
 
     def leader(self) -> tuple[int, str] | None:
-        leader = self._farm.leader_id
-        for server in self._farm.configuration.servers:
-            if server.id == leader:
-                return leader, server.endpoint
-        return None
+        leader = self._core.leader()
+        return None if leader is None else (leader.id, leader.endpoint)
 
     def leader_url(self) -> str | None:
-        return self._report(self._farm.leader_id)[0].admin_url
+        return self._application.member_report(self._core.leader_id).admin_url
 
     # ------------------------------------------------------------------ members
 
     def members(self) -> dict[str, Any]:
-        status, ever = self.status(), self._farm.membership.ever
+        status, all_members = self.status(), self._replica.membership.all_members
         rows = [{key: row[key] for key in ("id", "endpoint", "role")} for row in status["members"]]
         same = ("farm", "leader", "quorum", "fault_tolerance")
         return {
@@ -131,12 +116,12 @@ class FarmAdminView:
             **{key: status[key] for key in same},
             "members": rows,
             "joining": self._joining(),
-            "used_ids": sorted(ever),
+            "used_ids": sorted(all_members),
         }
 
     def _joining(self) -> dict[str, Any] | None:
         """A server that this leader brings in."""
-        core, servers = self._farm.raw.status(), self._farm.raw.servers
+        core, servers = self._core.raw.status(), self._core.raw.servers
         members = {server.id for server in core.configuration.servers}
         for server in servers:
             if server.id not in members and server.id in core.peers:
@@ -148,29 +133,29 @@ class FarmAdminView:
     async def change_member(
         self, change: str, member: int, endpoint: str, force: bool, user: str
     ) -> tuple[int, int]:
-        self._farm.log.info("member-change-asked", change=change, peer=member, user=user)
+        self._replica.log.info("member-change-asked", change=change, peer=member, user=user)
         wanted = ConfChange(Change(change), ClusterServer(member, endpoint), force)
-        if wanted.change is Change.SET:  # all else any member asks the leader for
-            self._farm.membership.must_lead()
-        if wanted.change is Change.REMOVE and isinstance(self._farm.application, PublisherApplication):
-            await self.administer("remove", {"member": member}, user)  # who asked stays in the log (D16)
-        return await self._here(await self._farm.membership.change(wanted))
+        if wanted.change is Change.SET:  # any member asks the leader for the other changes
+            self._core.must_lead()
+        if wanted.change is Change.REMOVE:
+            origin = origin_now(self.node_id, user)
+            entry = self._application.removal_entry(member, origin)
+            if entry is not None:
+                await self._post_order("remove", entry, origin)
+        return await self._applied_here(await self._replica.membership.change(wanted))
 
     async def step_down(self, to: int, user: str) -> int:
-        self._farm.log.info("step-down-asked", to=to, user=user)
-        return await self._farm.membership.step_down(to)
+        self._replica.log.info("step-down-asked", to=to, user=user)
+        return await step_down(self._core, to)
 
     # ------------------------------------------------------------------ status
 
     def status(self) -> dict[str, Any]:
-        farm = self._farm
-        core = farm.raw.status()
-        reachable = sum(self._reachable(s.id) for s in core.configuration.servers)
+        core = self._core.raw.status()
+        reachable = sum(self._is_reachable(s.id) for s in core.configuration.servers)
         majority = len(core.configuration.servers) // 2 + 1
-        publisher, events = None, []
-        if isinstance(farm.application, PublisherApplication):
-            publisher, events = farm.application.publisher, farm.application.events()
-        return {
+        more = self._application.status()
+        body = {
             "schema": "garlicfarm.status/1",
             "farm": self.farm,
             "farm_id": self.farm_id.hex(),
@@ -178,52 +163,51 @@ class FarmAdminView:
             "application": self.application,
             "role": core.role.value,
             "leader": core.leader or None,
-            "publisher": publisher,
+            "publisher": more.get("publisher"),
             "term": core.term,
             "commit": core.commit,
-            "applied": farm.applied_index,
-            "leader_commit": farm.leader_commit,
+            "applied": self._core.applied_index,
+            "leader_commit": self._replica.requests.leader_commit,
             "first_index": core.first_index,
             "last_index": core.last_index,
             "quorum": bool(core.leader) and reachable >= majority,
             "fault_tolerance": max(0, reachable - majority),
             "needed": max(0, majority - reachable),
+            "events": list(more.get("events", ())),
             "disk_hangs_s": self.disk_hangs_s,
-            "events": events,
             "members": [
-                self._member(server.id, server.endpoint, publisher) for server in core.configuration.servers
+                self._member(server.id, server.endpoint, more.get("publisher"))
+                for server in core.configuration.servers
             ],
         }
+        return body | {name: value for name, value in more.items() if name not in body}
 
-    def _reachable(self, member: int) -> bool:
+    def _is_reachable(self, member: int) -> bool:
         """Our connection to it is up, and it gives signs of life: between a leader and its followers it was
-        heard from within the longest election timeout; of the others it is known from what they post."""
+        heard from within the longest election timeout; of the others, their entries show it."""
         if member == self.node_id:
             return True
-        if not self._farm.peers.connected(member):
+        peers = self._replica.peers
+        if not peers.is_connected(member):
             return False
-        if self._farm.is_leader or member == self._farm.leader_id:
-            age_s = self._farm.peers.contact_age_s(member)
-            return age_s is not None and age_s <= self._farm.section.raft.election_timeout_max_s
-        application = self._farm.application
-        if not isinstance(application, PublisherApplication) or application.newest(member) is None:
-            return True  # it posts nothing
-        return application.is_recent(member)
+        if self._core.is_leader or member == self._core.leader_id:
+            age_s = peers.contact_age_s(member)
+            return age_s is not None and age_s <= self._core.raft.election_timeout_max_s
+        return not self._application.member_report(member).is_silent
 
     def _member(self, member: int, endpoint: str, publisher: int | None) -> dict[str, Any]:
-        farm = self._farm
-        core = farm.raw.status()
-        report, age_s = self._report(member)
+        peers, core = self._replica.peers, self._core.raw.status()
+        report = self._application.member_report(member)
         progress = core.peers.get(member)
         us = member == self.node_id
         hangs_s = self.disk_hangs_s
         own_error = None if hangs_s is None else f"its disk has not answered for {hangs_s:.0f} s"
-        age = 0.0 if us else farm.peers.contact_age_s(member)
+        age = 0.0 if us else peers.contact_age_s(member)
         commit = core.commit if us else report.commit
         match = core.stable if us else (progress.match_index if progress else None)
         if us:
             role = core.role.value
-        elif not self._reachable(member):
+        elif not self._is_reachable(member):
             role = "unreachable"
         elif member == core.leader:
             role = Role.LEADER.value
@@ -232,63 +216,48 @@ class FarmAdminView:
         return {
             "id": member,
             "endpoint": endpoint,
-            "transport": _scheme(endpoint, farm.section.default_transport),
+            "transport": _scheme(endpoint, self._replica.section.default_transport),
             "role": role,
             "term": core.term if us else report.term,
             "commit": commit,
-            "applied": farm.applied_index if us else report.applied,
+            "applied": self._core.applied_index if us else report.applied,
             "match": match,
             "lag": None if match is None else max(0, core.last_index - match),
             "last_contact_s": None if age is None else round(age, 3),
-            "rtt_s": farm.peers.rtt_s(member),
+            "rtt_s": peers.rtt_s(member),
             "publisher": member == publisher,
             "version": report.version,
-            "age_s": age_s,
-            "error": own_error if us else farm.peers.error(member),
+            "age_s": report.age_s,
+            "error": own_error if us else peers.error(member),
         }
-
-    def _report(self, member: int) -> tuple[NodeReport, float | None]:
-        """What a member said of itself in its newest status, and how long ago by our clock."""
-        application = self._farm.application
-        if isinstance(application, PublisherApplication):
-            newest = application.newest(member)
-            if newest is not None:
-                document = newest[1]
-                node = (document.config or {}).get("node") or {}
-                age_s = time.time() - document.date / 1000
-                return msgspec.convert(node, NodeReport), round(max(0.0, age_s), 1)
-        return NodeReport(), None
 
     # ------------------------------------------------------------------ metrics
 
     def collect(self) -> None:
         """Bring the farm's gauges up to date."""
-        farm, metrics, core = self._farm, self._farm.metrics, self._farm.raw.status()
+        replica, metrics, core = self._replica, self._replica.metrics, self._core.raw.status()
         metrics.set_role(core.role.value)
         metrics.raft_term.set(core.term)
         metrics.raft_leader_id.set(core.leader)
         metrics.raft_commit_index.set(core.commit)
-        metrics.raft_applied_index.set(farm.applied_index)
+        metrics.raft_applied_index.set(self._core.applied_index)
         metrics.raft_first_index.set(core.first_index)
         metrics.raft_last_index.set(core.last_index)
-        metrics.storage_bytes.set(farm.store.size_bytes())
+        metrics.storage_bytes.set(replica.store.size_bytes())
         metrics.storage_hangs_seconds.set(self.disk_hangs_s or 0)
         for server in core.configuration.servers:
             if server.id == self.node_id:
                 continue
             progress = core.peers.get(server.id)
-            state = "unreachable" if not self._reachable(server.id) else progress.state if progress else ""
+            state = "unreachable" if not self._is_reachable(server.id) else progress.state if progress else ""
             metrics.set_peer(
                 server.id,
                 state=state,
                 match_index=progress.match_index if progress else None,
-                rtt_s=farm.peers.rtt_s(server.id),
-                last_contact_s=farm.peers.contact_age_s(server.id),
+                rtt_s=replica.peers.rtt_s(server.id),
+                last_contact_s=replica.peers.contact_age_s(server.id),
             )
-        if isinstance(farm.application, PublisherApplication):
-            metrics.farm_publisher_id.set(farm.application.publisher or 0)
-            for member, score in farm.application.scores().items():
-                metrics.set_score(member, score)
+        self._application.collect(metrics)
 
 
 def _scheme(endpoint: str, default: str) -> str | None:

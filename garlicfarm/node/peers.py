@@ -1,20 +1,22 @@
-"""The connections to the other members: one for Raft, and one for what waits for a majority (client requests
-and ReadIndexRequests, D8) while it is needed."""
+"""The connections to the other members: one for Raft requests, and, while needed, one for requests that wait
+for a majority (client requests and ReadIndexRequests, D8)."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
+from typing import Protocol
 
+import msgspec
 import trio
 
 from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import Backoff, Link, RpcClient
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Response
 
-__all__ = ["Peers"]
+__all__ = ["PeerEvents", "PeerTimings", "Peers"]
 
 SAMPLES = 100
 LIMIT_SHARE = 0.25
@@ -26,8 +28,8 @@ class _RoundTrips:
 
     Every answered Raft request counts, with entries or without: an answer that waited for the member's
     fsync, or behind a batch, is what a vote or a heartbeat would have met there. But requests that were
-    late together, on a busy link behind one hiccup, are one sample; and what was never answered is none,
-    since it cost its connection, which is told of as that.
+    late together, on a busy link behind one hiccup, are one sample; and a request that was never answered
+    is none, since it cost its connection, which is reported as such.
     """
 
     def __init__(self, every_s: float) -> None:
@@ -51,50 +53,63 @@ class _Peer:
         self.link = link
         self.caller = caller
         self.round_trips = round_trips
-        self.slow_again_s = -math.inf  # not to be told of before
+        self.slow_again_s = -math.inf  # it is not reported again before
         self.scope = trio.CancelScope()
         self.last_contact_s: float | None = None
         self.error: str | None = ""
 
 
+class PeerTimings(msgspec.Struct, frozen=True, kw_only=True):
+    """``rpc_timeout_s``: for a connection, and for the answer to a Raft request; ``call_timeout_s``: for that
+    to a request which waits for a majority; ``heartbeat_s``: how often there is an answer at least."""
+
+    rpc_timeout_s: float
+    call_timeout_s: float
+    heartbeat_s: float
+    election_timeout_min_s: float
+
+
+class PeerEvents(Protocol):
+    """What the connections report."""
+
+    def on_response(self, seq: int, response: Response) -> None:
+        """The answer to the request ``seq`` of `Peers.send`."""
+
+    def on_unreachable(self, peer: int, seq: int) -> None:
+        """There will be none."""
+
+    def on_connected(self, peer: int, extensions: frozenset[str]) -> None:
+        """The connection for Raft requests came up, with these extensions in force."""
+
+    def on_connection_change(self, peer: int, error: Exception | None) -> None:
+        """The connection came up (None), or broke for another reason than the last time."""
+
+    def on_slow_peer(self, peer: int, p99_s: float, limit_s: float) -> None:
+        """The 99th percentile of the round trips is above a quarter of the lower election timeout, so that
+        heartbeats and votes may come too late for it. At most once an hour and peer."""
+
+
 class Peers:
     """Follows the Configuration in force: a connection pair for every other member, none else.
 
-    ``dial(id, endpoint)`` opens an authenticated stream. ``answered(seq, response)`` and
-    ``unreachable(id, seq)`` are the core's. ``changed(id, error)`` tells that a connection came up
-    (None) or broke. ``slow(id, p99_s, limit_s)`` tells, at most once an hour and member, that the 99th
-    percentile of its round trips is above a quarter of ``election_timeout_min_s``: then heartbeats and
-    votes may come too late for this timeout. ``heartbeat_s``: how often there is an answer at least.
+    ``dial(id, endpoint)`` opens an authenticated stream.
     """
 
     def __init__(
         self,
         node_id: int,
         dial: Callable[[int, str], Awaitable[Established]],
-        *,
-        timeout_s: float,
-        call_timeout_s: float,
+        timings: PeerTimings,
         backoff: Backoff,
-        answered: Callable[[int, Response], None],
-        unreachable: Callable[[int, int], None],
-        extensions: Callable[[int, frozenset[str]], None],
-        changed: Callable[[int, Exception | None], None],
-        slow: Callable[[int, float, float], None],
-        heartbeat_s: float,
-        election_timeout_min_s: float,
+        events: PeerEvents,
     ) -> None:
         self._node_id = node_id
         self._dial = dial
-        self._timeout_s = timeout_s
-        self._call_timeout_s = call_timeout_s
+        self._timings = timings
         self._backoff = backoff
-        self._answered = answered
-        self._unreachable = unreachable
-        self._extensions = extensions
-        self._changed = changed
-        self._slow = slow
-        self._sample_s = heartbeat_s / 2  # heartbeats that come a little early count as well
-        self._limit_s = election_timeout_min_s * LIMIT_SHARE
+        self._events = events
+        self._sample_s = timings.heartbeat_s / 2  # heartbeats that come a little early count as well
+        self._limit_s = timings.election_timeout_min_s * LIMIT_SHARE
         self._peers: dict[int, _Peer] = {}
         self._servers: Sequence[ClusterServer] = ()
         self._reconfigured = trio.Event()
@@ -115,8 +130,8 @@ class Peers:
     def _reconcile(self, nursery: trio.Nursery) -> None:
         wanted = {s.id: s.endpoint for s in self._servers if s.id != self._node_id}
         for member, peer in list(self._peers.items()):
-            if member not in wanted:  # it may still have to hear that it is removed
-                peer.scope.deadline = trio.current_time() + self._timeout_s
+            if member not in wanted:  # it may still have to be told that it is removed
+                peer.scope.deadline = trio.current_time() + self._timings.rpc_timeout_s
             elif wanted[member] != peer.endpoint:
                 peer.scope.cancel()
             else:
@@ -132,18 +147,18 @@ class Peers:
         link = Link(
             connect,
             server_id=member,
-            timeout_s=self._timeout_s,
+            timeout_s=self._timings.rpc_timeout_s,
             backoff=self._backoff,
             on_answer=partial(self._on_answer, member),
-            on_failure=lambda seq, sent: self._unreachable(member, seq),
+            on_failure=lambda seq, sent: self._events.on_unreachable(member, seq),
             on_change=partial(self._on_change, member),
         )
         caller = RpcClient(
             connect,
             server_id=member,
-            timeout_s=self._call_timeout_s,
+            timeout_s=self._timings.call_timeout_s,
             backoff=self._backoff,
-            connect_timeout_s=self._timeout_s,
+            connect_timeout_s=self._timings.rpc_timeout_s,
             lazy=True,
         )
         return _Peer(endpoint, link, caller, _RoundTrips(self._sample_s))
@@ -158,7 +173,7 @@ class Peers:
         self.heard_from(member)
         if peer := self._peers.get(member):
             self._note_round_trip(member, peer)
-        self._answered(seq, response)
+        self._events.on_response(seq, response)
 
     def _note_round_trip(self, member: int, peer: _Peer) -> None:
         rtt_s, now = peer.link.rtt_s, trio.current_time()
@@ -166,27 +181,27 @@ class Peers:
         p99_s = peer.round_trips.add(rtt_s, now)
         if p99_s is not None and p99_s > self._limit_s and now >= peer.slow_again_s:
             peer.slow_again_s = now + SLOW_AGAIN_S
-            self._slow(member, p99_s, self._limit_s)
+            self._events.on_slow_peer(member, p99_s, self._limit_s)
 
     def _on_change(self, member: int, error: Exception | None) -> None:
         peer = self._peers.get(member)
         if peer is None:
             return  # it is removed
         if error is None:
-            self._extensions(member, peer.link.extensions)
+            self._events.on_connected(member, peer.link.extensions)
         text = None if error is None else str(error) or type(error).__name__
         if text == peer.error:
-            return  # who stays away is told of once
+            return  # a peer that stays away is reported once
         peer.error = text
-        self._changed(member, error)
+        self._events.on_connection_change(member, error)
 
     # ------------------------------------------------------------------ for the farm
 
     def send(self, member: int, seq: int, request: Request) -> None:
-        """Send a Raft request; its fate is reported by ``answered`` or ``unreachable``."""
+        """Send a Raft request; `PeerEvents` reports the response, or that there is none."""
         peer = self._peers.get(member)
         if peer is None:
-            self._unreachable(member, seq)
+            self._events.on_unreachable(member, seq)
         elif request.type is MessageType.READ_INDEX_REQUEST:
             peer.caller.start(request, partial(self._read_answered, member, seq))
         else:
@@ -194,12 +209,12 @@ class Peers:
 
     def _read_answered(self, member: int, seq: int, response: Response | None, sent: bool) -> None:
         if response is not None:
-            self._answered(seq, response)
+            self._events.on_response(seq, response)
         else:
-            self._unreachable(member, seq)
+            self._events.on_unreachable(member, seq)
 
     def extensions(self, member: int) -> frozenset[str]:
-        """What is in force on the connection for Raft requests, or was on the last one; nothing with a plain
+        """What is in force on the connection for Raft requests, or was on the last one; nothing with a JRaft
         server."""
         peer = self._peers.get(member)
         return peer.link.extensions if peer else frozenset()
@@ -217,7 +232,7 @@ class Peers:
             if not peer.link.connected:
                 peer.link.poke()
 
-    def connected(self, member: int) -> bool:
+    def is_connected(self, member: int) -> bool:
         """Whether the connection for Raft requests is up."""
         peer = self._peers.get(member)
         return peer is not None and peer.link.connected
@@ -235,13 +250,14 @@ class Peers:
         return peer.link.rtt_s if peer else None
 
     def handshake(self, member: int) -> tuple[float, bool] | None:
-        """How long the last attempt to connect and to be let in took, in seconds, and whether it came
-        about; None before the first one has ended."""
+        """How long the last attempt to connect and to log in took, in seconds, and whether it succeeded;
+        None before the first one has ended."""
         peer = self._peers.get(member)
         return peer.link.handshake if peer else None
 
-    async def try_handshakes(self, members: Iterable[int]) -> None:
-        """Have `handshake` tell of now: a connection that is up may be idle, and lead nowhere."""
+    async def try_handshakes(self, members: Collection[int]) -> None:
+        """Connect once more, so that `handshake` reports now: a connection that is up may be idle, and lead
+        nowhere."""
         async with trio.open_nursery() as nursery:
             for member in members:
                 if peer := self._peers.get(member):

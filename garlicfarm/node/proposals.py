@@ -1,15 +1,14 @@
-"""Entries and changes on their way into the log, and what became of each."""
+"""Entries and changes of the members on their way into the log, and the outcome of each."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
-import msgspec
 import trio
 
+from garlicfarm.application import Application, Origin
 from garlicfarm.errors import (
     AuthError,
     EntryRefused,
@@ -19,14 +18,14 @@ from garlicfarm.errors import (
     RemoteProtocolError,
     TransportError,
 )
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.metrics import FarmMetrics
+from garlicfarm.node.core import Core
+from garlicfarm.node.disk import Disk
+from garlicfarm.node.peers import Peers
 from garlicfarm.raft import LogPosition, Refusal
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
 
-if TYPE_CHECKING:
-    from garlicfarm.node.replica import Replica
-
-__all__ = ["Proposal", "Proposals", "check_entry", "check_user"]
+__all__ = ["Proposal", "Proposals", "origin_now"]
 
 REDIRECT_PAUSE_S = 0.05
 MAX_PENDING_POSTS = 4096
@@ -35,6 +34,11 @@ _REASONS = {
     Refusal.TRANSFER: "leadership-in-transfer",
     Refusal.ROLE: "role-missing",
 }
+
+
+def origin_now(member: int, user: str = "") -> Origin:
+    """The origin of an entry that is posted now, by this node's wall clock."""
+    return Origin(member, user, time.time_ns() // 1_000_000)
 
 
 class Proposal:
@@ -54,21 +58,27 @@ class Proposal:
 class Proposals:
     """What this member proposes, here or through the leader."""
 
-    def __init__(self, farm: Replica) -> None:
-        self._farm = farm
+    def __init__(
+        self, core: Core, peers: Peers, disk: Disk, application: Application, metrics: FarmMetrics
+    ) -> None:
+        self._core = core
+        self._peers = peers
+        self._disk = disk
+        self._application = application
+        self._metrics = metrics
         self._proposals: dict[int, Proposal] = {}
-        self._forwarded: dict[trio.CancelScope, int] = {}  # to whom
+        self._forwarded: dict[trio.CancelScope, int] = {}  # to which member
 
-    def leader_changed(self, leader: int) -> None:
-        """Another member leads: who led before has as long to answer as anybody, no longer as a commit may
-        take. 0: nobody is known to lead."""
-        deadline = trio.current_time() + self._farm.section.raft.rpc_timeout_s
+    def on_leader(self, leader: int) -> None:
+        """Another member leads: the one before it has as long to answer as any member, no longer as long as
+        a commit may take. 0: no leader is known."""
+        deadline = trio.current_time() + self._core.raft.rpc_timeout_s
         for scope, member in self._forwarded.items():
             if leader not in (0, member):
                 scope.deadline = min(scope.deadline, deadline)
 
-    def settle(self, token: int, result: LogPosition | str | None) -> None:
-        """The core tells what became of a proposal."""
+    def on_outcome(self, token: int, result: LogPosition | str | None) -> None:
+        """The core knows the outcome of a proposal."""
         proposal = self._proposals.pop(token)
         if isinstance(result, str):
             proposal.dropped = ProposalDropped(result)
@@ -76,12 +86,12 @@ class Proposals:
             proposal.outcome = (result.index, result.term)
         proposal.done.set()
         if proposal.outcome is not None:
-            self._farm.metrics.raft_commit_seconds.observe(trio.current_time() - proposal.since)
+            self._metrics.raft_commit_seconds.observe(trio.current_time() - proposal.since)
 
     def propose(self, start: Callable[[int], None]) -> Proposal:
         """Have the core do ``start(token)``, which may raise `ProposalDropped`."""
         proposal = Proposal()
-        self._farm.put(self._start, start, self._farm.next_token(), proposal)
+        self._core.put(self._start, start, self._core.next_token(), proposal)
         return proposal
 
     def _start(self, start: Callable[[int], None], token: int, proposal: Proposal) -> None:
@@ -97,65 +107,67 @@ class Proposals:
     async def outcome(self, proposal: Proposal) -> tuple[int, int]:
         """(index, term) after the commit. Raises `ProposalDropped`, `OutcomeUnknown`."""
         await proposal.done.wait()
-        metrics = self._farm.metrics
         if proposal.dropped is not None:
-            metrics.count_proposals("dropped")
+            self._metrics.count_proposals("dropped")
             raise proposal.dropped
         if proposal.outcome is None:
-            metrics.count_proposals("unknown")
+            self._metrics.count_proposals("unknown")
             raise OutcomeUnknown("leadership was lost before the commit")
-        metrics.count_proposals("committed")
+        self._metrics.count_proposals("committed")
         return proposal.outcome
 
-    async def post(self, entry: bytes, author: int) -> tuple[int, int]:
+    async def post(self, entry: bytes, origin: Origin) -> tuple[int, int]:
         """Append one application entry, here or through the leader; (index, term) after its commit.
 
-        ``author``: the member it is from, 0 for users. Raises `EntryRefused` (the caller's fault),
-        `ProposalDropped` (`DiskHangs` among them), `NoQuorum` (certainly not appended), `OutcomeUnknown`.
-        Cancelled, it may or may not be appended.
+        Raises `EntryRefused` (the caller's fault), `ProposalDropped` (`DiskHangs` among them), `NoQuorum`
+        (certainly not appended), `OutcomeUnknown`. Cancelled, it may or may not be appended.
         """
-        farm, propose = self._farm, self._farm.raw.propose
-        check_entry(farm, entry, author)
-        if len(entry) > farm.limits.max_entry_bytes:
-            raise EntryRefused("", f"larger than {farm.limits.max_entry_bytes} bytes")
+        core = self._core
+        self._application.check(entry, origin)
+        if len(entry) > core.raft.max_entry_bytes:
+            raise EntryRefused("", f"larger than {core.raft.max_entry_bytes} bytes")
         if len(self._proposals) >= MAX_PENDING_POSTS:
             raise ProposalDropped("too-many-posts")
         sent = False
-        with trio.move_on_after(farm.answer_timeout_s):
+        with trio.move_on_after(core.answer_timeout_s):
             while True:
-                if not farm.leader_id:
-                    await farm.wait_leader_change()
-                elif farm.is_leader:
-                    sent = True
-                    try:
-                        return await self.outcome(self.propose(partial(propose, (entry,))))
-                    except ProposalDropped as dropped:
-                        if dropped.reason != "not-leader":
-                            raise
-                    sent = False
-                    await trio.sleep(REDIRECT_PAUSE_S)
+                if not core.leader_id:
+                    await core.wait_leader_change()
+                    continue
+                sent = True
+                if core.is_leader:
+                    posted = await self._append(entry)
                 else:
-                    sent = True
-                    posted = await self._forward(farm.leader_id, entry)
-                    if posted is not None:
-                        return posted
-                    sent = False
-                    await trio.sleep(REDIRECT_PAUSE_S)
+                    posted = await self._forward(core.leader_id, entry)
+                if posted is not None:
+                    return posted
+                sent = False
+                await trio.sleep(REDIRECT_PAUSE_S)
         if sent:
-            raise OutcomeUnknown(f"not committed within {farm.answer_timeout_s:g} s")
-        farm.disk.must_answer()
-        raise NoQuorum(f"no leader within {farm.answer_timeout_s:g} s")
+            raise OutcomeUnknown(f"not committed within {core.answer_timeout_s:g} s")
+        self._disk.must_answer()
+        raise NoQuorum(f"no leader within {core.answer_timeout_s:g} s")
+
+    async def _append(self, entry: bytes) -> tuple[int, int] | None:
+        """Here; None if this member does not lead any more, and has certainly not appended it."""
+        try:
+            return await self.outcome(self.propose(partial(self._core.raw.propose, (entry,))))
+        except ProposalDropped as dropped:
+            if dropped.reason != "not-leader":
+                raise
+            return None
 
     async def _forward(self, leader: int, entry: bytes) -> tuple[int, int] | None:
         """Through the leader's ClientRequest connection; None if it was certainly not appended and
         another leader may take it."""
+        node_id = self._core.node_id
         value = LogEntry(0, ValueType.APPLICATION, entry)
-        request = Request(MessageType.CLIENT_REQUEST, self._farm.node_id, leader, entries=(value,))
+        request = Request(MessageType.CLIENT_REQUEST, node_id, leader, entries=(value,))
         scope = trio.CancelScope()
         self._forwarded[scope] = leader
         try:
             with scope:
-                response = await self._farm.peers.call(leader, request)
+                response = await self._peers.call(leader, request)
         except (TransportError, AuthError, RemoteProtocolError):
             return None  # certainly not sent, whatever is wrong with the connection
         finally:
@@ -168,36 +180,6 @@ class Proposals:
             return response.next_index - 1, response.term
         if response.destination == leader and response.next_index:
             if response.next_index in (Refusal.TOO_LARGE, Refusal.APPLICATION):
-                raise EntryRefused(
-                    "", f"the leader refuses what this member ({self._farm.node_id}) lets pass"
-                )
+                raise EntryRefused("", f"the leader refuses what this member ({node_id}) lets pass")
             raise ProposalDropped(_REASONS.get(response.next_index, "refused"))
         return None
-
-
-def check_entry(farm: Replica, entry: bytes, author: int) -> None:
-    """Judge an entry of ``author`` where it is posted. Raises `EntryRefused`."""
-    if isinstance(farm.application, PublisherApplication):
-        farm.application.check_posted(entry, author, time.time_ns() // 1_000_000)
-    else:
-        farm.application.check(entry, author)
-
-
-class _Config(msgspec.Struct):
-    by: str | None = None
-
-
-class _Note(msgspec.Struct):
-    config: _Config | None = None
-
-
-def check_user(farm: Replica, entry: bytes, user: str) -> None:
-    """A note names the user who posts it (D18). Raises `EntryRefused`."""
-    if not isinstance(farm.application, PublisherApplication):
-        return
-    try:
-        note = msgspec.json.decode(entry, type=_Note)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return  # the application's check says what is wrong with it
-    if note.config is not None and note.config.by not in (None, user):
-        raise EntryRefused("config.by", f"not {user}, who posts it")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import trio
 
 from garlicfarm.errors import NoQuorum, ProposalDropped
-
-if TYPE_CHECKING:
-    from garlicfarm.node.replica import Replica
+from garlicfarm.node.core import Core
+from garlicfarm.node.disk import Disk
 
 __all__ = ["ReadIndexRequests"]
 
@@ -27,13 +24,14 @@ class _Read:
 
 
 class ReadIndexRequests:
-    """Those that wait for the core, which leads, or asks its leader (D5)."""
+    """Reads that wait for the core, which leads or asks its leader (D5)."""
 
-    def __init__(self, farm: Replica) -> None:
-        self._farm = farm
-        self._asked: dict[int, _Read] = {}  # also those whose callers have gone: the core holds them
+    def __init__(self, core: Core, disk: Disk) -> None:
+        self._core = core
+        self._disk = disk
+        self._asked: dict[int, _Read] = {}  # cancelled ones too: the core holds them
 
-    async def index(self) -> int:
+    async def read_index(self) -> int:
         """An index that is applied here, not below any that was acknowledged before the call.
 
         Raises `NotLeader`: this member does not lead, or ceased to, and its leader gave no index, or one that
@@ -41,34 +39,34 @@ class ReadIndexRequests:
         index is not applied in time; `DiskHangs`: it cannot be applied here now; `ProposalDropped`: too many
         wait already. Cancelled: it had no effect.
         """
-        farm = self._farm
-        farm.disk.must_answer()
+        core, disk = self._core, self._disk
+        disk.must_answer()
         if len(self._asked) >= MAX_PENDING_READS:
             raise ProposalDropped("too-many-reads")
-        token, read = farm.next_token(), _Read()
+        token, read = core.next_token(), _Read()
         self._asked[token] = read
-        farm.put(self._ask, token)
-        with trio.move_on_after(farm.answer_timeout_s):
+        core.put(self._ask, token)
+        with trio.move_on_after(core.answer_timeout_s):
             await read.done.wait()
             if read.index is not None:
-                while farm.applied_index < read.index:
-                    farm.disk.must_answer()
-                    await farm.wait_progress()
+                while core.applied_index < read.index:
+                    disk.must_answer()
+                    await core.wait_progress()
                 return read.index
-        farm.disk.must_answer()
-        farm.membership.must_lead()
+        disk.must_answer()
+        core.must_lead()
         if read.index is not None:
             raise NoQuorum(f"index {read.index} is not applied here in time; is the disk slow?")
         raise NoQuorum("no majority confirmed in time that this member still leads")
 
     def _ask(self, token: int) -> None:
         try:
-            self._farm.raw.read_index(token)
+            self._core.raw.read_index(token)
         except ProposalDropped:  # it does not lead, and has no leader to ask
-            self.settle(token, None)
+            self.on_index(token, None)
 
-    def settle(self, token: int, index: int | None) -> None:
-        """The core tells what became of a read."""
+    def on_index(self, token: int, index: int | None) -> None:
+        """The core knows the index of a read; None: it cannot be confirmed."""
         read = self._asked.pop(token)
         read.index = index
         read.done.set()

@@ -12,9 +12,9 @@ import trio
 
 from garlicfarm.errors import StorageError
 from garlicfarm.feed.pages import PageReader
-from garlicfarm.node.replica import Replica
-from garlicfarm.storage import SNAPSHOTS, LogStore, Snapshot, Writer, remove_snapshots, write_snapshot
-from garlicfarm.wire.messages import ClusterServer
+from garlicfarm.node.applier import Applier
+from garlicfarm.node.context import ReplicaContext
+from garlicfarm.storage import SNAPSHOTS, LogStore, Writer, remove_snapshots, write_snapshot
 
 __all__ = ["Retention"]
 
@@ -25,14 +25,22 @@ KEPT_SNAPSHOTS = 2  # the second is there if the first is found damaged
 class Retention:
     """Takes the snapshots of one farm, and shortens its log."""
 
-    def __init__(self, farm: Replica, store: LogStore, writer: Writer, pages: PageReader) -> None:
-        self._farm = farm
+    def __init__(
+        self,
+        context: ReplicaContext,
+        applier: Applier,
+        store: LogStore,
+        writer: Writer,
+        pages: PageReader,
+    ) -> None:
+        self._context = context
+        self._applier = applier
         self._store = store
         self._writer = writer
         self._pages = pages
         self._directory = store.path.parent / SNAPSHOTS
         self._limiter = trio.CapacityLimiter(1)
-        self._keep = farm.section.retention
+        self._keep = context.section.retention
         self._tried = 0  # index of the last snapshot that this member took, or failed to
         self._tidied = 0  # of the newest one, own or received, that is reckoned with
 
@@ -43,13 +51,13 @@ class Retention:
 
         Raises `StorageError`: the log cannot be read.
         """
-        farm, store = self._farm, self._store
+        context, store = self._context, self._store
         while True:
             if store.snapshot().index == self._tidied:
                 with trio.move_on_after(CHECK_S):
-                    await farm.wait_applied(self._due - 1)
-            if farm.applied_index >= self._due:  # which a snapshot that was received has put off
-                self._tried = farm.applied_index
+                    await context.wait_applied(self._due - 1)
+            if context.applied_index >= self._due:  # which a snapshot that was received has put off
+                self._tried = context.applied_index
                 await self._take_snapshot()
             if store.snapshot().index != self._tidied:
                 await self._tidy(store.snapshot().index)
@@ -60,26 +68,16 @@ class Retention:
         return max(self._store.snapshot().index, self._tried) + self._keep.snapshot_every_entries
 
     async def _take_snapshot(self) -> None:
-        farm, genesis = self._farm, self._store.genesis
-        snapshot = Snapshot(
-            genesis.farm_id,
-            genesis.application,
-            genesis.algorithm,
-            farm.applied_index,
-            farm.applied_term,
-            farm.applied_configuration,
-            tuple(ClusterServer(member, at) for member, at in sorted(farm.membership.ever.items())),
-            farm.application.snapshot(),
-        )
+        context, snapshot = self._context, self._applier.snapshot()
         try:
             await trio.to_thread.run_sync(write_snapshot, self._directory, snapshot, limiter=self._limiter)
         except StorageError as error:
-            farm.metrics.count_snapshot("failed")
-            farm.log.error("snapshot-failed", index=snapshot.index, cause=str(error))
+            context.metrics.count_snapshot("failed")
+            context.log.error("snapshot-failed", index=snapshot.index, cause=str(error))
             return
         self._store.on_snapshot_written(snapshot.meta)
-        farm.metrics.count_snapshot("ok")
-        farm.log.info("snapshot", index=snapshot.index)
+        context.metrics.count_snapshot("ok")
+        context.log.info("snapshot", index=snapshot.index)
 
     async def _tidy(self, newest: int) -> None:
         """Delete what the snapshot of ``newest`` makes unnecessary: older ones, and entries."""
@@ -90,7 +88,7 @@ class Retention:
                 remove_snapshots, self._directory, newest, KEPT_SNAPSHOTS, limiter=self._limiter
             )
         except StorageError as error:
-            self._farm.log.error("snapshot-failed", index=newest, cause=str(error))
+            self._context.log.error("snapshot-failed", index=newest, cause=str(error))
         surplus = await self._pages.surplus(newest, keep.keep_entries, keep.keep_bytes)
         upto = min(surplus, newest - 1, store.last_index() - 1)  # the last one stays, whatever its size
         if upto >= store.first_index():

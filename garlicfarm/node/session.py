@@ -7,26 +7,30 @@ disk or for a commit: that is what lets one fsync serve many messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Iterable, Iterator
+from typing import NoReturn, Protocol
 
 import msgspec
 import trio
 
 from garlicfarm.config.model import HEADERS_BYTES
+from garlicfarm.credentials.users import Login
 from garlicfarm.errors import AuthError, EntryRefused, OutcomeUnknown, RemoteProtocolError
 from garlicfarm.extensions import LEADER_HINT
+from garlicfarm.metrics import FarmMetrics
 from garlicfarm.net.link import RECEIVE_BYTES
-from garlicfarm.node.proposals import check_entry, check_user
 from garlicfarm.raft import Refusal
-from garlicfarm.wire import RequestDecoder, decode_cluster_server, encode_response
-from garlicfarm.wire.messages import EXTENSION_OF, ClusterServer, MessageType, Request, Response
+from garlicfarm.wire import Limits, RequestDecoder, decode_cluster_server, encode_response
+from garlicfarm.wire.messages import (
+    EXTENSION_OF,
+    ClusterServer,
+    Configuration,
+    MessageType,
+    Request,
+    Response,
+)
 
-if TYPE_CHECKING:
-    from garlicfarm.credentials.users import Login
-    from garlicfarm.node.replica import Replica
-
-__all__ = ["PendingResponse", "Principal", "Session"]
+__all__ = ["PendingResponse", "Principal", "RequestReceiver", "Session"]
 
 MAX_UNANSWERED = 4096
 MAX_UNANSWERED_BYTES = 8 << 20
@@ -50,10 +54,10 @@ _MEMBER_REQUESTS = {
 
 class Principal:
     """Who is at the other end (D6): a member by its id, or a client (id 0) with the role that the user of
-    ``login`` has when it asks; ``extensions`` are in force on this connection. ``trusted``: there was no
-    handshake, who speaks is what each request says."""
+    ``login`` has when it asks; ``extensions`` are in force on this connection. ``is_jraft``: there was no
+    handshake, each request says itself where it comes from."""
 
-    __slots__ = ("_may_post", "extensions", "login", "member_id", "name", "trusted")
+    __slots__ = ("_may_post", "extensions", "is_jraft", "login", "member_id", "name")
 
     def __init__(
         self,
@@ -63,14 +67,19 @@ class Principal:
         extensions: frozenset[str] = frozenset(),
         *,
         login: Login | None = None,
-        trusted: bool = False,
+        is_jraft: bool = False,
     ) -> None:
         self.name = name
         self.member_id = member_id
         self._may_post = may_post
         self.extensions = extensions
         self.login = login
-        self.trusted = trusted
+        self.is_jraft = is_jraft
+
+    @property
+    def user(self) -> str:
+        """The user's name, "" where it is none."""
+        return self.login.name if self.login is not None else ""
 
     @property
     def may_post(self) -> bool:
@@ -79,23 +88,61 @@ class Principal:
     @property
     def is_admin(self) -> bool:
         """Whether it may change any member."""
-        return self.trusted if self.login is None else self.login.has_role("admin")
+        return self.is_jraft if self.login is None else self.login.has_role("admin")
 
     @property
-    def counts(self) -> bool:
+    def is_valid(self) -> bool:
         """False once its user was removed, or has another password."""
         return self.login is None or self.login.role is not None
 
 
+class RequestReceiver(Protocol):
+    """What a session passes its requests on to (`garlicfarm.node.requests.IncomingRequests`).
+
+    ``limits``: of a member's messages; ``client_limits``: of all others'.
+    """
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def client_limits(self) -> Limits: ...
+    @property
+    def metrics(self) -> FarmMetrics: ...
+    @property
+    def configuration(self) -> Configuration:
+        """The Configuration in force."""
+
+    def heard_from(self, request: Request) -> None:
+        """A request came in that its sender may send."""
+
+    def step(self, request: Request, pending: PendingResponse) -> None:
+        """Pass a request to the core; ``pending`` gets the answer."""
+
+    def is_member(self, server: int) -> bool:
+        """Whether the applied Configuration names this server."""
+        ...
+
+    def change_member(self, request: Request, server: ClusterServer, pending: PendingResponse) -> None:
+        """Answer an AddServerRequest or RemoveServerRequest about ``server``."""
+
+    def check(self, entry: bytes, member: int, user: str) -> None:
+        """Judge an entry that a member posts, or (0) a user. Raises `EntryRefused`."""
+
+    def forget(self, pending: Iterable[PendingResponse]) -> None:
+        """The connection is gone: nothing waits for these answers."""
+
+
 class PendingResponse:
-    """The place of one answer in a session's order."""
+    """An answer that is awaited, at its place in the order of a session."""
 
-    __slots__ = ("done", "hinted", "response", "session", "since", "size", "token")
+    __slots__ = ("done", "is_hinted", "response", "session", "since", "size", "token")
 
-    def __init__(self, session: Session, size: int, *, hinted: bool) -> None:
+    def __init__(self, session: Session, size: int, *, is_hinted: bool) -> None:
         self.session = session
         self.size = size
-        self.hinted = hinted  # a refusal is followed by a hint
+        self.is_hinted = is_hinted  # a refusal is followed by a hint
         self.since = trio.current_time()
         self.token = 0  # the core's, where it was asked
         self.done = False
@@ -117,23 +164,23 @@ class Session:
 
     def __init__(
         self,
-        farm: Replica,
+        receiver: RequestReceiver,
         stream: trio.abc.Stream,
-        caller: Principal,
+        principal: Principal,
         leftover: bytes,
         answer_timeout_s: float,
     ) -> None:
-        self._farm = farm
+        self._receiver = receiver
         self._stream = stream
-        self._caller = caller
-        limits = farm.limits if caller.member_id or caller.trusted else farm.client_limits
-        if not caller.may_post:  # it needs no room for more than one entry, to be told why that is refused
+        self._principal = principal
+        limits = receiver.limits if principal.member_id or principal.is_jraft else receiver.client_limits
+        if not principal.may_post:  # it needs no room for more than one entry, to be told why that is refused
             most = min(limits.max_message_bytes, limits.max_entry_bytes + HEADERS_BYTES)
             limits = msgspec.structs.replace(limits, max_message_bytes=most)
         self._decoder = RequestDecoder(limits)
         self._decoder.receive_data(leftover)
         self._answer_timeout_s = answer_timeout_s
-        self._slots: deque[PendingResponse] = deque()
+        self._pending: deque[PendingResponse] = deque()
         self._unanswered_bytes = 0
         self._ready = trio.Event()
         self._room = trio.Event()
@@ -141,21 +188,21 @@ class Session:
         self._fault: RemoteProtocolError | None = None
 
     @property
-    def plain(self) -> bool:
+    def is_jraft(self) -> bool:
         """Whether there was no handshake."""
-        return self._caller.trusted
+        return self._principal.is_jraft
 
     async def run(self) -> None:
         """Read and answer until the peer closes. Raises what ended the connection otherwise."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write)
-                if self._caller.login is not None:
+                if self._principal.login is not None:
                     nursery.start_soon(self._watch_login)
                 await self._read()
                 nursery.cancel_scope.cancel()
         finally:
-            self._farm.forget(self._slots)
+            self._receiver.forget(self._pending)
 
     def wake(self) -> None:
         """An answer is there."""
@@ -167,9 +214,9 @@ class Session:
         self._ready.set()
 
     async def _watch_login(self) -> NoReturn:
-        while self._caller.counts:  # noqa: ASYNC110 - another process writes the users file
+        while self._principal.is_valid:  # noqa: ASYNC110 - another process writes the users file
             await trio.sleep(LOGIN_CHECK_S)
-        raise AuthError(f"{self._caller.name} is a user no longer")
+        raise AuthError(f"{self._principal.name} is a user no longer")
 
     # ------------------------------------------------------------------ in
 
@@ -177,13 +224,13 @@ class Session:
         while True:
             while (request := self._next_message()) is not None:
                 self._admit(request)
-                while len(self._slots) >= MAX_UNANSWERED or self._unanswered_bytes >= MAX_UNANSWERED_BYTES:
+                while len(self._pending) >= MAX_UNANSWERED or self._unanswered_bytes >= MAX_UNANSWERED_BYTES:
                     self._room = trio.Event()
                     await self._room.wait()
             if self._decoder.partial:
                 timeout = PARTIAL_MESSAGE_TIMEOUT_S
             else:
-                lasting = self._caller.member_id or self._caller.trusted
+                lasting = self._principal.member_id or self._principal.is_jraft
                 timeout = float("inf") if lasting else CLIENT_IDLE_S
             with trio.fail_after(timeout):
                 data = await self._stream.receive_some(RECEIVE_BYTES)
@@ -196,28 +243,28 @@ class Session:
         try:
             return self._decoder.next_message()
         except RemoteProtocolError:
-            self._farm.metrics.count_refused("malformed")
+            self._receiver.metrics.count_refused("malformed")
             raise
 
     def _refused(self, reason: str, what: str, request: Request) -> RemoteProtocolError:
-        self._farm.metrics.count_refused(reason)
+        self._receiver.metrics.count_refused(reason)
         return RemoteProtocolError(what, request.type.name)
 
     def _admit(self, request: Request) -> None:
-        """Hold the request against what this connection may say (D6), and pass it on."""
+        """Check that this connection may send the request (D6), and pass it on."""
         self._check(request)
-        self._farm.heard_from(request.source, request)
+        self._receiver.heard_from(request)
         size = sum(len(entry.value) + ENTRY_OVERHEAD_BYTES for entry in request.entries)
         asked = request.type is MessageType.CLIENT_REQUEST
-        slot = PendingResponse(self, size, hinted=asked and LEADER_HINT in self._caller.extensions)
-        if not self._slots:
-            self._wait_scope.deadline = slot.since + self._answer_timeout_s
-        self._slots.append(slot)
-        self._unanswered_bytes += slot.size
+        pending = PendingResponse(self, size, is_hinted=asked and LEADER_HINT in self._principal.extensions)
+        if not self._pending:
+            self._wait_scope.deadline = pending.since + self._answer_timeout_s
+        self._pending.append(pending)
+        self._unanswered_bytes += pending.size
         if request.type in _CHANGES:
-            self._farm.membership.serve(request, self._server(request), slot)
+            self._receiver.change_member(request, self._server(request), pending)
         else:
-            self._farm.step(request, slot)
+            self._receiver.step(request, pending)
 
     def _server(self, request: Request) -> ClusterServer:
         """The server that an AddServerRequest or RemoveServerRequest is about. An admin may name any, and so
@@ -226,56 +273,55 @@ class Session:
         try:
             server = decode_cluster_server(request.entries[0].value, id_only=remove)
         except RemoteProtocolError:
-            self._farm.metrics.count_refused("malformed")
+            self._receiver.metrics.count_refused("malformed")
             raise
-        caller = self._caller
-        may_name_any = caller.is_admin or self._farm.membership.is_member(caller.member_id)
-        if not may_name_any and server.id != caller.member_id:
-            raise self._refused("role", f"{caller.name} may not change {server.id}", request)
+        principal = self._principal
+        may_name_any = principal.is_admin or self._receiver.is_member(principal.member_id)
+        if not may_name_any and server.id != principal.member_id:
+            raise self._refused("role", f"{principal.name} may not change {server.id}", request)
         return server
 
     def _check(self, request: Request) -> None:
-        caller, us = self._caller, self._farm.node_id
-        if not caller.counts:
-            raise self._refused("user", f"{caller.name} is a user no longer", request)
-        forged = request.source != caller.member_id and not caller.trusted
+        principal, us = self._principal, self._receiver.node_id
+        if not principal.is_valid:
+            raise self._refused("user", f"{principal.name} is a user no longer", request)
+        forged = request.source != principal.member_id and not principal.is_jraft
         if forged or request.source == us:
-            raise self._refused("source", f"{caller.name} speaks as {request.source} to {us}", request)
-        for_anybody = request.type is MessageType.CLIENT_REQUEST or request.type in _CHANGES
-        if request.destination != us and not (for_anybody and request.destination == 0):
+            raise self._refused("source", f"{principal.name} speaks as {request.source} to {us}", request)
+        for_any_member = request.type is MessageType.CLIENT_REQUEST or request.type in _CHANGES
+        if request.destination != us and not (for_any_member and request.destination == 0):
             wrong = f"a request for {request.destination} sent to {us}"
             raise self._refused("destination", wrong, request)
-        extension = "" if for_anybody else _MEMBER_REQUESTS.get(request.type)
-        if extension not in ("", *caller.extensions) or not (request.source or for_anybody):
+        extension = "" if for_any_member else _MEMBER_REQUESTS.get(request.type)
+        if extension not in ("", *principal.extensions) or not (request.source or for_any_member):
             what = "a request that this server does not serve to this caller"
             raise self._refused("not-served", what, request)
 
     def refusals(self, request: Request) -> Iterator[int]:
         """Why the leader refuses each of the entries of a ClientRequest (D8), 0 where it does not."""
-        if not self._caller.may_post:
+        receiver, user = self._receiver, self._principal.user
+        if not self._principal.may_post:
             yield Refusal.ROLE
         for entry in request.entries:
-            if len(entry.value) > self._farm.limits.max_entry_bytes:
+            if len(entry.value) > receiver.limits.max_entry_bytes:
                 yield Refusal.TOO_LARGE
             try:
-                check_entry(self._farm, entry.value, request.source)
-                if self._caller.login is not None:
-                    check_user(self._farm, entry.value, self._caller.login.name)
+                receiver.check(entry.value, request.source, user)
             except EntryRefused:
                 yield Refusal.APPLICATION
             yield 0
 
     # ------------------------------------------------------------------ out
 
-    def _with_hint(self, slot: PendingResponse, response: Response) -> Response:
+    def _with_hint(self, pending: PendingResponse, response: Response) -> Response:
         """A ClientRequest that is refused is told where the members are (D5)."""
-        if response.accepted or not slot.hinted:
+        if response.accepted or not pending.is_hinted:
             return response
-        return msgspec.structs.replace(response, hint=self._farm.configuration)
+        return msgspec.structs.replace(response, hint=self._receiver.configuration)
 
     async def _write(self) -> NoReturn:
         while True:
-            oldest = self._slots[0].since if self._slots else float("inf")
+            oldest = self._pending[0].since if self._pending else float("inf")
             with trio.CancelScope(deadline=oldest + self._answer_timeout_s) as self._wait_scope:
                 await self._ready.wait()
             if self._wait_scope.cancelled_caught:
@@ -285,13 +331,13 @@ class Session:
                 raise self._fault
             answers = []
             unknown = False
-            while self._slots and self._slots[0].done and not unknown:
-                slot = self._slots.popleft()
-                self._unanswered_bytes -= slot.size
-                if slot.response is None:
+            while self._pending and self._pending[0].done and not unknown:
+                pending = self._pending.popleft()
+                self._unanswered_bytes -= pending.size
+                if pending.response is None:
                     unknown = True
                 else:
-                    answers.append(encode_response(self._with_hint(slot, slot.response)))
+                    answers.append(encode_response(self._with_hint(pending, pending.response)))
             self._room.set()
             if answers:
                 with trio.fail_after(self._answer_timeout_s):

@@ -103,7 +103,7 @@ def _restored_status(entry: bytes, farm: str, policy: Policy, member: int) -> Sc
 
 
 class PublisherApplication:
-    """The fold of one farm. Implements `garlicfarm.application.Application`."""
+    """The fold of one farm, a `garlicfarm.application.StateMachine`."""
 
     def __init__(self, farm: str) -> None:
         """``farm``: its name, the ``cluster`` of its entries."""
@@ -237,16 +237,19 @@ class PublisherApplication:
         `Policy.check`), and so are too many values and unknown arguments. Raises `EntryRefused`."""
         self._check(entry, author)
 
-    def check_posted(self, entry: bytes, author: int, now_ms: int) -> None:
-        """The same at ``now_ms`` of the wall clock where it is posted: a ``sequence`` more than ten years
-        above both the poster's last one and this date (one before 2020 counts as 2020) is refused too. It
-        would keep its poster out for as long. Raises `EntryRefused`."""
+    def check_posted(self, entry: bytes, author: int, user: str, now_ms: int) -> None:
+        """The same where the entry is posted, at ``now_ms`` of the wall clock there. Refused too are a note
+        of another user than ``user`` ("": not known; D18), and a ``sequence`` more than ten years above both
+        its poster's last one and this date (one before 2020 counts as 2020): it would keep its poster out
+        for as long. Raises `EntryRefused`."""
         try:
             posted = self._check(entry, author)
         except EntryRefused as refused:
             if refused.field or refused.reason not in NO_OBJECT:
                 raise
             raise EntryRefused("", refused.reason, _DOCUMENTS_ONLY) from None
+        if isinstance(posted, Note) and user not in ("", posted.by):
+            raise EntryRefused("config.by", f"not {user}, who posts it")
         sequence = posted.document.sequence if isinstance(posted, Status) else posted.sequence
         last = self.last_sequence(posted.by if isinstance(posted, Note) else author)
         newest = max(last, now_ms, _YEAR_2020_MS)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from garlicfarm.application import Application
+from garlicfarm.application import StateMachine
 from garlicfarm.durable_files import fsync_path
 from garlicfarm.errors import LocalProtocolError, StorageError
 from garlicfarm.raft.types import Entry, HardState
@@ -50,10 +50,10 @@ class Survivor(msgspec.Struct, frozen=True):
     last_term: int
     configuration: Configuration
     all_members: tuple[ClusterServer, ...]
-    application: Application
+    application: StateMachine
 
 
-def read_survivor(directory: Path, farm: str, application: Application) -> Survivor:
+def read_survivor(directory: Path, farm: str, application: StateMachine) -> Survivor:
     """Read the store in ``directory``, whose data directory is locked, and bring the new ``application`` to
     the state after its whole log. Nothing on disk is changed. Blocking.
 

@@ -40,8 +40,10 @@ from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
 from garlicfarm.log_application import LogApplication
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
-from garlicfarm.net.handshake import Established, FarmCredentials, HandshakeLimiter, initiate, respond
+from garlicfarm.net.dial import DialCredentials, dial
+from garlicfarm.net.handshake import Established, FarmCredentials, HandshakeLimiter, respond
 from garlicfarm.net.link import CONNECTION_ERRORS
+from garlicfarm.node.context import ReplicaHost
 from garlicfarm.node.replica import Replica
 from garlicfarm.node.session import Principal, Session
 from garlicfarm.raft import Persist, SnapshotMeta
@@ -60,7 +62,7 @@ FSYNC_S = 0.002
 
 
 class _Disk(UnsyncedStorage):
-    """A `garlicfarm.node.replica.Store`; what is not synced is lost when its node is killed."""
+    """A `garlicfarm.node.store.Store`; what is not synced is lost when its node is killed."""
 
     def __init__(self, genesis: Genesis) -> None:
         assert genesis.configuration is not None
@@ -77,7 +79,7 @@ class _Disk(UnsyncedStorage):
 
 
 class _Writer:
-    """A `garlicfarm.node.replica.StoreWriter`: all that is queued becomes durable at once."""
+    """A `garlicfarm.node.store.StoreWriter`: all that is queued becomes durable at once."""
 
     def __init__(
         self,
@@ -120,8 +122,8 @@ class _Writer:
 class _Node:
     """A node that runs."""
 
-    def __init__(self, farm: Replica) -> None:
-        self.farm = farm
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
         self.scope = trio.CancelScope()
         self.ended = trio.Event()
 
@@ -155,8 +157,8 @@ class Cluster:
         return frozenset(self._nodes)
 
     def replica(self, node: int) -> Replica:
-        """A running node's farm: role, term, log and all. Raises `KeyError` if it is killed."""
-        return self._nodes[node].farm
+        """A running node's replica: role, term, log and all. Raises `KeyError` if it is killed."""
+        return self._nodes[node].replica
 
     def application(self, node: int) -> Application:
         """A running node's application. Raises `KeyError` if it is killed."""
@@ -181,7 +183,7 @@ class Cluster:
         core = self.replica(leader).raw
         cut_off = {a for a, b in self.network.blocked if b == _host(leader)}
         return sum(
-            node.farm.leader_id == leader and node.farm.raw.term == core.term
+            node.replica.leader_id == leader and node.replica.raw.term == core.term
             for node_id, node in self._nodes.items()
             if _host(node_id) not in cut_off
             and any(server.id == node_id for server in core.configuration.servers)
@@ -202,7 +204,7 @@ class Cluster:
         `OutcomeUnknown`. Cancelled, it may or may not be appended.
         """
         node = await self.leader() if via is None else via
-        return await self.replica(node).post_entry(entry, 0)
+        return await self.replica(node).post(entry)
 
     async def kill(self, node: int) -> None:
         """End a node as a power failure does: what it had not synced is lost."""
@@ -251,46 +253,38 @@ class Cluster:
         )
         password = member_password(self._secret, self._farm_id, node)
         challenges = ChallengeCache(section.algorithms)
+        credentials = DialCredentials(FARM, str(node), password, challenges, self._farm_id, EXTENSIONS)
 
-        async def dial(member: int, text: str) -> Established:
-            endpoint = Endpoint.parse(text)
-            return await initiate(
-                partial(transport.open_stream, endpoint),
-                host=endpoint.authority,
-                farm=FARM,
-                user=str(node),
-                password=password,
-                cache=challenges,
-                farm_id=self._farm_id,
-                extensions=EXTENSIONS,
-            )
+        async def dial_member(member: int, text: str) -> Established:
+            return await dial(transport, Endpoint.parse(text), credentials)
 
         logger = logging.getLogger("garlicfarm.testing.cluster")
         log = EventLogger(logger, clock=trio.current_time, farm=FARM, node=node)  # the simulated one too
-        metrics = NodeMetrics().farm(FARM)
-        farm = Replica(section, node, disk, partial(_Writer, disk), self._application(), dial, metrics, log)
+        host = ReplicaHost(node, dial_member, NodeMetrics().farm(FARM), log)
+        replica = Replica(section, disk, partial(_Writer, disk), self._application(), host)
         lookup = member_lookup([self._secret], self._farm_id, lambda user: {})
         verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
-        credentials = {FARM: FarmCredentials(FARM, self._farm_id, verifier, EXTENSIONS)}
+        farms = {FARM: FarmCredentials(FARM, self._farm_id, verifier, EXTENSIONS)}
         limiter = HandshakeLimiter()
 
         async def serve(stream: trio.abc.Stream, peer: Peer) -> None:
             try:
-                established = await respond(stream, credentials, limiter, peer)
+                established = await respond(stream, farms, limiter, peer)
                 if established is not None:
                     user, extensions = established.user, established.extensions
-                    caller = Principal(f"member {user}", int(user), True, extensions)
-                    timeout_s = farm.answer_timeout_s
-                    await Session(farm, established.stream, caller, established.leftover, timeout_s).run()
+                    principal = Principal(f"member {user}", int(user), True, extensions)
+                    timeout_s = replica.core.answer_timeout_s
+                    stream, leftover = established.stream, established.leftover
+                    await Session(replica.requests, stream, principal, leftover, timeout_s).run()
             except* (*CONNECTION_ERRORS, OutcomeUnknown) as group:
                 log.info("connection-lost", peer=peer.address, cause=str(first_error(group)))
 
-        running = _Node(farm)
+        running = _Node(replica)
         try:
             with running.scope:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(transport.serve, Endpoint("memory", _host(node), PORT), serve)
-                    await nursery.start(farm.run)
+                    await nursery.start(replica.run)
                     self._nodes[node] = running
                     task_status.started()
         except* Removed:

@@ -12,6 +12,7 @@ import trio
 
 from garlicfarm.admin.app import create_app
 from garlicfarm.admin.server import serve
+from garlicfarm.application import AdminEndpoint
 from garlicfarm.client import AdminClient
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.credentials.users import UserStore
@@ -45,6 +46,7 @@ class FakeFarm:
         self.is_leader = True
         self.disk_hangs_s: float | None = None
         self.application = "publisher"
+        self.endpoints: list[AdminEndpoint] = []
         self.farm_id = bytes(range(16))
         self.node_id = 1
         self.first_index = 1

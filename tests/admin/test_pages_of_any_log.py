@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 
 from garlicfarm.admin.access import Authenticator
 from garlicfarm.admin.app import create_app
+from garlicfarm.application import ApplicationContext
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.node.admin_view import FarmAdminView
+from garlicfarm.node.publisher import PublisherService
 from garlicfarm.node.replica import Replica
 from garlicfarm.publishing.administration import ACTIONS
-from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.raft import Change, ConfChange, Entry
 from garlicfarm.testing.cluster import Cluster, cluster
 from garlicfarm.wire.messages import ClusterServer
@@ -138,6 +139,13 @@ class Pages(PageReader):
         return self._farm.store.entries(after + 1, upto + 1, max_bytes)
 
 
+class Silent(PublisherService):
+    """Posts no statuses of its own."""
+
+    async def run(self, context: ApplicationContext) -> None:
+        pass
+
+
 class Users:
     def role(self, user: str) -> str:
         return "admin"
@@ -198,7 +206,7 @@ def run(scenario: Callable[[Cluster], Awaitable[None]]) -> None:
     """A farm of one in memory."""
 
     async def main() -> None:
-        async with cluster(1, application=lambda: PublisherApplication("farm")) as nodes:
+        async with cluster(1, application=lambda: Silent("farm")) as nodes:
             await scenario(nodes)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

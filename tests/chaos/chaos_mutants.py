@@ -12,20 +12,20 @@ __all__ = ["MUTANTS", "SHOWN_BY"]
 def read_anywhere() -> None:
     """Any node answers linearizable reads at once, with what it has applied."""
 
-    async def index(self: ReadIndexRequests) -> int:
-        return self._farm.applied_index
+    async def read_index(self: ReadIndexRequests) -> int:
+        return self._core.applied_index
 
-    ReadIndexRequests.index = index
+    ReadIndexRequests.read_index = read_index
 
 
 def read_unconfirmed() -> None:
     """The leader answers linearizable reads at once, and does not ask a majority whether it still leads."""
 
-    async def index(self: ReadIndexRequests) -> int:
-        self._farm.membership.must_lead()
-        return self._farm.applied_index
+    async def read_index(self: ReadIndexRequests) -> int:
+        self._core.must_lead()
+        return self._core.applied_index
 
-    ReadIndexRequests.index = index
+    ReadIndexRequests.read_index = read_index
 
 
 MUTANTS = {**mutant.MUTANTS, "reads-anywhere": read_anywhere, "reads-unconfirmed": read_unconfirmed}

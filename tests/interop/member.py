@@ -12,12 +12,14 @@ from pathlib import Path
 import trio
 import trio.testing
 
+from garlicfarm.application import Application, Origin
 from garlicfarm.config import FarmSection, MetaSection, RaftSection, RetentionSection
 from garlicfarm.errors import EntryRefused, OutcomeUnknown
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.net.handshake import Established, without_handshake
 from garlicfarm.net.link import CONNECTION_ERRORS
+from garlicfarm.node.context import ReplicaHost
 from garlicfarm.node.replica import Replica
 from garlicfarm.node.session import Principal, Session
 from garlicfarm.raft import Entry, HardState, Persist, SnapshotMeta
@@ -31,7 +33,7 @@ FIRST = Configuration(0, 0, tuple(ClusterServer(i, ENDPOINTS[i]) for i in (1, 2,
 NOBODY = Configuration(0, 0)
 
 
-class MessagePrinter:
+class MessagePrinter(Application):
     """An `Application` whose snapshots are JRaft's: bytes in, bytes out, and the entries behind them."""
 
     def __init__(self) -> None:
@@ -39,7 +41,7 @@ class MessagePrinter:
         self.applied: list[bytes] = []
         self.configurations: list[Configuration] = []
 
-    def check(self, entry: bytes, author: int) -> None:
+    def check(self, entry: bytes, origin: Origin) -> None:
         if not entry:
             raise EntryRefused("", "empty")
 
@@ -125,27 +127,19 @@ class Member:
             return without_handshake(ours, "farm")
 
         log = EventLogger(logging.getLogger("tests.interop"), farm="farm", node=member)
-        self.farm = Replica(
-            section,
-            member,
-            disk,
-            partial(_Writer, disk),
-            self.application,
-            dial,
-            self.metrics.farm("farm"),
-            log,
-        )
+        host = ReplicaHost(member, dial, self.metrics.farm("farm"), log)
+        self.farm = Replica(section, disk, partial(_Writer, disk), self.application, host)
 
     def connect(self) -> Wire:
-        """A plain peer's connection to the node."""
+        """A JRaft peer's connection to the node."""
         ours, theirs = trio.testing.memory_stream_pair()
         self._nursery.start_soon(self._serve, theirs)
         return Wire(ours)
 
     async def _serve(self, stream: trio.abc.Stream) -> None:
-        caller = Principal("a plain peer", 0, True, trusted=True)
+        principal = Principal("a JRaft peer", 0, True, is_jraft=True)
         try:
-            await Session(self.farm, stream, caller, b"", 30.0).run()
+            await Session(self.farm.requests, stream, principal, b"", 30.0).run()
         except* (*CONNECTION_ERRORS, OutcomeUnknown):
             pass
         finally:

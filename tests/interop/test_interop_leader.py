@@ -100,7 +100,7 @@ async def leading() -> AsyncIterator[tuple[Member, Others, Wire]]:
 
         nursery.start_soon(accept)
         while not node.farm.is_leader:
-            await node.farm.wait_leader_change()
+            await node.farm.core.wait_leader_change()
         await node.farm.wait_applied(0)
         yield node, others, node.connect()
         nursery.cancel_scope.cancel()

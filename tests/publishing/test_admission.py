@@ -155,7 +155,7 @@ def test_check_posted_what_is_no_document_is_told_which_farms_take_it(entry: byt
 
 def refused_at(farm: PublisherApplication, entry: bytes, author: int, now_ms: int) -> bool:
     try:
-        farm.check_posted(entry, author, now_ms)
+        farm.check_posted(entry, author, "", now_ms)
     except EntryRefused as error:
         return (error.field, error.reason) == ("sequence", "years ahead")
     return False

@@ -11,7 +11,6 @@ import pytest
 import trio
 
 from garlicfarm.cli import run
-from garlicfarm.node.publisher import status_reporter
 from garlicfarm_plugin_i2pcontrol import I2PControlRouter
 
 Capture = pytest.CaptureFixture[str]
@@ -108,7 +107,7 @@ async def stay_silent(stream: trio.abc.Stream) -> None:
 async def test_silent_router_is_given_up_after_the_nodes_own_time(
     control_server, show, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status_reporter, "ROUTER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("garlicfarm.router.STATUS_TIMEOUT_S", 0.2)
     control_server.raw = stay_silent
     assert await show(control_server.url) == 1
     assert "did not answer within 0 s" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from garlicfarm.application import Application, Origin
 from garlicfarm.config import RaftSection
 from garlicfarm.config.model import PRESETS
 from garlicfarm.errors import EntryRefused, NoQuorum, OutcomeUnknown
@@ -199,14 +200,14 @@ async def test_many_posts_at_once_all_commit_at_indexes_of_their_own(
 
 
 async def test_application_of_the_user_is_what_runs(autojump_clock: MockClock) -> None:
-    class Words:
+    class Words(Application):
         """Refuses what is no word, and keeps the others."""
 
         def __init__(self) -> None:
             self.words: list[bytes] = []
             self.members: list[int] = []
 
-        def check(self, entry: bytes, author: int) -> None:
+        def check(self, entry: bytes, origin: Origin) -> None:
             if not entry.isalpha():
                 raise EntryRefused("", "no word")
 

@@ -122,6 +122,16 @@ class SslTransport(Transport):
             raise
         return stream
 
+    def peer_address(self, stream: trio.abc.Stream) -> str | None:
+        """See `Transport.peer_address`."""
+        tcp = stream.transport_stream if isinstance(stream, trio.SSLStream) else None
+        if not isinstance(tcp, trio.SocketStream):
+            return None
+        try:
+            return str(tcp.socket.getpeername()[0])
+        except OSError:  # the peer has left again
+            return None
+
     def _check_pin(self, stream: trio.SSLStream[trio.SocketStream], endpoint: Endpoint, pin: str) -> None:
         shown = pin_of(stream.getpeercert(binary_form=True) or b"")
         if pin and shown != pin:

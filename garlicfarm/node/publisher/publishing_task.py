@@ -9,8 +9,8 @@ from typing import NoReturn
 
 import trio
 
+from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import NotSupported, RouterError
-from garlicfarm.node.replica import Replica
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.lease import Lease, lease_ms
 from garlicfarm.publishing.meta_leaseset import MetaLease, encode_contents
@@ -39,10 +39,15 @@ class PublishingTask:
     """
 
     def __init__(
-        self, farm: Replica, application: PublisherApplication, router: Router, master: bytes, lease: Lease
+        self,
+        context: ApplicationContext,
+        fold: PublisherApplication,
+        router: Router,
+        master: bytes,
+        lease: Lease,
     ) -> None:
-        self._farm = farm
-        self._application = application
+        self._context = context
+        self._fold = fold
         self._router = router
         self._master_hash = sha256(master).digest()
         self._lease = lease
@@ -60,10 +65,10 @@ class PublishingTask:
         """What the status says, ``meta.publishing``. Others begin at the word of one who lost the role: it
         says true until its router said that it stopped. A router that cannot be told is waited for as
         long as a dead node's would be, a lease."""
-        named = self._application.publisher == self._farm.node_id
+        named = self._fold.publisher == self._context.node_id
         if self.publishing is None or named or not self._begun:
             return self.publishing
-        wait_ms = lease_ms(self._application.interval_ms, self._application.R)
+        wait_ms = lease_ms(self._fold.interval_ms, self._fold.R)
         return self._untold_ms is None or boot_ms() < self._untold_ms + wait_ms
 
     async def run(self) -> NoReturn:
@@ -78,7 +83,7 @@ class PublishingTask:
                 if self.publishing is not None:
                     pause_s = await self._follow()
                 with trio.move_on_after(pause_s):
-                    await self._farm.wait_applied(self._farm.applied_index)
+                    await self._context.wait_applied(self._context.applied_index)
         finally:
             if self._begun:
                 with trio.move_on_after(1, shield=True):
@@ -87,12 +92,12 @@ class PublishingTask:
     async def _follow(self) -> float:
         """Do what is due now; returns after how many seconds to look again, at the latest."""
         now_ms, expires_ms = boot_ms(), self._lease.expires_ms
-        if expires_ms is None or not self._application.may_publish(self._farm.node_id, now_ms, expires_ms):
+        if expires_ms is None or not self._fold.may_publish(self._context.node_id, now_ms, expires_ms):
             if self._begun:
                 await self._withdraw()
             return RETRY_S
         left_s = (expires_ms - now_ms) / 1000
-        leases = self._application.leases()
+        leases = self._fold.leases()
         listed = [(lease.hash, lease.cost) for lease in leases]
         age_s = trio.current_time() - self._published_at
         if leases and (
@@ -107,7 +112,7 @@ class PublishingTask:
 
     async def _publish(self, leases: Sequence[MetaLease]) -> None:
         now_ms = time.time_ns() // 1_000_000
-        published_ms = self._application.published_ms(now_ms)
+        published_ms = self._fold.published_ms(now_ms)
         self._begun, self._untold_ms = True, None
         try:
             await self._router.publish_meta_ls(self._master_hash, encode_contents(leases))
@@ -118,7 +123,7 @@ class PublishingTask:
             self._failed(str(error))
             return
         if not self.publishing:
-            self._farm.log.info("publishing", leases=len(leases))
+            self._context.log.info("publishing", leases=len(leases))
         self.publishing = True
         self.last_published_ms = published_ms
         self._published_at = trio.current_time()
@@ -126,7 +131,7 @@ class PublishingTask:
         self._listed = [(lease.hash, lease.cost) for lease in leases]
 
     def _failed(self, cause: str) -> None:
-        self._farm.log.warning("publish-failed", cause=cause)
+        self._context.log.warning("publish-failed", cause=cause)
         self.publishing = False
 
     async def _withdraw(self) -> bool:
@@ -138,11 +143,11 @@ class PublishingTask:
             self.publishing = None
             return True
         except (RouterError, trio.TooSlowError) as error:
-            self._farm.log.warning("withdraw-failed", cause=str(error) or "no answer in time")
+            self._context.log.warning("withdraw-failed", cause=str(error) or "no answer in time")
             self._untold_ms = boot_ms() if self._untold_ms is None else self._untold_ms
             return False
         if self.publishing:
-            self._farm.log.info("not-publishing")
+            self._context.log.info("not-publishing")
         self.publishing = self._begun = False
         self._untold_ms = None
         self._listed = []

@@ -1,4 +1,4 @@
-"""Posts the local router's status, every interval of the farm's, and keeps its own lease clock."""
+"""Posts this node's status once every interval of the farm, and keeps the clock of its lease."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import NoReturn
 import trio
 
 from garlicfarm._version import __version__
-from garlicfarm.config import FarmSection
+from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NotSupported, RouterError
 from garlicfarm.node.publisher.publishing_task import PublishingTask, boot_ms
-from garlicfarm.node.replica import Replica
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import (
     ConnectTest,
@@ -25,11 +24,10 @@ from garlicfarm.publishing.documents import (
 from garlicfarm.publishing.entries import encode_status
 from garlicfarm.publishing.i2p_base64 import decode_destination, encode, router_hash
 from garlicfarm.publishing.lease import Lease, lease_ms
-from garlicfarm.router import Router
+from garlicfarm.router import STATUS_TIMEOUT_S
 
 __all__ = ["StatusReporter"]
 
-ROUTER_TIMEOUT_S = 5.0
 RETRY_PAUSE_S = 0.5
 
 
@@ -42,77 +40,71 @@ class StatusReporter:
 
     def __init__(
         self,
-        farm: Replica,
-        application: PublisherApplication,
-        router: Router | None,
-        publisher: PublishingTask | None,
+        context: ApplicationContext,
+        fold: PublisherApplication,
+        publishing: PublishingTask | None,
         lease: Lease,
-        admin_url: str | None,
     ) -> None:
-        self._farm = farm
-        self._application = application
-        self._router = router
-        self._publisher = publisher
+        self._context = context
+        self._fold = fold
+        self._publishing = publishing
         self._lease = lease
-        self._admin_url = admin_url
-        self._section: FarmSection = farm.section
         self._sequence = 0
-        self._posted = trio.Event()
-        self._sensed: frozenset[int] = frozenset()  # silent members that were tried since they are
+        self._reported = trio.Event()
+        self._tried: frozenset[int] = frozenset()  # silent members that were tried since they are
 
     async def run(self) -> NoReturn:
         """Post until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._sense)
-            await self._post_all()
-        raise AssertionError("unreachable: it posts for ever")
+            nursery.start_soon(self._try_silent)
+            await self._report_all()
+        raise AssertionError("unreachable: it posts until cancelled")
 
-    async def _sense(self) -> NoReturn:
-        """After each status: of members that have fallen silent, see anew which this node reaches, and where
-        that is one, whether it reaches all others as well. Their connections may be up only because nothing
-        was sent on them, and who reaches more than the leader is made leader
-        (`garlicfarm.node.publisher.handover`)."""
-        peers, application = self._farm.peers, self._application
+    async def _try_silent(self) -> NoReturn:
+        """After each status, try anew which of the silent members this node reaches; if it reaches one, try
+        all others as well. A connection may be up only because nothing was sent on it, and a member that
+        reaches more than the leader is made leader (`garlicfarm.node.publisher.handover`)."""
+        peers, fold = self._context.peers, self._fold
         while True:
-            await self._posted.wait()
-            self._posted = trio.Event()
-            others = frozenset(application.members) - {self._farm.node_id}
-            silent = frozenset(member for member in others if not application.is_recent(member))
-            # An idle connection outlives a trial that failed; nobody else would find that it failed but once.
+            await self._reported.wait()
+            self._reported = trio.Event()
+            others = frozenset(fold.members) - {self._context.node_id}
+            silent = frozenset(member for member in others if not fold.is_recent(member))
+            # An idle connection outlives a failed trial; only another trial shows that it was the only one.
             doubted = frozenset(
                 member
                 for member in others
-                if peers.connected(member) and (test := peers.handshake(member)) and not test[1]
+                if peers.is_connected(member) and (test := peers.handshake(member)) and not test[1]
             )
             await peers.try_handshakes(silent | doubted)
             if any((test := peers.handshake(member)) and test[1] for member in silent):
                 await peers.try_handshakes(others - silent)
-            self._sensed = silent
+            self._tried = silent
 
-    async def _post_all(self) -> NoReturn:
-        while self._farm.applied_index == 0:  # nothing is known of the farm before it has a leader
-            await self._farm.wait_applied(0)
-        if self._publisher is not None:
+    async def _report_all(self) -> NoReturn:
+        while self._context.applied_index == 0:  # nothing is known of the farm before it has a leader
+            await self._context.wait_applied(0)
+        if self._publishing is not None:
             # Its first status lets others publish: not while the router may still do so for an earlier
             # process. One that does not answer is waited for as long as a dead node's would be.
-            application = self._application
-            with trio.move_on_after(lease_ms(application.interval_ms, application.R) / 1000):
-                await self._publisher.cleared.wait()
+            fold = self._fold
+            with trio.move_on_after(lease_ms(fold.interval_ms, fold.R) / 1000):
+                await self._publishing.cleared.wait()
         due = trio.current_time()
         while True:
             begun_ms = boot_ms()
-            named_ms = self._application.interval_ms
-            self._lease.begin(begun_ms, named_ms, self._application.R)
+            named_ms = self._fold.interval_ms
+            self._lease.begin(begun_ms, named_ms, self._fold.R)
             try:
                 entry = encode_status(await self._status())
                 await self._post(entry)
                 # The fold skips a status whose sequence is not above the last, as after a clock that was
                 # set back: nobody counts it, so no lease rests on it.
-                if self._application.last_sequence(self._farm.node_id) == self._sequence:
+                if self._fold.last_sequence(self._context.node_id) == self._sequence:
                     self._lease.committed(begun_ms)
             except EntryRefused as error:
-                self._farm.log.error("status-refused", cause=str(error))
-            self._posted.set()
+                self._context.log.error("status-refused", cause=str(error))
+            self._reported.set()
             due = await self._next_turn(due, named_ms)
 
     async def _next_turn(self, last_due: float, named_ms: int) -> float:
@@ -121,11 +113,11 @@ class StatusReporter:
         when it was due."""
         begun = trio.current_time()
         while True:
-            interval_ms = self._application.interval_ms
+            interval_ms = self._fold.interval_ms
             due = max(last_due + min(interval_ms, named_ms) / 1000, begun)
             with trio.move_on_at(due):
-                while self._application.interval_ms == interval_ms:
-                    await self._farm.wait_applied(self._farm.applied_index)
+                while self._fold.interval_ms == interval_ms:
+                    await self._context.wait_applied(self._context.applied_index)
                 continue
             return due
 
@@ -133,39 +125,39 @@ class StatusReporter:
         """Returns once the entry is committed and applied here."""
         while True:
             try:
-                index, _ = await self._farm.post_entry(entry, self._farm.node_id)
+                index, _ = await self._context.post(entry)
             except EntryRefused:
                 raise
             except GarlicFarmError as error:
-                self._farm.log.warning("status-not-posted", cause=str(error))
+                self._context.log.warning("status-not-posted", cause=str(error))
                 await trio.sleep(RETRY_PAUSE_S)
             else:
                 break
-        while self._farm.applied_index < index:
-            await self._farm.wait_applied(self._farm.applied_index)
+        while self._context.applied_index < index:
+            await self._context.wait_applied(self._context.applied_index)
 
     async def _status(self) -> StatusDocument:
-        farm, application = self._farm, self._application
+        context, fold = self._context, self._fold
         now_ms = time.time_ns() // 1_000_000
-        self._sequence = max(application.last_sequence(farm.node_id) + 1, now_ms)
-        status = farm.raw.status()
+        self._sequence = max(fold.last_sequence(context.node_id) + 1, now_ms)
+        status = context.raft_status()
         node = NodeReport(
             version=__version__,
             term=status.term,
             role=status.role.value,
             commit=status.commit,
-            applied=farm.applied_index,
-            interval_ms=application.interval_ms,
-            R=application.R,
-            admin_url=self._admin_url,
+            applied=context.applied_index,
+            interval_ms=fold.interval_ms,
+            R=fold.R,
+            admin_url=context.admin_url,
         )
-        deadline = trio.current_time() + ROUTER_TIMEOUT_S
-        destinations = [await self._leaf(leaf.destination, deadline) for leaf in self._section.leaf]
-        others = [member for member in application.members if member != farm.node_id]
+        deadline = trio.current_time() + STATUS_TIMEOUT_S
+        destinations = [await self._leaf(leaf.destination, deadline) for leaf in self._context.section.leaf]
+        others = [member for member in fold.members if member != context.node_id]
         return StatusDocument(
-            cluster=farm.name,
+            cluster=context.farm,
             date=now_ms,
-            id=farm.node_id,
+            id=context.node_id,
             sequence=self._sequence,
             config={"node": node},
             meta=self._meta(),
@@ -177,8 +169,8 @@ class StatusReporter:
     def _remote_router(self, member: int) -> RemoteRouter:
         """What this node's own handshakes say of the other member's router (D9); of one that is silent, those
         that were made since it is."""
-        handshake, newest = self._farm.peers.handshake(member), self._application.newest(member)
-        if member not in self._sensed and not self._application.is_recent(member):
+        handshake, newest = self._context.peers.handshake(member), self._fold.newest(member)
+        if member not in self._tried and not self._fold.is_recent(member):
             handshake = None
         router = newest[1].router if newest else None
         info = router.last_published_ri if router else None
@@ -189,40 +181,43 @@ class StatusReporter:
         )
 
     def _meta(self) -> MetaStatus:
-        meta = self._section.meta
-        publisher = self._publisher
+        meta, publishing = self._context.section.meta, self._publishing
         return MetaStatus(
             destination=meta.destination or None,
             publish_config=meta.publish,
-            last_published_time=publisher.last_published_ms if publisher else None,
-            publishing=publisher.reported if publisher else None,
+            last_published_time=publishing.last_published_ms if publishing else None,
+            publishing=publishing.reported if publishing else None,
         )
 
     async def _router_status(self, deadline: float) -> RouterStatus | None:
-        if self._router is None:
+        router = self._context.router
+        if router is None:
             return None
         try:
             with trio.fail_at(deadline):
-                status = await self._router.get_local_router_status()
+                status = await router.get_local_router_status()
         except (RouterError, trio.TooSlowError) as error:
             self._count("error")
-            self._farm.log.warning("router-silent", cause=str(error) or "no answer in time")
+            self._context.log.warning("router-silent", cause=str(error) or "no answer in time")
             return None
         self._count("ok")
         return status
 
     async def _leaf(self, destination: str, deadline: float) -> DestinationStatus:
         """What the router says of a leaf; what it cannot be asked is left out (D13)."""
-        if self._router is not None:
+        router = self._context.router
+        if router is not None:
             try:
                 with trio.fail_at(deadline):
-                    return await self._router.get_local_leaf_status(decode_destination(destination))
+                    return await router.get_local_leaf_status(decode_destination(destination))
             except NotSupported:
                 self._count("not-supported")
             except (RouterError, trio.TooSlowError) as error:
                 self._count("error")
-                self._farm.log.warning("router-silent", cause=str(error) or "no answer in time")
+                self._context.log.warning("router-silent", cause=str(error) or "no answer in time")
         return DestinationStatus(destination=destination)
 
     def _count(self, outcome: str) -> None:
-        self._farm.metrics.count_router_request(str(self._section.router.get("plugin", "")), outcome)
+        self._context.metrics.count_router_request(
+            str(self._context.section.router.get("plugin", "")), outcome
+        )

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from garlicfarm.application import Application
+from garlicfarm.application import StateMachine
 from garlicfarm.errors import ProposalDropped, RemoteProtocolError
 from garlicfarm.extensions import PRE_VOTE, READ_INDEX, TIMEOUT_NOW
 from garlicfarm.raft import Persist, RaftConfig, RawNode, Ready, Role, SnapshotMeta
@@ -73,7 +73,7 @@ class SimulatedCluster:
         seed: int,
         nodes: int,
         draw: Callable[[random.Random], Faults],
-        make_application: Callable[[], Application],
+        make_application: Callable[[], StateMachine],
         timing: dict[str, int],
     ) -> None:
         self.seed = seed

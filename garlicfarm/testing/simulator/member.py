@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from garlicfarm.application import Application
+from garlicfarm.application import StateMachine
 from garlicfarm.raft import RawNode, Ready, Role
 from garlicfarm.testing.memory_storage import UnsyncedStorage
 from garlicfarm.testing.simulator.network import Connection
@@ -25,7 +25,7 @@ class SimulatedMember:
         self.node: RawNode | None = None
         self.retired = False
         self.generation = 0
-        self.application: Application
+        self.application: StateMachine
         self.applied = 0
         self.applied_term = 0
         self.configuration = genesis  # the one that was applied last

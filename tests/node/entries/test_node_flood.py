@@ -15,6 +15,7 @@ import pytest
 import trio
 import trio.testing
 
+from garlicfarm.application import Origin
 from garlicfarm.errors import EntryRefused
 from garlicfarm.log_application import LogApplication
 from garlicfarm.node.replica import Replica
@@ -40,7 +41,7 @@ class Costly(LogApplication):
         super().__init__()
         self.counts = {"judged": 0, "applied": 0}
 
-    def check(self, entry: bytes, author: int) -> None:
+    def check(self, entry: bytes, origin: Origin) -> None:
         self.clock.jump(COST_S)
         self.counts["judged"] += 1
         if entry == b"bad":
@@ -74,7 +75,7 @@ class Client:
         self._stream, theirs = trio.testing.memory_stream_pair()
         self._decoder = ResponseDecoder()
         self.leave = self._stream.aclose
-        nursery.start_soon(Session(farm, theirs, ALICE, b"", 3600.0).run)
+        nursery.start_soon(Session(farm.requests, theirs, ALICE, b"", 3600.0).run)
 
     async def send(self, *values: bytes) -> None:
         await self._stream.send_all(encode_request(client_request(*values)))
@@ -209,8 +210,8 @@ async def test_posts_of_a_connection_that_is_over_are_not_kept(autojump_clock: C
         client = Client(farm, nursery)
         await client.send(b"later")
         assert (await client.receive()).accepted
-        assert not farm._judging
-        assert not farm._slots
+        assert not farm.requests.has_unchecked
+        assert not farm.requests._pending
         assert application(farm).counts["judged"] < 1000
         nursery.cancel_scope.cancel()
 
@@ -226,14 +227,14 @@ async def test_snapshot_from_the_leader_takes_the_place_of_what_was_still_to_be_
         await client.send(*[b"%d" % number for number in range(100)])
         index = (await client.receive()).next_index - 1
         await nodes.applied(index, [leader])
-        meta = SnapshotMeta(index, farm.raw.term, farm.applied_configuration)
+        meta = SnapshotMeta(index, farm.raw.term, farm.core.applied_configuration)
         genesis, state = farm.store.genesis, farm.application.snapshot()
         snapshot = Snapshot(genesis.farm_id, "log", 1, index, farm.raw.term, meta.configuration, (), state)
         monkeypatch.setattr(behind.store, "read_state", lambda meta: snapshot)
         late = Entry(index, farm.raw.term, ValueType.APPLICATION, b"in the snapshot")
-        behind._committed.append(late)
-        await behind._restore(meta)
-        assert not behind._committed
+        behind.applier._committed.append(late)
+        await behind.applier.restore(meta)
+        assert not behind.applier._committed
         assert behind.applied_index == index
         await nodes.applied(index)
         assert len({nodes.application(node).snapshot() for node in nodes.running}) == 1

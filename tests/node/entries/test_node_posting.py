@@ -25,7 +25,7 @@ from garlicfarm.errors import (
     UnreachableError,
 )
 from garlicfarm.lab.processes import free_ports
-from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.node.publisher import PublisherService
 from garlicfarm.raft import Refusal
 from garlicfarm.setup.provision import MemberPlan
 from garlicfarm.testing.cluster import Cluster as MemoryCluster
@@ -50,7 +50,7 @@ async def test_posts_through_every_member_reach_all_logs_once_and_in_one_order(t
 
         async def post(node_id: int, number: int) -> None:
             entry = b"%d from %d" % (number, node_id)
-            places[entry] = await nodes.replica(node_id).post_entry(entry, 0)
+            places[entry] = await nodes.replica(node_id).post(entry, 0)
 
         async with trio.open_nursery() as nursery:
             for node_id in nodes.running:
@@ -69,7 +69,7 @@ async def test_post_during_an_election_waits_for_it_and_a_dead_member_catches_up
         dead.scope.cancel()
         await dead.ended.wait()
         follower = next(iter(nodes.running))
-        index, term = await nodes.replica(follower).post_entry(b"meanwhile", 0)
+        index, term = await nodes.replica(follower).post(b"meanwhile", 0)
         second = await nodes.leader()
         assert second != first
         assert term == nodes.replica(second).raw.term > 1
@@ -86,21 +86,21 @@ async def test_post_without_a_quorum_ends_in_time_and_none_is_acknowledged(autoj
         survivor, other = nodes.running - {leader}
         await nodes.kill(other)
         # The leader with one of two followers still has its quorum.
-        index, _ = await nodes.replica(survivor).post_entry(b"with two", 0)
+        index, _ = await nodes.replica(survivor).post(b"with two", 0)
         await nodes.kill(survivor)
         farm, begun = nodes.replica(leader), trio.current_time()
         with pytest.raises(OutcomeUnknown):
-            await farm.post_entry(b"on the leader alone", 0)
-        assert trio.current_time() - begun <= farm.answer_timeout_s
+            await farm.post(b"on the leader alone", 0)
+        assert trio.current_time() - begun <= farm.core.answer_timeout_s
         await nodes.kill(leader)
         await nodes.restart(survivor)
         farm, begun = nodes.replica(survivor), trio.current_time()
         with pytest.raises(NoQuorum):
-            await farm.post_entry(b"on a follower alone", 0)
-        assert trio.current_time() - begun <= farm.answer_timeout_s
+            await farm.post(b"on a follower alone", 0)
+        assert trio.current_time() - begun <= farm.core.answer_timeout_s
         await nodes.restart(other)  # both know all that was acknowledged
         await nodes.leader()
-        assert (await farm.post_entry(b"again with two", 0))[0] > index
+        assert (await farm.post(b"again with two", 0))[0] > index
         assert values(nodes, survivor) == [b"with two", b"again with two"]
 
 
@@ -116,12 +116,12 @@ async def test_post_over_the_bound_of_uncommitted_entries_is_dropped(tmp_path: P
 
             async def first() -> None:
                 with pytest.raises(OutcomeUnknown):
-                    await farm.post_entry(os.urandom(900), 0)
+                    await farm.post(os.urandom(900), 0)
 
             nursery.start_soon(first)
             await trio.testing.wait_all_tasks_blocked(0.01)
             with pytest.raises(ProposalDropped, match="too-much-uncommitted"):
-                await farm.post_entry(os.urandom(900), 0)
+                await farm.post(os.urandom(900), 0)
             answer = await wire.ask(client_request(os.urandom(900)))
             assert answer is not None
             assert (answer.accepted, answer.next_index) == (False, Refusal.UNCOMMITTED)
@@ -131,7 +131,7 @@ async def test_entry_that_the_application_refuses_is_refused_with_the_field(tmp_
     async with cluster(tmp_path, application="publisher") as nodes:
         await nodes.leader()
         with pytest.raises(EntryRefused) as caught:
-            await nodes.replica().post_entry(b'{"cluster":"other","date":1,"id":0}', 0)
+            await nodes.replica().post(b'{"cluster":"other","date":1,"id":0}', 0)
         assert caught.value.field == "cluster"
 
 
@@ -164,16 +164,16 @@ async def test_sequence_that_would_keep_its_poster_out_is_refused_on_every_way_i
             await nodes.node().farms["farm"].post(last, "alice")
         index, _ = await client.post([note("alice", 8)])
         await nodes.applied(index)
-        assert isinstance(farm.application, PublisherApplication)
-        assert farm.application.last_sequence("alice") == 8
+        assert isinstance(farm.application, PublisherService)
+        assert farm.application.fold.last_sequence("alice") == 8
 
 
 async def test_entry_over_the_limit_is_refused(tmp_path: Path) -> None:
     async with cluster(tmp_path) as nodes:
         await nodes.leader()
-        await nodes.replica().post_entry(bytes(1 << 20), 0)
+        await nodes.replica().post(bytes(1 << 20), 0)
         with pytest.raises(EntryRefused, match="larger than 1048576 bytes"):
-            await nodes.replica().post_entry(bytes((1 << 20) + 1), 0)
+            await nodes.replica().post(bytes((1 << 20) + 1), 0)
 
 
 def said(accepted: bool, destination: int, next_index: int) -> Response:
@@ -241,14 +241,14 @@ async def test_post_to_a_leader_that_vanishes_is_given_up_soon_after_another_one
 
             async def post() -> None:
                 with pytest.raises(OutcomeUnknown, match=f"{leader} did not answer, and leads no more"):
-                    await farm.post_entry(b"lost", 0)
+                    await farm.post(b"lost", 0)
                 ended.append(trio.current_time())
 
             nursery.start_soon(post)
             await nodes.leader({follower, other})
             elected = trio.current_time()
         assert elected <= ended[0] <= elected + farm.section.raft.rpc_timeout_s + 1.0
-        assert ended[0] - begun < farm.answer_timeout_s
+        assert ended[0] - begun < farm.core.answer_timeout_s
         nodes.heal()
 
 
@@ -257,33 +257,33 @@ async def test_post_that_waits_for_its_commit_delays_neither_votes_nor_appends(t
     async with cluster(tmp_path, 3, raft=STEADY) as nodes:
         leader = await nodes.leader()
         follower = next(node_id for node_id in nodes.running if node_id != leader)
-        await nodes.replica(follower).post_entry(b"warm", 0)
+        await nodes.replica(follower).post(b"warm", 0)
         logins = nodes.replica(leader).peers
         held = trio.Event()
         steps: list[tuple[object, ...]] = []
         farm = nodes.replica(leader)
-        put = farm.put
+        put = farm.core.put
 
         def hold(function: Callable[..., None], *arguments: object) -> None:
             """Keep posts from the core of the leader."""
-            if function == farm._step and arguments[0].type is MessageType.CLIENT_REQUEST:  # type: ignore[attr-defined]
+            if function == farm.requests._step and arguments[0].type is MessageType.CLIENT_REQUEST:  # type: ignore[attr-defined]
                 steps.append((function, *arguments))
                 held.set()
             else:
                 put(function, *arguments)
 
-        farm.put = hold  # type: ignore[method-assign]
+        farm.core.put = hold  # type: ignore[method-assign]
         async with trio.open_nursery() as nursery:
             outcome: list[tuple[int, int]] = []
 
             async def post() -> None:
-                outcome.append(await nodes.replica(follower).post_entry(b"held", 0))
+                outcome.append(await nodes.replica(follower).post(b"held", 0))
 
             nursery.start_soon(post)
             with trio.fail_after(5):
                 await held.wait()
             term = farm.raw.term
-            index, _ = await nodes.replica(leader).post_entry(b"not held", 0)
+            index, _ = await nodes.replica(leader).post(b"not held", 0)
             await nodes.applied(index)  # appends reach the follower whose post waits
             assert not outcome
             assert nodes.replica(leader).raw.term == term
@@ -304,7 +304,7 @@ async def test_member_that_cannot_be_dialled_costs_no_more_than_its_vote(tmp_pat
     async with cluster(tmp_path, 3, members=members, start=False) as nodes:
         await nodes.start(1, 2)
         await nodes.leader()
-        await nodes.replica(1).post_entry(b"x", 0)
+        await nodes.replica(1).post(b"x", 0)
         error = nodes.replica(1).peers.error(3)
         assert error is not None
         assert "nosuch" in error

@@ -45,7 +45,7 @@ def plain(farm: Replica) -> bytes:
 
 
 async def linearizable(farm: Replica) -> bytes:
-    await farm.reads.index()
+    await farm.reads.read_index()
     return plain(farm)
 
 
@@ -94,7 +94,7 @@ async def test_read_sees_what_was_acknowledged_by_any_node_just_before(autojump_
         for number in range(30):
             entry = b"%d" % number
             index, _ = await nodes.post(entry, via=1 + number % 3)
-            assert await nodes.replica(leader).reads.index() >= index
+            assert await nodes.replica(leader).reads.read_index() >= index
             assert plain(nodes.replica(leader)).split()[-1] == entry
 
 
@@ -113,7 +113,7 @@ async def test_read_waits_until_what_was_acknowledged_is_applied_at_the_leader(
             seen: list[tuple[int, bytes]] = []
 
             async def read() -> None:
-                seen.append((await farm.reads.index(), plain(farm)))
+                seen.append((await farm.reads.read_index(), plain(farm)))
 
             nursery.start_soon(read)
             await trio.sleep(1)
@@ -134,7 +134,7 @@ async def test_leader_that_is_cut_off_shows_the_past_plainly_and_refuses_a_linea
 
             async def refused() -> None:
                 with pytest.raises(NotLeader):
-                    await farm.reads.index()
+                    await farm.reads.read_index()
 
             nursery.start_soon(refused)  # it is leader yet, and nobody leads beside it
             new = await nodes.leader(others)
@@ -160,7 +160,7 @@ async def test_follower_sees_what_was_acknowledged_by_any_node_just_before(
             entry = b"%d" % number
             index, _ = await nodes.post(entry, via=1 + number % 3)
             for node in nodes.running:
-                assert await nodes.replica(node).reads.index() >= index
+                assert await nodes.replica(node).reads.read_index() >= index
                 assert plain(nodes.replica(node)).split()[-1] == entry
 
 
@@ -175,7 +175,7 @@ async def test_follower_waits_until_it_has_applied_what_its_leader_had_committed
         await nodes.post(b"new")
         assert plain(farm) == b"old"
         with pytest.raises(NotLeader) as refused:
-            await farm.reads.index()
+            await farm.reads.read_index()
         assert refused.value.leader_id == leader, "it may answer"
         async with trio.open_nursery() as nursery:
             seen: list[bytes] = []
@@ -203,7 +203,7 @@ async def test_follower_that_is_cut_off_with_the_old_leader_refuses(autojump_clo
             async def refused() -> None:
                 nonlocal ended
                 with pytest.raises(NotLeader):
-                    await farm.reads.index()
+                    await farm.reads.read_index()
                 ended += 1
 
             nursery.start_soon(refused)
@@ -234,7 +234,7 @@ async def test_follower_whose_leader_lacks_the_extension_names_it_and_asks_nothi
         for node in nodes.running - {leader}:
             begun = trio.current_time()
             with pytest.raises(NotLeader) as told:
-                await nodes.replica(node).reads.index()
+                await nodes.replica(node).reads.read_index()
             assert trio.current_time() == begun
             assert (told.value.leader_id, told.value.endpoint) == (leader, f"memory://node{leader}:27150")
         assert await linearizable(nodes.replica(leader)) == b"x"
@@ -244,11 +244,11 @@ async def test_follower_whose_leader_is_gone_refuses_at_once(autojump_clock: Moc
     async with cluster(3) as nodes:
         leader = await nodes.leader()
         farm = nodes.replica(min(nodes.running - {leader}))
-        await farm.reads.index()
+        await farm.reads.read_index()
         await nodes.kill(leader)
         begun = trio.current_time()
         with pytest.raises(NotLeader):
-            await farm.reads.index()
+            await farm.reads.read_index()
         assert trio.current_time() - begun < 0.1
 
 
@@ -260,12 +260,12 @@ async def test_read_ends_with_the_leadership_of_a_leader_that_no_majority_answer
         await alone_with(nodes, leader)
         farm, begun = nodes.replica(leader), trio.current_time()
         with pytest.raises(NotLeader, match="no leader is known"):
-            await farm.reads.index()
+            await farm.reads.read_index()
         assert not farm.is_leader
         assert trio.current_time() - begun < farm.section.raft.election_timeout_max_s + 0.1
         begun = trio.current_time()
         with pytest.raises(NotLeader, match="no leader is known"):
-            await farm.reads.index()
+            await farm.reads.read_index()
         assert trio.current_time() == begun
 
 
@@ -285,7 +285,7 @@ async def test_read_that_is_confirmed_outlives_the_leadership_until_it_is_applie
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
             await until(lambda: not farm.reads._asked)
-            assert await farm.membership.step_down(0) != leader
+            assert await farm.context.step_down(0) != leader
             assert not seen
             release()
         assert seen == [b"x"]
@@ -300,11 +300,11 @@ async def test_read_that_is_not_applied_in_time_is_refused(autojump_clock: MockC
         await nodes.post(b"x", via=next(iter(nodes.running - {leader})))
         begun = trio.current_time()
         with pytest.raises(NoQuorum, match="is not applied here in time"):
-            await farm.reads.index()
+            await farm.reads.read_index()
         assert farm.is_leader
-        assert trio.current_time() - begun == pytest.approx(farm.answer_timeout_s, abs=0.01)
+        assert trio.current_time() - begun == pytest.approx(farm.core.answer_timeout_s, abs=0.01)
         release()
-        await farm.reads.index()
+        await farm.reads.read_index()
 
 
 async def test_new_leader_answers_once_it_has_committed_in_its_own_term(autojump_clock: MockClock) -> None:
@@ -319,7 +319,7 @@ async def test_new_leader_answers_once_it_has_committed_in_its_own_term(autojump
             (farm,) = (farm for farm in left if farm.is_leader)
             start = farm.raw.status().last_index
             assert farm.raw.status().commit < start
-            assert await farm.reads.index() >= start > index
+            assert await farm.reads.read_index() >= start > index
             assert plain(farm) == b"acknowledged"
 
 
@@ -327,7 +327,7 @@ async def test_member_alone_answers_at_once(autojump_clock: MockClock) -> None:
     async with cluster(1, application=Journal) as nodes:
         farm = nodes.replica(await nodes.leader())
         index, _ = await nodes.post(b"x")
-        assert await farm.reads.index() == index
+        assert await farm.reads.read_index() == index
         assert plain(farm) == b"x"
 
 
@@ -341,16 +341,16 @@ async def test_reads_that_wait_are_bounded_those_of_callers_that_left_too(
         for farm in map(nodes.farm, nodes.running):
             for _ in range(3):
                 with trio.move_on_after(0.01) as scope:
-                    await farm.reads.index()
+                    await farm.reads.read_index()
                 assert scope.cancelled_caught
             with pytest.raises(ProposalDropped, match="too-many-reads"):
-                await farm.reads.index()
+                await farm.reads.read_index()
         nodes.heal()
         for farm in map(nodes.farm, nodes.running):
             await until(partial(has_no_reads, farm))
         await nodes.leader()
         for farm in map(nodes.farm, nodes.running):
-            await farm.reads.index()
+            await farm.reads.read_index()
 
 
 async def test_readers_and_writers_through_lost_leaders_see_a_linearizable_log(
@@ -422,7 +422,7 @@ async def test_client_of_whole_nodes_finds_the_leader_and_none_without_a_majorit
             return AdminClient([urls[i] for i in node_ids], user="bob", password=password_of("bob"))
 
         async with client(*followers, leader) as all_three, client(followers[0]) as one:
-            index, _ = await nodes.replica(followers[0]).post_entry(b"x", 0)
+            index, _ = await nodes.replica(followers[0]).post(b"x", 0)
             page, commit_index = await all_three.page("farm", 0, linearizable=True)
             assert [entry.value for entry in page.entries] == [b"x"]
             assert commit_index >= index

@@ -47,8 +47,8 @@ async def committing(nodes: Cluster, *farms: str) -> None:
         with trio.fail_after(60):
             farm = nodes.replica(name=name)
             while not farm.is_leader:
-                await farm.wait_leader_change()
-            await farm.post_entry(name.encode(), 0)
+                await farm.core.wait_leader_change()
+            await farm.post(name.encode(), 0)
 
 
 async def test_two_farms_share_a_listener_and_nothing_else(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ async def test_failed_store_ends_its_farm_and_the_last_one_the_node(
         assert nodes.node().ready()
         broken.add("second")
         with pytest.raises(OutcomeUnknown):
-            await failing.post_entry(b"not acknowledged", 0)
+            await failing.post(b"not acknowledged", 0)
         with trio.fail_after(60):
             assert await two.ask(client_request(b"neither")) is None
         assert failing.applied_index == before
@@ -201,14 +201,14 @@ async def test_leader_whose_store_fails_is_replaced_and_nothing_acknowledged_is_
         nodes.favour(1)
         await nodes.start()
         assert await nodes.leader() == 1
-        index, _ = await nodes.replica(2).post_entry(b"acknowledged", 0)
+        index, _ = await nodes.replica(2).post(b"acknowledged", 0)
         failing.append(f"node-1/data/farms/{nodes.plan.name}/")
         with pytest.raises(OutcomeUnknown):
-            await nodes.replica(1).post_entry(b"not written here", 0)
+            await nodes.replica(1).post(b"not written here", 0)
         with trio.fail_after(15):
             while nodes.replica(2).leader_id in (0, 1):
-                await nodes.replica(2).wait_leader_change()
-        later, _ = await nodes.replica(3).post_entry(b"goes on", 0)
+                await nodes.replica(2).core.wait_leader_change()
+        later, _ = await nodes.replica(3).post(b"goes on", 0)
         assert later > index
         await committing(nodes, "second")
         entries = nodes.replica(2).store.entries(index, index + 1, 1000)
@@ -235,7 +235,7 @@ async def test_own_application_is_folded_alike_on_three_nodes_and_after_a_restar
     async with cluster(tmp_path, 3, applications={"log": factory}) as nodes:
         await nodes.leader()
         for number in range(30):
-            index, _ = await nodes.replica(1 + number % 3).post_entry(b"%d" % number, 0)
+            index, _ = await nodes.replica(1 + number % 3).post(b"%d" % number, 0)
         await nodes.applied(index)
         assert len({application.snapshot() for application in made}) == 1
         chain = made[0].snapshot()

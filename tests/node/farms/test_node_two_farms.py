@@ -63,7 +63,7 @@ async def test_farms_of_three_nodes_have_only_their_listeners_in_common(tmp_path
         for name, master in MASTERS.items():
             for node_id in nodes.running:
                 application = nodes.replica(node_id, name).application
-                newest = application.newest(node_id)  # type: ignore[attr-defined]
+                newest = application.fold.newest(node_id)  # type: ignore[attr-defined]
                 assert newest[1].cluster == name
                 assert newest[1].meta.destination == master
 

@@ -150,7 +150,7 @@ async def test_show_prints_every_statistic_of_every_member(
     async with farm_of_three(tmp_path) as nodes:
         with trio.fail_after(20):
             # Statuses come as they come: there is no event for the third one.
-            while len(nodes.replica().application.scores()) < 3:  # type: ignore[attr-defined]  # noqa: ASYNC110
+            while len(nodes.replica().application.fold.scores()) < 3:  # type: ignore[attr-defined]  # noqa: ASYNC110
                 await trio.sleep(0.05)
         assert await command(nodes, 1, "farm", "exclude", B32) == 0
         await same_bytes(nodes)

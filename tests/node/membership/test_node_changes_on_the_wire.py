@@ -38,7 +38,7 @@ async def ask(
     request = Request(kind, caller.member_id, 0, entries=(LogEntry(0, ValueType.CLUSTER_SERVER, value),))
     decoder = ResponseDecoder()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Session(farm, theirs, caller, b"", farm.answer_timeout_s).run)
+        nursery.start_soon(Session(farm.requests, theirs, caller, b"", farm.core.answer_timeout_s).run)
         await ours.send_all(encode_request(request))
         while (answer := decoder.next_message()) is None:
             decoder.receive_data(bytes(await ours.receive_some(1000)))
@@ -127,7 +127,7 @@ async def test_removal_during_a_hand_over_is_refused_for_it(autojump_clock: Mock
         await trio.sleep(10)
         nodes.partition([leader, other], [one])
         farm = nodes.replica(leader)
-        farm.put(farm.raw.transfer_leadership, one)
+        farm.core.put(farm.raw.transfer_leadership, one)
         assert await refused(nodes, REMOVE, ClusterServer(one)) == Refusal.TRANSFER
         assert await refused(nodes, REMOVE, ClusterServer(leader)) == Refusal.TRANSFER
 

@@ -15,14 +15,13 @@ import trio.testing
 from garlicfarm.config import RaftSection
 from garlicfarm.config.model import PRESETS
 from garlicfarm.errors import NoQuorum
+from garlicfarm.node.context import ReplicaContext
 from garlicfarm.node.membership import Membership
-from garlicfarm.node.publisher import handover, status_reporter
-from garlicfarm.node.publisher.handover import HandOver, better_placed
-from garlicfarm.node.publisher.status_reporter import StatusReporter
+from garlicfarm.node.publisher import PublisherService, handover, status_reporter
+from garlicfarm.node.publisher.handover import better_placed
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import ConnectTest, RemoteRouter
 from garlicfarm.publishing.entries import encode_status
-from garlicfarm.publishing.lease import Lease
 from garlicfarm.raft import Change, ConfChange
 from garlicfarm.testing.cluster import Cluster, cluster
 from tests.publishing.scripted_log import T0, configuration, status
@@ -39,23 +38,13 @@ PAUSE_S = 1200.0
 class Posting:
     """A `Cluster` whose nodes post statuses and hand over, all by the simulated clock."""
 
-    def __init__(self, nodes: Cluster, nursery: trio.Nursery) -> None:
+    def __init__(self, nodes: Cluster) -> None:
         self.nodes = nodes
-        self.scopes = {node: trio.CancelScope() for node in nodes.running}
-        for node in nodes.running:
-            nursery.start_soon(self._post, node)
-
-    async def _post(self, node: int) -> None:
-        farm, application = self.nodes.replica(node), self.fold(node)
-        with self.scopes[node]:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(StatusReporter(farm, application, None, None, Lease(), None).run)
-                nursery.start_soon(HandOver(farm, application).run)
 
     def fold(self, node: int) -> PublisherApplication:
         application = self.nodes.application(node)
-        assert isinstance(application, PublisherApplication)
-        return application
+        assert isinstance(application, PublisherService)
+        return application.fold
 
     async def settled(self) -> tuple[int, list[int]]:
         """The leader and the others, once all have posted."""
@@ -93,12 +82,8 @@ def simulated_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def posting(size: int) -> AsyncIterator[Posting]:
-    async with (
-        cluster(size, application=partial(PublisherApplication, "farm"), raft=RAFT) as nodes,
-        trio.open_nursery() as nursery,
-    ):
-        yield Posting(nodes, nursery)
-        nursery.cancel_scope.cancel()
+    async with cluster(size, application=partial(PublisherService, "farm"), raft=RAFT) as nodes:
+        yield Posting(nodes)
 
 
 def handed_over(caplog: pytest.LogCaptureFixture) -> list[tuple[int, int, str]]:
@@ -143,11 +128,10 @@ async def test_dead_member_costs_no_leader_though_idle_connections_to_it_are_up(
         leader, (lost, other) = await farm.settled()
         terms = farm.terms()
         if dead == "killed":
-            farm.scopes[lost].cancel()
             await farm.nodes.kill(lost)
         else:
             farm.part((leader, lost), (other, lost))
-            assert farm.nodes.replica(other).peers.connected(lost)
+            assert farm.nodes.replica(other).peers.is_connected(lost)
         await trio.sleep(PAUSE_S)
         assert handed_over(caplog) == []
         assert set(farm.terms()) == set(terms)
@@ -183,7 +167,7 @@ async def test_leader_stays_where_everybody_misses_somebody(
         leader, (lost, one, other) = await farm.settled()
         terms = farm.terms()
         farm.part((leader, lost), (one, other))
-        assert farm.nodes.replica(one).peers.connected(other)  # by an idle connection, which proves nothing
+        assert farm.nodes.replica(one).peers.is_connected(other)  # it is idle, which proves nothing
         await trio.sleep(3 * PAUSE_S)
         assert handed_over(caplog) == []
         assert farm.nodes.replica(leader).is_leader
@@ -215,7 +199,7 @@ async def test_nothing_is_handed_over_while_the_members_change(
     async with posting(3) as farm:
         leader, (lost, *_) = await farm.settled()
         with monkeypatch.context() as changing:
-            changing.setattr(Membership, "changing", property(lambda members: True))
+            changing.setattr(Membership, "is_changing", property(lambda members: True))
             farm.part((leader, lost))
             await trio.sleep(2 * IN_TIME_S)
             assert handed_over(caplog) == []
@@ -224,27 +208,27 @@ async def test_nothing_is_handed_over_while_the_members_change(
 
 async def test_members_change_until_the_change_is_committed(autojump_clock: Clock) -> None:
     async with posting(3) as farm:
-        members = farm.nodes.replica((await farm.settled())[0]).members
+        members = farm.nodes.replica((await farm.settled())[0]).membership
         newcomer = await farm.nodes.enlist()
         async with trio.open_nursery() as nursery:
-            assert not members.changing
+            assert not members.is_changing
             nursery.start_soon(members.change, ConfChange(Change.ADD, newcomer))
             with trio.fail_after(INTERVAL_S):
-                while not members.changing:  # noqa: ASYNC110
+                while not members.is_changing:  # noqa: ASYNC110
                     await trio.sleep(0.0001)
-        assert not members.changing
+        assert not members.is_changing
 
 
 async def test_hand_over_that_fails_is_told_and_tried_again_after_the_pause(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nobody(members: Membership, to: int) -> int:
+    async def nobody(context: ReplicaContext, to: int) -> int:
         raise NoQuorum("nobody")
 
     async with posting(3) as farm:
         leader, (lost, *_) = await farm.settled()
         with monkeypatch.context() as failing:
-            failing.setattr(Membership, "step_down", nobody)
+            failing.setattr(ReplicaContext, "step_down", nobody)
             farm.part((leader, lost))
             await trio.sleep(IN_TIME_S + PAUSE_S / 2)
         events = [getattr(record, "garlicfarm_fields", {}).get("event") for record in caplog.records]

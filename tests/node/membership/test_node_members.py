@@ -95,8 +95,8 @@ async def test_leader_that_removes_itself_hands_over_and_is_removed(autojump_clo
         leader = await nodes.leader()
         farm = nodes.replica(leader)
         index, term = await leave(nodes, leader)
-        assert farm.applied_configuration.log_index == index
-        assert leader not in [server.id for server in farm.applied_configuration.servers]
+        assert farm.core.applied_configuration.log_index == index
+        assert leader not in [server.id for server in farm.core.applied_configuration.servers]
         successor = await nodes.leader([n for n in nodes.running if n != leader])
         assert nodes.replica(successor).raw.term == term
         assert leader not in members(nodes, successor)
@@ -273,12 +273,12 @@ async def test_leader_steps_down_for_the_member_that_is_named(autojump_clock: Mo
         leader = await nodes.leader()
         target = next(n for n in (1, 2, 3) if n != leader)
         began, raft = trio.current_time(), nodes.replica(leader).section.raft
-        assert await nodes.replica(leader).membership.step_down(target) == target
+        assert await nodes.replica(leader).context.step_down(target) == target
         # No election timeout is waited for; a heartbeat is, where the other one had yet to apply the
         # Configuration that the leader began with.
         assert trio.current_time() - began < raft.election_timeout_min_s
         with pytest.raises(ProposalDropped, match="no-such-member"):
-            await nodes.replica(target).membership.step_down(9)
+            await nodes.replica(target).context.step_down(9)
         await nodes.post(b"goes on")
 
 
@@ -291,9 +291,9 @@ async def test_member_told_to_leave_goes_on_where_a_later_leader_keeps_it(autoju
         for _ in range(2):
             await members._farewell(other, members.ever[other])
             assert nodes.replica(other).raw.is_leaving
-            await nodes.replica(await nodes.leader()).membership.step_down(third)
+            await nodes.replica(await nodes.leader()).context.step_down(third)
             await trio.sleep(4 * raft.election_timeout_max_s)
             assert other in nodes.running
-            await nodes.replica(third).membership.step_down(leader)
+            await nodes.replica(third).context.step_down(leader)
         await members._farewell(other, members.ever[other])
         await ended(nodes, other, 3 * raft.election_timeout_max_s)

@@ -73,8 +73,8 @@ async def member(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         await nodes.start()
 
         async def dial(imposter: Imposter) -> object:
-            nodes.node()._transports["ssl"] = imposter  # type: ignore[assignment]
-            return await nodes.replica().dial(2, ENDPOINT)
+            nodes.node()._transports._made["ssl"] = imposter  # type: ignore[assignment]
+            return await nodes.replica().membership._dial(2, ENDPOINT)
 
         yield dial
 

@@ -13,7 +13,7 @@ import trio
 
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.net.handshake import HandshakeLimiter
-from garlicfarm.node import node as node_module
+from garlicfarm.node import listeners
 from garlicfarm.setup.provision import MemberPlan
 from tests.node.support.cluster import Cluster, cluster
 from tests.transports.connect_proxy import B32, ConnectProxy, connect_proxy
@@ -81,7 +81,7 @@ async def connected(farm: Cluster, of: int) -> None:
     """Node ``of`` is connected to all others that run."""
     with trio.fail_after(60):
         for member in farm.running.keys() - {of}:
-            while not farm.replica(of).peers.connected(member):  # noqa: ASYNC110 - so is this
+            while not farm.replica(of).peers.is_connected(member):  # noqa: ASYNC110 - so is this
                 await trio.sleep(0.02)
 
 
@@ -101,7 +101,7 @@ async def test_first_streams_that_lead_nowhere_cost_no_election(tmp_path: Path) 
             proxy.dead[B32[follower]] = 2 * proxy.cut(B32[follower])  # of the leader, and of the other one
             assert proxy.dead[B32[follower]] == 4
         await trio.sleep(FAST_I2P["heartbeat_s"])
-        assert not any(farm.replica(leader).peers.connected(follower) for follower in others)
+        assert not any(farm.replica(leader).peers.is_connected(follower) for follower in others)
         await connected(farm, leader)
         await trio.sleep(raft["election_timeout_max_s"])
         assert await farm.leader() == leader
@@ -128,7 +128,7 @@ async def test_whoever_logs_in_has_as_long_as_members_wait(
             given.append(how["deadline_s"])
             super().__init__(**how)
 
-    monkeypatch.setattr(node_module, "HandshakeLimiter", Noted)
+    monkeypatch.setattr(listeners, "HandshakeLimiter", Noted)
     async with cluster(tmp_path, preset=preset, raft={}):
         assert given == [deadline_s]
 

@@ -11,7 +11,7 @@ import trio.testing
 from garlicfarm.errors import UnreachableError
 from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import Backoff
-from garlicfarm.node.peers import Peers
+from garlicfarm.node.peers import Peers, PeerTimings
 from garlicfarm.wire import encode_request, encode_response
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request, Response
 
@@ -38,20 +38,25 @@ class Network:
         self.peers = Peers(
             1,
             self.dial,
-            timeout_s=2,
-            call_timeout_s=4,
-            backoff=Backoff(lambda: 0.5, longest_s=1),
-            answered=lambda seq, response: self.answers.append((seq, response.next_index)),
-            unreachable=lambda member, seq: self.unreachable.append((member, seq)),
-            extensions=lambda member, names: None,
-            changed=self.changed,
-            slow=lambda member, p99_s, limit_s: None,
-            heartbeat_s=1,
-            election_timeout_min_s=3,
+            PeerTimings(rpc_timeout_s=2, call_timeout_s=4, heartbeat_s=1, election_timeout_min_s=3),
+            Backoff(lambda: 0.5, longest_s=1),
+            events=self,
         )
 
-    def changed(self, member: int, error: Exception | None) -> None:
-        self.changes.append((member, "up" if error is None else str(error)))
+    def on_response(self, seq: int, response: Response) -> None:
+        self.answers.append((seq, response.next_index))
+
+    def on_unreachable(self, peer: int, seq: int) -> None:
+        self.unreachable.append((peer, seq))
+
+    def on_connected(self, peer: int, extensions: frozenset[str]) -> None:
+        pass
+
+    def on_connection_change(self, peer: int, error: Exception | None) -> None:
+        self.changes.append((peer, "up" if error is None else str(error)))
+
+    def on_slow_peer(self, peer: int, p99_s: float, limit_s: float) -> None:
+        pass
 
     async def dial(self, member: int, endpoint: str) -> Established:
         self.dialled.append((member, endpoint))
@@ -95,7 +100,7 @@ async def test_member_that_stays_away_is_told_of_once_and_again_when_it_was_back
         assert network.peers.error(2) == "refused"
         network.up.add("a")
         await trio.sleep(2)
-        assert network.peers.connected(2)
+        assert network.peers.is_connected(2)
         assert network.peers.error(2) is None
         network.up.clear()
         await network.streams["a"].aclose()
@@ -201,7 +206,7 @@ async def test_sign_of_life_ends_the_wait_before_the_next_attempt(autojump_clock
         begun = trio.current_time()
         network.peers.heard_from(2)
         await trio.testing.wait_all_tasks_blocked()
-        assert network.peers.connected(2)
+        assert network.peers.is_connected(2)
         assert trio.current_time() == begun
         assert network.peers.contact_age_s(2) == 0
         nursery.cancel_scope.cancel()
@@ -218,5 +223,5 @@ async def test_handshakes_are_tried_with_who_is_named_and_tell_of_now(autojump_c
         assert sorted(network.dialled) == [(2, "a"), (3, "b")]
         tests = [network.peers.handshake(member) for member in (2, 3, 4)]
         assert [test is not None and test[1] for test in tests] == [False, True, True]
-        assert [network.peers.connected(member) for member in (2, 3, 4)] == [True, True, True]
+        assert [network.peers.is_connected(member) for member in (2, 3, 4)] == [True, True, True]
         nursery.cancel_scope.cancel()

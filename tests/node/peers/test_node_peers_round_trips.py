@@ -11,7 +11,7 @@ import trio.testing
 
 from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import Backoff
-from garlicfarm.node.peers import SAMPLES, Peers
+from garlicfarm.node.peers import SAMPLES, Peers, PeerTimings
 from garlicfarm.wire import Limits, RequestDecoder, encode_response
 from garlicfarm.wire.messages import (
     ClusterServer,
@@ -39,20 +39,30 @@ class Slow:
         self.peers = Peers(
             1,
             self._dial,
-            timeout_s=3.0,
-            call_timeout_s=3.0,
-            backoff=Backoff(lambda: 0.5),
-            answered=self._answered,
-            unreachable=lambda member, seq: pytest.fail("every request is answered"),
-            extensions=lambda member, names: None,
-            changed=lambda member, error: None,
-            slow=lambda *values: self.told.append((trio.current_time(), *values)),
-            heartbeat_s=HEARTBEAT_S,
-            election_timeout_min_s=ELECTION_S,
+            PeerTimings(
+                rpc_timeout_s=3.0,
+                call_timeout_s=3.0,
+                heartbeat_s=HEARTBEAT_S,
+                election_timeout_min_s=ELECTION_S,
+            ),
+            Backoff(lambda: 0.5),
+            events=self,
         )
 
-    def _answered(self, seq: int, response: Response) -> None:
+    def on_response(self, seq: int, response: Response) -> None:
         self.answers += 1
+
+    def on_unreachable(self, peer: int, seq: int) -> None:
+        pytest.fail("every request is answered")
+
+    def on_connected(self, peer: int, extensions: frozenset[str]) -> None:
+        pass
+
+    def on_connection_change(self, peer: int, error: Exception | None) -> None:
+        pass
+
+    def on_slow_peer(self, peer: int, p99_s: float, limit_s: float) -> None:
+        self.told.append((trio.current_time(), peer, p99_s, limit_s))
 
     async def _dial(self, member: int, endpoint: str) -> Established:
         ours, theirs = trio.testing.memory_stream_pair()

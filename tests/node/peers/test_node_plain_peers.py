@@ -11,7 +11,7 @@ from garlicfarm.config import load
 from garlicfarm.errors import ConfigError, NotLeader, ProposalDropped, TransportError
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.log_application import LogApplication
-from garlicfarm.net.handshake import dial_without_handshake
+from garlicfarm.net.dial import DialCredentials, dial
 from garlicfarm.node import serve
 from garlicfarm.plugins import make_transport
 from garlicfarm.raft import Change, ConfChange, Refusal
@@ -83,8 +83,9 @@ async def test_listener_without_a_handshake_for_two_farms_is_refused_at_start(tm
 @pytest.mark.parametrize("host", ["192.0.2.1", "a.example", "0.0.0.0"])
 async def test_peer_without_a_handshake_beyond_loopback_is_not_dialled(tmp_path: Path, host: str) -> None:
     transport = make_transport("jraft", {}, tmp_path)
+    credentials = DialCredentials("farm", "", "", ChallengeCache())
     with pytest.raises(TransportError, match="is not dialled: jraft has no handshake"):
-        await dial_without_handshake(transport, Endpoint("jraft", host, 9001), "farm")
+        await dial(transport, Endpoint("jraft", host, 9001), credentials)
     async with played(tmp_path) as plays:
         node = plays.nodes.node()
         with pytest.raises(TransportError, match="is not dialled: jraft has no handshake"):
@@ -197,7 +198,7 @@ async def test_follower_of_a_plain_leader_refuses_a_linearizable_read_and_names_
         assert answer is not None
         assert answer.accepted
         with trio.fail_after(60), pytest.raises(NotLeader) as refused:
-            await plays.nodes.replica().reads.index()
+            await plays.nodes.replica().reads.read_index()
         assert (refused.value.leader_id, refused.value.endpoint) == (2, plays.nodes.endpoints[2])
 
 

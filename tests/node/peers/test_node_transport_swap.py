@@ -36,7 +36,7 @@ async def move(farm: Cluster, listen: str, endpoint: str) -> None:
     index, _ = await farm.replica(leader).membership.change(change)
     await farm.applied(index)
     with trio.fail_after(20):
-        while not farm.replica(leader).peers.connected(MOVED):  # noqa: ASYNC110 - of the node's own tasks
+        while not farm.replica(leader).peers.is_connected(MOVED):  # noqa: ASYNC110 - of the node's own tasks
             await trio.sleep(0.02)
     index, _ = await farm.node(MOVED).farms["farm"].post(endpoint.encode(), "alice")
     await farm.applied(index)

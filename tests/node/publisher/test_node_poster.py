@@ -13,17 +13,17 @@ import pytest
 import trio
 import trio.testing
 
+from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NoQuorum, OutcomeUnknown, ProposalDropped
-from garlicfarm.node.publisher import status_reporter
+from garlicfarm.node.publisher import PublisherService, status_reporter
 from garlicfarm.node.publisher.publishing_task import PublishingTask
-from garlicfarm.node.publisher.status_reporter import ROUTER_TIMEOUT_S, StatusReporter
-from garlicfarm.node.replica import Replica
+from garlicfarm.node.publisher.status_reporter import StatusReporter
 from garlicfarm.publishing import i2p_base64
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import RouterStatus
 from garlicfarm.publishing.entries import encode_admin, encode_status
 from garlicfarm.publishing.lease import Lease
-from garlicfarm.router import Router
+from garlicfarm.router import STATUS_TIMEOUT_S, Router
 from tests.node.support.cluster import Cluster, cluster
 from tests.publishing.scripted_log import T0, configuration, destination, status
 
@@ -31,25 +31,25 @@ Clock = trio.testing.MockClock
 INTERVAL_S = 30.0  # of a farm that was told nothing else
 
 
-class FakeFarm:
+class FakeContext:
     """Commits what it is given, unless ``trouble`` says otherwise."""
 
     def __init__(self, application: PublisherApplication) -> None:
-        self.name = "farm"
+        self.farm = "farm"
         self.node_id = 1
         self.application = application
         self.section = SimpleNamespace(
             meta=SimpleNamespace(destination="", publish="auto"), leaf=(), router={}
         )
-        self.raw = SimpleNamespace(
-            status=lambda: SimpleNamespace(term=1, role=SimpleNamespace(value="leader"), commit=1)
-        )
+        self.raft_status = lambda: SimpleNamespace(term=1, role=SimpleNamespace(value="leader"), commit=1)
+        self.router: Router | None = None
+        self.admin_url: str | None = None
         self.log = SimpleNamespace(warning=self._note, error=self._note)
         self.handshakes: dict[int, tuple[float, bool]] = {}
         self.now: dict[int, tuple[float, bool]] = {}  # how it is where it is tried anew
         self.tried: list[set[int]] = []
         self.peers = SimpleNamespace(
-            handshake=self.handshakes.get, try_handshakes=self._try, connected=lambda member: True
+            handshake=self.handshakes.get, try_handshakes=self._try, is_connected=lambda member: True
         )
         self.applied_index = 1
         self.posted: list[bytes] = []
@@ -66,7 +66,7 @@ class FakeFarm:
         await trio.sleep(1)
         self.handshakes |= {member: self.now[member] for member in members if member in self.now}
 
-    async def post_entry(self, entry: bytes, author: int) -> tuple[int, int]:
+    async def post(self, entry: bytes) -> tuple[int, int]:
         self.posted.append(entry)
         self.times.append(trio.current_time())
         await trio.sleep(0.1)
@@ -84,38 +84,38 @@ class FakeFarm:
         return [json.loads(entry)["sequence"] for entry in self.posted]
 
 
-def made() -> tuple[FakeFarm, Lease, StatusReporter]:
+def made() -> tuple[FakeContext, Lease, StatusReporter]:
     application = PublisherApplication("farm")
     application.configure(0, configuration(1, 2, 3))
-    farm, lease = FakeFarm(application), Lease()
-    return farm, lease, StatusReporter(cast(Replica, farm), application, None, None, lease, None)
+    farm, lease = FakeContext(application), Lease()
+    return farm, lease, StatusReporter(cast(ApplicationContext, farm), application, None, lease)
 
 
-async def run_for(seconds: float, poster: StatusReporter) -> None:
+async def run_for(seconds: float, reporter: StatusReporter) -> None:
     with trio.move_on_after(seconds):
-        await poster.run()
+        await reporter.run()
 
 
 async def test_status_of_unknown_outcome_is_repeated_byte_for_byte(autojump_clock: Clock) -> None:
-    farm, lease, poster = made()
+    farm, lease, reporter = made()
     farm.trouble = [OutcomeUnknown("x"), NoQuorum("x"), ProposalDropped("x"), OutcomeUnknown("x")]
-    await run_for(20, poster)
+    await run_for(20, reporter)
     assert len(farm.posted) == 5
     assert len(set(farm.posted)) == 1
     assert farm.notes == ["status-not-posted"] * 4
     assert lease.expires_ms is not None
-    await run_for(20, poster)
+    await run_for(20, reporter)
     assert len(set(farm.posted)) == 2
     assert farm.sequences()[-1] > farm.sequences()[0]
 
 
 async def test_statuses_come_an_interval_apart_and_never_closer_after_trouble(autojump_clock: Clock) -> None:
-    farm, _, poster = made()
-    await run_for(3 * INTERVAL_S + 1, poster)
+    farm, _, reporter = made()
+    await run_for(3 * INTERVAL_S + 1, reporter)
     assert farm.times == pytest.approx([0, INTERVAL_S, 2 * INTERVAL_S, 3 * INTERVAL_S])
-    farm, _, poster = made()
+    farm, _, reporter = made()
     farm.trouble = [OutcomeUnknown("x")] * 100  # more than an interval long
-    await run_for(200, poster)
+    await run_for(200, reporter)
     good = farm.times[100:]
     assert len(good) > 3
     assert farm.posted[100] == farm.posted[0]
@@ -126,7 +126,7 @@ async def test_interval_that_is_made_longer_or_shorter_leaves_no_gap_between_lea
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status_reporter, "boot_ms", lambda: int(trio.current_time() * 1000))
-    farm, lease, poster = made()
+    farm, lease, reporter = made()
 
     def set_interval(ms: int) -> None:
         farm.applied_index += 1
@@ -134,7 +134,7 @@ async def test_interval_that_is_made_longer_or_shorter_leaves_no_gap_between_lea
         farm.application.apply(farm.applied_index, 1, order)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run_for, 20_000, poster)
+        nursery.start_soon(run_for, 20_000, reporter)
         await trio.sleep(INTERVAL_S + 10)
         set_interval(3_600_000)  # the last status named 30 s: its lease is 45 s long
         await trio.sleep(40)
@@ -155,8 +155,8 @@ async def test_first_status_waits_until_the_router_publishes_nothing_of_an_earli
     farm, lease, _ = made()
     publisher = SimpleNamespace(cleared=trio.Event(), reported=None, last_published_ms=0)
     application = farm.application
-    poster = StatusReporter(
-        cast(Replica, farm), application, None, cast(PublishingTask, publisher), lease, None
+    reporter = StatusReporter(
+        cast(ApplicationContext, farm), application, cast(PublishingTask, publisher), lease
     )
 
     async def clear() -> None:
@@ -165,13 +165,13 @@ async def test_first_status_waits_until_the_router_publishes_nothing_of_an_earli
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(clear)
-        await run_for(60, poster)
+        await run_for(60, reporter)
         nursery.cancel_scope.cancel()
     assert farm.times[0] == pytest.approx(first_at_s)  # at the latest when a lease of before is over
 
 
 async def test_status_says_how_the_handshakes_with_the_other_members_went(autojump_clock: Clock) -> None:
-    farm, _, poster = made()
+    farm, _, reporter = made()
     info = destination(3)  # a router info begins with an identity of this shape
     router = RouterStatus(
         last_published_ri=i2p_base64.encode(i2p_base64.decode_destination(info) + b"addresses")
@@ -179,9 +179,9 @@ async def test_status_says_how_the_handshakes_with_the_other_members_went(autoju
     farm.application.apply(1, 1, encode_status(status(3, T0, router=router)))
     farm.application.apply(2, 1, encode_status(status(2, T0)))
     farm.handshakes[2] = (0.0125, True)
-    await run_for(1, poster)
+    await run_for(1, reporter)
     farm.handshakes |= {2: (5.0, False), 3: (0.02, True)}
-    await run_for(INTERVAL_S, poster)
+    await run_for(INTERVAL_S, reporter)
     hash_ = i2p_base64.encode(i2p_base64.destination_hash(info))
     assert [json.loads(entry)["remoteRouters"] for entry in farm.posted] == [
         [{"member": 2, "connectTest": {"ms": 12, "ok": True}}, {"hash": hash_, "member": 3}],
@@ -197,12 +197,12 @@ async def test_status_says_of_a_silent_member_only_how_handshakes_since_then_wen
     reached: bool, autojump_clock: Clock
 ) -> None:
     """And where it is reached, handshakes with all others are made anew as well."""
-    farm, _, poster = made()
+    farm, _, reporter = made()
     farm.application.apply(1, 1, encode_status(status(2, T0)))
     farm.handshakes |= {2: (0.01, True), 3: (0.02, True)}  # member 3 never posted; its connection is idle
     farm.now = {2: (0.03, False), 3: (0.04, reached)}
     with trio.move_on_after(INTERVAL_S + 1):
-        await poster.run()
+        await reporter.run()
     told = [
         {one["member"]: one.get("connectTest") for one in json.loads(entry)["remoteRouters"]}
         for entry in farm.posted
@@ -213,13 +213,13 @@ async def test_status_says_of_a_silent_member_only_how_handshakes_since_then_wen
 
 
 async def test_trial_that_failed_is_repeated_while_the_connection_is_up(autojump_clock: Clock) -> None:
-    farm, _, poster = made()
+    farm, _, reporter = made()
     for member in (2, 3):
         farm.application.apply(member - 1, 1, encode_status(status(member, T0)))
     farm.handshakes |= {2: (0.01, True), 3: (5.0, False)}
     farm.now = {3: (0.02, True)}
     with trio.move_on_after(INTERVAL_S + 1):
-        await poster.run()
+        await reporter.run()
     told = [json.loads(entry)["remoteRouters"][1]["connectTest"]["ok"] for entry in farm.posted]
     assert told == [False, True]
     assert farm.tried == [{3}, set()]
@@ -239,20 +239,20 @@ async def test_router_that_hangs_delays_a_status_once_however_many_leaves_it_has
     farm, _, _ = made()
     farm.section.leaf = [SimpleNamespace(destination=destination(seed)) for seed in range(20)]
     farm.metrics = SimpleNamespace(count_router_request=lambda plugin, outcome: None)
-    router = cast(Router, HangingRouter())
-    poster = StatusReporter(cast(Replica, farm), farm.application, router, None, Lease(), None)
-    await run_for(6, poster)
-    assert farm.times == [ROUTER_TIMEOUT_S]
+    farm.router = cast(Router, HangingRouter())
+    reporter = StatusReporter(cast(ApplicationContext, farm), farm.application, None, Lease())
+    await run_for(6, reporter)
+    assert farm.times == [STATUS_TIMEOUT_S]
     assert len(json.loads(farm.posted[0])["destinations"]) == 20
 
 
 async def test_refused_status_is_told_and_replaced_by_the_next_one(autojump_clock: Clock) -> None:
-    farm, lease, poster = made()
+    farm, lease, reporter = made()
     farm.trouble = [EntryRefused("date", "x")]
-    await run_for(1, poster)
+    await run_for(1, reporter)
     assert farm.notes == ["status-refused"]
     assert lease.expires_ms is None
-    await run_for(INTERVAL_S, poster)
+    await run_for(INTERVAL_S, reporter)
     assert farm.posted[1] != farm.posted[0]
     assert lease.expires_ms is not None
 
@@ -261,36 +261,36 @@ async def test_sequence_of_a_clock_that_was_wrong_goes_with_the_status_that_was_
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sequence decades ahead is refused where it is posted: it must not be gone on from."""
-    farm, _, poster = made()
+    farm, _, reporter = made()
     ahead_ns = 20 * 366 * 86_400 * 10**9
     clock = SimpleNamespace(time_ns=lambda: time.time_ns() + ahead_ns, time=time.time)
     monkeypatch.setattr(status_reporter, "time", clock)
     farm.trouble = [EntryRefused("sequence", "years ahead")]
-    await run_for(1, poster)
+    await run_for(1, reporter)
     monkeypatch.undo()
-    await run_for(1, poster)
+    await run_for(1, reporter)
     wrong, right = farm.sequences()
     assert wrong - right > 10 * 366 * 86_400_000
 
 
 async def test_status_that_the_fold_skips_begins_no_lease(autojump_clock: Clock) -> None:
     """The clock was set back, and the log goes further than this process has read so far."""
-    farm, lease, poster = made()
+    farm, lease, reporter = made()
     ahead = time.time_ns() // 1_000_000 + 3_600_000
-    post = farm.post_entry
+    post = farm.post
 
-    async def after_an_older_one(entry: bytes, author: int) -> tuple[int, int]:
+    async def after_an_older_one(entry: bytes) -> tuple[int, int]:
         older = json.loads(entry) | {"sequence": ahead, "date": ahead}
         farm.applied_index += 1
         farm.application.apply(farm.applied_index, 1, json.dumps(older).encode())
-        farm.post_entry = post  # type: ignore[method-assign]
-        return await post(entry, author)
+        farm.post = post  # type: ignore[method-assign]
+        return await post(entry)
 
-    farm.post_entry = after_an_older_one  # type: ignore[method-assign]
-    await run_for(1, poster)
+    farm.post = after_an_older_one  # type: ignore[method-assign]
+    await run_for(1, reporter)
     assert len(farm.posted) == 1
     assert lease.expires_ms is None
-    await run_for(INTERVAL_S, poster)
+    await run_for(INTERVAL_S, reporter)
     assert farm.sequences()[1] == ahead + 1
     assert lease.expires_ms is not None
 
@@ -315,7 +315,7 @@ async def test_restarted_node_continues_its_sequence_although_its_clock_was_set_
         await nodes.leader()
         farm = nodes.replica()
         entry = encode_admin("farm", 1, 1, None, "interval", "alice", {"ms": 1000})
-        await farm.post_entry(entry, 1)
+        await farm.post(entry, 1)
         before = await statuses(nodes, 2)
         await nodes.stop()
         hour_ns = 3600 * 10**9
@@ -328,5 +328,5 @@ async def test_restarted_node_continues_its_sequence_although_its_clock_was_set_
         assert newest[-1] > before[-1]["sequence"]
         assert after[-1]["date"] < before[-1]["date"]
         application = nodes.replica().application
-        assert isinstance(application, PublisherApplication)
-        assert application.last_sequence(1) == newest[-1]
+        assert isinstance(application, PublisherService)
+        assert application.fold.last_sequence(1) == newest[-1]

@@ -10,10 +10,10 @@ import pytest
 import trio
 import trio.testing
 
+from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import NotSupported, RouterError
 from garlicfarm.node.publisher import publishing_task
 from garlicfarm.node.publisher.publishing_task import PublishingTask
-from garlicfarm.node.replica import Replica
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.lease import Lease
 from garlicfarm.publishing.meta_leaseset import MetaLease
@@ -39,7 +39,7 @@ class Fake:
         self.lasts_s = 3600
         self.interval_ms, self.R = 30_000, 3
         self.task = PublishingTask(
-            cast(Replica, self),
+            cast(ApplicationContext, self),
             cast(PublisherApplication, self),
             cast(Router, self),
             b"master",

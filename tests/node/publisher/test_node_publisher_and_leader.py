@@ -10,6 +10,7 @@ import trio
 from garlicfarm.credentials.master_key import mint_master_key
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.processes import free_ports
+from garlicfarm.node.publisher import PublisherService
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.i2p_base64 import encode
 from garlicfarm.setup.provision import MemberPlan
@@ -20,8 +21,8 @@ LEADER = 1
 
 def fold_of(nodes: Cluster, node_id: int) -> PublisherApplication:
     application = nodes.replica(node_id).application
-    assert isinstance(application, PublisherApplication)
-    return application
+    assert isinstance(application, PublisherService)
+    return application.fold
 
 
 async def until_publishing(nodes: Cluster, publisher: int) -> None:

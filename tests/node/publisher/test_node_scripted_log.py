@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from garlicfarm.application import Application, Origin
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.wire.messages import Configuration
 from tests.node.support.cluster import cluster
@@ -17,15 +18,15 @@ from tests.publishing.test_fold_scripted_log import GOLDEN, LAST, golden, lines
 LEADER = 1
 
 
-class Witness:
+class Witness(Application):
     """An application that folds as `PublisherApplication` does, and remembers whom it named when."""
 
     def __init__(self, farm: str) -> None:
         self.fold = PublisherApplication(farm)
         self.publishers: dict[int, int | None] = {}
 
-    def check(self, entry: bytes, author: int) -> None:
-        self.fold.check(entry, author)
+    def check(self, entry: bytes, origin: Origin) -> None:
+        self.fold.check(entry, origin.member)
 
     def apply(self, index: int, term: int, entry: bytes) -> None:
         self.fold.apply(index, term, entry)
@@ -61,7 +62,7 @@ async def test_scripted_log_three_nodes_name_the_golden_publishers_also_after_a_
         await nodes.start()
         assert await nodes.leader() == LEADER
         for line in lines():
-            place = await nodes.replica(line["author"]).post_entry(line["entry"].encode(), line["author"])
+            place = await nodes.replica(line["author"]).post(line["entry"].encode(), line["author"])
             assert place == (line["index"], 1)  # the log is the script, to the index
         assert await nodes.leader() == LEADER
         await nodes.applied(LAST)

@@ -61,7 +61,7 @@ async def test_addresses_of_the_configuration_and_of_members_that_logged_in_have
     tmp_path: Path,
 ) -> None:
     async with cluster(tmp_path) as farm:
-        admission = farm.node()._admission
+        admission = farm.node()._transports.admission
 
         def known(address: str) -> bool:
             with admission.admit(Peer(address, True, None)) as place:
@@ -90,6 +90,6 @@ async def test_address_behind_a_name_has_a_share_once_it_was_dialled(
     monkeypatch.setattr(Admission, "welcome", note)
     async with cluster(tmp_path, 2, members=names) as farm:
         await farm.leader()
-        assert farm.node(1)._named() == {"localhost"}
+        assert farm.node(1)._named_networks() == {"localhost"}
         with trio.fail_after(20):
             assert await came.receive() in ("127.0.0.1", "::1")

@@ -21,7 +21,7 @@ from garlicfarm.errors import AuthError, RemoteProtocolError, TransportError
 from garlicfarm.http.upgrade import farm_target
 from garlicfarm.logs import TextFormatter
 from garlicfarm.net.handshake import HandshakeLimiter
-from garlicfarm.node import node as node_module
+from garlicfarm.node import listeners
 from garlicfarm.node import session as session_module
 from garlicfarm.wire import encode_request, encode_response
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
@@ -46,7 +46,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch, attack: Attack) -> None:
     def impatient(**how: Any) -> HandshakeLimiter:
         return HandshakeLimiter(**{**how, "deadline_s": PATIENCE_S})
 
-    monkeypatch.setattr(node_module, "HandshakeLimiter", impatient)
+    monkeypatch.setattr(listeners, "HandshakeLimiter", impatient)
     monkeypatch.setattr(session_module, "PARTIAL_MESSAGE_TIMEOUT_S", PATIENCE_S)
 
 

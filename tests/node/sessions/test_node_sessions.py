@@ -36,7 +36,7 @@ class FakeFarm:
         self.slots: list[PendingResponse] = []
         self.requests: list[Request] = []
 
-    def heard_from(self, member: int, request: Request) -> None:
+    def heard_from(self, request: Request) -> None:
         pass
 
     def step(self, request: Request, slot: PendingResponse) -> None:
@@ -54,7 +54,7 @@ class FakeFarm:
 def session(
     farm: FakeFarm, stream: trio.abc.Stream, caller: Principal = ALICE, leftover: bytes = b""
 ) -> Session:
-    return Session(farm, stream, caller, leftover, TIMEOUT_S)  # type: ignore[arg-type]
+    return Session(farm.requests, stream, caller, leftover, TIMEOUT_S)  # type: ignore[arg-type]
 
 
 async def next_indexes(stream: trio.abc.Stream, count: int) -> list[int]:
@@ -164,7 +164,7 @@ async def test_unanswered_requests_are_bounded_and_go_on_after_answers(
     [
         (ALICE, False),
         (Principal("member 2", 2, may_post=True), True),
-        (Principal("a plain peer", 0, may_post=True, trusted=True), True),
+        (Principal("a plain peer", 0, may_post=True, is_jraft=True), True),
     ],
     ids=["user", "member", "plain"],
 )
@@ -244,7 +244,7 @@ async def test_refused_request_is_not_appended_although_the_farm_has_not_noticed
         farm = nodes.replica()
         monkeypatch.setattr(farm.application, "check", refuses)
         ours, theirs = trio.testing.memory_stream_pair()
-        served = Session(farm, theirs, caller, b"", TIMEOUT_S)
+        served = Session(farm.requests, theirs, caller, b"", TIMEOUT_S)
         nursery.start_soon(served.run)
         last = farm.raw.status().last_index
         farm._role = Role.FOLLOWER

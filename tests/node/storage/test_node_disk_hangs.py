@@ -60,7 +60,7 @@ async def test_leader_whose_disk_hangs_hands_over_and_serves_again_when_it_answe
 
         assert plain(farm) == b"before"  # what readers get who ask for no more
         with pytest.raises(DiskHangs, match="disk of this node has not answered for"):
-            await farm.reads.index()
+            await farm.reads.read_index()
         status = view(farm).status()
         hangs_s = trio.current_time() - begun
         assert status["disk_hangs_s"] == pytest.approx(hangs_s, abs=0.1)
@@ -80,7 +80,7 @@ async def test_leader_whose_disk_hangs_hands_over_and_serves_again_when_it_answe
         assert view(farm).status()["disk_hangs_s"] is None
         view(farm).collect()
         assert farm.metrics.storage_hangs_seconds._value.get() == 0
-        await nodes.replica(new).membership.step_down(old)
+        await nodes.replica(new).context.step_down(old)
         assert await linearizable(farm) == b"before meanwhile after through it"
     assert words(caplog, old) == ["disk-hangs", "disk-answers"]
     assert not any(words(caplog, node) for node in others)
@@ -96,7 +96,7 @@ async def test_read_that_waits_for_the_disk_is_refused_when_it_is_found_to_hang(
         await nodes.post(b"x", via=min(nodes.running - {leader}))
         begun = trio.current_time()
         with pytest.raises(DiskHangs):
-            await farm.reads.index()
+            await farm.reads.read_index()
         assert trio.current_time() - begun <= 1.1 * farm.section.raft.disk_timeout_s
         release()
 
@@ -148,12 +148,12 @@ async def test_requests_of_connections_that_are_gone_are_not_kept_while_the_disk
         release = hold_disk(farm)
         await nodes.applied((await nodes.post(b"x"))[0], {leader})
         await trio.sleep(600)
-        assert len(farm._slots) < 20
+        assert len(farm.requests._pending) < 20
         release()
         await nodes.applied((await nodes.post(b"y"))[0])
         assert plain(farm) == b"x y"
         await trio.sleep(10)
-        assert len(farm._slots) < 20
+        assert len(farm.requests._pending) < 20
 
 
 async def test_node_whose_disk_hangs_is_not_ready_though_it_knows_the_leader(tmp_path: Path) -> None:

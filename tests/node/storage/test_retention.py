@@ -121,7 +121,7 @@ async def test_members_shorten_their_logs_and_all_restart_from_snapshots(tmp_pat
         new = await nodes.leader()
         for node_id in nodes.running:  # each took its snapshots when it came to it
             assert nodes.replica(node_id).store.snapshot().index >= boundaries[node_id] - 1 > 200
-            assert nodes.replica(node_id).membership.ever.keys() == {1, 2, 3}
+            assert nodes.replica(node_id).membership.all_members.keys() == {1, 2, 3}
         assert first_index(nodes, leader) >= first
         index = await post(nodes, 100, b"restarted")
         assert len(set(await applied(nodes, index))) == 1
@@ -155,7 +155,7 @@ async def test_member_that_was_down_is_sent_the_snapshot_and_goes_on_from_it(
             threads.release_on_behalf_of(each)
         assert first_index(nodes, 3) > 1
         received = nodes.replica(3).store.snapshot().index
-        assert nodes.replica(3).membership.ever.keys() == {1, 2, 3}
+        assert nodes.replica(3).membership.all_members.keys() == {1, 2, 3}
         index = await post(nodes, 100, b"with 3")
         assert len(set(await applied(nodes, index))) == 1
         own = {at for directory, at in taken if directory.is_relative_to(nodes.data(3))}
@@ -228,7 +228,7 @@ async def test_farm_of_statuses_is_shortened_by_every_member(tmp_path: Path) -> 
             farm = nodes.replica(node_id)
             for other in nodes.running:
                 assert nodes.replica(other).store.last_index() >= boundaries[node_id] - 1
-            assert farm.applied_configuration.servers
+            assert farm.core.applied_configuration.servers
         await nodes.stop(*nodes.directories)
         directories = [path / "data" / "farms" / nodes.plan.name for path in nodes.directories.values()]
         starts = [read_snapshot(list_snapshots(directory / "snapshots")[0]) for directory in directories]

@@ -134,7 +134,7 @@ class Cluster:
         return self.running[node_id].node
 
     def replica(self, node_id: int = 1, name: str = "") -> Replica:
-        return self.node(node_id)._members[name or self.plan.name].farm
+        return self.node(node_id)._farms[name or self.plan.name].replica
 
     def endpoint(self, node_id: int = 1) -> Endpoint:
         return Endpoint.parse(self.endpoints[node_id])

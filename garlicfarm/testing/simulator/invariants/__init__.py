@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from garlicfarm.application import Application
+from garlicfarm.application import StateMachine
 from garlicfarm.log_application import LogApplication
 from garlicfarm.raft import Persist, RawNode, Ready
 from garlicfarm.testing.simulator.invariants.acknowledged import check_acknowledged
@@ -59,7 +59,7 @@ class Observer:
     raise `Violation`. ``make_application``: what the members apply entries to."""
 
     def __init__(
-        self, member_ids: Sequence[int], make_application: Callable[[], Application] = LogApplication
+        self, member_ids: Sequence[int], make_application: Callable[[], StateMachine] = LogApplication
     ) -> None:
         self.members = {member_id: ObservedMember(member_id) for member_id in member_ids}
         genesis = Configuration(0, 0, tuple(ClusterServer(i) for i in member_ids))

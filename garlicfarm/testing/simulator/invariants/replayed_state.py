@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from garlicfarm.application import Application
+from garlicfarm.application import StateMachine
 from garlicfarm.testing.simulator.invariants.history import History, Violation
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ValueType
@@ -14,7 +14,7 @@ __all__ = ["ReplayedState"]
 
 
 class ReplayedState:
-    def __init__(self, make_application: Callable[[], Application]) -> None:
+    def __init__(self, make_application: Callable[[], StateMachine]) -> None:
         self._application = make_application()
         self._states: list[bytes] = []
 

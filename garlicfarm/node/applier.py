@@ -1,0 +1,97 @@
+"""Committed entries on their way into the application.
+
+They are applied for `SLICE_S` in each turn of the core's task (one entry at least); the rest waits for the
+next turn. Between two turns everything else in this process has its turn, and the core is told the time:
+heartbeats do not wait for entries.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import trio
+
+from garlicfarm.application import Application
+from garlicfarm.logs import EventLogger
+from garlicfarm.node.core import SLICE_S, Core
+from garlicfarm.node.membership import Membership
+from garlicfarm.node.store import Store
+from garlicfarm.raft import Entry, SnapshotMeta
+from garlicfarm.storage import Snapshot
+from garlicfarm.wire import decode_configuration
+from garlicfarm.wire.messages import ClusterServer, ValueType
+
+__all__ = ["Applier"]
+
+
+class Applier:
+    """Applies the entries of one farm, and takes and restores snapshots of its application."""
+
+    def __init__(
+        self, core: Core, membership: Membership, application: Application, store: Store, log: EventLogger
+    ) -> None:
+        self._core = core
+        self._membership = membership
+        self._application = application
+        self._store = store
+        self._log = log
+        self._committed: deque[Entry] = deque()  # what the core handed out and is not applied yet
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether entries wait to be applied."""
+        return bool(self._committed)
+
+    def configure_genesis(self) -> None:
+        """Before anything is applied: the farm's first Configuration."""
+        core = self._core
+        if core.applied_configuration.servers and not core.applied_index:
+            self._application.configure(0, core.applied_configuration)
+
+    def add(self, committed: Sequence[Entry]) -> None:
+        """Take over what the core hands out, and apply a slice of all that waits."""
+        self._committed.extend(committed)
+        if self._committed:
+            self._apply()
+
+    def _apply(self) -> None:
+        until = trio.current_time() + SLICE_S
+        while True:
+            entry = self._committed.popleft()
+            if entry.value_type is ValueType.CONFIGURATION:
+                configuration = decode_configuration(entry.value)
+                self._application.configure(entry.index, configuration)
+                self._core.applied_configuration = configuration
+                self._membership.on_applied(configuration)
+            else:
+                self._application.apply(entry.index, entry.term, entry.value)
+            if not self._committed or trio.current_time() >= until:
+                break
+        self._core.on_applied(entry.index, entry.term)
+
+    async def restore(self, meta: SnapshotMeta) -> None:
+        """Continue from a snapshot that came from the leader."""
+        # Not in line behind names that no resolver answers for: nothing else goes on meanwhile.
+        own = trio.CapacityLimiter(1)
+        snapshot = await trio.to_thread.run_sync(self._store.read_state, meta, limiter=own)
+        self._application.restore(snapshot.state)
+        self._committed.clear()  # it is all in the snapshot
+        self._core.applied_configuration = snapshot.configuration
+        self._membership.on_restored(snapshot.configuration, snapshot.all_members)
+        self._log.info("snapshot-restored", index=meta.index, term=meta.term)
+        self._core.on_applied(meta.index, meta.term)
+
+    def snapshot(self) -> Snapshot:
+        """The state of the application now, with what a store needs to know of it."""
+        core, genesis = self._core, self._store.genesis
+        return Snapshot(
+            genesis.farm_id,
+            genesis.application,
+            genesis.algorithm,
+            core.applied_index,
+            core.applied_term,
+            core.applied_configuration,
+            tuple(ClusterServer(member, at) for member, at in sorted(self._membership.all_members.items())),
+            self._application.snapshot(),
+        )

@@ -1,0 +1,43 @@
+"""A change of the members that another member asks the leader for, over the wire (protocol page §5)."""
+
+from __future__ import annotations
+
+from garlicfarm.errors import ProposalDropped
+from garlicfarm.node.core import Core
+from garlicfarm.node.peers import Peers
+from garlicfarm.raft import Change, ConfChange, Refusal
+from garlicfarm.wire import encode_cluster_server
+from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
+
+__all__ = ["request_change"]
+
+_WORDS = {
+    Refusal.APPLICATION: "no-such-member",
+    Refusal.TRANSFER: "leadership-in-transfer",
+    Refusal.ID_USED: "id-used-before",
+    Refusal.CHANGE_IN_FLIGHT: "another-change-in-flight",
+    Refusal.NOT_DIALLED: "cannot-be-dialled",
+    Refusal.ENDPOINT: "endpoint-of-another-member",
+    Refusal.NO_QUORUM: "too-few-members-heard",
+}
+"""Refusals of a change, in words."""
+
+
+async def request_change(core: Core, peers: Peers, leader: int, change: ConfChange) -> int | None:
+    """Ask ``leader`` to add or remove a server; the term in which it has begun to, None if another member
+    may lead.
+
+    Raises `ProposalDropped`: it refuses. Other errors as `garlicfarm.net.link.RpcClient.call`.
+    """
+    is_removal = change.change is Change.REMOVE
+    kind = MessageType.REMOVE_SERVER_REQUEST if is_removal else MessageType.ADD_SERVER_REQUEST
+    value = encode_cluster_server(change.server, id_only=is_removal)
+    entry = LogEntry(0, ValueType.CLUSTER_SERVER, value)
+    response = await peers.call(leader, Request(kind, core.node_id, leader, entries=(entry,)))
+    if response is None or (not response.accepted and response.destination != leader):
+        return None
+    if response.accepted:
+        return response.term
+    # A JRaft server gives no reason, but its next index.
+    words = _WORDS if peers.extensions(leader) else {}
+    raise ProposalDropped(words.get(response.next_index, "refused"))

@@ -1,0 +1,149 @@
+"""The consensus core of one replica, and how the tasks around it reach it.
+
+One task owns the core (`garlicfarm.node.replica`). All others put their input into its inbox; one wake-up
+takes all that came meanwhile, so that one turn makes one write, one message per peer and one answer per
+connection out of many inputs. What the others need to know of the core, they read here: which member leads,
+and how far the application has come. They can wait for both to change.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from garlicfarm.config.model import FarmSection, RaftSection
+from garlicfarm.errors import NotLeader
+from garlicfarm.raft import RaftConfig, RawNode, Role, Storage
+from garlicfarm.wire.messages import ClusterServer, Configuration
+
+__all__ = ["SLICE_S", "Core"]
+
+SLICE_S = 0.005
+"""How long entries are checked, and applied, in one turn of the core's task."""
+
+BATCH_BYTES = 1 << 20
+MESSAGE_HEADER_BYTES = 45
+
+
+class Core:
+    """``raw``: the consensus core itself, for the task that owns it; others only read from it.
+
+    ``answer_timeout_s``: how long a request waits for its answer. ``applied_index``, ``applied_term`` and
+    ``applied_configuration``: the newest entry that the application has taken, and the Configuration then.
+    """
+
+    def __init__(self, section: FarmSection, node_id: int, store: Storage) -> None:
+        start, raft = store.snapshot(), section.raft
+        self.farm = section.name
+        self.raft = raft
+        self.node_id = node_id
+        self.raw = RawNode(_raft_config(raft, node_id), store, random.SystemRandom().randint)
+        self.answer_timeout_s = raft.election_timeout_max_s + raft.rpc_timeout_s
+        self.role = Role.FOLLOWER
+        self.leader_id = 0
+        """Id of the leader, 0 if none is known."""
+        self.applied_index, self.applied_term = start.index, start.term
+        self.applied_configuration = start.configuration
+        self.has_input = trio.Event()
+        self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._next_token = 0
+        self._leader_changed = trio.Event()
+        self._progressed = trio.Event()
+
+    # ------------------------------------------------------------------ input
+
+    def put(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Have the core's task call ``function``. Each source is bounded: sessions and links by their
+        windows, proposals and reads by the limits of `Proposals` and `ReadIndexRequests`, the writer by
+        what it was given."""
+        self._inbox.append((function, arguments))
+        self.has_input.set()
+
+    def take_input(self) -> None:
+        """Call everything in the inbox; for the core's task alone."""
+        self.has_input = trio.Event()
+        while self._inbox:
+            function, arguments = self._inbox.popleft()
+            function(*arguments)
+
+    def next_token(self) -> int:
+        """A number that no input of the core has had."""
+        self._next_token += 1
+        return self._next_token
+
+    # ------------------------------------------------------------------ state
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads, as far as it knows."""
+        return self.role is Role.LEADER
+
+    @property
+    def configuration(self) -> Configuration:
+        """The Configuration in force."""
+        return self.raw.configuration
+
+    def leader(self) -> ClusterServer | None:
+        """The leader, where one is known and a member."""
+        servers = self.configuration.servers
+        return next((server for server in servers if server.id == self.leader_id), None)
+
+    def must_lead(self) -> None:
+        """Raises `NotLeader` unless this member leads."""
+        if not self.is_leader:
+            leader = self.leader()
+            raise NotLeader(self.leader_id or None, None if leader is None else leader.endpoint)
+
+    # ------------------------------------------------------------------ changes
+
+    def on_leader(self, role: Role, leader_id: int) -> None:
+        """The role of this member, or the leader that it knows, is another one now."""
+        self.role, self.leader_id = role, leader_id
+        changed, self._leader_changed = self._leader_changed, trio.Event()
+        changed.set()
+        self.wake_waiting()
+
+    def on_applied(self, index: int, term: int) -> None:
+        """The application has taken everything up to ``index``."""
+        self.applied_index, self.applied_term = index, term
+        self.raw.report_applied(index)
+        self.wake_waiting()
+
+    def wake_waiting(self) -> None:
+        """Let all that wait for progress look again."""
+        progressed, self._progressed = self._progressed, trio.Event()
+        progressed.set()
+
+    async def wait_applied(self, beyond: int) -> None:
+        """Return once an entry with an index > ``beyond`` is applied."""
+        while self.applied_index <= beyond:
+            await self.wait_progress()
+
+    async def wait_progress(self) -> None:
+        """Return when something is applied, or the leader, the role or the state of the disk changes."""
+        await self._progressed.wait()
+
+    async def wait_leader_change(self) -> None:
+        """Return at the next change of leader or role."""
+        await self._leader_changed.wait()
+
+
+def _raft_config(raft: RaftSection, node_id: int) -> RaftConfig:
+    return RaftConfig(
+        id=node_id,
+        election_timeout_min_ms=round(raft.election_timeout_min_s * 1000),
+        election_timeout_max_ms=round(raft.election_timeout_max_s * 1000),
+        heartbeat_ms=round(raft.heartbeat_s * 1000),
+        priority=raft.priority,
+        # Values and entry headers are each bounded by it; both must fit into one message.
+        batch_bytes=min(BATCH_BYTES, (raft.max_message_bytes - MESSAGE_HEADER_BYTES) // 2),
+        max_inflight_messages=raft.max_inflight_messages,
+        max_inflight_bytes=raft.max_inflight_bytes,
+        max_uncommitted_bytes=raft.max_uncommitted_bytes,
+        max_message_bytes=raft.max_message_bytes,
+        max_entry_bytes=raft.max_entry_bytes,
+    )

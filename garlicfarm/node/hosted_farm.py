@@ -1,0 +1,154 @@
+"""One farm of a node: its replica, and what the node keeps beside that."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import trio
+
+from garlicfarm.application import Application
+from garlicfarm.config import Config, FarmSection
+from garlicfarm.credentials.member_credentials import member_lookup, member_password, read_secret_file
+from garlicfarm.credentials.users import UserStore
+from garlicfarm.errors import ConfigError
+from garlicfarm.extensions import EXTENSIONS
+from garlicfarm.feed.pages import PageReader
+from garlicfarm.http.digest import REALM, ChallengeCache, DigestVerifier
+from garlicfarm.logs import EventLogger
+from garlicfarm.metrics import NodeMetrics
+from garlicfarm.net.dial import DialCredentials
+from garlicfarm.net.handshake import FarmCredentials
+from garlicfarm.node.admin_view import FarmAdminView
+from garlicfarm.node.context import ReplicaHost
+from garlicfarm.node.dialler import MemberDialler
+from garlicfarm.node.replica import Replica
+from garlicfarm.node.retention import Retention
+from garlicfarm.node.transports import Transports
+from garlicfarm.plugins import make_router
+from garlicfarm.router import Router
+from garlicfarm.storage import DataDirectory, LogReader, LogStore, Writer
+from garlicfarm.transport import Endpoint
+
+__all__ = ["HostedFarm", "NodeParts", "open_farm"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeParts:
+    """What the farms of a node share. ``stack`` closes what they open; ``reader_limiter``: one of them reads
+    pages of its log at a time; ``admin_url()``: see `ReplicaHost`."""
+
+    config: Config
+    directory: DataDirectory
+    stack: ExitStack
+    users: UserStore
+    metrics: NodeMetrics
+    transports: Transports
+    reader_limiter: trio.CapacityLimiter
+    log: EventLogger
+    admin_url: Callable[[], str | None]
+
+
+class HostedFarm:
+    """``gate``: how members and clients log in to this farm."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        view: FarmAdminView,
+        retention: Retention,
+        gate: FarmCredentials,
+        router: Router | None,
+    ) -> None:
+        self.replica = replica
+        self.view = view
+        self.gate = gate
+        self._retention = retention
+        self._router = router
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Run the farm's tasks until cancelled. Raises `StorageError`, `Removed`: this farm is over."""
+        async with self._router or nullcontext(), trio.open_nursery() as nursery:
+            await nursery.start(self.replica.run)
+            nursery.start_soon(self._retention.run)
+            task_status.started()
+
+
+def open_farm(
+    section: FarmSection, make_application: Callable[[str], Application], parts: NodeParts
+) -> HostedFarm:
+    """Open the store of a farm, and make all that serves it.
+
+    Raises `ConfigError`: a file that the farm's table names is not usable, or the store is of another
+    application; `StorageError`: the store is missing, damaged or of another version.
+    """
+    config, node_id = parts.config, parts.config.node.id
+    path = parts.directory.farm_directory(section.name)
+    store = LogStore.open(path, farm=section.name, is_jraft=_is_jraft(section.name, parts))
+    parts.stack.callback(store.close)
+    genesis = store.genesis
+    if genesis.application != section.application:
+        raise ConfigError(
+            [
+                f"farm {section.name}: the store is of application {genesis.application!r}, "
+                f"the configuration says {section.application!r}"
+            ]
+        )
+    reader = LogReader(path)
+    parts.stack.callback(reader.close)
+    farm_secrets = read_secret_file(section.secret_file)
+    log = EventLogger(logging.getLogger("garlicfarm.raft"), farm=section.name, node=node_id)
+    application = make_application(section.name)
+    application.check_configuration(section)
+    for problem in store.problems:
+        log.warning("snapshot-unusable", cause=problem)
+    if store.restored is not None:
+        application.restore(store.restored.state)
+        store.restored = msgspec.structs.replace(store.restored, state=b"")  # it may be large
+    writer: Writer
+
+    def check_state(state: bytes) -> None:
+        make_application(section.name).restore(state)
+
+    def make_writer(*report: Any) -> Writer:
+        nonlocal writer
+        writer = Writer(store, *report, check_state=check_state)
+        return writer
+
+    router = None
+    if section.router:
+        table = {key: value for key, value in section.router.items() if key != "plugin"}
+        router = make_router(section.router["plugin"], table, config.base_dir)
+    credentials = DialCredentials(
+        section.name,
+        str(node_id),
+        member_password(farm_secrets[0], genesis.farm_id, node_id),
+        ChallengeCache(section.algorithms),
+        genesis.farm_id,
+        EXTENSIONS,
+    )
+    dialler = MemberDialler(parts.transports, section.default_transport, credentials, parts.log)
+    metrics = parts.metrics.farm(section.name)
+    host = ReplicaHost(node_id, dialler.dial, metrics, log, router, parts.admin_url)
+    replica = Replica(section, store, make_writer, application, host)
+    if store.restored is not None:
+        replica.membership.on_restored(store.restored.configuration, store.restored.all_members)
+    pages = PageReader(reader, parts.reader_limiter)
+    view = FarmAdminView(replica, pages)
+    lookup = member_lookup(farm_secrets, genesis.farm_id, parts.users.lookup)
+    verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
+    gate = FarmCredentials(section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader)
+    retention = Retention(replica.context, replica.applier, store, writer, pages)
+    return HostedFarm(replica, view, retention, gate, router)
+
+
+def _is_jraft(farm: str, parts: NodeParts) -> bool:
+    """Whether a farm's peers are JRaft's, which know no handshake."""
+    listeners = [each for each in parts.config.listener if farm in (each.farms or (farm,))]
+    schemes = [Endpoint.parse(each.url).scheme for each in listeners]
+    return any(not parts.transports.get(scheme).handshake for scheme in schemes)

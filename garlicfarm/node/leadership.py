@@ -1,0 +1,42 @@
+"""Hand-over of the leadership to another member (thesis 3.10)."""
+
+from __future__ import annotations
+
+import math
+
+import trio
+
+from garlicfarm.errors import NoQuorum, ProposalDropped
+from garlicfarm.node.core import Core
+
+__all__ = ["step_down"]
+
+
+async def step_down(core: Core, to: int = 0, deadline: float = math.inf) -> int:
+    """Have the member ``to`` lead, 0: the one best placed; the new leader's id. ``deadline``: on Trio's
+    clock.
+
+    Raises `NotLeader`, `ProposalDropped` (no such member, or one that cannot take over now),
+    `NoQuorum`: no member took over within two election timeouts, or before the deadline.
+    """
+    begun = trio.Event()
+    refused: list[ProposalDropped] = []
+
+    def begin() -> None:
+        try:
+            core.raw.transfer_leadership(to)
+        except ProposalDropped as dropped:
+            refused.append(dropped)
+        begun.set()
+
+    core.must_lead()
+    core.put(begin)
+    await begun.wait()
+    if refused:
+        raise refused[0]
+    longest = trio.current_time() + 2 * core.raft.election_timeout_max_s
+    with trio.move_on_at(min(deadline, longest)):
+        while core.is_leader or not core.leader_id:
+            await core.wait_leader_change()
+        return core.leader_id
+    raise NoQuorum("nobody took over the leadership in time")

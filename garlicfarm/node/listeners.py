@@ -1,0 +1,147 @@
+"""Incoming connections: the handshake, then a session of the farm that it is for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from typing import NoReturn
+
+import trio
+
+from garlicfarm.config import ListenerSection
+from garlicfarm.credentials.users import UserStore
+from garlicfarm.errors import ConfigError, OutcomeUnknown, first_error
+from garlicfarm.logs import EventLogger
+from garlicfarm.metrics import NodeMetrics
+from garlicfarm.net.handshake import (
+    Established,
+    FarmCredentials,
+    HandshakeLimiter,
+    respond,
+    without_handshake,
+)
+from garlicfarm.net.link import CONNECTION_ERRORS, close
+from garlicfarm.node.faults import place_of
+from garlicfarm.node.hosted_farm import HostedFarm
+from garlicfarm.node.session import Principal, Session
+from garlicfarm.node.transports import Transports
+from garlicfarm.transport import Endpoint, Peer, listener_problems
+
+__all__ = ["Listeners"]
+
+HANDSHAKE_TIMEOUT_S = 10.0
+SESSIONS_PER_USER = 16
+JRAFT_SESSIONS = 256  # where there are no users, of all together
+
+
+class Listeners:
+    """Serves the incoming connections of a node. ``farms``: those that run, by name."""
+
+    def __init__(
+        self,
+        transports: Transports,
+        farms: Mapping[str, HostedFarm],
+        users: UserStore,
+        metrics: NodeMetrics,
+        log: EventLogger,
+    ) -> None:
+        self._transports = transports
+        self._farms = farms
+        self._users = users
+        self._metrics = metrics
+        self._log = log
+        self._sessions: dict[tuple[str, str], deque[trio.CancelScope]] = {}
+
+    def check(self, listener: ListenerSection) -> None:
+        """Raises `ConfigError` where no such listener may be."""
+        url = Endpoint.parse(listener.url)
+        farms = listener.farms or tuple(self._farms)
+        if problems := listener_problems(self._transports.get(url.scheme), url, farms):
+            raise ConfigError(problems)
+
+    async def listen(self, listener: ListenerSection, *, task_status: trio.TaskStatus[Endpoint]) -> NoReturn:
+        """Listen until cancelled; reports the bound address. Raises `TransportError`: it cannot."""
+        url = Endpoint.parse(listener.url)
+        names = listener.farms or tuple(self._farms)
+        gates = {name: self._farms[name].gate for name in names}
+        # How long members that dial us wait to be let in (D3).
+        patience_s = [self._farms[name].replica.section.raft.rpc_timeout_s for name in names]
+        guard = HandshakeLimiter(
+            admission=self._transports.admission,
+            deadline_s=max(HANDSHAKE_TIMEOUT_S, *patience_s),
+            longest_delay_s=min(patience_s) / 2,
+            on_rejected=partial(self._transports.on_rejected, url.scheme),
+        )
+        handler = partial(self._serve_stream, url.scheme, gates, guard)
+        await self._transports.get(url.scheme).serve(url, handler, task_status=task_status)
+
+    async def _serve_stream(
+        self,
+        scheme: str,
+        gates: Mapping[str, FarmCredentials],
+        guard: HandshakeLimiter,
+        stream: trio.abc.Stream,
+        peer: Peer,
+    ) -> None:
+        """One incoming connection. Whatever is wrong with the peer ends here, and costs it alone."""
+        connections = self._metrics.listener_connections.labels(scheme, "open")
+        connections.inc()
+        try:
+            established: Established | None
+            if self._transports.get(scheme).handshake:
+                established = await respond(stream, gates, guard, peer)
+            else:
+                established = without_handshake(stream, next(iter(gates)))
+            if established is not None:
+                await self._serve_session(established, peer)
+        except* (*CONNECTION_ERRORS, OutcomeUnknown) as group:
+            lost = first_error(group)
+            self._metrics.listener_rejected.labels(scheme, "broken").inc()
+            cause = str(lost) or type(lost).__name__
+            self._log.warning("connection-lost", address=peer.address, cause=cause)
+        except* Exception as group:  # noqa: BLE001
+            # A defect of ours, or a users file that broke: it must not take the other connections along,
+            # nor pass unseen. Where, and not what: the text may quote the peer.
+            error = first_error(group)
+            self._metrics.listener_rejected.labels(scheme, "defect").inc()
+            self._log.error("connection-defect", error=type(error).__name__, where=place_of(error))
+        finally:
+            connections.dec()
+            await close(stream)
+
+    async def _serve_session(self, established: Established, peer: Peer) -> None:
+        farm = self._farms.get(established.farm)
+        if farm is None:
+            return
+        principal = self._principal(established, peer)
+        if principal is None:
+            return
+        receiver, answer_timeout_s = farm.replica.requests, farm.replica.core.answer_timeout_s
+        session = Session(receiver, established.stream, principal, established.leftover, answer_timeout_s)
+        user = established.user
+        scopes = self._sessions.setdefault((established.farm, user), deque())
+        with trio.CancelScope() as scope:
+            scopes.append(scope)
+            if len(scopes) > (SESSIONS_PER_USER if user else JRAFT_SESSIONS):
+                scopes.popleft().cancel()  # the oldest is the likeliest to be half open
+            try:
+                await session.run()
+            finally:
+                if scope in scopes:
+                    scopes.remove(scope)
+                if principal.member_id:  # it was there until now
+                    self._transports.admission.welcome(peer)
+
+    def _principal(self, established: Established, peer: Peer) -> Principal | None:
+        """Who has logged in; None: a user that was removed since."""
+        user = established.user
+        if user.isdigit():
+            self._transports.admission.welcome(peer)
+            return Principal(f"member {user}", int(user), True, established.extensions)
+        if not user:
+            return Principal("a JRaft peer", 0, True, is_jraft=True)
+        login = self._users.login(user)
+        if login is None:
+            return None
+        return Principal(f"user {user}", 0, False, established.extensions, login=login)

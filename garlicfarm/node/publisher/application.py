@@ -1,0 +1,139 @@
+"""The application `publisher` as a node runs it: the fold, and what the node does beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import msgspec
+import trio
+
+from garlicfarm.application import Application, ApplicationContext, MemberReport, Origin
+from garlicfarm.config import FarmSection
+from garlicfarm.credentials.master_key import check_master_key
+from garlicfarm.metrics import FarmMetrics
+from garlicfarm.node.publisher.handover import HandOver
+from garlicfarm.node.publisher.publishing_task import PublishingTask
+from garlicfarm.node.publisher.status_reporter import StatusReporter
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.documents import NodeReport
+from garlicfarm.publishing.entries import encode_admin
+from garlicfarm.publishing.i2p_base64 import decode_destination
+from garlicfarm.publishing.lease import Lease
+from garlicfarm.wire.messages import Configuration
+
+__all__ = ["PublisherService"]
+
+
+class PublisherService(Application):
+    """``fold`` decides who publishes; the tasks report this node's status, hand the leadership over, and
+    publish."""
+
+    def __init__(self, farm: str) -> None:
+        self.fold = PublisherApplication(farm)
+
+    # ------------------------------------------------------------------ the state machine
+
+    def apply(self, index: int, term: int, entry: bytes) -> None:
+        self.fold.apply(index, term, entry)
+
+    def configure(self, index: int, members: Configuration) -> None:
+        self.fold.configure(index, members)
+
+    def snapshot(self) -> bytes:
+        return self.fold.snapshot()
+
+    def restore(self, data: bytes) -> None:
+        self.fold.restore(data)
+
+    def check(self, entry: bytes, origin: Origin) -> None:
+        self.fold.check_posted(entry, origin.member, origin.user, origin.now_ms)
+
+    def check_configuration(self, section: FarmSection) -> None:
+        meta = section.meta
+        if section.router and meta.destination and meta.key_file is not None:
+            check_master_key(meta.key_file, meta.destination)
+
+    # ------------------------------------------------------------------ the tasks
+
+    async def run(self, context: ApplicationContext) -> None:
+        """Report, hand over, publish, and log what the fold decides."""
+        fold, meta, lease = self.fold, context.section.meta, Lease()
+        publishing = None
+        if context.router is not None and meta.destination and meta.key_file is not None:
+            master = decode_destination(meta.destination)
+            publishing = PublishingTask(context, fold, context.router, master, lease)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._log_decisions, context, fold.publisher, dict(fold.skipped))
+            if publishing is not None:
+                nursery.start_soon(publishing.run)
+            nursery.start_soon(StatusReporter(context, fold, publishing, lease).run)
+            nursery.start_soon(HandOver(context, fold).run)
+
+    async def _log_decisions(
+        self, context: ApplicationContext, publisher: int | None, skipped: dict[str, int]
+    ) -> NoReturn:
+        """Log and count each new publisher, and the entries that the fold skipped; ``publisher`` and
+        ``skipped``: what is known already."""
+        log, metrics = context.log, context.metrics
+        while True:
+            if self.fold.publisher != publisher:
+                publisher = self.fold.publisher
+                metrics.farm_publisher_changes.inc()
+                log.info("publisher", publisher=publisher or "none")
+            for reason, count in self.fold.skipped.items():
+                new = count - skipped.get(reason, 0)
+                if new:
+                    skipped[reason] = count
+                    metrics.count_skipped(reason, new)
+                    log.warning("entry-skipped", reason=reason, count=count)
+            await context.wait_applied(context.applied_index)
+
+    # ------------------------------------------------------------------ what the node says of the farm
+
+    def collect(self, metrics: FarmMetrics) -> None:
+        metrics.farm_publisher_id.set(self.fold.publisher or 0)
+        for member, score in self.fold.scores().items():
+            metrics.set_score(member, score)
+
+    def status(self) -> Mapping[str, Any]:
+        return {"publisher": self.fold.publisher, "events": self.fold.events()}
+
+    def member_report(self, member: int) -> MemberReport:
+        newest = self.fold.newest(member)
+        if newest is None:
+            return MemberReport()
+        document = newest[1]
+        node = msgspec.convert((document.config or {}).get("node") or {}, NodeReport)
+        age_s = max(0.0, time.time() - document.date / 1000)
+        return MemberReport(
+            term=node.term,
+            commit=node.commit,
+            applied=node.applied,
+            version=node.version,
+            admin_url=node.admin_url,
+            age_s=round(age_s, 1),
+            is_silent=not self.fold.is_recent(member),
+        )
+
+    def ranking(self, *, statuses: bool = False) -> dict[str, Any]:
+        body: dict[str, Any] = self.fold.ranking()
+        if statuses:
+            for row in body["members"]:
+                row["status"] = self.fold.newest_entry(row["id"])
+                row["age_s"] = self.member_report(row["id"]).age_s
+        return body
+
+    def policy(self) -> dict[str, Any]:
+        body: dict[str, Any] = msgspec.to_builtins(self.fold.policy, str_keys=True)
+        return body
+
+    # ------------------------------------------------------------------ what administrators order
+
+    def administer(self, action: str, args: dict[str, Any], origin: Origin) -> bytes:
+        # No sequence: that belongs to the statuses of this member, which are being repeated.
+        return encode_admin(self.fold.farm, origin.now_ms, origin.member, None, action, origin.user, args)
+
+    def removal_entry(self, member: int, origin: Origin) -> bytes:
+        return self.administer("remove", {"member": member}, origin)  # who asked stays in the log (D16)

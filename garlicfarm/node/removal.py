@@ -1,0 +1,78 @@
+"""Removal of this member itself: whether it can be, and noticing it (protocol page §5, D6)."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import trio
+
+from garlicfarm.errors import (
+    ProposalDropped,
+    Removed,
+)
+from garlicfarm.logs import EventLogger
+from garlicfarm.node.core import Core
+from garlicfarm.node.peers import Peers
+
+__all__ = ["Removal"]
+
+
+class Removal:
+    """This member's way out of the farm."""
+
+    def __init__(self, core: Core, peers: Peers, log: EventLogger) -> None:
+        self._core = core
+        self._peers = peers
+        self._log = log
+        self._ordered = trio.Event()  # the leader says that this member is removed
+        self._applied = trio.Event()  # the applied Configuration says so
+
+    def on_order(self) -> None:
+        """The leader says that this member is removed."""
+        self._ordered.set()
+
+    def on_applied(self) -> None:
+        """A Configuration without this member is applied here."""
+        self._applied.set()
+
+    async def watch(self) -> NoReturn:
+        """Raises `Removed` once this member is removed.
+
+        A member that is ordered to leave waits for the Configuration that says so, as JRaft's do, and one
+        that learns it from there waits for the leader's order, but neither waits for ever. Until then it
+        votes for members that have not heard of the commit. Appends of a later leader make the order void.
+        """
+        wait_s = 2 * self._core.raft.election_timeout_max_s
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._leave_once_applied, wait_s, nursery.cancel_scope)
+            nursery.start_soon(self._leave_once_ordered, wait_s, nursery.cancel_scope)
+        raise Removed(self._core.farm)
+
+    async def _leave_once_applied(self, wait_s: float, scope: trio.CancelScope) -> None:
+        await self._applied.wait()
+        with trio.move_on_after(wait_s):
+            await self._ordered.wait()
+        scope.cancel()
+
+    async def _leave_once_ordered(self, wait_s: float, scope: trio.CancelScope) -> None:
+        while True:
+            await self._ordered.wait()
+            with trio.move_on_after(wait_s):
+                await self._applied.wait()
+            if self._applied.is_set() or self._core.raw.is_leaving:
+                scope.cancel()
+                return
+            self._ordered = trio.Event()
+
+    def check(self, force: bool) -> None:
+        """Raises `ProposalDropped` if the new leader would refuse to remove this member, which leads and is
+        about to hand over for that."""
+        members = self._core.applied_configuration.servers
+        others = [server.id for server in members if server.id != self._core.node_id]
+        if not others:
+            raise ProposalDropped("the-last-member")
+        longest_s = self._core.raft.election_timeout_max_s
+        ages = [self._peers.contact_age_s(member) for member in others]
+        heard = sum(age is not None and age <= longest_s for age in ages)
+        if not force and heard < len(others) // 2 + 1:
+            raise ProposalDropped("too-few-members-heard")

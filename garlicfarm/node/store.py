@@ -1,0 +1,53 @@
+"""What a replica needs of its store: the read side, and the one writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn, Protocol
+
+import trio
+
+from garlicfarm.raft import Persist, SnapshotMeta, Storage
+from garlicfarm.storage import Genesis, Snapshot
+from garlicfarm.wire.messages import SnapshotSyncRequest
+
+__all__ = ["MakeWriter", "Store", "StoreWriter"]
+
+
+class Store(Storage, Protocol):
+    """What a replica reads: `garlicfarm.storage.LogStore`, or one in memory."""
+
+    genesis: Genesis
+
+    def size_bytes(self) -> int:
+        """How many bytes it takes on the disk."""
+
+    def read_state(self, meta: SnapshotMeta) -> Snapshot:
+        """The snapshot that ``meta`` describes. Blocking; called in a thread."""
+        ...
+
+
+class StoreWriter(Protocol):
+    """What writes it: `garlicfarm.storage.Writer`, or one in memory."""
+
+    def submit(self, persist: Persist) -> None:
+        """Queue a durable step."""
+
+    def submit_chunk(self, token: int, request: SnapshotSyncRequest) -> None:
+        """Queue a piece of a snapshot."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
+        """Write until cancelled."""
+        ...
+
+
+MakeWriter = Callable[
+    [
+        Callable[[int], None],
+        Callable[[int, float], None],
+        Callable[[int, int, SnapshotMeta | None], None],
+        Callable[[str], None],
+    ],
+    StoreWriter,
+]
+"""``make_writer(on_durable, on_batch, on_chunk, on_problem)`` makes the one writer of a store."""
