@@ -1,8 +1,9 @@
 """The doors between the rooms: who may import what. House rules, checked on the syntax tree.
 
 `wire`, `http`, `raft` and `publishing` (and the errors that they raise) are pure: no I/O, no clock, no
-randomness, so what they may import is a list of what is harmless, not of what is harmful. Imports inside
-functions and under TYPE_CHECKING count.
+randomness, so what they may import is a list of what is harmless, not of what is harmful. For each other room
+there is a list of the rooms that it may import. No modules import each other in a circle. Only its own rooms
+know the application `publisher`. Imports inside functions and under TYPE_CHECKING count.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import io
 import re
 import tokenize
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -61,8 +62,47 @@ DOORS: dict[str, set[str]] = {
     "raft": GROUND | {"garlicfarm.wire", "garlicfarm.wire.messages"},
     "publishing": GROUND | {"garlicfarm.wire", "garlicfarm.wire.messages"},
 }
+GROUND = {"_version", "errors", "logs", "metrics"}
+ROOMS: dict[str, set[str]] = {
+    "_version": set(),
+    "__main__": {"cli"},
+    "admin": {
+        *("application", "config", "credentials", "feed", "http", "net", "publishing", "raft", "transport"),
+        "wire",
+    },
+    "application": {"config", "raft", "router", "wire"},
+    "cli": {
+        *("admin", "client", "config", "credentials", "feed", "http", "lab", "net", "node", "plugins"),
+        *("publishing", "router", "setup", "storage", "transport", "wire"),
+    },
+    "client": {"feed", "http", "net", "raft", "transport", "wire"},
+    "config": {"credentials", "publishing", "transport"},
+    "credentials": {"config", "http", "net", "publishing", "transport"},
+    "feed": {"raft", "storage", "wire"},
+    "lab": {"client", "credentials", "setup"},
+    "log_application": {"application"},
+    "logs": set(),
+    "metrics": set(),
+    "net": {"credentials", "http", "transport", "wire"},
+    "node": {
+        *("admin", "application", "config", "credentials", "feed", "http", "log_application", "net"),
+        *("plugins", "publishing", "raft", "router", "storage", "transport", "wire"),
+    },
+    "plugins": {"router", "transport"},
+    "router": {"publishing"},
+    "setup": {"application", "config", "credentials", "raft", "storage", "transport", "wire"},
+    "storage": {"raft", "wire"},
+    "testing": {
+        *("application", "config", "credentials", "http", "lab", "log_application", "net", "node"),
+        *("publishing", "raft", "router", "storage", "transport", "wire"),
+    },
+    "transport": set(),
+}
+"""Room → the rooms that it may import, beside `GROUND`."""
+PUBLISHER_ROOMS = ("garlicfarm.publishing", "garlicfarm.node.publisher", "garlicfarm.testing.simulator")
+TABLE_OF_APPLICATIONS = "garlicfarm.node.node"
+KNOWN_CIRCLES = [{"garlicfarm.publishing.application", "garlicfarm.publishing.ranking"}]
 IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint"}
-MAY_IMPORT_NODE = {"node", "cli", "testing"}
 SILENCERS = re.compile(r"type:\s*ignore|noqa|(mypy|ruff|pyright)\s*:|pragma", re.IGNORECASE)
 
 
@@ -131,8 +171,14 @@ def violations(module: str, source: str, *, package: bool = False) -> list[str]:
         own = origin == inside or origin.startswith(f"{inside}.")
         if room in DOORS and not own and origin not in HARMLESS | DOORS[room]:
             found.append(f"{room} imports {what}")
-        if (origin + ".").startswith("garlicfarm.node.") and room not in MAY_IMPORT_NODE:
-            found.append(f"{module} imports {what}: only cli and testing import node")
+        if top == "garlicfarm" and room not in DOORS and not own:
+            other = origin.split(".")[1] if origin.startswith("garlicfarm.") else ""
+            if other and other not in GROUND | ROOMS.get(room, set()):
+                found.append(f"{room} imports {what}")
+        if _is_in(origin, "garlicfarm.node.publisher") and not (
+            _is_in(module, "garlicfarm.node.publisher") or module == TABLE_OF_APPLICATIONS
+        ):
+            found.append(f"{module} imports {what}: only the table of applications names that room")
         if top == "garlicfarm" and re.match(r"garlicfarm_(transport|plugin)_", origin):
             found.append(f"{module} imports the plugin {what}")
         if top != "garlicfarm" and (origin + ".").startswith("garlicfarm."):
@@ -144,11 +190,55 @@ def violations(module: str, source: str, *, package: bool = False) -> list[str]:
                 or (name and public is not None and name not in public)
             ):
                 found.append(f"the plugin {top} imports {what}, which is not public")
+    for each in ast.walk(tree):
+        if _is_publisher_check(each) and not any(_is_in(module, room) for room in PUBLISHER_ROOMS):
+            found.append(f"{module} asks whether an application is the publisher")
     if room in DOORS:
         for each in ast.walk(tree):
             if isinstance(each, ast.Name) and each.id in IMPURE_BUILTINS:
                 found.append(f"{room} uses {each.id}")
         found += [f"{room} silences a checker: {text}" for text in comments(source) if SILENCERS.search(text)]
+    return found
+
+
+def _is_in(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def _is_publisher_check(node: ast.AST) -> bool:
+    """``isinstance(…, PublisherApplication)``, or the same of what a node makes of it."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"):
+        return False
+    named = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    named |= {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+    return bool(named & {"PublisherApplication", "PublisherService"})
+
+
+def circles(graph: Mapping[str, Collection[str]]) -> list[set[str]]:
+    """The modules that import each other in a circle: the strongly connected components (Tarjan)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    open_modules: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(module: str) -> None:
+        order[module] = lowest[module] = len(order)
+        open_modules.append(module)
+        for other in graph[module]:
+            if other not in order:
+                visit(other)
+            if other in open_modules:
+                lowest[module] = min(lowest[module], lowest[other])
+        if lowest[module] == order[module]:
+            at = open_modules.index(module)
+            component = open_modules[at:]
+            del open_modules[at:]
+            if len(component) > 1 or module in graph[module]:
+                found.append(set(component))
+
+    for module in graph:
+        if module not in order:
+            visit(module)
     return found
 
 
@@ -166,8 +256,26 @@ MODULES = own_modules()
 
 def test_every_room_is_looked_into() -> None:
     assert {"garlicfarm.errors", "garlicfarm.wire.codec", "garlicfarm_transport_ssl"} <= set(MODULES)
-    for room in DOORS:
-        assert f"garlicfarm.{room}" in MODULES
+    rooms = {name.split(".")[1] for name in MODULES if name.startswith("garlicfarm.")}
+    assert rooms == {*DOORS, *ROOMS}
+    for room in PUBLISHER_ROOMS:
+        assert room in MODULES
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {}
+    for module, path in MODULES.items():
+        is_package = path.name == "__init__.py"
+        imported = {origin for origin, _ in imports(module, ast.parse(path.read_text()), package=is_package)}
+        graph[module] = sorted(imported & MODULES.keys())
+    assert circles(graph) == KNOWN_CIRCLES
+
+
+def test_circles_of_two_of_three_and_of_a_module_with_itself_are_found() -> None:
+    assert circles({"a": ["b"], "b": ["c"], "c": []}) == []
+    assert circles({"a": ["b"], "b": ["a", "c"], "c": []}) == [{"a", "b"}]
+    assert circles({"a": ["b"], "b": ["c"], "c": ["a"], "d": ["d", "a"]}) == [{"a", "b", "c"}, {"d"}]
+    assert circles({"a": ["b", "c"], "b": [], "c": ["b", "a"]}) == [{"a", "c"}]
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
@@ -235,6 +343,15 @@ def test_door_of_a_pure_room_forced_is_noticed(room: str, line: str) -> None:
         ("garlicfarm.publishing.synthetic", "from garlicfarm.raft.types import Entry"),
         ("garlicfarm.admin.synthetic", "from garlicfarm.node.replica import Replica"),
         ("garlicfarm.admin.synthetic", "from garlicfarm import node"),
+        ("garlicfarm.net.synthetic", "if TYPE_CHECKING:\n    from garlicfarm.node.core import Core"),
+        ("garlicfarm.transport", "from garlicfarm.net.handshake import Established"),
+        ("garlicfarm.application", "from garlicfarm.node import Node"),
+        ("garlicfarm.client.synthetic", "def f() -> None:\n    import garlicfarm.storage"),
+        ("garlicfarm.unheard_of", "from garlicfarm.wire import Limits"),
+        ("garlicfarm.node.core", "from garlicfarm.node.publisher import PublisherService"),
+        ("garlicfarm.cli.synthetic", "from garlicfarm.node.publisher.handover import HandOver"),
+        ("garlicfarm.node.core", "isinstance(application, PublisherApplication)"),
+        ("garlicfarm.cli.synthetic", "assert isinstance(x, (int, application.PublisherService))"),
         ("garlicfarm.setup.provision", "import garlicfarm.node"),
         ("garlicfarm.node.synthetic", "from garlicfarm_transport_ssl import SslTransport"),
         ("garlicfarm_plugin_x", "from garlicfarm.node import serve"),
@@ -261,6 +378,9 @@ def test_door_between_rooms_forced_is_noticed(module: str, line: str) -> None:
         ("garlicfarm.publishing.synthetic", "import re\nx = re.compile('x')  # a pattern"),
         ("garlicfarm.cli.synthetic", "from garlicfarm.node import serve\nimport time"),
         ("garlicfarm.testing.synthetic", "import garlicfarm.node"),
+        ("garlicfarm.node.node", "from garlicfarm.node.publisher import PublisherService"),
+        ("garlicfarm.node.publisher.synthetic", "isinstance(application, PublisherApplication)"),
+        ("garlicfarm.admin.synthetic", "import trio\nfrom garlicfarm.errors import ConfigError"),
         ("garlicfarm_plugin_x", "from garlicfarm.router import Router\nfrom garlicfarm_plugin_x._y import z"),
         ("garlicfarm_plugin_x", "from garlicfarm import __version__, errors"),
     ],
