@@ -48,10 +48,10 @@ heard: TextIO
 class Watched(IncomingRequests):
     """The requests of a farm; of the quiet one, it is noted when the leader was heard."""
 
-    def heard_from(self, request: Request) -> None:
+    def on_request(self, request: Request) -> None:
         if self._core.farm == QUIET and request.type is MessageType.APPEND_ENTRIES_REQUEST:
             heard.write(f"{trio.current_time()}\n")
-        super().heard_from(request)
+        super().on_request(request)
 
 
 def node(path: Path) -> None:

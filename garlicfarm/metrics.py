@@ -145,6 +145,11 @@ class FarmMetrics:
         # Messages are counted on the hot path: each child is looked up, under a lock, only once.
         self._messages: dict[tuple[str, str], Counter] = {}
 
+    @property
+    def registry(self) -> CollectorRegistry:
+        """The node's, for collectors of an application's own; all farms of the node share it."""
+        return self._node.registry
+
     def set_role(self, role: str) -> None:
         """This member is now ``leader``, ``follower`` or ``candidate``; "" if its farm has failed."""
         for name, gauge in self._roles.items():

@@ -51,7 +51,7 @@ class FarmAdminView:
     @property
     def disk_hangs_s(self) -> float | None:
         disk = self._replica.disk
-        return round(disk.silent_s, 1) if disk.hangs else None
+        return round(disk.silent_s, 1) if disk.is_hanging else None
 
     def entries(
         self, after: int, max_bytes: int, *, upto: int | None = None

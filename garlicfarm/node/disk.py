@@ -19,18 +19,18 @@ TICKS = 10
 
 
 class Disk:
-    """What a farm's writer was given and has not reported. ``changed`` is called when the disk is found to
-    hang, and when it answers again."""
+    """What a farm's writer was given and has not reported. ``on_change`` is called when the disk is
+    found to hang, and when it answers again."""
 
-    def __init__(self, timeout_s: float, changed: Callable[[], None]) -> None:
+    def __init__(self, timeout_s: float, on_change: Callable[[], None]) -> None:
         self._timeout_s = timeout_s
-        self._changed = changed
+        self._on_change = on_change
         self._submitted = self._durable = 0  # tokens of steps
         self._pieces = 0  # of snapshots
         self._answers = 0
         self._since = trio.current_time()  # of the last answer, or of the first thing since that waits
         self._work = trio.Event()
-        self.hangs = False
+        self.is_hanging = False
 
     @property
     def silent_s(self) -> float:
@@ -39,28 +39,28 @@ class Disk:
 
     def must_answer(self) -> None:
         """Raises `DiskHangs` where it hangs."""
-        if self.hangs:
+        if self.is_hanging:
             raise DiskHangs(f"the disk of this node has not answered for {self.silent_s:.0f} s")
 
-    def submitted(self, token: int) -> None:
+    def on_submit(self, token: int) -> None:
         """The writer has the step ``token``."""
         self._begin()
         self._submitted = token
 
-    def durable(self, token: int) -> None:
+    def on_durable(self, token: int) -> None:
         """All steps up to ``token`` are durable."""
         self._durable = token
-        self._answered()
+        self._on_answer()
 
-    def piece_submitted(self) -> None:
+    def on_piece_submit(self) -> None:
         """The writer has one more piece of a snapshot."""
         self._begin()
         self._pieces += 1
 
-    def piece_stored(self) -> None:
+    def on_piece_stored(self) -> None:
         """It is done with the oldest piece."""
         self._pieces -= 1
-        self._answered()
+        self._on_answer()
 
     async def watch(self) -> NoReturn:
         """Do so until cancelled."""
@@ -68,27 +68,27 @@ class Disk:
             await self._work.wait()
             self._work = trio.Event()
             answers, silent = self._answers, 0
-            while self._waits:
+            while self._has_work:
                 await trio.sleep(self._timeout_s / TICKS)
                 silent += 1
                 if answers != self._answers:
                     answers, silent = self._answers, 0
                 elif silent == TICKS:
-                    self.hangs = True
-                    self._changed()
+                    self.is_hanging = True
+                    self._on_change()
 
     @property
-    def _waits(self) -> bool:
+    def _has_work(self) -> bool:
         return self._durable < self._submitted or self._pieces > 0
 
     def _begin(self) -> None:
-        if not self._waits:
+        if not self._has_work:
             self._since = trio.current_time()
             self._work.set()
 
-    def _answered(self) -> None:
+    def _on_answer(self) -> None:
         self._answers += 1
-        if self.hangs:
-            self.hangs = False
-            self._changed()
+        if self.is_hanging:
+            self.is_hanging = False
+            self._on_change()
         self._since = trio.current_time()

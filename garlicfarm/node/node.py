@@ -110,6 +110,9 @@ class Node:
             admin_url=self._reachable_admin_url,
         )
         for section in config.farm:
+            if section.application not in applications:
+                known = f"no application {section.application!r}; there are: {', '.join(applications)}"
+                raise ConfigError([f"farm {section.name}: {known}"])
             self._farms[section.name] = open_farm(section, applications[section.application], parts)
         for listener in config.listener:
             self._listeners.check(listener)
@@ -125,7 +128,7 @@ class Node:
     def ready(self) -> bool:
         """Whether every farm knows a leader, and its disk answers; one that has failed does not."""
         replicas = [farm.replica for farm in self._farms.values()]
-        serving = [each for each in replicas if each.core.leader_id and not each.disk.hangs]
+        serving = [each for each in replicas if each.core.leader_id and not each.disk.is_hanging]
         return len(serving) == len(self.config.farm)
 
     def collect(self) -> None:

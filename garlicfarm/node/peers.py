@@ -170,7 +170,7 @@ class Peers:
                 nursery.start_soon(peer.caller.run)
 
     def _on_answer(self, member: int, seq: int, response: Response) -> None:
-        self.heard_from(member)
+        self.on_contact(member)
         if peer := self._peers.get(member):
             self._note_round_trip(member, peer)
         self._events.on_response(seq, response)
@@ -225,7 +225,7 @@ class Peers:
         peer = self._peers.get(member)
         return await peer.caller.call(request) if peer else None
 
-    def heard_from(self, member: int) -> None:
+    def on_contact(self, member: int) -> None:
         """A sign of life: a link that waits to reconnect tries at once."""
         if peer := self._peers.get(member):
             peer.last_contact_s = trio.current_time()

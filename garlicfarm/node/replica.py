@@ -167,10 +167,10 @@ class Replica:
     def _carry_out(self, ready: Ready) -> None:
         raw = self.core.raw
         if ready.persist is not None:
-            self.disk.submitted(ready.persist.token)
+            self.disk.on_submit(ready.persist.token)
             self._writer.submit(ready.persist)
         for received in ready.chunks:
-            self.disk.piece_submitted()
+            self.disk.on_piece_submit()
             self._writer.submit_chunk(received.token, received.chunk)
         for outgoing in ready.requests:
             self.peers.send(outgoing.peer, outgoing.seq, outgoing.request)
@@ -202,11 +202,11 @@ class Replica:
     # ------------------------------------------------------------------ what the store reports
 
     def _on_durable(self, token: int) -> None:
-        self.disk.durable(token)
+        self.disk.on_durable(token)
         self.core.put(self.core.raw.report_persisted, token)
 
     def _on_chunk(self, token: int, held: int, meta: SnapshotMeta | None) -> None:
-        self.disk.piece_stored()
+        self.disk.on_piece_stored()
         self.core.put(self.core.raw.report_chunk_stored, token, held, meta)
 
     def _on_batch(self, entries: int, seconds: float) -> None:
@@ -218,11 +218,11 @@ class Replica:
 
     def _on_disk_change(self) -> None:
         silent_s = round(self.disk.silent_s, 1)
-        if self.disk.hangs:
+        if self.disk.is_hanging:
             self.log.error("disk-hangs", silent_s=silent_s)
         else:
             self.log.warning("disk-answers", silent_s=silent_s)
-        self.core.put(self.core.raw.report_disk_hang, self.disk.hangs)
+        self.core.put(self.core.raw.report_disk_hang, self.disk.is_hanging)
         self.core.wake_waiting()
 
     # ------------------------------------------------------------------ what the peers report

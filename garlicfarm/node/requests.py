@@ -72,13 +72,13 @@ class IncomingRequests:
         """The Configuration in force."""
         return self._core.configuration
 
-    def heard_from(self, request: Request) -> None:
+    def on_request(self, request: Request) -> None:
         """A request came in that its sender may send."""
         self.metrics.count_message(request.type.name, "in")
         if request.type in _FROM_LEADERS:
             self._leader_commit = (request.source, request.commit_index)
         if request.source:
-            self._peers.heard_from(request.source)
+            self._peers.on_contact(request.source)
 
     def check(self, entry: bytes, member: int, user: str) -> None:
         """Judge an entry that a member posts, or (0) a user. Raises `EntryRefused`."""

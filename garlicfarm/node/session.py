@@ -114,7 +114,7 @@ class RequestReceiver(Protocol):
     def configuration(self) -> Configuration:
         """The Configuration in force."""
 
-    def heard_from(self, request: Request) -> None:
+    def on_request(self, request: Request) -> None:
         """A request came in that its sender may send."""
 
     def step(self, request: Request, pending: PendingResponse) -> None:
@@ -137,7 +137,7 @@ class RequestReceiver(Protocol):
 class PendingResponse:
     """An answer that is awaited, at its place in the order of a session."""
 
-    __slots__ = ("done", "is_hinted", "response", "session", "since", "size", "token")
+    __slots__ = ("is_done", "is_hinted", "response", "session", "since", "size", "token")
 
     def __init__(self, session: Session, size: int, *, is_hinted: bool) -> None:
         self.session = session
@@ -145,13 +145,13 @@ class PendingResponse:
         self.is_hinted = is_hinted  # a refusal is followed by a hint
         self.since = trio.current_time()
         self.token = 0  # the core's, where it was asked
-        self.done = False
+        self.is_done = False
         self.response: Response | None = None
 
     def resolve(self, response: Response | None) -> None:
         """Give the answer; None closes the connection: the outcome is unknown."""
         self.response = response
-        self.done = True
+        self.is_done = True
         self.session.wake()
 
 
@@ -253,7 +253,7 @@ class Session:
     def _admit(self, request: Request) -> None:
         """Check that this connection may send the request (D6), and pass it on."""
         self._check(request)
-        self._receiver.heard_from(request)
+        self._receiver.on_request(request)
         size = sum(len(entry.value) + ENTRY_OVERHEAD_BYTES for entry in request.entries)
         asked = request.type is MessageType.CLIENT_REQUEST
         pending = PendingResponse(self, size, is_hinted=asked and LEADER_HINT in self._principal.extensions)
@@ -331,7 +331,7 @@ class Session:
                 raise self._fault
             answers = []
             unknown = False
-            while self._pending and self._pending[0].done and not unknown:
+            while self._pending and self._pending[0].is_done and not unknown:
                 pending = self._pending.popleft()
                 self._unanswered_bytes -= pending.size
                 if pending.response is None:

@@ -159,6 +159,18 @@ class TransportSuite:
         assert peer.certificate_sha256 is None or len(peer.certificate_sha256) == 32
 
     @pytest.mark.trio
+    async def test_peer_address_is_that_of_the_listener_or_none(
+        self, transport: Transport, client: Transport, listen_url: Endpoint
+    ) -> None:
+        async with (
+            self.serving(transport, listen_url, _echo) as bound,
+            await client.open_stream(self.dialled(bound)) as stream,
+        ):
+            assert client.peer_address(stream) in (None, bound.host)
+            await trio.aclose_forcefully(stream)
+            assert client.peer_address(stream) in (None, bound.host), "it may be closed already"
+
+    @pytest.mark.trio
     async def test_many_streams_at_once_carry_their_own_bytes(
         self, transport: Transport, client: Transport, listen_url: Endpoint
     ) -> None:

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import pytest
 import trio
+import trio.testing
 
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.errors import TransportError, UnreachableError
@@ -21,6 +22,19 @@ class TestSslTransport(TransportSuite):
     def transport(self, tmp_path: Path) -> SslTransport:
         make_certificate(tmp_path / "node.crt", tmp_path / "node.key", "127.0.0.1")
         return SslTransport(SslConfig(certificate="node.crt", private_key="node.key"), tmp_path)
+
+    async def test_peer_address_is_known_while_the_stream_is_open(
+        self, transport: SslTransport, listen_url: Endpoint
+    ) -> None:
+        async def wait(stream: trio.abc.Stream, peer: Peer) -> None:
+            await stream.receive_some()
+
+        async with (
+            self.serving(transport, listen_url, wait) as bound,
+            await transport.open_stream(bound) as stream,
+        ):
+            assert transport.peer_address(stream) == listen_url.host
+            assert transport.peer_address(trio.testing.memory_stream_pair()[0]) is None
 
 
 @pytest.mark.ipv6

@@ -32,10 +32,10 @@ def boot_ms() -> int:
 class PublishingTask:
     """Starts and stops publishing through the router.
 
-    ``lease`` is this process's, kept by its poster. ``publishing``: whether the router took what it was
-    given last; None where it cannot publish. ``last_published_ms``: the ``published`` date last given to
-    the router, 0 = never by this process. ``cleared``: the router has said that it publishes nothing of
-    an earlier process.
+    ``lease`` is this process's, kept by the status reporter. ``is_publishing``: whether the router
+    accepted what it was given last; None where it cannot publish. ``last_published_ms``: the ``published``
+    date last given to the router, 0 = never by this process. ``cleared``: the router has confirmed that it
+    publishes nothing of an earlier process.
     """
 
     def __init__(
@@ -51,41 +51,42 @@ class PublishingTask:
         self._router = router
         self._master_hash = sha256(master).digest()
         self._lease = lease
-        self._listed: list[tuple[bytes, int]] = []  # hash and cost of what is published
+        self._published: list[tuple[bytes, int]] = []  # hash and cost of what is published
         self._published_at = -REPUBLISH_S
         self._half_life_s = 0.0
-        self._begun = False  # the router may have taken it, whatever it answered
-        self._untold_ms: int | None = None  # since when it could not be told to stop
-        self.publishing: bool | None = None
+        self._may_be_published = False  # the router may have accepted it, whatever it answered
+        self._silent_since_ms: int | None = None  # since when it does not confirm that it stopped
+        self.is_publishing: bool | None = None
         self.last_published_ms = 0
         self.cleared = trio.Event()
 
     @property
-    def reported(self) -> bool | None:
-        """What the status says, ``meta.publishing``. Others begin at the word of one who lost the role: it
-        says true until its router said that it stopped. A router that cannot be told is waited for as
-        long as a dead node's would be, a lease."""
+    def publishing_to_report(self) -> bool | None:
+        """What the status says as ``meta.publishing``. The next publisher starts once this one, which lost
+        the role, reports false: it reports true until its router has confirmed that it stopped. A router
+        that does not answer is waited for as long as a dead node would be, a lease."""
         named = self._fold.publisher == self._context.node_id
-        if self.publishing is None or named or not self._begun:
-            return self.publishing
+        if self.is_publishing is None or named or not self._may_be_published:
+            return self.is_publishing
         wait_ms = lease_ms(self._fold.interval_ms, self._fold.R)
-        return self._untold_ms is None or boot_ms() < self._untold_ms + wait_ms
+        return self._silent_since_ms is None or boot_ms() < self._silent_since_ms + wait_ms
 
     async def run(self) -> NoReturn:
         """Publish whenever it is this node's turn, until cancelled; then stop."""
-        # What an earlier process left behind, and whether the router can at all; it may still be starting.
-        while not await self._withdraw():  # noqa: ASYNC110 - a router tells nobody that it is up
+        # Withdraw what an earlier process left behind, and find out whether the router can publish at all; it
+        # may still be starting.
+        while not await self._withdraw():  # noqa: ASYNC110 - a router does not say when it is up
             await trio.sleep(RETRY_S)
         self.cleared.set()
         try:
             while True:
                 pause_s = RETRY_S
-                if self.publishing is not None:
+                if self.is_publishing is not None:
                     pause_s = await self._follow()
                 with trio.move_on_after(pause_s):
                     await self._context.wait_applied(self._context.applied_index)
         finally:
-            if self._begun:
+            if self._may_be_published:
                 with trio.move_on_after(1, shield=True):
                     await self._withdraw()
 
@@ -93,46 +94,45 @@ class PublishingTask:
         """Do what is due now; returns after how many seconds to look again, at the latest."""
         now_ms, expires_ms = boot_ms(), self._lease.expires_ms
         if expires_ms is None or not self._fold.may_publish(self._context.node_id, now_ms, expires_ms):
-            if self._begun:
+            if self._may_be_published:
                 await self._withdraw()
             return RETRY_S
         left_s = (expires_ms - now_ms) / 1000
         leases = self._fold.leases()
         listed = [(lease.hash, lease.cost) for lease in leases]
         age_s = trio.current_time() - self._published_at
-        if leases and (
-            (listed != self._listed and age_s >= REPUBLISH_S) or age_s >= max(self._half_life_s, REPUBLISH_S)
-        ):
+        is_due = age_s >= (REPUBLISH_S if listed != self._published else max(self._half_life_s, REPUBLISH_S))
+        if leases and is_due:
             # The router must not start, late, what the lease no longer covers.
             with trio.move_on_after(min(left_s, ROUTER_TIMEOUT_S)) as scope:
                 await self._publish(leases)
             if scope.cancelled_caught:
-                self._failed("no answer in time")
-        return max(0.0, min((expires_ms - boot_ms()) / 1000, WATCH_S if self.publishing else RETRY_S))
+                self._on_failure("no answer in time")
+        return max(0.0, min((expires_ms - boot_ms()) / 1000, WATCH_S if self.is_publishing else RETRY_S))
 
     async def _publish(self, leases: Sequence[MetaLease]) -> None:
         now_ms = time.time_ns() // 1_000_000
         published_ms = self._fold.published_ms(now_ms)
-        self._begun, self._untold_ms = True, None
+        self._may_be_published, self._silent_since_ms = True, None
         try:
             await self._router.publish_meta_ls(self._master_hash, encode_contents(leases))
         except NotSupported:
-            self.publishing = None
+            self.is_publishing = None
             return
         except RouterError as error:
-            self._failed(str(error))
+            self._on_failure(str(error))
             return
-        if not self.publishing:
+        if not self.is_publishing:
             self._context.log.info("publishing", leases=len(leases))
-        self.publishing = True
+        self.is_publishing = True
         self.last_published_ms = published_ms
         self._published_at = trio.current_time()
         self._half_life_s = (min(lease.end_date for lease in leases) - now_ms / 1000) / 2
-        self._listed = [(lease.hash, lease.cost) for lease in leases]
+        self._published = [(lease.hash, lease.cost) for lease in leases]
 
-    def _failed(self, cause: str) -> None:
+    def _on_failure(self, cause: str) -> None:
         self._context.log.warning("publish-failed", cause=cause)
-        self.publishing = False
+        self.is_publishing = False
 
     async def _withdraw(self) -> bool:
         """Stop publishing; False: the router did not say that it does not publish."""
@@ -140,16 +140,16 @@ class PublishingTask:
             with trio.fail_after(ROUTER_TIMEOUT_S):
                 await self._router.stop_publishing_meta_ls(self._master_hash)
         except NotSupported:
-            self.publishing = None
+            self.is_publishing = None
             return True
         except (RouterError, trio.TooSlowError) as error:
             self._context.log.warning("withdraw-failed", cause=str(error) or "no answer in time")
-            self._untold_ms = boot_ms() if self._untold_ms is None else self._untold_ms
+            self._silent_since_ms = boot_ms() if self._silent_since_ms is None else self._silent_since_ms
             return False
-        if self.publishing:
+        if self.is_publishing:
             self._context.log.info("not-publishing")
-        self.publishing = self._begun = False
-        self._untold_ms = None
-        self._listed = []
+        self.is_publishing = self._may_be_published = False
+        self._silent_since_ms = None
+        self._published = []
         self._published_at = -REPUBLISH_S
         return True

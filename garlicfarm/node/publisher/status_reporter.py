@@ -186,7 +186,7 @@ class StatusReporter:
             destination=meta.destination or None,
             publish_config=meta.publish,
             last_published_time=publishing.last_published_ms if publishing else None,
-            publishing=publishing.reported if publishing else None,
+            publishing=publishing.publishing_to_report if publishing else None,
         )
 
     async def _router_status(self, deadline: float) -> RouterStatus | None:

@@ -204,7 +204,7 @@ async def test_sign_of_life_ends_the_wait_before_the_next_attempt(autojump_clock
         await trio.sleep(100.5)
         network.up.add("a")
         begun = trio.current_time()
-        network.peers.heard_from(2)
+        network.peers.on_contact(2)
         await trio.testing.wait_all_tasks_blocked()
         assert network.peers.is_connected(2)
         assert trio.current_time() == begun

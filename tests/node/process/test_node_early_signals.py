@@ -42,8 +42,8 @@ main(["node", "start", "--config", sys.argv[3]])
     [
         "garlicfarm.config:load",
         "garlicfarm.logs:configured",
-        "garlicfarm.node.node:LogStore.open",
-        "garlicfarm.node.node:Node._check_listener",
+        "garlicfarm.node.hosted_farm:LogStore.open",
+        "garlicfarm.node.listeners:Listeners.check",
         "garlicfarm.node.node:serve_admin",
     ],
 )

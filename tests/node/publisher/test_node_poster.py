@@ -153,7 +153,7 @@ async def test_first_status_waits_until_the_router_publishes_nothing_of_an_earli
     answers_after_s: float, first_at_s: float, autojump_clock: Clock
 ) -> None:
     farm, lease, _ = made()
-    publisher = SimpleNamespace(cleared=trio.Event(), reported=None, last_published_ms=0)
+    publisher = SimpleNamespace(cleared=trio.Event(), publishing_to_report=None, last_published_ms=0)
     application = farm.application
     reporter = StatusReporter(
         cast(ApplicationContext, farm), application, cast(PublishingTask, publisher), lease

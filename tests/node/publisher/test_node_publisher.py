@@ -96,11 +96,11 @@ async def test_publisher_publishes_while_named_and_withdraws_after(autojump_cloc
         nursery.start_soon(fake.task.run)
         await trio.sleep(50)
         assert fake.done() == ["stop"]
-        assert fake.task.publishing is False
+        assert fake.task.is_publishing is False
         fake.named = True
         await trio.sleep(50)
         assert fake.done() == ["publish"]
-        assert fake.task.publishing is True
+        assert fake.task.is_publishing is True
         assert fake.task.last_published_ms > 0
         fake.listed.append((b"b" * 32, 3))
         await trio.sleep(20)  # at most once a minute
@@ -110,7 +110,7 @@ async def test_publisher_publishes_while_named_and_withdraws_after(autojump_cloc
         fake.named = False
         await trio.sleep(6)
         assert fake.done() == ["stop"]
-        assert fake.task.publishing is False
+        assert fake.task.is_publishing is False
         nursery.cancel_scope.cancel()
 
 
@@ -157,12 +157,12 @@ async def test_publication_that_may_have_begun_is_withdrawn_with_the_lease(
         fake.named, fake.trouble = True, [trouble]
         await trio.sleep(5)
         assert fake.done() == ["stop", "publish"]
-        assert fake.task.reported is False  # it has the role, and does not do its work
+        assert fake.task.publishing_to_report is False  # it has the role, and does not do its work
         fake.named = False
-        assert fake.task.reported is True
+        assert fake.task.publishing_to_report is True
         await trio.sleep(10)
         assert fake.done() == ["stop"]
-        assert fake.task.reported is False
+        assert fake.task.publishing_to_report is False
         nursery.cancel_scope.cancel()
     assert "publish-failed" in fake.notes
 
@@ -188,10 +188,10 @@ async def test_failed_withdrawal_is_repeated_and_the_status_says_publishing_unti
         fake.done()
         fake.named, fake.trouble = False, [RouterError("x"), RouterError("x")]
         await trio.sleep(6)
-        assert fake.task.reported is True
+        assert fake.task.publishing_to_report is True
         await trio.sleep(10)
         assert fake.done() == ["stop"] * 3
-        assert fake.task.reported is False
+        assert fake.task.publishing_to_report is False
         nursery.cancel_scope.cancel()
 
 
@@ -203,20 +203,20 @@ async def test_router_that_dies_while_it_publishes_costs_the_role_and_lets_other
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fake.task.run)
         await trio.sleep(10)
-        assert fake.task.reported is True
+        assert fake.task.publishing_to_report is True
         fake.trouble = [RouterError("refused")] * 100
         await trio.sleep(1900)  # half a lifetime is over: to be published again
-        assert fake.task.reported is False
+        assert fake.task.publishing_to_report is False
         fake.named = False
         for _ in range(8):
-            assert fake.task.reported is True
+            assert fake.task.publishing_to_report is True
             await trio.sleep(5)
         await trio.sleep(11)
-        assert fake.task.reported is False
+        assert fake.task.publishing_to_report is False
         assert fake.done()[-1] == "stop"
         fake.named, fake.trouble = True, []
         await trio.sleep(70)
-        assert fake.task.reported is True
+        assert fake.task.publishing_to_report is True
         nursery.cancel_scope.cancel()
 
 
@@ -228,4 +228,4 @@ async def test_router_that_cannot_publish_is_not_asked_again(autojump_clock: Clo
         await trio.sleep(600)
         nursery.cancel_scope.cancel()
     assert fake.calls == [(0, "stop")]
-    assert fake.task.publishing is None
+    assert fake.task.is_publishing is None

@@ -36,7 +36,7 @@ class FakeFarm:
         self.slots: list[PendingResponse] = []
         self.requests: list[Request] = []
 
-    def heard_from(self, request: Request) -> None:
+    def on_request(self, request: Request) -> None:
         pass
 
     def step(self, request: Request, slot: PendingResponse) -> None:

@@ -109,7 +109,7 @@ async def test_member_alone_refuses_posts_while_its_disk_hangs_and_takes_them_ag
         release = hold_disk(farm)
         with trio.move_on_after(1):
             await nodes.post(b"x", via=1)
-        await until(lambda: farm.disk.hangs)
+        await until(lambda: farm.disk.is_hanging)
         with pytest.raises(DiskHangs):  # it leads yet
             await nodes.post(b"y", via=1)
         await until(lambda: not farm.is_leader)
@@ -160,6 +160,6 @@ async def test_node_whose_disk_hangs_is_not_ready_though_it_knows_the_leader(tmp
     async with cluster_of_nodes(tmp_path) as nodes:
         await nodes.leader()
         assert nodes.node().ready()
-        nodes.replica().disk.hangs = True
+        nodes.replica().disk.is_hanging = True
         assert nodes.replica().leader_id
         assert not nodes.node().ready()

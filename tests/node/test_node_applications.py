@@ -1,0 +1,124 @@
+"""A third party's application on whole nodes: it brings a task, a metric and endpoints of the admin API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+from prometheus_client import Gauge
+
+from garlicfarm.application import (
+    AdminEndpoint,
+    AdminRequest,
+    Application,
+    ApplicationContext,
+    MemberReport,
+    Origin,
+)
+from garlicfarm.config import load
+from garlicfarm.errors import ConfigError, EntryRefused
+from garlicfarm.metrics import FarmMetrics
+from garlicfarm.node import serve
+from tests.node.cluster import USERS, Cluster, cluster, password_of
+
+
+class Tally(Application):
+    """Counts entries by their first word; each member posts ``hello``."""
+
+    def __init__(self, farm: str) -> None:
+        self.counts: dict[str, int] = {}
+        self.greeted = trio.Event()
+        self._gauge: Gauge | None = None
+
+    def apply(self, index: int, term: int, entry: bytes) -> None:
+        word = entry.decode().partition(" ")[0]
+        self.counts[word] = self.counts.get(word, 0) + 1
+
+    def snapshot(self) -> bytes:
+        return repr(sorted(self.counts.items())).encode()
+
+    def restore(self, data: bytes) -> None:
+        raise AssertionError("no snapshot is taken so early")
+
+    def check(self, entry: bytes, origin: Origin) -> None:
+        if entry == b"hello" and not origin.member:
+            raise EntryRefused("", f"members alone say hello, not {origin.user}")
+
+    async def run(self, context: ApplicationContext) -> None:
+        self._gauge = Gauge("tally_entries", "Entries.", registry=context.metrics.registry)
+        assert context.applied_index == 0, "it begins before anything is applied"
+        await context.post(b"hello")
+        self.greeted.set()
+
+    def endpoints(self, context: ApplicationContext) -> Sequence[AdminEndpoint]:
+        async def show(request: AdminRequest) -> object:
+            return {"counts": self.counts, "asked_by": request.user, "query": dict(request.query)}
+
+        async def post(request: AdminRequest) -> object:
+            index, _ = await context.post(request.body)
+            return {"index": index}
+
+        return [
+            AdminEndpoint("GET", "tally", "reader", show),
+            AdminEndpoint("POST", "tally", "poster", post),
+        ]
+
+    def collect(self, metrics: FarmMetrics) -> None:
+        if self._gauge is not None:
+            self._gauge.set(sum(self.counts.values()))
+
+    def status(self) -> dict[str, Any]:
+        return {"words": len(self.counts), "role": "not the application's to say"}
+
+    def member_report(self, member: int) -> MemberReport:
+        return MemberReport(version=f"tally of {member}")
+
+
+def http(nodes: Cluster, node_id: int, user: str) -> httpx.AsyncClient:
+    auth = httpx.DigestAuth(user, password_of(user))
+    return httpx.AsyncClient(base_url=nodes.node(node_id).admin_url, auth=auth, verify=False)
+
+
+async def test_application_of_a_third_party_brings_a_task_a_metric_and_endpoints(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, applications={"log": Tally}) as nodes:
+        await nodes.leader()
+        for node_id in nodes.running:
+            application = nodes.replica(node_id).application
+            assert isinstance(application, Tally)
+            with trio.fail_after(20):
+                await application.greeted.wait()
+        async with http(nodes, 2, "alice") as client:
+            assert USERS["alice"] == "poster"
+            posted = await client.post("/v1/farms/farm/tally", content=b"word by word")
+            assert posted.status_code == 200
+            assert posted.headers["Garlic-Farm-Id"] == nodes.farm_id.hex()
+            await nodes.applied(posted.json()["index"])
+            refused = await client.post("/v1/farms/farm/log", content=b"hello")
+            assert (refused.status_code, "not alice" in refused.text) == (422, True)
+        async with http(nodes, 3, "bob") as client:
+            shown = await client.get("/v1/farms/farm/tally?a=b")
+            counts = {"hello": 3, "word": 1}
+            assert shown.json() == {"counts": counts, "asked_by": "bob", "query": {"a": "b"}}
+            assert (await client.post("/v1/farms/farm/tally", content=b"x")).status_code == 403
+            assert (await client.delete("/v1/farms/farm/tally")).status_code == 405
+            assert (await client.get("/v1/farms/other/tally")).status_code == 404
+            status = (await client.get("/v1/farms/farm/status")).json()
+            assert (status["words"], status["publisher"]) == (2, None)
+            assert status["role"] in ("leader", "follower")
+            assert status["members"][0]["version"] == "tally of 1"
+        async with httpx.AsyncClient(base_url=nodes.node(1).admin_url, verify=False) as client:
+            assert (await client.get("/v1/farms/farm/tally")).status_code == 401
+            assert "\ntally_entries 4.0\n" in (await client.get("/metrics")).text
+
+
+async def test_application_that_nothing_was_given_for_is_an_error_of_the_configuration(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path, start=False) as nodes:
+        config = load(nodes.directories[1] / "garlicfarm.toml", {})
+        with pytest.raises(ConfigError, match="farm farm: no application 'log'; there are: mine"):
+            await serve(config, applications={"mine": Tally})
