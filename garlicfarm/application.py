@@ -96,7 +96,7 @@ class AdminRequest(msgspec.Struct, frozen=True):
 class AdminEndpoint(msgspec.Struct, frozen=True):
     """An endpoint of the admin API, ``METHOD /v1/farms/{farm}/{path}``, for users with ``role`` or a higher
     one. ``handle`` returns what `msgspec.json` encodes; it may raise the errors of `garlicfarm.errors`,
-    which the client is told as those of the other endpoints."""
+    which the client gets as from the other endpoints."""
 
     method: Literal["GET", "POST"]
     path: str

@@ -50,7 +50,7 @@ class FarmView(EntrySource, Protocol):
         """
 
     async def administer(self, action: str, args: dict[str, Any], user: str) -> tuple[int, int]:
-        """Append an administrative entry (D16) on behalf of ``user``, who is an admin; like `post`."""
+        """Append an administrative entry (D16) on behalf of the admin ``user``; like `post`."""
 
     async def read_index(self) -> int:
         """Return an index that is applied here, once a majority has confirmed the leader that named it: what
@@ -74,7 +74,7 @@ class FarmView(EntrySource, Protocol):
         """Id and endpoint of the leader, where one is known."""
 
     def leader_url(self) -> str | None:
-        """The leader's admin URL, where it has told one (D15)."""
+        """The leader's admin URL, where its status names one (D15)."""
 
     def members(self) -> dict[str, Any]:
         """The body of ``GET …/members``."""
@@ -92,7 +92,7 @@ class FarmView(EntrySource, Protocol):
     async def step_down(self, to: int, user: str) -> int:
         """Have the member ``to`` lead on behalf of ``user``, 0: the one best placed; the new leader's id.
 
-        `NotLeader`, `ProposalDropped`: nothing was done. `NoQuorum`: nobody took over in time.
+        `NotLeader`, `ProposalDropped`: nothing was done. `NoQuorum`: no member took over in time.
         """
 
 

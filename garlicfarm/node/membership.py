@@ -1,4 +1,4 @@
-"""Members that join, members that leave, and what removed members are told (protocol page §5, D6, D12)."""
+"""Changes of the members, and the orders to leave for removed ones (protocol page §5, D6, D12)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Membership:
         self._backoff = Backoff(random.random, longest_s=core.raft.heartbeat_s)
         self.all_members = {server.id: server.endpoint for server in core.applied_configuration.servers}
         self._current = frozenset(self.all_members)
-        self._next_notice: dict[int, float] = {}  # not before then is a removed id told again
+        self._next_notice: dict[int, float] = {}  # id → when it may be ordered to leave again
         self._tasks: deque[Callable[[], Awaitable[None]]] = deque()
         self._has_tasks = trio.Event()
         self._is_serving = False

@@ -52,7 +52,7 @@ async def serve(
     never does if ``shutdown`` comes first.
 
     :param applications: name in the configuration → factory, given the farm's name. It gives a new object
-        each time it is called: between plain peers `restore` is tried on another one first, in another
+        each time it is called: between JRaft peers `restore` is tried on another one first, in another
         thread.
     :raises ConfigError: the configuration, or a file that it names, is not usable.
     :raises StorageError: the store is missing, in use, damaged or of another version; or the last

@@ -174,7 +174,7 @@ class Session:
         self._stream = stream
         self._principal = principal
         limits = receiver.limits if principal.member_id or principal.is_jraft else receiver.client_limits
-        if not principal.may_post:  # it needs no room for more than one entry, to be told why that is refused
+        if not principal.may_post:  # one entry is enough to be told why it is refused
             most = min(limits.max_message_bytes, limits.max_entry_bytes + HEADERS_BYTES)
             limits = msgspec.structs.replace(limits, max_message_bytes=most)
         self._decoder = RequestDecoder(limits)
@@ -314,7 +314,7 @@ class Session:
     # ------------------------------------------------------------------ out
 
     def _with_hint(self, pending: PendingResponse, response: Response) -> Response:
-        """A ClientRequest that is refused is told where the members are (D5)."""
+        """The answer to a refused ClientRequest says where the members are (D5)."""
         if response.accepted or not pending.is_hinted:
             return response
         return msgspec.structs.replace(response, hint=self._receiver.configuration)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
+from typing import Any, ClassVar
 
 import prometheus_client
 import pytest
@@ -80,6 +81,7 @@ class _Node:
     """As much of a node as an application needs to be made."""
 
     metrics = NodeMetrics()
+    farms: ClassVar[dict[str, Any]] = {}
 
     class users:
         @staticmethod

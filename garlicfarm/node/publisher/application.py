@@ -136,4 +136,4 @@ class PublisherService(Application):
         return encode_admin(self.fold.farm, origin.now_ms, origin.member, None, action, origin.user, args)
 
     def removal_entry(self, member: int, origin: Origin) -> bytes:
-        return self.administer("remove", {"member": member}, origin)  # who asked stays in the log (D16)
+        return self.administer("remove", {"member": member}, origin)  # the log names the user (D16)

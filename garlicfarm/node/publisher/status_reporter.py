@@ -99,7 +99,7 @@ class StatusReporter:
                 entry = encode_status(await self._status())
                 await self._post(entry)
                 # The fold skips a status whose sequence is not above the last, as after a clock that was
-                # set back: nobody counts it, so no lease rests on it.
+                # set back: it does not count, so no lease rests on it.
                 if self._fold.last_sequence(self._context.node_id) == self._sequence:
                     self._lease.committed(begun_ms)
             except EntryRefused as error:
