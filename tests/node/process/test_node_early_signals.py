@@ -75,11 +75,11 @@ async def test_node_whose_farm_does_not_come_up_is_ended_all_the_same(
     """A router may not answer for long."""
     coming = trio.Event()
 
-    async def never_up(node: Node, member: object, *, task_status: trio.TaskStatus[None]) -> None:
+    async def never_up(node: Node, farm: object, *, task_status: trio.TaskStatus[None]) -> None:
         coming.set()
         await trio.sleep_forever()
 
-    monkeypatch.setattr(Node, "_run_member", never_up)
+    monkeypatch.setattr(Node, "_run_farm", never_up)
     async with cluster(tmp_path, start=False) as nodes:
         config = load(nodes.directories[1] / "garlicfarm.toml", {})
         shutdown = trio.Event()
