@@ -66,7 +66,7 @@ def _hash(algorithm: str, text: str) -> str:
 
 
 def ha1(algorithm: str, user: str, realm: str, password: str) -> str:
-    """What a server stores instead of a password: H(user:realm:password), in hex.
+    """The hash that a server stores instead of a password: H(user:realm:password), in hex.
 
     :param algorithm: one of `ALGORITHMS`.
     :returns: 32 (MD5) or 64 (SHA-256) lower-case hex digits.
@@ -150,7 +150,7 @@ class _Window:
     seen: int = 0
 
     def use(self, count: int) -> bool:
-        """Mark ``count`` as used; False if it was used before or is too old to tell."""
+        """Mark ``count`` as used; False if it was used before, or is too old to know."""
         if count > self.highest:
             # The shift is limited: counts may jump by 2**32, and the bitmap would grow with them.
             shift = min(count - self.highest, WINDOW)
@@ -210,7 +210,7 @@ class DigestVerifier:
         ]
 
     def verify(self, method: str, target: str, authorization: str | None, now_s: float) -> Verified | Refused:
-        """Check the value of an Authorization header (None: there was none). Never raises on its contents.
+        """Check the value of an Authorization header (None: no header). Its contents never raise.
 
         Unknown users and wrong passwords cost the same work and get the same response.
 
@@ -221,7 +221,6 @@ class DigestVerifier:
             return Refused()
         algorithm = given.get("algorithm", "MD5").upper()
         known = self._lookup(given["username"]).get(algorithm, ())
-        # At least two comparisons, so that the time reveals neither an unknown user nor a rotation.
         nobody = ha1(algorithm, "", self._realm, self._dummy)
         candidates = [*known, *[nobody] * (2 - len(known))]
         proof = {"nonce": given["nonce"], "nc": given["nc"], "cnonce": given["cnonce"], "uri": target}
@@ -321,7 +320,6 @@ class ChallengeCache:
         for scheme, given in (item for value in www_authenticate for item in parse_header(value)):
             algorithm = given.get("algorithm", "MD5").upper()
             qops = {word.strip() for word in given.get("qop", "").split(",")}
-            # A challenge whose values we cannot send back cannot be answered.
             sendable = all(_QUOTABLE.fullmatch(given.get(name, "")) for name in ("realm", "nonce", "opaque"))
             if scheme != "digest" or algorithm not in ALGORITHMS or "auth" not in qops or not sendable:
                 continue

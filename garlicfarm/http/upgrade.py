@@ -88,8 +88,8 @@ class Verifier(Protocol):
 class FarmCredentials:
     """What a responder needs in order to admit peers to the farm ``name``.
 
-    ``offered`` maps names of extensions to versions (D5); ``leader`` returns the current leader's id
-    and endpoint, or None, and is called only for a peer with the extension ``leader-hint``.
+    ``offered`` maps names of extensions to versions (D5). ``leader`` returns the current leader's id and
+    endpoint, or None; it is called only for a peer with the extension ``leader-hint``.
     """
 
     name: str
@@ -161,7 +161,7 @@ def _extensions_header(extensions: Mapping[str, str]) -> list[tuple[str, str]]:
 class Responder:
     """One incoming connection, from its first byte to a verdict.
 
-    :param credentials: the farms behind this listener, by name.
+    :param credentials: of the farms behind this listener, by name.
     """
 
     def __init__(self, credentials: Mapping[str, FarmCredentials]) -> None:
@@ -210,7 +210,6 @@ class Responder:
             reason = "stale" if verdict.stale else "password" if verdict.failed else "challenge"
             headers = [("WWW-Authenticate", challenge) for challenge in challenges]
             return Rejected(reason, self._answer(HTTPStatus.UNAUTHORIZED, headers))
-        # From here on the peer has proved that it knows the password, so responses may name the error.
         if not _upgrades(request):
             return Rejected(
                 "no-upgrade", self._answer(HTTPStatus.UPGRADE_REQUIRED, [("Upgrade", "websocket")])
@@ -323,7 +322,7 @@ class Initiator:
         self._http = h11.Connection(h11.CLIENT)
 
     def request(self, cnonce: str, websocket_key: str = "") -> bytes:
-        """The bytes to send on a new stream: request 2 if there is a challenge to answer, else request 1.
+        """The bytes to send on a new stream: request 2 if a challenge is cached, else request 1.
 
         :param cnonce: fresh random text, for instance 32 hex digits.
         :param websocket_key: base64 of 16 fresh random bytes, if a proxy requires a complete WebSocket
@@ -368,7 +367,7 @@ class Initiator:
             while isinstance(event, h11.InformationalResponse) and event.status_code != 101:
                 event = self._http.next_event()
         except h11.RemoteProtocolError as error:
-            # The text may quote the peer's bytes at length.
+            # Cut: the text may quote many of the peer's bytes.
             raise RemoteProtocolError(f"the answer is not HTTP: {str(error)[:120]}", self._where) from error
         if isinstance(event, h11.InformationalResponse):
             return self._switched(event)

@@ -1,4 +1,4 @@
-"""Destinations for simulated routers: no router serves them, their keys are those of I2P all the same."""
+"""Destinations for simulated routers: no router serves them, but their keys are valid in I2P."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Real i2pd routers on a network of their own, for tests and for the lab.
 
-The routers run in the network namespace of the calling process, which must have no interface but
-``lo``: no packet can leave, whatever a router tries. Without such a namespace everything here refuses
-to start; `reexec_in_private_network` makes one (no root needed). Or each router has one to itself, and
-between them are wires that fail as they are told (`tun_network`), which lead nowhere else either.
+The routers run in the network namespace of the calling process, which must have no interface except ``lo``:
+no packet can leave, whatever a router tries. Without such a namespace nothing here starts;
+`reexec_in_private_network` makes one (no root needed). Alternatively each router has its own namespace, and
+`tun_network` connects them by links that fail on command and lead nowhere else.
 
 Addresses are 198.18.0.11 and up, or those of the hosts, from the range for benchmarks (RFC 2544): i2pd
 before 2.51.0 drops peers at 127.0.0.0/8 and at private addresses whatever its configuration says. Each
@@ -114,7 +114,7 @@ outbound.quantity = 2
 profiles = false
 """
 
-# The leaf that a farm lists. Nothing has to listen behind it for its tunnels to be built.
+# The leaf that a farm lists. Its tunnels are built even if nothing listens behind it.
 TUNNEL = """\
 [leaf]
 type = server
@@ -132,7 +132,7 @@ outbound.length = {hops}
 
 @dataclass(frozen=True, slots=True)
 class I2pdRouter:
-    """One running i2pd: where its I2PControl answers, and what its configuration file says."""
+    """One running i2pd: the address of its I2PControl, and values of its configuration."""
 
     address: str
     url: str
@@ -170,8 +170,8 @@ def in_private_network() -> bool:
 def reexec_in_private_network(argv: Sequence[str]) -> NoReturn:
     """Replace this process by ``argv``, run in a user and network namespace of its own.
 
-    Raises `ConfigError` if programs are missing. Where the system forbids user namespaces, ``unshare``
-    says so on stderr and exits with 1.
+    Raises `ConfigError` if programs are missing. If the system forbids user namespaces, ``unshare`` reports
+    it on stderr and exits with 1.
     """
     check_programs()
     os.execvp("unshare", ["unshare", "--map-root-user", "--net", *argv])
@@ -188,13 +188,13 @@ async def i2pd_network(
 ) -> AsyncIterator[list[I2pdRouter]]:
     """Run ``count`` (1 … 200) i2pd routers that know each other, below ``base_dir``.
 
-    ``tunnels``: one more server tunnel for each of the first routers, which then have an HTTP proxy too.
-    Where that is all of them, tunnels are of no hops; else of one, for which it takes five routers.
-    ``wires``: the first router runs on their host 1, and so on; what talks to its proxy has to be there.
-    ``ssu2`` False: they talk over TCP alone. (Over UDP, i2pd learns of a longer round trip from packets that
-    it has not resent yet, so not of one that grew to the double; and it has 5 s for the 2½ of connecting.)
-    Yields them once every I2PControl listens; tunnels come about in the seconds after.
-    On the way out, and when cancelled, every router is ended; they also end if this process is killed.
+    ``tunnels``: one more server tunnel for each of the first routers, which then also have an HTTP proxy. If
+    all routers have one, tunnels have no hops, else one hop, which takes five routers. ``wires``: the first
+    router runs on host 1, and so on; a client of its proxy must run there, too. ``ssu2`` False: they use TCP
+    only. (Over UDP, i2pd measures round trips only from packets that it has not resent, so it misses one that
+    doubles; and it allows 5 s for connecting, which takes 2½ round trips.) Yields them once every I2PControl
+    listens; tunnels follow within seconds. At the end, and when cancelled, all routers are ended; they also
+    end if this process is killed.
 
     Raises `ConfigError` outside a private network or where programs are missing; `RouterError` if a
     router ends or does not listen within 60 s.
@@ -244,7 +244,7 @@ async def make_i2pd(
 ) -> list[Path]:
     """Make the data directories of routers that know each other, as `i2pd_network` runs them.
 
-    The certificate of each one's I2PControl is in `CERTIFICATE`. Nobody needs to have the addresses yet.
+    The certificate of each I2PControl is in `CERTIFICATE`. The addresses need not exist yet.
     Raises `RouterError` if a router makes no keys within 60 s.
     """
     hops = int(len(tunnels) < len(addresses))
@@ -254,13 +254,13 @@ async def make_i2pd(
         )
         for i, address in enumerate(addresses)
     ]
-    # The first start makes the router's keys; only then can each be told of the others.
+    # The first start makes the routers' keys; only then can they learn of each other.
     async with _running(data_dirs, places, "--i2pcontrol.enabled=0") as processes:
         await _wait_for(
             processes, lambda i: _has_keys(data_dirs[i], [each.keys for each in tunnels[i : i + 1]])
         )
     for data_dir in data_dirs:
-        # Where there is none, i2pd makes an RSA key of 4096 bits, which on a busy machine takes a minute.
+        # Without one, i2pd makes an RSA key of 4096 bits, which takes a minute on a busy machine.
         make_certificate(data_dir / CERTIFICATE, data_dir / "i2pcontrol.key.pem", "127.0.0.1")
         for other in data_dirs:
             if other is not data_dir:
@@ -272,8 +272,8 @@ async def make_i2pd(
 async def i2pd_restarted(router: I2pdRouter, *options: str) -> AsyncIterator[None]:
     """Run a router of `i2pd_network` again after its process was ended, with its data directory.
 
-    ``options`` are i2pd's own and outdo its configuration file, as ``--i2pcontrol.address=127.0.0.1``.
-    It is not waited for: I2PControl answers a little later. On the way out it is ended as there.
+    ``options`` are i2pd's and override its configuration file, as ``--i2pcontrol.address=127.0.0.1``. This
+    does not wait: I2PControl answers a little later. At the end the router is ended as there.
     """
     async with _running([router.data_dir], [router.place] if router.place else [], *options):
         yield
@@ -295,7 +295,7 @@ async def _running(
 
 
 def _start(into: Sequence[str], data_dir: Path, options: Sequence[str]) -> subprocess.Popen[bytes]:
-    # Not trio's open_process: its worker thread would be the parent whose death counts.
+    # Not trio's open_process: pdeathsig would follow the death of its worker thread.
     with (data_dir / "output").open("ab") as output:
         return subprocess.Popen(
             [*into, "setpriv", "--pdeathsig", "KILL", "i2pd", *_arguments(data_dir), *options],
