@@ -1,5 +1,5 @@
-"""Who uses a simulated cluster: clients with entries, members with their own, readers, and an
-administrator who changes the members. Each asks again while it does not know what became of it."""
+"""The users of a simulated cluster: clients that post entries, members that propose their own, readers, and
+administrators that change the members. Each repeats a request until it knows the outcome."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ MAX_REFUSALS = 12
 
 
 class Client:
-    """Somebody who wants entries in the log and repeats each until it is acknowledged: ``acknowledged(index,
-    term, entry)``. Ids are negative."""
+    """Posts entries and repeats each until it is acknowledged: ``acknowledged(index, term, entry)``. Ids are
+    negative."""
 
     def __init__(
         self, cluster: SimulatedCluster, client_id: int, acknowledged: Callable[[int, int, bytes], None]
@@ -47,7 +47,7 @@ class Client:
         return f"client {-self.id}"
 
     def send(self) -> None:
-        """What waits, as far as the window allows."""
+        """Send waiting entries, as far as the window allows."""
         cluster = self._cluster
         if self._connection is None:
             if cluster.members[self._target].node is None:
@@ -81,7 +81,7 @@ class Client:
 
 
 class Proposer:
-    """A member's own entries, two at once."""
+    """Proposes a member's own entries, two at once."""
 
     def __init__(self, cluster: SimulatedCluster, acknowledged: Callable[[int, int, bytes], None]) -> None:
         self._cluster = cluster
@@ -108,7 +108,7 @@ class Proposer:
 
 
 class Reader:
-    """Reads, from a member that takes itself for the leader, or from any other one."""
+    """Reads from a member that believes that it leads, or from any other."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
@@ -144,8 +144,8 @@ class Reader:
 
 
 class Administrator:
-    """Adds servers under new ids, removes members, moves them to other endpoints: one change after the
-    other, each asked for again until it is done, or was refused too often."""
+    """Adds servers under new ids, removes members and moves them to other endpoints, one change at a time. It
+    repeats each until it is done or was refused too often."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
@@ -161,7 +161,7 @@ class Administrator:
         self.ask()
 
     def ask(self) -> None:
-        """Ask whoever takes itself for the leader, unless an answer is due."""
+        """Ask a member that believes that it leads, unless an answer is pending."""
         cluster = self._cluster
         if self._asked or not cluster.faults.change_ms:
             return
@@ -223,8 +223,8 @@ class Administrator:
             cluster.scheduler.at(cluster.scheduler.around(300) + 1, self._retire, removed)
 
     def _retire(self, member: SimulatedMember) -> None:
-        """Stop a removed server for good. Not before those that are left are sure to do without it: the
-        last one could not learn that any more."""
+        """Stop a removed server for good, but only once the remaining members know of the removal: otherwise
+        the last one could no longer learn of it."""
         cluster = self._cluster
         left = [cluster.members[server.id] for server in cluster.newest.servers]
         if any(

@@ -1,7 +1,7 @@
 """Members of one cluster under one scheduler: their processes, disks, clocks and connections.
 
-`SimulatedCluster` drives the core as a node does, and tells the observer of everything. What befalls the
-members is in `fault_injector`, who uses them in `clients`.
+`SimulatedCluster` drives the core as a node does and reports everything to the observer. `fault_injector` has
+the faults, `clients` the users.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NO_SERVERS = Configuration(0, 0)
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a run did; ``counts`` of what happened in it, by name."""
+    """The result of a run; ``counts`` of its events, by name."""
 
     seed: int
     digest: str
@@ -55,13 +55,13 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class NetworkClient(Protocol):
-    """Who sends requests and is no member; known by a negative id."""
+    """Sends requests but is not a member; its id is negative."""
 
     def on_answer(self, connection: Connection, tag: Any, response: Response) -> None:
-        """An answer to the request of ``tag``."""
+        """The answer to the request of ``tag`` arrived."""
 
     def on_failure(self, connection: Connection, tags: list[Any]) -> None:
-        """The connection is lost; these got no answer."""
+        """The connection is lost; these requests get no answer."""
 
 
 class SimulatedCluster:
@@ -105,8 +105,8 @@ class SimulatedCluster:
 
     def join(self, member_id: int, genesis: Configuration = _NO_SERVERS) -> SimulatedMember:
         """A new process with an empty store, started."""
-        plain = self.scheduler.chance(self.faults.plain)
-        member = SimulatedMember(member_id, genesis, frozenset(() if plain else EXTENSIONS))
+        has_none = self.scheduler.chance(self.faults.no_extensions)
+        member = SimulatedMember(member_id, genesis, frozenset(() if has_none else EXTENSIONS))
         member.set_clock(self.scheduler.now, self.rng.randint(*self.faults.rates))
         self.members[member_id] = member
         self.start(member)
@@ -177,7 +177,7 @@ class SimulatedCluster:
             self.network.lose(connection, CLIENT if connection.client == member.id else SERVER)
 
     def drive(self, member: SimulatedMember, function: Callable[..., None], *arguments: Any) -> None:
-        """One input to a member, and what it wants done."""
+        """Give a member one input and carry out what it asks for."""
         node = member.node
         assert node is not None
         was_leader = node.role is Role.LEADER
@@ -203,7 +203,7 @@ class SimulatedCluster:
                 self.scheduler.at(self.scheduler.around(20), self.crash_for_a_while, member)
 
     def crash_for_a_while(self, member: SimulatedMember) -> None:
-        """It is started again some time."""
+        """Crash a member and start it again later."""
         if not self.faults.away_ms:
             return  # faults are over
         self.crash(member)
@@ -216,8 +216,8 @@ class SimulatedCluster:
         *arguments: Any,
         then: Callable[[Any], None],
     ) -> str:
-        """One input that takes a token; ``then`` is told what `Ready` says of it, None if the process died.
-        Returns why it was dropped, "" if it was not."""
+        """Give a member one input that takes a token. ``then`` gets its outcome from `Ready`, None if the
+        process died. Returns why the input was dropped, "" if it was not."""
         token = self.token()
         member.waiting[token] = then
         try:
@@ -228,7 +228,7 @@ class SimulatedCluster:
         return ""
 
     def token(self) -> int:
-        """A number never used before."""
+        """A new number."""
         self._next_token += 1
         return self._next_token
 
@@ -266,12 +266,12 @@ class SimulatedCluster:
     # ------------------------------------------------------------------ time, disk, application
 
     def _timer(self, member: SimulatedMember, generation: int) -> None:
-        """Due, unless an earlier one has taken its place: or they would become more and more."""
+        """Tick unless an earlier timer replaced this one."""
         if member.tick_at == self.scheduler.now:
             self.tick(member, generation)
 
     def tick(self, member: SimulatedMember, generation: int) -> None:
-        """Tell its process the time."""
+        """Give a member's process the time."""
         if member.node is None or member.generation != generation:
             return
         if member.paused_until > self.scheduler.now:
@@ -286,7 +286,7 @@ class SimulatedCluster:
         self.scheduler.at(member.written_at, self._written, member, member.generation)
 
     def _written(self, member: SimulatedMember, generation: int) -> None:
-        """The disk is done with a step, sometimes with all of them at once; the process hears it."""
+        """The disk completed a step, sometimes all at once; report it to the process."""
         if member.node is None or member.generation != generation or not member.disk.pending:
             return
         if member.paused_until > self.scheduler.now:
@@ -347,13 +347,13 @@ class SimulatedCluster:
             then()
 
     def on_elected(self) -> None:
-        """Somebody leads anew; for subclasses."""
+        """There is a new leader; for subclasses."""
 
     def on_applied(self, member: SimulatedMember) -> None:
-        """A member's application went on; for subclasses."""
+        """A member's application advanced; for subclasses."""
 
     def take_snapshot(self, member: SimulatedMember, tail: int) -> None:
-        """A member keeps its state, and of the entries before it a ``tail``."""
+        """A member takes a snapshot and keeps a ``tail`` of the entries before it."""
         disk = member.disk
         if member.node is None or member.applied <= disk.snapshot().index:
             return
@@ -377,8 +377,8 @@ class SimulatedCluster:
     def _connect(
         self, member: SimulatedMember, node: RawNode, peer: int, reads: bool = False
     ) -> Connection | None:
-        """The connection to ``peer``, the one for ``reads`` or the other; if there is none, try to make one,
-        but not all the time."""
+        """The connection to ``peer``, for ``reads`` or for other requests. If there is none, try to open one,
+        with pauses."""
         connection = member.links.get((peer, reads))
         if connection is None or connection.closed[CLIENT]:
             now, ways = self.scheduler.now, {(member.id, peer), (peer, member.id)}
@@ -393,7 +393,7 @@ class SimulatedCluster:
         return connection
 
     def read_index(self, member: SimulatedMember, then: Callable[[Any], None]) -> str:
-        """A linearizable read; as a node does, a follower keeps a connection to its leader. As `call`."""
+        """A linearizable read, as `call`. As in a node, a follower keeps a connection to its leader."""
         assert member.node is not None
         if member.node.leader not in (0, member.id):
             self._connect(member, member.node, member.node.leader)
@@ -430,7 +430,7 @@ class SimulatedCluster:
                 self.drive(member, member.node.step, request, token)
 
     def _step_late(self, member: SimulatedMember, request: Request, token: int) -> None:
-        """One that may have been on its way until it was no longer right: then the connection is closed."""
+        """Step a request that may be outdated on arrival; if it is, close the connection."""
         assert member.node is not None
         try:
             member.node.step(request, token)
@@ -451,11 +451,11 @@ class SimulatedCluster:
                 self.clients[connection.client].on_answer(connection, tag, response)
 
     def cut(self, a: int, b: int) -> None:
-        """Nothing gets from ``a`` to ``b``."""
+        """Block messages from ``a`` to ``b``."""
         self.network.blocked.add((a, b))
 
     def separate(self, side: Sequence[int], rest: Sequence[int]) -> None:
-        """Nothing gets from one side to the other."""
+        """Block messages between the two sides."""
         for a in side:
             for b in rest:
                 self.cut(a, b)

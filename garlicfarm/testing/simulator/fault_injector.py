@@ -1,4 +1,4 @@
-"""What befalls a simulated cluster, as its faults say, until they end."""
+"""Injects faults into a simulated cluster, as its `Faults` say, until they end."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["FaultInjector"]
 
 
 class FaultInjector:
-    """Strikes every now and then, until `end`."""
+    """Injects a fault now and then, until `end`."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
 
     def act(self) -> None:
-        """One more fault."""
+        """Inject one fault and schedule the next."""
         cluster, faults = self._cluster, self._cluster.faults
         if not faults.kinds:
             return
@@ -46,17 +46,17 @@ class FaultInjector:
             side = [other for other in cluster.members if rng.random() < 0.5]
             cluster.separate(side, [other for other in cluster.members if other not in side])
         elif kind == "isolate_leader":
-            with_it = rng.sample(others, rng.randint(0, max(len(others) - 1, 0) // 2))  # a minority for sure
+            with_it = rng.sample(others, rng.randint(0, max(len(others) - 1, 0) // 2))  # always a minority
             cluster.separate([member.id, *with_it], [other for other in others if other not in with_it])
         elif others:
             cluster.cut(member.id, rng.choice(others))
 
     def _upset(self, kind: str, member: SimulatedMember) -> None:
         scheduler = self._cluster.scheduler
-        if kind == "pause":  # as by SIGSTOP: then it finds all that came meanwhile
+        if kind == "pause":  # as by SIGSTOP: then it finds everything that arrived meanwhile
             member.paused_until = scheduler.around(self._cluster.faults.away_ms)
             scheduler.at(member.paused_until, self._cluster.network.drain_all)
-        elif kind == "jump":  # as after a suspend, for its clock counts that
+        elif kind == "jump":  # as after a suspend, which its clock counts
             jump_ms = scheduler.around(self._cluster.faults.away_ms) - scheduler.now
             member.set_clock(scheduler.now, member.rate, jump_ms)
             self._cluster.tick(member, member.generation)
@@ -79,7 +79,7 @@ class FaultInjector:
                 cluster.counts["transfers"] += 1
 
     def snapshot(self) -> None:
-        """A member, the leader as likely as all others, takes a snapshot and shortens its log."""
+        """A member, in half of the cases the leader, takes a snapshot and shortens its log."""
         cluster, faults = self._cluster, self._cluster.faults
         if not faults.snapshot_ms:
             return
@@ -89,7 +89,7 @@ class FaultInjector:
             cluster.take_snapshot(cluster.rng.choice(of), cluster.rng.choice(faults.tails))
 
     def end(self) -> None:
-        """All faults are over; who is down is started."""
+        """End all faults and start the members that are down."""
         cluster = self._cluster
         cluster.faults = CALM
         cluster.network.faults = CALM.network

@@ -1,4 +1,4 @@
-"""The mix of faults that one seed draws (swarm testing): few runs have all of them, and all have few."""
+"""The mix of faults that a seed draws (swarm testing): each run has some of them, few have all."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _KINDS = (
 
 
 class Faults(msgspec.Struct, frozen=True):
-    """What one seed does to its cluster. All ``…_ms`` are means, 0: never, or at once.
+    """The faults of one seed. All ``…_ms`` are means; 0: never, or at once.
 
-    * ``kinds``: what happens every ``every_ms``, each as likely as the others; who crashes or stops is
-      back after ``away_ms``.
+    * ``kinds``: one of them happens every ``every_ms``, all with the same probability; a member that crashes
+      or pauses is back after ``away_ms``.
     * ``change_ms``: an administrator changes the members; ``snapshot_ms``: a member takes a snapshot and
-      shortens its log to the ``tails`` before it; ``read_ms``: somebody reads.
-    * ``apply_ms``: how long committed entries lie before the application takes them.
+      shortens its log to the ``tails`` before it; ``read_ms``: a reader reads.
+    * ``apply_ms``: how long committed entries wait for the application.
     * ``rates``: of the members' clocks, in thousandths.
-    * ``plain``: the chance that a member has no extensions.
+    * ``no_extensions``: the probability that a member has no extensions.
     * ``config`` goes into `RaftConfig`.
     """
 
@@ -50,7 +50,7 @@ class Faults(msgspec.Struct, frozen=True):
     tails: tuple[int, ...]
     read_ms: float
     rates: tuple[int, int]
-    plain: float
+    no_extensions: float
     config: dict[str, int]
 
     @classmethod
@@ -75,7 +75,7 @@ class Faults(msgspec.Struct, frozen=True):
             tails=rng.choice(((0,), (0, 5), (2, 40), (60,))),
             read_ms=rng.choice((0, 20, 100)),
             rates=rng.choice(((1000, 1000), (950, 1050), (600, 1700))),
-            plain=rng.choice((0, 0, 0.3, 1)),
+            no_extensions=rng.choice((0, 0, 0.3, 1)),
             config={
                 "batch_bytes": rng.choice((1, 40, 1 << 20)),
                 "max_inflight_messages": rng.choice((1, 2, 64)),
@@ -100,7 +100,7 @@ CALM = Faults(
     tails=(0,),
     read_ms=0,
     rates=(1000, 1000),
-    plain=0,
+    no_extensions=0,
     config={},
 )
 """None at all: how a run ends."""

@@ -140,7 +140,7 @@ _STALE_LEADERS = {
 FOCUS: dict[BrokenRule, dict[str, Any]] = {
     asks_for_votes_before_fsync: {"kinds": ("crash", "crash_leader"), "every_ms": 100, "disk_ms": 40},
     reads_without_asking_the_others: _STALE_LEADERS,
-    answers_followers_without_asking_the_others: {**_STALE_LEADERS, "plain": 0},
+    answers_followers_without_asking_the_others: {**_STALE_LEADERS, "no_extensions": 0},
 }
 """Faults that these need to be found soon; any mix finds them in a few of a hundred seeds."""
 

@@ -54,7 +54,9 @@ def test_timing_of_clearnet_is_noticed_by_its_terms(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 def test_members_without_pre_vote_are_noticed_by_their_terms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow_simulation, "FAULTS", msgspec.structs.replace(slow_simulation.FAULTS, plain=1))
+    monkeypatch.setattr(
+        slow_simulation, "FAULTS", msgspec.structs.replace(slow_simulation.FAULTS, no_extensions=1)
+    )
     statistics = RunStatistics()
     for seed in range(1, 4):
         statistics.add(SlowSimulation(seed, 5).run(2))

@@ -20,8 +20,8 @@
 `linearizable_reads`      a read sees everything acknowledged, or read, before it began
 ========================  ==========================================================================
 
-The first five are those of the Raft paper (figure 3). An `Observer` is told of every event and
-raises `Violation`; it looks at the one member that the event concerned, so that it costs little.
+The first five are those of the Raft paper (figure 3). An `Observer` gets every event and raises `Violation`.
+It checks only the member of the event, which keeps it cheap.
 """
 
 from __future__ import annotations

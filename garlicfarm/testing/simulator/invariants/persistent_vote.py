@@ -1,5 +1,5 @@
-"""A member keeps its word across crashes: it votes once a term, and no term that it spoke in is
-forgotten (Raft §5.1, §5.2)."""
+"""Votes and terms survive crashes: a member votes once per term, and never returns to a term before one in
+which it sent a message (Raft §5.1, §5.2)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PersistentVote:
         if status.term < latest_term:
             raise Violation(
                 "a member keeps its vote and its term",
-                f"member {member.id} is back at term {status.term}; it spoke in term {latest_term}",
+                f"member {member.id} is back at term {status.term}; it sent messages in term {latest_term}",
             )
         for answer in ready.responses:
             response = answer.response

@@ -1,5 +1,5 @@
-"""What was refused is not in the log: a value is there at most as often as it was offered and not
-refused. Nor is anything there that nobody offered (D8)."""
+"""A refused proposal is not in the log: a value occurs at most as often as it was proposed and not refused,
+and no other value occurs (D8)."""
 
 from __future__ import annotations
 
