@@ -73,7 +73,7 @@ def test_errors_page_has_every_error_with_its_parent() -> None:
     assert shown == {
         name: "" if (base := getattr(errors, name).__base__) is errors.GarlicFarmError else base.__name__
         for name in errors.__all__
-        if name != "GarlicFarmError"
+        if name != "GarlicFarmError" and isinstance(getattr(errors, name), type)
     }
 
 
