@@ -164,7 +164,9 @@ async def test_many_tasks_share_one_connection_and_follow_a_new_leader(tmp_path:
 
         await post_all(200)
         assert sorted(indexes) == list(range(2, 202))
-        sessions = [nodes.node(node_id)._sessions.get(("farm", "alice"), ()) for node_id in nodes.running]
+        sessions = [
+            nodes.node(node_id)._listeners._sessions.get(("farm", "alice"), ()) for node_id in nodes.running
+        ]
         assert [len(scopes) <= 1 for scopes in sessions] == [True] * 3
         first = await nodes.leader()
         leader = nodes.running[first]

@@ -338,7 +338,7 @@ async def test_reads_that_wait_are_bounded_those_of_callers_that_left_too(
     async with cluster(3) as nodes:
         leader = await nodes.leader()
         await alone_with(nodes, leader)
-        for farm in map(nodes.farm, nodes.running):
+        for farm in map(nodes.replica, nodes.running):
             for _ in range(3):
                 with trio.move_on_after(0.01) as scope:
                     await farm.reads.read_index()
@@ -346,10 +346,10 @@ async def test_reads_that_wait_are_bounded_those_of_callers_that_left_too(
             with pytest.raises(ProposalDropped, match="too-many-reads"):
                 await farm.reads.read_index()
         nodes.heal()
-        for farm in map(nodes.farm, nodes.running):
+        for farm in map(nodes.replica, nodes.running):
             await until(partial(has_no_reads, farm))
         await nodes.leader()
-        for farm in map(nodes.farm, nodes.running):
+        for farm in map(nodes.replica, nodes.running):
             await farm.reads.read_index()
 
 

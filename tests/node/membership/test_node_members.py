@@ -287,13 +287,13 @@ async def test_member_told_to_leave_goes_on_where_a_later_leader_keeps_it(autoju
     async with cluster(3) as nodes:
         leader = await nodes.leader()
         other, third = (n for n in (1, 2, 3) if n != leader)
-        members, raft = nodes.replica(leader).members, nodes.replica(leader).section.raft
+        membership, raft = nodes.replica(leader).membership, nodes.replica(leader).section.raft
         for _ in range(2):
-            await members._farewell(other, members.ever[other])
+            await membership._order_to_leave(other, membership.all_members[other])
             assert nodes.replica(other).raw.is_leaving
             await nodes.replica(await nodes.leader()).context.step_down(third)
             await trio.sleep(4 * raft.election_timeout_max_s)
             assert other in nodes.running
             await nodes.replica(third).context.step_down(leader)
-        await members._farewell(other, members.ever[other])
+        await membership._order_to_leave(other, membership.all_members[other])
         await ended(nodes, other, 3 * raft.election_timeout_max_s)

@@ -87,9 +87,8 @@ async def test_peer_without_a_handshake_beyond_loopback_is_not_dialled(tmp_path:
     with pytest.raises(TransportError, match="is not dialled: jraft has no handshake"):
         await dial(transport, Endpoint("jraft", host, 9001), credentials)
     async with played(tmp_path) as plays:
-        node = plays.nodes.node()
         with pytest.raises(TransportError, match="is not dialled: jraft has no handshake"):
-            await node._dial(node.config.farm[0], bytes(16), "", ChallengeCache(), 2, f"tcp://{host}:9001")
+            await plays.nodes.replica().membership._dial(2, f"tcp://{host}:9001")
 
 
 async def test_tester_leads_the_node_and_reads_its_log(tmp_path: Path) -> None:

@@ -470,7 +470,7 @@ async def test_flood_of_hostile_clients_makes_one_log_line_a_second_and_keeps_no
         assert answer is not None
         assert answer.accepted
         assert resident_bytes() - held < 16 << 20
-        assert farm.node()._sessions.keys() == {("farm", "alice")}
+        assert farm.node()._listeners._sessions.keys() == {("farm", "alice")}
         while_it_ran = len(log.lines)
         await farm.stop()
     assert sum(sent.values()) == 450

@@ -54,7 +54,7 @@ class FakeFarm:
 def session(
     farm: FakeFarm, stream: trio.abc.Stream, caller: Principal = ALICE, leftover: bytes = b""
 ) -> Session:
-    return Session(farm.requests, stream, caller, leftover, TIMEOUT_S)  # type: ignore[arg-type]
+    return Session(farm, stream, caller, leftover, TIMEOUT_S)  # type: ignore[arg-type]
 
 
 async def next_indexes(stream: trio.abc.Stream, count: int) -> list[int]:
