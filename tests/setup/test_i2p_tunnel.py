@@ -147,7 +147,7 @@ def test_node_init_beside_a_router_proposes_i2p_and_warns_of_ssl(
 ) -> None:
     assert run(["node", "init", "one", "--host", "a.example"]) == 0
     told = capsys.readouterr().err
-    assert "warning: all members" in told
+    assert "warning: members, and observers" in told
     assert "garlicfarm i2p setup" in told
     assert run(["node", "init", "two", "--endpoint", f"i2p://{ADDRESS}:27150"]) == 0
     assert "warning" not in capsys.readouterr().err
