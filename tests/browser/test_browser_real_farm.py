@@ -26,7 +26,7 @@ async def test_forms_reach_the_log_of_all_and_a_killed_node_is_shown_as_dead(tmp
             password = read_private_file(farm.nodes[follower].directory / "data" / "local.password").strip()
             page = await browser.page()
             await page.open(str(farm.nodes[follower].url), LOCAL_USER, password)
-            await page.until("document.querySelectorAll('polyline').length === 3")
+            await page.until("document.querySelectorAll('#scores polyline').length === 3")
 
             async def submit(action: str, fill: str) -> None:
                 await page.value(f"window.form = document.querySelector('form:has([value={action}])')")
