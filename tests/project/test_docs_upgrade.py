@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from garlicfarm.renamed import APPLICATIONS, ROLES
-from tests.node.stored_by_0_1 import unpacked
+from tests.node.support.stored_by_0_1 import unpacked
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "upgrade.md").read_text(encoding="utf-8")
 TIMEOUT_S = 120

@@ -144,7 +144,7 @@ def test_check_order_with_an_unknown_argument_is_refused_and_obeyed_if_committed
 )
 def test_check_posted_what_is_no_document_is_told_which_farms_take_it(entry: bytes, reason: str) -> None:
     with pytest.raises(EntryRefused) as refused:
-        new_farm().check_posted(entry, 0, T0)
+        new_farm().check_posted(entry, 0, "", T0)
     assert (refused.value.field, refused.value.reason) == ("", reason), "servers count by the reason"
     assert "this farm takes status documents" in refused.value.hint
     assert "a farm of the application log takes any bytes" in refused.value.hint

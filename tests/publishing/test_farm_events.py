@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import NodeReport
@@ -21,9 +22,9 @@ def folded(upto: int = 80) -> PublisherApplication:
 
 
 def reasons(farm: PublisherApplication, *, told: bool = True) -> dict[int, str]:
-    body = farm.ranking()
+    body: dict[str, Any] = farm.ranking()
     events = farm.events() if told else []
-    return {row["id"]: reason(row, body["since"], events) for row in body["members"]}  # type: ignore[attr-defined]
+    return {row["id"]: reason(row, body["since"], events) for row in body["members"]}
 
 
 def test_events_tell_who_was_lost_who_took_over_and_why() -> None:

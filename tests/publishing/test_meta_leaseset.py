@@ -7,6 +7,7 @@ from hashlib import sha256
 
 import pytest
 
+from garlicfarm.application import Origin
 from garlicfarm.errors import StorageDamaged
 from garlicfarm.log_application import LogApplication
 from garlicfarm.publishing import i2p_base64
@@ -172,7 +173,7 @@ def test_lease_of_many_statuses_that_were_not_committed_stays_small_and_keeps_th
 def test_log_application_chains_every_entry_with_its_place() -> None:
     log = LogApplication()
     assert log.snapshot() == bytes(40)
-    log.check(b"", 0)
+    log.check(b"", Origin(0, "", 0))
     log.configure(1, Configuration(1, 0, (ClusterServer(1, "x"),)))
     assert log.snapshot() == bytes(40)
     chain = bytes(32)

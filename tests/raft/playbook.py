@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from garlicfarm.extensions import PRE_VOTE, TIMEOUT_NOW
 from garlicfarm.raft import (
     Change,
     ConfChange,
@@ -24,7 +25,7 @@ from garlicfarm.raft import (
     SnapshotMeta,
 )
 from garlicfarm.raft.read_index import READ_INDEX
-from garlicfarm.raft.votes import PRE_VOTE, TIMEOUT_NOW, TRANSFER_CAMPAIGN
+from garlicfarm.raft.votes import TRANSFER_CAMPAIGN
 from garlicfarm.testing.memory_storage import Stored, UnsyncedStorage
 from garlicfarm.testing.simulator.invariants import Observer
 from garlicfarm.wire import encode_configuration, encode_snapshot_sync_request
@@ -149,8 +150,10 @@ class Player:
         self.responses.update({answer.token: answer.response for answer in ready.responses})
         for outcome in ready.outcomes:
             result = outcome.result
-            is_position = isinstance(result, LogPosition)
-            self.outcomes[outcome.token] = (result.index, result.term) if is_position else result
+            if isinstance(result, LogPosition):
+                self.outcomes[outcome.token] = (result.index, result.term)
+            else:
+                self.outcomes[outcome.token] = result
         self.reads.update({read.token: read.index for read in ready.reads})
         for received in ready.chunks:
             self.disk.submit_chunk(received.token, received.chunk)

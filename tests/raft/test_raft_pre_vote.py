@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from garlicfarm.extensions import PRE_VOTE
 from garlicfarm.raft import Role
-from garlicfarm.raft.votes import PRE_VOTE
 from garlicfarm.wire.messages import MessageType, Request
 from tests.raft.playbook import ALL, POLL, VOTE, Player, Stage
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from garlicfarm.errors import ProposalDropped
+from garlicfarm.extensions import TIMEOUT_NOW
 from garlicfarm.raft import Change, Refusal, Role
-from garlicfarm.raft.votes import TIMEOUT_NOW, TRANSFER_CAMPAIGN
+from garlicfarm.raft.votes import TRANSFER_CAMPAIGN
 from garlicfarm.wire.messages import MessageType, Request
 from tests.raft.playbook import ALL, APPEND, TIMEOUT, VOTE, Player, Stage, configuration_entry
 

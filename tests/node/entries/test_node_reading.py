@@ -49,11 +49,11 @@ async def linearizable(farm: Replica) -> bytes:
     return plain(farm)
 
 
-def has_no_reads(farm: Farm) -> bool:
+def has_no_reads(farm: Replica) -> bool:
     return not farm.reads._asked
 
 
-def has_leader(farms: list[Farm]) -> bool:
+def has_leader(farms: list[Replica]) -> bool:
     return any(farm.is_leader for farm in farms)
 
 

@@ -238,7 +238,7 @@ async def test_follower_removes_another_member_and_the_log_says_who_asked(
         gone = leader if removes == "leader" else other
         assert await command(nodes, asked, "member", "remove", str(gone), "-o", "json") == 0
         assert json.loads(capsys.readouterr().out)["after"]["members"] == 2
-        left = nodes.farm(asked)
+        left = nodes.replica(asked)
         assert gone not in [server.id for server in left.configuration.servers]
         assert policy(nodes, asked)["orders"][f"remove {gone}"]["by"] == "local"
 

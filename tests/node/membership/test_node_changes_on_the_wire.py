@@ -25,7 +25,7 @@ from garlicfarm.wire.messages import (
 ADD, REMOVE = MessageType.ADD_SERVER_REQUEST, MessageType.REMOVE_SERVER_REQUEST
 
 
-PLAIN_PEER = Principal("a plain peer", 0, True, trusted=True)
+PLAIN_PEER = Principal("a plain peer", 0, True, is_jraft=True)
 
 
 async def ask(

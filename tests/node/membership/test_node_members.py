@@ -135,11 +135,13 @@ async def test_follower_that_is_to_remove_another_member_has_the_leader_do_it(
         leader = await nodes.leader()
         asked, other, _ = sorted({1, 2, 3, 4} - {leader})
         gone = leader if removed == "leader" else other
-        index, term = await nodes.farm(asked).members.change(ConfChange(Change.REMOVE, ClusterServer(gone)))
+        index, term = await nodes.replica(asked).membership.change(
+            ConfChange(Change.REMOVE, ClusterServer(gone))
+        )
         assert gone not in members(nodes, asked)
         assert (index, term) == (
-            nodes.farm(asked).applied_configuration.log_index,
-            nodes.farm(await nodes.leader()).raw.term,
+            nodes.replica(asked).core.applied_configuration.log_index,
+            nodes.replica(await nodes.leader()).raw.term,
         )
         await ended(nodes, gone, 30)
         await nodes.post(b"goes on")
@@ -149,7 +151,7 @@ async def test_follower_that_is_to_add_a_server_has_the_leader_do_it(autojump_cl
     async with cluster(2) as nodes:
         leader = await nodes.leader()
         server = await nodes.enlist()
-        await nodes.farm(3 - leader).members.change(ConfChange(Change.ADD, server))
+        await nodes.replica(3 - leader).membership.change(ConfChange(Change.ADD, server))
         assert members(nodes, 3 - leader) == [1, 2, 3]
 
 
@@ -168,7 +170,7 @@ async def test_follower_passes_the_leaders_refusal_on(
         leader = await nodes.leader()
         asked = min({1, 2, 3} - {leader})
         with pytest.raises(ProposalDropped) as refused:
-            await nodes.farm(asked).members.change(change)
+            await nodes.replica(asked).membership.change(change)
         assert refused.value.reason == reason
 
 
@@ -176,7 +178,7 @@ async def test_follower_leaves_to_the_leader_what_the_wire_cannot_say(autojump_c
     async with cluster(3) as nodes:
         leader = await nodes.leader()
         asked, other = sorted({1, 2, 3} - {leader})
-        members_of = nodes.farm(asked).members
+        members_of = nodes.replica(asked).membership
         with pytest.raises(NotLeader) as told:  # another endpoint
             await members_of.change(ConfChange(Change.SET, ClusterServer(other, "memory://node9:1")))
         assert told.value.leader_id == leader
@@ -195,9 +197,9 @@ async def test_change_during_a_hand_over_is_made_by_the_new_leader(autojump_cloc
         leader = await nodes.leader()
         successor, other, _ = sorted({1, 2, 3, 4} - {leader})
         await trio.sleep(10)
-        farm = nodes.farm(leader)
-        farm.put(farm.raw.transfer_leadership, successor)
-        await farm.members.change(ConfChange(Change.REMOVE, ClusterServer(other)))
+        farm = nodes.replica(leader)
+        farm.core.put(farm.raw.transfer_leadership, successor)
+        await farm.membership.change(ConfChange(Change.REMOVE, ClusterServer(other)))
         assert other not in members(nodes, await nodes.leader())
 
 

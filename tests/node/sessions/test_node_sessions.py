@@ -247,7 +247,7 @@ async def test_refused_request_is_not_appended_although_the_farm_has_not_noticed
         served = Session(farm.requests, theirs, caller, b"", TIMEOUT_S)
         nursery.start_soon(served.run)
         last = farm.raw.status().last_index
-        farm._role = Role.FOLLOWER
+        farm.core.role = Role.FOLLOWER
         served._admit(client_request(*entries, source=caller.member_id, destination=1))
         decoder, response = ResponseDecoder(), None
         with trio.fail_after(5):

@@ -13,7 +13,8 @@ import trio
 from garlicfarm.client.farm import FarmClient, open_farm_client
 from garlicfarm.config import load
 from garlicfarm.credentials.member_credentials import member_password, read_secret_file
-from garlicfarm.credentials.users import Role, UserStore
+from garlicfarm.credentials.roles import Role
+from garlicfarm.credentials.users import UserStore
 from garlicfarm.http.digest import ChallengeCache
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.net.handshake import Established, initiate

@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 
 from garlicfarm.log_application import LogApplication
-from garlicfarm.raft import Entry, HardState, PeerStatus, Persist, Ready, Role, SnapshotMeta, Status
+from garlicfarm.raft import (
+    Entry,
+    HardState,
+    OutgoingRequest,
+    OutgoingResponse,
+    PeerStatus,
+    Persist,
+    Ready,
+    Role,
+    SnapshotMeta,
+    Status,
+)
 from garlicfarm.testing.simulator import invariants
 from garlicfarm.testing.simulator.invariants import Observer, Violation
 from garlicfarm.wire import encode_configuration
@@ -46,7 +57,8 @@ class _Member:
         self._status = Status(**{**status, "last_index": max(last, self._status.last_index), **changes})
         if ready.persist is not None and durable:
             self._cluster.observer.on_durable(self._status.id, ready.persist)
-        self._cluster.observer.on_ready(self._status.id, self, ready)
+        core: Any = self  # its status is all that the observer looks at
+        self._cluster.observer.on_ready(self._status.id, core, ready)
 
     def write(self, *entries: Entry, durable: bool = True, **changes: Any) -> None:
         """It appends these."""
@@ -142,22 +154,24 @@ def _in_force(cluster: _ObservedCluster) -> Configuration:
 
 def _two_votes_in_a_term(cluster: _ObservedCluster) -> None:
     for candidate in (2, 3):
-        cluster.one.turn(Ready(responses=((1, Response(VOTED, 1, candidate, 1, 0, True)),)))
+        cluster.one.turn(Ready(responses=(OutgoingResponse(1, Response(VOTED, 1, candidate, 1, 0, True)),)))
         cluster.one.crash()
 
 
 def _vote_for_another_and_itself(cluster: _ObservedCluster) -> None:
-    cluster.one.turn(Ready(responses=((1, Response(VOTED, 1, 2, 1, 0, True)),)))
-    cluster.one.turn(Ready(requests=((2, 1, Request(MessageType.REQUEST_VOTE_REQUEST, 1, 2, 1)),)))
+    cluster.one.turn(Ready(responses=(OutgoingResponse(1, Response(VOTED, 1, 2, 1, 0, True)),)))
+    cluster.one.turn(
+        Ready(requests=(OutgoingRequest(2, 1, Request(MessageType.REQUEST_VOTE_REQUEST, 1, 2, 1)),))
+    )
 
 
 def _term_is_forgotten(cluster: _ObservedCluster) -> None:
-    cluster.one.turn(Ready(responses=((1, Response(VOTED, 1, 2, 4, 0, False)),)), term=4)
+    cluster.one.turn(Ready(responses=(OutgoingResponse(1, Response(VOTED, 1, 2, 4, 0, False)),)), term=4)
     cluster.one.crash()
     cluster.one.turn(term=3)
 
 
-def _falls(**changes: int) -> Callable[[_ObservedCluster], None]:
+def _falls(**changes: Any) -> Callable[[_ObservedCluster], None]:
     def act(cluster: _ObservedCluster) -> None:
         cluster.commit(_entry(1), _entry(2))
         cluster.one.turn(term=2, vote=2, applied=2, role=Role.FOLLOWER)
@@ -180,7 +194,7 @@ def _returns_behind_its_disk(cluster: _ObservedCluster) -> None:
     cluster.one.turn(term=2)
 
 
-def _status(**changes: int) -> Callable[[_ObservedCluster], None]:
+def _status(**changes: Any) -> Callable[[_ObservedCluster], None]:
     def act(cluster: _ObservedCluster) -> None:
         cluster.one.write(_entry(1))
         cluster.one.turn(**changes)

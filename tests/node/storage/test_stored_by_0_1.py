@@ -23,7 +23,7 @@ from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.setup.provision import read_genesis
 from garlicfarm.setup.recovery import read_survivor, recover_store
 from garlicfarm.storage.snapshots import list_snapshots, read_snapshot, write_snapshot
-from tests.node.stored_by_0_1 import OLD_PORT, edited, started, unpacked
+from tests.node.support.stored_by_0_1 import OLD_PORT, edited, started, unpacked
 
 COMMAND = (sys.executable, "-m", "garlicfarm")
 TIMEOUT_S = 60

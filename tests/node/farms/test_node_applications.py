@@ -23,7 +23,7 @@ from garlicfarm.config import load
 from garlicfarm.errors import ConfigError, EntryRefused
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node import serve
-from tests.node.cluster import USERS, Cluster, cluster, password_of
+from tests.node.support.cluster import USERS, Cluster, cluster, password_of
 
 
 class Tally(Application):
@@ -64,7 +64,7 @@ class Tally(Application):
 
         return [
             AdminEndpoint("GET", "tally", "reader", show),
-            AdminEndpoint("POST", "tally", "poster", post),
+            AdminEndpoint("POST", "tally", "writer", post),
         ]
 
     def collect(self, metrics: FarmMetrics) -> None:
@@ -92,7 +92,7 @@ async def test_application_of_a_third_party_brings_a_task_a_metric_and_endpoints
             with trio.fail_after(20):
                 await application.greeted.wait()
         async with http(nodes, 2, "alice") as client:
-            assert USERS["alice"] == "poster"
+            assert USERS["alice"] == "writer"
             posted = await client.post("/v1/farms/farm/tally", content=b"word by word")
             assert posted.status_code == 200
             assert posted.headers["Garlic-Farm-Id"] == nodes.farm_id.hex()

@@ -18,7 +18,7 @@ __all__ = ["OLD_PORT", "edited", "started", "unpacked"]
 
 OLD_PORT = 28150
 """Of the node's listener and its endpoint."""
-_TAR = Path(__file__).parents[1] / "data" / "v0.1" / "node-1.tar"
+_TAR = Path(__file__).parents[2] / "data" / "v0.1" / "node-1.tar"
 
 
 def unpacked(directory: Path) -> Path:
