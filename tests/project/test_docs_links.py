@@ -56,3 +56,11 @@ def test_page_names_no_machine_of_ours(page: Path) -> None:
     for host in re.findall(r"\b(?:ssl|https|tcp)://([A-Za-z0-9.-]+)", text):
         allowed = host.endswith((".example", ".org", ".com")) or host in ("127.0.0.1", "0.0.0.0", "host")
         assert allowed or host.isupper() or host == "a", host
+
+
+def test_every_place_of_a_change_exists() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text[text.index("## Where do I change") : text.index("## Rules")]
+    places = re.findall(r"`((?:garlicfarm|docs)/[^`]*)`", table)
+    assert len(places) >= 10
+    assert [place for place in places if not (ROOT / place).exists()] == []
