@@ -55,19 +55,19 @@ class NodeParts:
 
 
 class HostedFarm:
-    """``gate``: how members and clients log in to this farm."""
+    """``credentials``: how members and clients log in to this farm."""
 
     def __init__(
         self,
         replica: Replica,
         view: FarmAdminView,
         retention: Retention,
-        gate: FarmCredentials,
+        credentials: FarmCredentials,
         router: Router | None,
     ) -> None:
         self.replica = replica
         self.view = view
-        self.gate = gate
+        self.credentials = credentials
         self._retention = retention
         self._router = router
 
@@ -142,9 +142,9 @@ def open_farm(
     view = FarmAdminView(replica, pages)
     lookup = member_lookup(farm_secrets, genesis.farm_id, parts.users.lookup)
     verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
-    gate = FarmCredentials(section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader)
+    admitted = FarmCredentials(section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader)
     retention = Retention(replica.context, replica.applier, store, writer, pages)
-    return HostedFarm(replica, view, retention, gate, router)
+    return HostedFarm(replica, view, retention, admitted, router)
 
 
 def _is_jraft(farm: str, parts: NodeParts) -> bool:

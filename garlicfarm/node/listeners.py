@@ -64,23 +64,23 @@ class Listeners:
         """Listen until cancelled; reports the bound address. Raises `TransportError`: it cannot."""
         url = Endpoint.parse(listener.url)
         names = listener.farms or tuple(self._farms)
-        gates = {name: self._farms[name].gate for name in names}
+        credentials = {name: self._farms[name].credentials for name in names}
         # How long members that dial us wait to be let in (D3).
         patience_s = [self._farms[name].replica.section.raft.rpc_timeout_s for name in names]
-        guard = HandshakeLimiter(
+        limiter = HandshakeLimiter(
             admission=self._transports.admission,
             deadline_s=max(HANDSHAKE_TIMEOUT_S, *patience_s),
             longest_delay_s=min(patience_s) / 2,
             on_rejected=partial(self._transports.on_rejected, url.scheme),
         )
-        handler = partial(self._serve_stream, url.scheme, gates, guard)
+        handler = partial(self._serve_stream, url.scheme, credentials, limiter)
         await self._transports.get(url.scheme).serve(url, handler, task_status=task_status)
 
     async def _serve_stream(
         self,
         scheme: str,
-        gates: Mapping[str, FarmCredentials],
-        guard: HandshakeLimiter,
+        credentials: Mapping[str, FarmCredentials],
+        limiter: HandshakeLimiter,
         stream: trio.abc.Stream,
         peer: Peer,
     ) -> None:
@@ -90,9 +90,9 @@ class Listeners:
         try:
             established: Established | None
             if self._transports.get(scheme).handshake:
-                established = await respond(stream, gates, guard, peer)
+                established = await respond(stream, credentials, limiter, peer)
             else:
-                established = without_handshake(stream, next(iter(gates)))
+                established = without_handshake(stream, next(iter(credentials)))
             if established is not None:
                 await self._serve_session(established, peer)
         except* (*CONNECTION_ERRORS, OutcomeUnknown) as group:

@@ -128,7 +128,7 @@ def test_every_reason_of_the_core_is_told_with_what_to_do() -> None:
     folder = Path(garlicfarm.raft.__file__).parent
     source = "\n".join(path.read_text() for path in folder.glob("*.py"))
     reasons = set(re.findall(r'give_up\("([^"]+)"\)', source))
-    changes = (folder / "changes.py").read_text()
+    changes = (folder / "conf_change.py").read_text()
     for found in re.findall(r"raise ProposalDropped\((.*)\)", changes):
         reasons |= set(re.findall(r'"([a-z-]+)"', found))
     assert len(reasons) > 8

@@ -135,7 +135,7 @@ async def test_posts_of_many_tasks_take_the_same_way(posts: int, autojump_clock:
 
 @pytest.mark.parametrize(
     ("more", "words"),
-    [({"farm": "other"}, "no farm at"), ({"farm_id": bytes([1] * 16)}, "two farms never talk")],
+    [({"farm": "other"}, "no farm at"), ({"farm_id": bytes([1] * 16)}, "it belongs to another farm")],
     ids=["name", "id"],
 )
 async def test_wrong_farm_is_no_quorum_at_the_deadline_and_says_why(

@@ -152,7 +152,7 @@ def test_leftover_of_a_crash_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_login_has_its_role_and_those_before_it_until_the_user_is_removed(role: Role, tmp_path: Path) -> None:
     store = UserStore(tmp_path / "users")
-    store.add("alice", role, "p")
+    store.add("alice", role, "password")
     login = store.login("alice")
     assert login is not None
     had = [least for least in ROLES if login.has_role(least)]

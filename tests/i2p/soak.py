@@ -42,7 +42,7 @@ from echo import Side  # noqa: E402
 from farm_over_i2p import (  # noqa: E402
     NETWORK_FAILED,
     PORTS,
-    Story,
+    Report,
     Unreached,
     check_routers,
     name_proxy,
@@ -107,7 +107,7 @@ class Soak(WatchedFarm):
         self._routers = dict(zip(NODES, routers, strict=False))
         self._dead: dict[int, I2pdRouter] = {}
         self._restarted = restarted
-        self.tell = partial(Story().tell, act=act.name)
+        self.tell = partial(Report().tell, act=act.name)
         self._moments: list[float] = []
 
     async def progress(self) -> list[bytes] | None:

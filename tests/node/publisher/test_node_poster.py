@@ -253,7 +253,7 @@ async def test_refused_status_is_told_and_replaced_by_the_next_one(
     farm, lease, reporter = made()
     begun_ns = time.time_ns()
     clock = SimpleNamespace(time_ns=lambda: begun_ns + round(trio.current_time() * 1e9), time=time.time)
-    monkeypatch.setattr(poster_module, "time", clock)
+    monkeypatch.setattr(status_reporter, "time", clock)
     farm.trouble = [EntryRefused("date", "x")]
     await run_for(1, reporter)
     assert farm.notes == ["status-refused"]

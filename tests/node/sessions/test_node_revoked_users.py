@@ -22,7 +22,7 @@ def remove(users: UserStore) -> None:
 
 
 def change_password(users: UserStore) -> None:
-    users.add("alice", "writer", "another")
+    users.add("alice", "writer", "another word")
 
 
 def break_file(users: UserStore) -> None:

@@ -57,7 +57,7 @@ def test_stored_role_poster_is_read_as_writer_and_written_with_the_next_change(n
         "the-poster": "writer",
         "the-reader": "reader",
     }
-    users.add("another", "reader", "p")
+    users.add("another", "reader", "password")
     stored = [json.loads(line) for line in (node / "data" / "users").read_text().splitlines()]
     assert [user["role"] for user in stored] == ["admin", "reader", "writer", "admin", "reader"]
 
