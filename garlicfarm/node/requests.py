@@ -11,14 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import trio
 
-from garlicfarm.application import Application
+from garlicfarm.application import Application, Origin
 from garlicfarm.config.model import HEADERS_BYTES
 from garlicfarm.errors import RemoteProtocolError
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.core import SLICE_S, Core
 from garlicfarm.node.membership import Membership
 from garlicfarm.node.peers import Peers
-from garlicfarm.node.proposals import origin_now
 from garlicfarm.node.session import PendingResponse, Session
 from garlicfarm.raft import Role
 from garlicfarm.wire import Limits
@@ -80,9 +79,9 @@ class IncomingRequests:
         if request.source:
             self._peers.on_contact(request.source)
 
-    def check(self, entry: bytes, member: int, user: str) -> None:
-        """Judge an entry that a member posts, or (0) a user. Raises `EntryRefused`."""
-        self._application.check(entry, origin_now(member, user))
+    def check(self, entry: bytes, origin: Origin) -> None:
+        """Judge a posted entry. Raises `EntryRefused`."""
+        self._application.check(entry, origin)
 
     def step(self, request: Request, pending: PendingResponse) -> None:
         """Pass a request to the core; ``pending`` gets the answer."""

@@ -13,12 +13,14 @@ from typing import NoReturn, Protocol
 import msgspec
 import trio
 
+from garlicfarm.application import Origin
 from garlicfarm.config.model import HEADERS_BYTES
 from garlicfarm.credentials.users import Login
 from garlicfarm.errors import AuthError, EntryRefused, OutcomeUnknown, RemoteProtocolError
 from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.net.link import RECEIVE_BYTES
+from garlicfarm.node.proposals import origin_now
 from garlicfarm.raft import Refusal
 from garlicfarm.wire import Limits, RequestDecoder, decode_cluster_server, encode_response
 from garlicfarm.wire.messages import (
@@ -127,8 +129,8 @@ class RequestReceiver(Protocol):
     def change_member(self, request: Request, server: ClusterServer, pending: PendingResponse) -> None:
         """Answer an AddServerRequest or RemoveServerRequest about ``server``."""
 
-    def check(self, entry: bytes, member: int, user: str) -> None:
-        """Judge an entry that a member posts, or (0) a user. Raises `EntryRefused`."""
+    def check(self, entry: bytes, origin: Origin) -> None:
+        """Judge a posted entry. Raises `EntryRefused`."""
 
     def forget(self, pending: Iterable[PendingResponse]) -> None:
         """The connection is gone: nothing waits for these answers."""
@@ -299,14 +301,14 @@ class Session:
 
     def refusals(self, request: Request) -> Iterator[int]:
         """Why the leader refuses each of the entries of a ClientRequest (D8), 0 where it does not."""
-        receiver, user = self._receiver, self._principal.user
+        receiver, origin = self._receiver, origin_now(request.source, self._principal.user)
         if not self._principal.may_post:
             yield Refusal.ROLE
         for entry in request.entries:
             if len(entry.value) > receiver.limits.max_entry_bytes:
                 yield Refusal.TOO_LARGE
             try:
-                receiver.check(entry.value, request.source, user)
+                receiver.check(entry.value, origin)
             except EntryRefused:
                 yield Refusal.APPLICATION
             yield 0
