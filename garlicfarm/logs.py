@@ -132,20 +132,24 @@ def configured(
 ) -> Iterator[None]:
     """Send the log of this process to the file of ``stream`` for the duration of the block: our events from
     ``level`` on, those of libraries from warning on, each library message at most once a second. Replaces
-    any earlier configuration.
+    any earlier handlers; the levels are restored at the end.
 
     Logging never blocks. At most 1 MiB is buffered; further lines are dropped and counted in their place, as
     ``event=lines-dropped lines=n``. The end of the block waits up to a second for the buffer to be written.
     """
+    root, ours = logging.getLogger(), logging.getLogger("garlicfarm")
+    levels = root.level, ours.level
     handler = _Output(stream.fileno())
     handler.addFilter(_once_a_second())
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("garlicfarm").setLevel(level.upper())
+    ours.setLevel(level.upper())
     try:
         yield
     finally:
-        logging.getLogger().removeHandler(handler)
+        root.removeHandler(handler)
+        root.setLevel(levels[0])
+        ours.setLevel(levels[1])
         handler.close()
 
 

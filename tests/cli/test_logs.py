@@ -274,3 +274,11 @@ def test_reader_that_has_left_costs_the_lines_and_nothing_else(piped: Reader) ->
     with configured("info", "text", piped.stream):
         logging.getLogger("library").warning("lost")
     piped.stream.close()
+
+
+def test_levels_are_restored_where_the_log_ends(logging_restored: None, tmp_path: Path) -> None:
+    root, ours = logging.getLogger(), logging.getLogger("garlicfarm")
+    root.setLevel(logging.ERROR)
+    with (tmp_path / "log").open("w") as stream, logs.configured("debug", "text", stream):
+        assert ours.level == logging.DEBUG
+    assert (root.level, ours.level) == (logging.ERROR, logging.NOTSET)
