@@ -15,6 +15,7 @@ from starlette.routing import Route
 from garlicfarm import errors
 from garlicfarm.admin import app
 from garlicfarm.metrics import NodeMetrics
+from garlicfarm.refusals import Refusal
 from garlicfarm.testing.simulator.invariants import __doc__ as INVARIANTS
 from garlicfarm.wire import MessageType, ValueType
 
@@ -75,6 +76,18 @@ def test_errors_page_has_every_error_with_its_parent() -> None:
         for name in errors.__all__
         if name != "GarlicFarmError" and isinstance(getattr(errors, name), type)
     }
+
+
+def test_errors_page_has_every_reason_with_its_number() -> None:
+    shown = {word.strip("`"): number for word, number, _ in rows("errors.md", 3)}
+    assert shown == {reason.value: str(reason.number or "") for reason in Refusal}
+
+
+def test_protocol_page_has_every_number_of_a_reason() -> None:
+    text = (REFERENCE / "protocol.md").read_text(encoding="utf-8")
+    table = text.partition("| reason | meaning |")[2].partition("\n\n")[0]
+    numbers = [int(number) for number in re.findall(r"^\| (\d+) \|", table, re.M)]
+    assert numbers == sorted({reason.number for reason in Refusal} - {0})
 
 
 class _Node:

@@ -51,18 +51,22 @@ HARMLESS = {
     "msgspec.json",
     "msgspec.structs",
 }
-PURE_GROUND = {"garlicfarm.errors", "garlicfarm.extensions", "garlicfarm.names"}
+PURE_GROUND = {"garlicfarm.errors", "garlicfarm.extensions", "garlicfarm.names", "garlicfarm.refusals"}
 """Pure modules without a room, which every room may import."""
 DOORS: dict[str, set[str]] = {
-    "errors": set(),
+    "errors": {"garlicfarm.refusals"},
     "extensions": set(),
     "names": set(),
+    "refusals": set(),
     "wire": PURE_GROUND,
     "http": PURE_GROUND | {"h11"},
     "raft": PURE_GROUND | {"garlicfarm.wire", "garlicfarm.wire.messages"},
     "publishing": PURE_GROUND | {"garlicfarm.wire", "garlicfarm.wire.messages"},
 }
-GROUND = {"_version", "durable_files", "errors", "extensions", "logs", "metrics", "names", "renamed"}
+GROUND = {
+    *("_version", "durable_files", "errors", "extensions", "logs", "metrics", "names", "refusals"),
+    "renamed",
+}
 ROOMS: dict[str, set[str]] = {
     "_version": set(),
     "__main__": {"cli"},

@@ -1,0 +1,67 @@
+"""The reasons to refuse: their words, which programs see, and their numbers, which the wire carries."""
+
+from __future__ import annotations
+
+import pytest
+
+from garlicfarm.refusals import Refusal
+
+NUMBERS = {
+    "refused": 0,
+    "not-leader": 0,
+    "leadership-in-transfer": 4,
+    "disk-hangs": 4,
+    "entry-too-large": 1,
+    "entry-refused": 2,
+    "too-much-uncommitted": 3,
+    "role-missing": 5,
+    "too-many-posts": 0,
+    "too-many-reads": 0,
+    "no-such-member": 2,
+    "a-member-already": 6,
+    "id-used-before": 6,
+    "nothing-committed-yet": 7,
+    "another-change-in-flight": 7,
+    "cannot-be-dialled": 8,
+    "endpoint-of-another-member": 9,
+    "the-last-member": 10,
+    "too-few-members-heard": 10,
+    "the new server refuses to join": 0,
+    "the new server does not answer": 0,
+    "the new server does not catch up": 0,
+    "leadership was lost before the new server had caught up": 0,
+}
+
+
+def test_words_and_numbers_are_those_that_programs_and_servers_know() -> None:
+    assert {reason.value: reason.number for reason in Refusal} == NUMBERS
+    assert {reason.number for reason in Refusal} == {*range(11)}, "D8 has ten, and 0 is none"
+
+
+@pytest.mark.parametrize(
+    ("number", "of_client_request", "of_change"),
+    [
+        (0, "refused", "refused"),
+        (1, "entry-too-large", "refused"),
+        (2, "entry-refused", "no-such-member"),
+        (3, "too-much-uncommitted", "refused"),
+        (4, "leadership-in-transfer", "leadership-in-transfer"),
+        (5, "role-missing", "refused"),
+        (6, "refused", "id-used-before"),
+        (7, "refused", "another-change-in-flight"),
+        (8, "refused", "cannot-be-dialled"),
+        (9, "refused", "endpoint-of-another-member"),
+        (10, "refused", "too-few-members-heard"),
+        (27, "refused", "refused"),
+    ],
+)
+def test_number_is_read_as_the_reason_that_it_is_for_its_request(
+    number: int, of_client_request: str, of_change: str
+) -> None:
+    assert Refusal.of_client_request(number) == of_client_request
+    assert Refusal.of_change(number) == of_change
+
+
+def test_reason_is_written_as_its_word() -> None:
+    assert f"{Refusal.NOT_LEADER}" == str(Refusal.NOT_LEADER) == "not-leader"
+    assert Refusal("too-few-members-heard") is Refusal.TOO_FEW_MEMBERS_HEARD
