@@ -32,7 +32,7 @@ from garlicfarm.http.digest import ALGORITHMS, ChallengeCache
 from garlicfarm.net.dial import DialCredentials, dial
 from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import Backoff, RpcClient, close
-from garlicfarm.raft import Refusal
+from garlicfarm.refusals import Refusal
 from garlicfarm.transport import Endpoint, Transport
 from garlicfarm.wire import Limits, encode_request
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
@@ -104,13 +104,16 @@ class FarmClient:
         raise NoQuorum(f"no leader took the entry within {self._timeout_s:g} s: {reason}")
 
     def _redirected(self, asked: int, response: Response) -> None:
-        reason = response.next_index
-        if response.destination == response.source and reason:
-            if reason == Refusal.ROLE:
-                raise AuthError("this user may not post")
-            if reason in (Refusal.TOO_LARGE, Refusal.APPLICATION):
-                raise EntryRefused("", "refused by the application" if reason > 1 else "too large")
-            raise ProposalDropped("too-much-uncommitted" if reason == Refusal.UNCOMMITTED else "transfer")
+        if response.destination == response.source and response.next_index:
+            match Refusal.of_client_request(response.next_index):
+                case Refusal.ROLE_MISSING:
+                    raise AuthError("this user may not post")
+                case Refusal.ENTRY_TOO_LARGE:
+                    raise EntryRefused("", "too large")
+                case Refusal.ENTRY_REFUSED:
+                    raise EntryRefused("", "refused by the application")
+                case reason:
+                    raise ProposalDropped(reason)
         for server in response.hint.servers if response.hint is not None else ():
             if server.id == response.destination:
                 self._follow(server.id, server.endpoint)

@@ -20,7 +20,7 @@ from garlicfarm.errors import (
 )
 from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import Backoff, RpcClient
-from garlicfarm.raft import Refusal
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire import encode_cluster_server
 from garlicfarm.wire.messages import (
     NO_LEADER,
@@ -81,7 +81,7 @@ async def ask_to_join(
             continue
         asked.add(target)
         if known.get(server.id, server.endpoint) != server.endpoint:
-            raise _refused(server, Refusal.ID_USED)
+            raise _refused(server, Refusal.ID_USED_BEFORE.number)
         ends = (0, 0) if is_jraft else (server.id, target)  # as JRaft's own client
         answer = await _ask(
             server, target, ends, partial(connect, known[target]), timeout_s, connect_timeout_s
@@ -149,25 +149,25 @@ async def _ask(
     return outcome
 
 
-def _refused(server: ClusterServer, reason: int) -> Exception:
+def _refused(server: ClusterServer, number: int) -> Exception:
     """What the leader's refusal means. Whether time helps: `NotYet`."""
-    match reason:
-        case Refusal.ID_USED:
+    match Refusal.of_change(number):
+        case Refusal.ID_USED_BEFORE:
             return LocalProtocolError(
                 f"the id {server.id} is a member's or was one's, and ids are used once: "
                 "make a token with a new one, with `garlicfarm member token` on a member's machine"
             )
-        case Refusal.ENDPOINT:
+        case Refusal.ENDPOINT_OF_ANOTHER_MEMBER:
             return LocalProtocolError(
                 f"another member has the endpoint {server.endpoint}: name this machine's own with --endpoint"
             )
-        case Refusal.NOT_DIALLED:
+        case Refusal.CANNOT_BE_DIALLED:
             why = "does that name this machine, and does the firewall let members in?"
             return NotYet(UnreachableError(f"the leader cannot connect to {server.endpoint}", why))
-        case Refusal.CHANGE_IN_FLIGHT | Refusal.TRANSFER:
+        case Refusal.ANOTHER_CHANGE_IN_FLIGHT | Refusal.LEADERSHIP_IN_TRANSFER:
             return NotYet(
                 LocalProtocolError("another change of the members is being made; try again when it is done")
             )
-        case Refusal.NO_QUORUM:
+        case Refusal.TOO_FEW_MEMBERS_HEARD:
             return NotYet(NoQuorum("too few members reach the leader; see `garlicfarm status` there"))
-    return RemoteProtocolError(f"the leader refuses for the reason {reason}, which is not known here")
+    return RemoteProtocolError(f"the leader refuses for the reason {number}, which is not known here")

@@ -5,22 +5,12 @@ from __future__ import annotations
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.node.core import Core
 from garlicfarm.node.peers import Peers
-from garlicfarm.raft import Change, ConfChange, Refusal
+from garlicfarm.raft import Change, ConfChange
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire import encode_cluster_server
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
 
 __all__ = ["request_change"]
-
-_WORDS = {
-    Refusal.APPLICATION: "no-such-member",
-    Refusal.TRANSFER: "leadership-in-transfer",
-    Refusal.ID_USED: "id-used-before",
-    Refusal.CHANGE_IN_FLIGHT: "another-change-in-flight",
-    Refusal.NOT_DIALLED: "cannot-be-dialled",
-    Refusal.ENDPOINT: "endpoint-of-another-member",
-    Refusal.NO_QUORUM: "too-few-members-heard",
-}
-"""Refusals of a change, in words."""
 
 
 async def request_change(core: Core, peers: Peers, leader: int, change: ConfChange) -> int | None:
@@ -39,5 +29,6 @@ async def request_change(core: Core, peers: Peers, leader: int, change: ConfChan
     if response.accepted:
         return response.term
     # A JRaft server gives no reason, but its next index.
-    words = _WORDS if peers.extensions(leader) else {}
-    raise ProposalDropped(words.get(response.next_index, "refused"))
+    if not peers.extensions(leader):
+        raise ProposalDropped(Refusal.REFUSED)
+    raise ProposalDropped(Refusal.of_change(response.next_index))

@@ -31,7 +31,8 @@ from garlicfarm.node.peers import Peers
 from garlicfarm.node.proposals import Proposal, Proposals
 from garlicfarm.node.removal import Removal
 from garlicfarm.node.session import PendingResponse
-from garlicfarm.raft import Change, ConfChange, Refusal
+from garlicfarm.raft import Change, ConfChange
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import (
     NO_LEADER,
     ClusterServer,
@@ -45,18 +46,6 @@ __all__ = ["Membership"]
 
 NOTIFY_EVERY_S = 60.0
 ASK_AGAIN_S = 0.05
-_REASONS = {
-    "id-used-before": Refusal.ID_USED,
-    "a-member-already": Refusal.ID_USED,
-    "another-change-in-flight": Refusal.CHANGE_IN_FLIGHT,
-    "nothing-committed-yet": Refusal.CHANGE_IN_FLIGHT,
-    "leadership-in-transfer": Refusal.TRANSFER,
-    "disk-hangs": Refusal.TRANSFER,
-    "endpoint-of-another-member": Refusal.ENDPOINT,
-    "too-few-members-heard": Refusal.NO_QUORUM,
-    "the-last-member": Refusal.NO_QUORUM,
-    "cannot-be-dialled": Refusal.NOT_DIALLED,
-}
 
 
 class Membership:
@@ -291,34 +280,35 @@ class Membership:
         """Answer an AddServerRequest or RemoveServerRequest about ``server``: accepted once the change has
         begun. One at a time: it takes a connection to that server."""
         if self._is_serving:
-            pending.resolve(self._answer(request, self._core.node_id, Refusal.CHANGE_IN_FLIGHT))
+            reason = Refusal.ANOTHER_CHANGE_IN_FLIGHT
+            pending.resolve(self._answer(request, self._core.node_id, reason.number))
         else:
             self._is_serving = True
             self._start(partial(self._serve, request, server, pending))
 
     async def _serve(self, request: Request, server: ClusterServer, pending: PendingResponse) -> None:
         core, destination = self._core, self._core.node_id
-        reason: int | None = 0
+        number: int | None = 0
         add = request.type is MessageType.ADD_SERVER_REQUEST
         # Its connection is closed where the answer takes longer than this and a heartbeat.
         deadline = pending.since + core.answer_timeout_s - core.raft.heartbeat_s
         try:
             await self._begin(ConfChange(Change.ADD if add else Change.REMOVE, server), deadline)
         except NotLeader as error:
-            destination, reason = error.leader_id or NO_LEADER, None
+            destination, number = error.leader_id or NO_LEADER, None
         except ProposalDropped as dropped:
             self._log.info("member-change-refused", peer=server.id, reason=dropped.reason)
             word = dropped.reason.partition(":")[0]
-            reason = _REASONS.get(word, Refusal.APPLICATION)
+            number = Refusal(word).number or Refusal.NO_SUCH_MEMBER.number
         except NoQuorum:
-            reason = Refusal.NO_QUORUM if core.is_leader else None
+            number = Refusal.TOO_FEW_MEMBERS_HEARD.number if core.is_leader else None
             destination = core.leader_id or NO_LEADER
         finally:
             self._is_serving = False
-        pending.resolve(self._answer(request, destination, reason))
+        pending.resolve(self._answer(request, destination, number))
 
-    def _answer(self, request: Request, destination: int, reason: int | None) -> Response:
-        """``reason`` 0: it has begun; None: another member leads."""
+    def _answer(self, request: Request, destination: int, number: int | None) -> Response:
+        """``number``: of the reason to refuse; 0: the change has begun; None: another member leads."""
         core, kind = self._core, MessageType(request.type + 1)
-        next_index = reason or core.raw.status().last_index + 1
-        return Response(kind, core.node_id, destination, core.raw.term, next_index, reason == 0)
+        next_index = number or core.raw.status().last_index + 1
+        return Response(kind, core.node_id, destination, core.raw.term, next_index, number == 0)

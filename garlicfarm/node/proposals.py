@@ -22,18 +22,14 @@ from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.core import Core
 from garlicfarm.node.disk import Disk
 from garlicfarm.node.peers import Peers
-from garlicfarm.raft import LogPosition, Refusal
+from garlicfarm.raft import LogPosition
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
 
 __all__ = ["Proposal", "Proposals", "origin_now"]
 
 REDIRECT_PAUSE_S = 0.05
 MAX_PENDING_POSTS = 4096
-_REASONS = {
-    Refusal.UNCOMMITTED: "too-much-uncommitted",
-    Refusal.TRANSFER: "leadership-in-transfer",
-    Refusal.ROLE: "role-missing",
-}
 
 
 def origin_now(member: int, user: str = "") -> Origin:
@@ -179,7 +175,8 @@ class Proposals:
         if response.accepted:
             return response.next_index - 1, response.term
         if response.destination == leader and response.next_index:
-            if response.next_index in (Refusal.TOO_LARGE, Refusal.APPLICATION):
+            reason = Refusal.of_client_request(response.next_index)
+            if reason in (Refusal.ENTRY_TOO_LARGE, Refusal.ENTRY_REFUSED):
                 raise EntryRefused("", f"the leader refuses what this member ({node_id}) lets pass")
-            raise ProposalDropped(_REASONS.get(response.next_index, "refused"))
+            raise ProposalDropped(reason)
         return None

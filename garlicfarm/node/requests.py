@@ -20,6 +20,7 @@ from garlicfarm.node.membership import Membership
 from garlicfarm.node.peers import Peers
 from garlicfarm.node.session import PendingResponse, Session
 from garlicfarm.raft import Role
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire import Limits
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request, Response
 
@@ -57,7 +58,7 @@ class IncomingRequests:
         self._application = application
         self._pending: dict[int, PendingResponse] = {}
         # Posts that are being checked, by connection: each in its order, one request of each in turn.
-        self._unchecked: dict[Session, deque[tuple[Request, int, Iterator[int]]]] = {}
+        self._unchecked: dict[Session, deque[tuple[Request, int, Iterator[Refusal | None]]]] = {}
         # Responses that are held back, and until when.
         self._delayed: deque[tuple[float, PendingResponse, Response | None]] = deque()
         # A leader that waits for one sends nothing else: this member must not stand for election meanwhile.
@@ -135,17 +136,18 @@ class IncomingRequests:
             session = next(iter(self._unchecked))
             posts = self._unchecked.pop(session)
             request, token, refusals = posts[0]
-            refusal = None  # where this member does not lead, the core answers with the leader's id
             is_forgotten = token not in self._pending  # its connection is closed: the client knows no outcome
+            refusal, is_checked = None, True  # where this member does not lead, the core redirects the client
             if not is_forgotten and raw.role is Role.LEADER:
-                refusal = next(refusals, None)
-                while refusal == 0 and trio.current_time() < until:
-                    refusal = next(refusals, None)
-            if refusal != 0:  # checked to the end
+                for refusal in refusals:
+                    if refusal is not None or trio.current_time() >= until:
+                        is_checked = refusal is not None
+                        break
+            if is_checked:
                 posts.popleft()
-            if refusal:
+            if refusal is not None:
                 self._pending.pop(token).resolve(self._refuse(refusal))
-            elif refusal is None and not is_forgotten:
+            elif is_checked and not is_forgotten:
                 self._pass_on(request, token)
             if posts:
                 self._unchecked[session] = posts  # behind the others
@@ -196,8 +198,8 @@ class IncomingRequests:
         if request.type is MessageType.LEAVE_CLUSTER_REQUEST and raw.leader == request.source:
             self._membership.on_order_to_leave()
 
-    def _refuse(self, reason: int) -> Response:
+    def _refuse(self, reason: Refusal) -> Response:
         """The answer to a ClientRequest that is not appended for ``reason`` (D8)."""
         self.metrics.count_proposals("refused")
         kind, node_id = MessageType.APPEND_ENTRIES_RESPONSE, self.node_id
-        return Response(kind, node_id, node_id, self._core.raw.term, reason, False)
+        return Response(kind, node_id, node_id, self._core.raw.term, reason.number, False)

@@ -21,7 +21,7 @@ from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.net.link import RECEIVE_BYTES
 from garlicfarm.node.proposals import origin_now
-from garlicfarm.raft import Refusal
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire import Limits, RequestDecoder, decode_cluster_server, encode_response
 from garlicfarm.wire.messages import (
     EXTENSION_OF,
@@ -299,19 +299,19 @@ class Session:
             what = "a request that this server does not serve to this caller"
             raise self._refused("not-served", what, request)
 
-    def refusals(self, request: Request) -> Iterator[int]:
-        """Why the leader refuses each of the entries of a ClientRequest (D8), 0 where it does not."""
+    def refusals(self, request: Request) -> Iterator[Refusal | None]:
+        """Why the leader refuses each of the entries of a ClientRequest (D8), None where it does not."""
         receiver, origin = self._receiver, origin_now(request.source, self._principal.user)
         if not self._principal.may_post:
-            yield Refusal.ROLE
+            yield Refusal.ROLE_MISSING
         for entry in request.entries:
             if len(entry.value) > receiver.limits.max_entry_bytes:
-                yield Refusal.TOO_LARGE
+                yield Refusal.ENTRY_TOO_LARGE
             try:
                 receiver.check(entry.value, origin)
             except EntryRefused:
-                yield Refusal.APPLICATION
-            yield 0
+                yield Refusal.ENTRY_REFUSED
+            yield None
 
     # ------------------------------------------------------------------ out
 

@@ -21,8 +21,8 @@ from garlicfarm.raft.types import (
     OutgoingResponse,
     PeerStatus,
     ProposalOutcome,
-    Refusal,
 )
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import (
     ClusterServer,
@@ -132,9 +132,9 @@ class Leader:
         if not request.entries:
             state.respond(token, _APPEND_RESPONSE, state.id, state.log.last_index + 1, True)
         elif self._is_refusing_entries or state.is_disk_hanging:
-            state.refuse(token, state.id, Refusal.TRANSFER)
+            state.refuse(token, Refusal.LEADERSHIP_IN_TRANSFER)
         elif not self._append([entry.value for entry in request.entries], token, from_client=True):
-            state.refuse(token, state.id, Refusal.UNCOMMITTED)
+            state.refuse(token, Refusal.TOO_MUCH_UNCOMMITTED)
 
     def propose(self, values: Sequence[bytes], token: int) -> None:
         """Append entries of our own. Raises `ProposalDropped`."""

@@ -134,7 +134,7 @@ class RequestHandler:
         if self._roles.leader is not None:
             self._roles.leader.step_client_request(request, token)
         else:
-            self._state.refuse(token, self._state.leader_id or NO_LEADER, 0)
+            self._state.refuse(token, None)
 
     def _read_index(self, request: Request, token: int) -> None:
         if self._roles.leader is not None:

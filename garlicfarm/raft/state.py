@@ -24,7 +24,8 @@ from garlicfarm.raft.types import (
     SnapshotMeta,
     Storage,
 )
-from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response
+from garlicfarm.refusals import Refusal
+from garlicfarm.wire.messages import NO_LEADER, LogEntry, MessageType, Request, Response
 
 __all__ = ["MAX_INDEX", "MAX_TERM", "NO_ENTRY", "RaftState"]
 
@@ -114,15 +115,17 @@ class RaftState:
         else:
             self.durability.hold(message)
 
-    def refuse(self, token: int, leader: int, reason: int) -> None:
-        """Refuse a ClientRequest, or redirect it to ``leader``. A refusal promises nothing, so it does not
-        wait for a disk that hangs; it then names no term, since the current one may not be durable."""
+    def refuse(self, token: int, reason: Refusal | None) -> None:
+        """Refuse a ClientRequest (D8); None: redirect it to the leader. A refusal promises nothing, so it
+        does not wait for a disk that hangs. It then names no term: the current one may not be durable."""
         kind = MessageType.APPEND_ENTRIES_RESPONSE
+        destination = self.leader_id or NO_LEADER if reason is None else self.id
+        number = 0 if reason is None else reason.number
         if self.is_disk_hanging:
-            response = Response(kind, self.id, leader, 0, reason, False)
+            response = Response(kind, self.id, destination, 0, number, False)
             self.responses.append(OutgoingResponse(token, response))
         else:
-            self.respond(token, kind, leader, reason, False)
+            self.respond(token, kind, destination, number, False)
 
     def send(
         self,

@@ -32,7 +32,6 @@ __all__ = [
     "ReadOutcome",
     "Ready",
     "ReceivedChunk",
-    "Refusal",
     "Role",
     "SnapshotMeta",
     "Status",
@@ -173,22 +172,6 @@ class ConfChange(msgspec.Struct, frozen=True):
     change: Change
     server: ClusterServer
     force: bool = False
-
-
-class Refusal:
-    """Reasons in ``next_index`` of a refused, not redirected ClientRequest (D8), AddServerRequest or
-    RemoveServerRequest."""
-
-    TOO_LARGE = 1
-    APPLICATION = 2
-    UNCOMMITTED = 3
-    TRANSFER = 4
-    ROLE = 5
-    ID_USED = 6
-    CHANGE_IN_FLIGHT = 7
-    NOT_DIALLED = 8
-    ENDPOINT = 9
-    NO_QUORUM = 10
 
 
 class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):

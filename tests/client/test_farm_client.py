@@ -20,7 +20,7 @@ from garlicfarm.errors import (
     RemoteProtocolError,
     UnreachableError,
 )
-from garlicfarm.raft import Refusal
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
 from tests.node.support.cluster import STEADY, cluster, password_of
 
@@ -91,11 +91,11 @@ async def test_server_of_no_help_is_left_for_the_next(
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (said(1, 1, Refusal.ROLE), AuthError),
-        (said(1, 1, Refusal.APPLICATION), EntryRefused),
-        (said(1, 1, Refusal.TOO_LARGE), EntryRefused),
-        (said(1, 1, Refusal.UNCOMMITTED), ProposalDropped),
-        (said(1, 1, Refusal.TRANSFER), ProposalDropped),
+        (said(1, 1, Refusal.ROLE_MISSING.number), AuthError),
+        (said(1, 1, Refusal.ENTRY_REFUSED.number), EntryRefused),
+        (said(1, 1, Refusal.ENTRY_TOO_LARGE.number), EntryRefused),
+        (said(1, 1, Refusal.TOO_MUCH_UNCOMMITTED.number), ProposalDropped),
+        (said(1, 1, Refusal.LEADERSHIP_IN_TRANSFER.number), ProposalDropped),
         (AuthError("x"), AuthError),
         (OutcomeUnknown("x"), OutcomeUnknown),
     ],

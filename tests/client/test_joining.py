@@ -19,7 +19,7 @@ from garlicfarm.errors import (
 )
 from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.net.handshake import Established
-from garlicfarm.raft import Refusal
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire import Limits, RequestDecoder, decode_cluster_server, encode_response
 from garlicfarm.wire.messages import (
     NO_LEADER,
@@ -135,7 +135,9 @@ async def test_plain_leader_is_found_by_its_id_alone(nursery: trio.Nursery) -> N
         await servers.ask(1)
 
 
-@pytest.mark.parametrize("next_index", [2, Refusal.ID_USED, Refusal.ENDPOINT, 27])
+@pytest.mark.parametrize(
+    "next_index", [2, Refusal.ID_USED_BEFORE.number, Refusal.ENDPOINT_OF_ANOTHER_MEMBER.number, 27]
+)
 async def test_plain_leader_that_refuses_gives_its_next_index_and_no_reason(
     nursery: trio.Nursery, next_index: int
 ) -> None:
@@ -171,9 +173,9 @@ async def test_server_that_is_no_help_is_passed_over(
 @pytest.mark.parametrize(
     ("reason", "error", "what_next"),
     [
-        (Refusal.ID_USED, LocalProtocolError, "garlicfarm member token"),
-        (Refusal.ENDPOINT, LocalProtocolError, "--endpoint"),
-        (Refusal.APPLICATION, RemoteProtocolError, "not known here"),
+        (Refusal.ID_USED_BEFORE.number, LocalProtocolError, "garlicfarm member token"),
+        (Refusal.ENDPOINT_OF_ANOTHER_MEMBER.number, LocalProtocolError, "--endpoint"),
+        (Refusal.NO_SUCH_MEMBER.number, RemoteProtocolError, "not known here"),
         (99, RemoteProtocolError, "not known here"),
     ],
 )
@@ -189,10 +191,10 @@ async def test_refusal_for_good_is_an_error_at_once(
 @pytest.mark.parametrize(
     ("reason", "error", "what_next"),
     [
-        (Refusal.CHANGE_IN_FLIGHT, LocalProtocolError, "try again when it is done"),
-        (Refusal.TRANSFER, LocalProtocolError, "try again when it is done"),
-        (Refusal.NOT_DIALLED, UnreachableError, "firewall"),
-        (Refusal.NO_QUORUM, NoQuorum, "garlicfarm status"),
+        (Refusal.ANOTHER_CHANGE_IN_FLIGHT.number, LocalProtocolError, "try again when it is done"),
+        (Refusal.LEADERSHIP_IN_TRANSFER.number, LocalProtocolError, "try again when it is done"),
+        (Refusal.CANNOT_BE_DIALLED.number, UnreachableError, "firewall"),
+        (Refusal.TOO_FEW_MEMBERS_HEARD.number, NoQuorum, "garlicfarm status"),
     ],
 )
 async def test_refusal_that_may_pass_is_to_be_repeated(

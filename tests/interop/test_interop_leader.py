@@ -13,7 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from garlicfarm.raft import Refusal, joiner
+from garlicfarm.raft import joiner
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire import (
     Limits,
     RequestDecoder,
@@ -29,7 +30,7 @@ Clock = trio.testing.MockClock
 T = MessageType
 MIB = 1 << 20
 LEADER = 2
-REFUSED = {205: (27, Refusal.ID_USED), 209: (27, Refusal.APPLICATION)}
+REFUSED = {205: (27, Refusal.ID_USED_BEFORE.number), 209: (27, Refusal.NO_SUCH_MEMBER.number)}
 """Captured request → next_index of JRaft's refusal, and of ours: the reason (D8)."""
 
 REMOVE_LEADER = 213

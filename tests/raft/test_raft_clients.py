@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from garlicfarm.errors import ProposalDropped, RemoteProtocolError
-from garlicfarm.raft import Refusal, Role
+from garlicfarm.raft import Role
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import NO_LEADER, Configuration, MessageType, Request, Response, ValueType
 from tests.raft.playbook import Player, application, configuration, configuration_entry
@@ -63,7 +64,7 @@ def test_d8_too_much_uncommitted_is_refused_by_the_leader_itself() -> None:
     player = _leader(max_uncommitted_bytes=100)
     assert player.post(b"x" * 60) is None
     before = player.terms
-    assert player.post(b"x" * 60) == _answer(1, 1, Refusal.UNCOMMITTED, False)
+    assert player.post(b"x" * 60) == _answer(1, 1, Refusal.TOO_MUCH_UNCOMMITTED.number, False)
     assert player.terms == before
     with pytest.raises(ProposalDropped, match="too-much-uncommitted"):
         player.node.propose((b"x" * 60,), 1)
@@ -81,7 +82,7 @@ def test_d8_one_request_larger_than_the_bound_is_taken_while_nothing_else_waits(
 def test_uncommitted_entries_without_bytes_are_bounded_too() -> None:
     player = _leader(max_uncommitted_bytes=1000)
     assert player.post(*[b""] * 70) is None
-    assert player.post(*[b""] * 70) == _answer(1, 1, Refusal.UNCOMMITTED, False)
+    assert player.post(*[b""] * 70) == _answer(1, 1, Refusal.TOO_MUCH_UNCOMMITTED.number, False)
 
 
 @pytest.mark.parametrize("message", ["append", "vote", "answer"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from garlicfarm.errors import DiskHangs
-from garlicfarm.raft import Change, Refusal, Role
+from garlicfarm.raft import Change, Role
+from garlicfarm.refusals import Refusal
 from tests.raft.playbook import ALL, POLL, TIMEOUT, Player
 
 
@@ -63,7 +64,7 @@ def test_client_of_a_member_whose_disk_hangs_is_refused_or_sent_on_without_waiti
     leader.hang(True)
     refused = leader.post(b"y")
     assert refused is not None
-    assert (refused.accepted, refused.next_index) == (False, Refusal.TRANSFER)
+    assert (refused.accepted, refused.next_index) == (False, Refusal.LEADERSHIP_IN_TRANSFER.number)
     assert leader.append(2, (2, 1)) is None  # what a leader hears has to be durable
     sent_on = leader.post(b"y")
     assert sent_on is not None

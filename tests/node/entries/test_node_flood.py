@@ -20,7 +20,8 @@ from garlicfarm.errors import EntryRefused
 from garlicfarm.log_application import LogApplication
 from garlicfarm.node.replica import Replica
 from garlicfarm.node.session import Principal, Session
-from garlicfarm.raft import Entry, Refusal, SnapshotMeta
+from garlicfarm.raft import Entry, SnapshotMeta
+from garlicfarm.refusals import Refusal
 from garlicfarm.storage import Snapshot
 from garlicfarm.testing.cluster import Cluster, cluster
 from garlicfarm.wire import ResponseDecoder, encode_request
@@ -155,7 +156,7 @@ async def test_flood_of_refused_entries_is_spread_over_turns_too(autojump_clock:
         client = Client(farm, nursery)
         for _ in range(200):
             await client.send(b"bad")
-        assert {(await client.receive()).next_index for _ in range(200)} == {Refusal.APPLICATION}
+        assert {(await client.receive()).next_index for _ in range(200)} == {Refusal.ENTRY_REFUSED.number}
         assert most["judged"] == 1
         nursery.cancel_scope.cancel()
 
@@ -172,7 +173,7 @@ async def test_requests_are_judged_and_answered_in_their_order_and_refused_as_a_
         await client.send(b"6")
         answers = [await client.receive() for _ in range(4)]
         assert [answer.accepted for answer in answers] == [True, False, True, True]
-        assert answers[1].next_index == Refusal.APPLICATION
+        assert answers[1].next_index == Refusal.ENTRY_REFUSED.number
         first, last = answers[0].next_index - 1, answers[3].next_index - 1
         assert last == first + 1
         assert application(farm).counts["judged"] == 6  # "5" is behind one that is refused

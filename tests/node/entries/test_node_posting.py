@@ -26,7 +26,7 @@ from garlicfarm.errors import (
 )
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.node.publisher import PublisherService
-from garlicfarm.raft import Refusal
+from garlicfarm.refusals import Refusal
 from garlicfarm.setup.provision import MemberPlan
 from garlicfarm.testing.cluster import Cluster as MemoryCluster
 from garlicfarm.testing.cluster import cluster as memory_cluster
@@ -124,7 +124,7 @@ async def test_post_over_the_bound_of_uncommitted_entries_is_dropped(tmp_path: P
                 await farm.post(os.urandom(900), 0)
             answer = await wire.ask(client_request(os.urandom(900)))
             assert answer is not None
-            assert (answer.accepted, answer.next_index) == (False, Refusal.UNCOMMITTED)
+            assert (answer.accepted, answer.next_index) == (False, Refusal.TOO_MUCH_UNCOMMITTED.number)
 
 
 async def test_entry_that_the_application_refuses_is_refused_with_the_field(tmp_path: Path) -> None:
@@ -182,10 +182,10 @@ def said(accepted: bool, destination: int, next_index: int) -> Response:
 
 ANSWERS: list[tuple[Response | GarlicFarmError | None, object]] = [
     (said(True, 2, 43), (42, 7)),
-    (said(False, 2, Refusal.UNCOMMITTED), ProposalDropped),
-    (said(False, 2, Refusal.TRANSFER), ProposalDropped),
-    (said(False, 2, Refusal.APPLICATION), EntryRefused),
-    (said(False, 2, Refusal.TOO_LARGE), EntryRefused),
+    (said(False, 2, Refusal.TOO_MUCH_UNCOMMITTED.number), ProposalDropped),
+    (said(False, 2, Refusal.LEADERSHIP_IN_TRANSFER.number), ProposalDropped),
+    (said(False, 2, Refusal.ENTRY_REFUSED.number), EntryRefused),
+    (said(False, 2, Refusal.ENTRY_TOO_LARGE.number), EntryRefused),
     (said(False, 3, 0), None),
     (said(False, NO_LEADER, 0), None),
     (None, None),

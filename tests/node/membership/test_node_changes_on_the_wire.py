@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from garlicfarm.errors import RemoteProtocolError
 from garlicfarm.node.session import Principal, Session
-from garlicfarm.raft import Refusal
+from garlicfarm.refusals import Refusal
 from garlicfarm.testing.cluster import Cluster, cluster
 from garlicfarm.wire import ResponseDecoder, encode_cluster_server, encode_request
 from garlicfarm.wire.messages import (
@@ -64,12 +64,12 @@ async def test_removal_of_a_server_that_is_no_member_is_refused_as_senseless(
     autojump_clock: MockClock,
 ) -> None:
     async with cluster(3) as nodes:
-        assert await refused(nodes, REMOVE, ClusterServer(9)) == Refusal.APPLICATION
+        assert await refused(nodes, REMOVE, ClusterServer(9)) == Refusal.NO_SUCH_MEMBER.number
 
 
 async def test_removal_of_the_last_member_is_refused(autojump_clock: MockClock) -> None:
     async with cluster(1) as nodes:
-        assert await refused(nodes, REMOVE, ClusterServer(1)) == Refusal.NO_QUORUM
+        assert await refused(nodes, REMOVE, ClusterServer(1)) == Refusal.TOO_FEW_MEMBERS_HEARD.number
 
 
 async def test_removal_that_leaves_no_majority_is_refused_and_no_leader_hands_over_for_it(
@@ -81,7 +81,7 @@ async def test_removal_that_leaves_no_majority_is_refused_and_no_leader_hands_ov
         await nodes.kill(one)
         await trio.sleep(nodes.replica(leader).section.raft.election_timeout_max_s + 1)
         for member in (other, leader):
-            assert await refused(nodes, REMOVE, ClusterServer(member)) == Refusal.NO_QUORUM
+            assert await refused(nodes, REMOVE, ClusterServer(member)) == Refusal.TOO_FEW_MEMBERS_HEARD.number
         assert await nodes.leader() == leader
 
 
@@ -98,7 +98,7 @@ async def test_change_is_refused_while_another_one_is_begun(autojump_clock: Mock
             nursery.start_soon(remove, one)
             nursery.start_soon(remove, other)
         said = {answer.accepted: answer.next_index for answer in answers}
-        assert said[False] == Refusal.CHANGE_IN_FLIGHT
+        assert said[False] == Refusal.ANOTHER_CHANGE_IN_FLIGHT.number
         assert True in said
 
 
@@ -108,7 +108,7 @@ async def test_leader_whose_hand_over_fails_says_so_in_time(autojump_clock: Mock
         leader = await nodes.leader()
         await trio.sleep(10)
         await nodes.kill(min(others(leader)))  # of equals it is taken
-        assert await refused(nodes, REMOVE, ClusterServer(leader)) == Refusal.NO_QUORUM
+        assert await refused(nodes, REMOVE, ClusterServer(leader)) == Refusal.TOO_FEW_MEMBERS_HEARD.number
 
 
 async def test_leader_that_nobody_follows_any_more_redirects_to_nobody(autojump_clock: MockClock) -> None:
@@ -128,8 +128,8 @@ async def test_removal_during_a_hand_over_is_refused_for_it(autojump_clock: Mock
         nodes.partition([leader, other], [one])
         farm = nodes.replica(leader)
         farm.core.put(farm.raw.transfer_leadership, one)
-        assert await refused(nodes, REMOVE, ClusterServer(one)) == Refusal.TRANSFER
-        assert await refused(nodes, REMOVE, ClusterServer(leader)) == Refusal.TRANSFER
+        assert await refused(nodes, REMOVE, ClusterServer(one)) == Refusal.LEADERSHIP_IN_TRANSFER.number
+        assert await refused(nodes, REMOVE, ClusterServer(leader)) == Refusal.LEADERSHIP_IN_TRANSFER.number
 
 
 async def test_member_that_does_not_lead_names_the_leader(autojump_clock: MockClock) -> None:
@@ -144,9 +144,9 @@ async def test_member_that_does_not_lead_names_the_leader(autojump_clock: MockCl
 @pytest.mark.parametrize(
     ("server", "reason"),
     [
-        (ClusterServer(1, "memory://node1:27150"), Refusal.ID_USED),
-        (ClusterServer(4, "memory://node1:27150"), Refusal.ENDPOINT),
-        (ClusterServer(4, "memory://nobody:1"), Refusal.NOT_DIALLED),
+        (ClusterServer(1, "memory://node1:27150"), Refusal.ID_USED_BEFORE.number),
+        (ClusterServer(4, "memory://node1:27150"), Refusal.ENDPOINT_OF_ANOTHER_MEMBER.number),
+        (ClusterServer(4, "memory://nobody:1"), Refusal.CANNOT_BE_DIALLED.number),
     ],
 )
 async def test_refused_newcomer_is_told_why(

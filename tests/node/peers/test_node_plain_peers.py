@@ -14,7 +14,8 @@ from garlicfarm.log_application import LogApplication
 from garlicfarm.net.dial import DialCredentials, dial
 from garlicfarm.node import serve
 from garlicfarm.plugins import make_transport
-from garlicfarm.raft import Change, ConfChange, Refusal
+from garlicfarm.raft import Change, ConfChange
+from garlicfarm.refusals import Refusal
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire import (
     decode_cluster_server,
@@ -258,7 +259,8 @@ async def test_plain_leader_that_refuses_to_remove_a_member_gives_no_reason(tmp_
 
         nursery.start_soon(leave)
         heard, asked = await first_asked(plays)
-        await heard.answer(asked, Refusal.NO_QUORUM, accepted=False, destination=2)  # its next index
+        next_index = Refusal.TOO_FEW_MEMBERS_HEARD.number
+        await heard.answer(asked, next_index, accepted=False, destination=2)
         with trio.fail_after(20):
             while not refused:  # noqa: ASYNC110 - the answer is on its way
                 await trio.sleep(0.01)

@@ -12,7 +12,7 @@ import trio.testing
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import AuthError
 from garlicfarm.node.session import Principal
-from garlicfarm.raft import Refusal
+from garlicfarm.refusals import Refusal
 from tests.node.sessions.test_node_sessions import FakeFarm, running, session
 from tests.node.support.cluster import Cluster, client_request, cluster, password_of
 
@@ -64,7 +64,7 @@ async def test_role_is_the_one_that_the_user_has_at_each_request(tmp_path: Path)
             answer = await wire.ask(client_request(b"x"))
             assert answer is not None
             outcomes.append(answer.accepted or answer.next_index)
-        assert outcomes == [True, Refusal.ROLE, True, Refusal.ROLE]
+        assert outcomes == [True, Refusal.ROLE_MISSING.number, True, Refusal.ROLE_MISSING.number]
 
 
 async def test_connection_of_a_removed_user_is_closed_and_nobody_elses(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import trio.testing
 
 from garlicfarm.errors import EntryRefused, OutcomeUnknown, RemoteProtocolError, first_error
 from garlicfarm.node.session import MAX_UNANSWERED, MAX_UNANSWERED_BYTES, PendingResponse, Principal, Session
-from garlicfarm.raft import Refusal, Role
+from garlicfarm.raft import Role
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire import Limits, ResponseDecoder, encode_request
 from garlicfarm.wire.messages import MessageType, Request, Response
 from tests.node.support.cluster import ALONE, client_request, cluster
@@ -229,10 +230,10 @@ def refuses(entry: bytes, author: int) -> None:
 @pytest.mark.parametrize(
     ("caller", "entries", "reason"),
     [
-        (BOB, [b"good"], Refusal.ROLE),
-        (ALICE, [b"good", b"bad"], Refusal.APPLICATION),
-        (ALICE, [b"good", bytes(MAX_ENTRY_BYTES + 1)], Refusal.TOO_LARGE),
-        (Principal("member 2", 2, may_post=True), [b"bad"], Refusal.APPLICATION),
+        (BOB, [b"good"], Refusal.ROLE_MISSING.number),
+        (ALICE, [b"good", b"bad"], Refusal.ENTRY_REFUSED.number),
+        (ALICE, [b"good", bytes(MAX_ENTRY_BYTES + 1)], Refusal.ENTRY_TOO_LARGE.number),
+        (Principal("member 2", 2, may_post=True), [b"bad"], Refusal.ENTRY_REFUSED.number),
     ],
 )
 async def test_refused_request_is_not_appended_although_the_farm_has_not_noticed_yet_that_it_leads(
@@ -267,10 +268,10 @@ async def test_reader_may_ask_for_the_leader_and_not_post(tmp_path: Path) -> Non
         assert probe is not None
         assert post is not None
         assert (probe.accepted, probe.destination) == (True, 1)
-        assert (post.accepted, post.destination, post.next_index) == (False, 1, Refusal.ROLE)
+        assert (post.accepted, post.destination, post.next_index) == (False, 1, Refusal.ROLE_MISSING.number)
         largest = await wire.ask(client_request(bytes(1 << 20)))
         assert largest is not None
-        assert largest.next_index == Refusal.ROLE
+        assert largest.next_index == Refusal.ROLE_MISSING.number
         with suppress(trio.BrokenResourceError):
             await wire.send(client_request(bytes(1 << 20), b"x"))
         assert await wire.receive() is None  # closed: nobody holds that for a reader
@@ -288,7 +289,7 @@ async def test_entry_over_the_limit_is_refused_with_its_reason_and_the_connectio
             refused = await wire.ask(client_request(b"x", bytes(1001), source=source))
             assert refused is not None
             assert (refused.accepted, refused.destination) == (False, 1)
-            assert refused.next_index == Refusal.TOO_LARGE
+            assert refused.next_index == Refusal.ENTRY_TOO_LARGE.number
             assert nodes.replica().raw.status().last_index == last
             answer = await wire.ask(client_request(bytes(1000), source=source))
             assert answer is not None
