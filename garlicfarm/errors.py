@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar, overload
 
+from garlicfarm.refusals import Refusal
+
 __all__ = [
     "AuthError",
     "Compacted",
@@ -137,18 +139,25 @@ class Removed(GarlicFarmError):
 
 
 class ProposalDropped(GarlicFarmError):
-    """The leader refused a proposal; it was certainly not appended. ``reason`` is a fixed word."""
+    """The leader refused a proposal; it was certainly not appended. ``detail``: more about the ``reason``,
+    for people, or ""."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: Refusal, detail: str = "") -> None:
         self.reason = reason
-        super().__init__(f"proposal refused: {reason}")
+        self.detail = detail
+        super().__init__(f"proposal refused: {self.full_reason}")
+
+    @property
+    def full_reason(self) -> str:
+        """The word of the reason, with the detail behind a colon."""
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason.value
 
 
 class DiskHangs(ProposalDropped):
     """A node's disk completes no writes: nothing is appended or confirmed there until it does."""
 
     def __init__(self, text: str = "the disk does not respond") -> None:
-        super().__init__("disk-hangs")
+        super().__init__(Refusal.DISK_HANGS)
         self.args = (text,)
 
 

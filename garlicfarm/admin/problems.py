@@ -26,23 +26,6 @@ from garlicfarm.errors import (
 
 __all__ = ["Problem", "problem_of"]
 
-_CHANGES = {
-    "a-member-already": "See `garlicfarm member list`; its endpoint is changed with `garlicfarm member set`.",
-    "another-change-in-flight": "Try again when that change is done; see `garlicfarm member list`.",
-    "cannot-be-dialled": "It must run and listen there, and the leader must get through to it.",
-    "endpoint-of-another-member": "Each member has an endpoint of its own; see `garlicfarm member list`.",
-    "id-used-before": "Ids are used once: let it join under an id that was never a member's.",
-    "no-such-member": "See `garlicfarm member list`.",
-    "the-last-member": "Stop it instead: a farm without members cannot be.",
-    "too-few-members-heard": "Too few of the members that would be left are heard of to be a majority: bring "
-    "some back first, or use force and risk that nothing can be committed any more.",
-    "the new server refuses to join": "It is a member of something else; let it join with a new directory.",
-    "the new server does not answer": "Is it running still? Repeat `garlicfarm node join` there.",
-    "the new server does not catch up": "Its disk or the network is too slow for what is posted meanwhile.",
-    "leadership was lost before the new server had caught up": "Try again; it goes on where it ended.",
-}
-"""Why the leader does not change the members (the text before a colon), and what to do."""
-
 
 class Problem(Exception):
     """A request that is answered with an error; raised by endpoints, turned into an answer by the app.
@@ -110,9 +93,9 @@ def problem_of(error: GarlicFarmError) -> Problem | None:
                 "Nothing was appended. Ask another node, and see to the disk of this one.",
                 headers=[("Retry-After", "5")],
             )
-        case ProposalDropped(reason=reason) if (word := reason.partition(":")[0]) in _CHANGES:
-            detail = word.replace("-", " ") + reason.removeprefix(word)
-            return Problem(409, "change-refused", detail, _CHANGES[word], reason=reason)
+        case ProposalDropped(reason=reason) if reason.advice:
+            detail = error.full_reason.replace(reason, reason.replace("-", " "), 1)
+            return Problem(409, "change-refused", detail, reason.advice, reason=error.full_reason)
         case ProposalDropped():
             return Problem(
                 503,
@@ -120,7 +103,7 @@ def problem_of(error: GarlicFarmError) -> Problem | None:
                 text,
                 "Nothing was appended. Try again in a moment.",
                 headers=[("Retry-After", "1")],
-                reason=error.reason,
+                reason=error.full_reason,
             )
         case EntryRefused():
             return Problem(

@@ -10,6 +10,7 @@ import click
 from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.remote import ONLY_THE_LEADER, ask
+from garlicfarm.refusals import Refusal
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -19,7 +20,7 @@ __all__ = ["add", "leave", "list_", "member", "remove", "set_"]
 CATCH_UP_POLL_S = 1.0
 PATIENCE_S = 5.0
 RETRY_S = 0.25
-_PASSING = ("nothing-committed-yet", "leadership-in-transfer")
+_PASSING = (Refusal.NOTHING_COMMITTED_YET, Refusal.LEADERSHIP_IN_TRANSFER)
 
 _Request = Callable[["AdminClient", str], Awaitable[tuple[int, int]]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -23,6 +24,7 @@ from garlicfarm.errors import (
     ProposalDropped,
     RemoteProtocolError,
 )
+from garlicfarm.refusals import Refusal
 from garlicfarm.transport import Endpoint
 
 __all__ = ["certificate_error", "failure", "leader_address"]
@@ -82,7 +84,7 @@ def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
             known = leader.isdecimal() and len(leader) <= 10
             return NotLeader(int(leader) if known else None, endpoint or None)
         case 409, "garlicfarm:change-refused":
-            dropped = ProposalDropped(str(problem.get("reason", "")))
+            dropped = _dropped(problem)
             dropped.args = (text,)  # what to do depends on the reason, and the node says it
             return dropped
         case 422, "garlicfarm:entry-refused":
@@ -90,7 +92,7 @@ def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
         case 413, _:
             return EntryRefused("", text)
         case 503, "garlicfarm:proposal-dropped":
-            return ProposalDropped(str(problem.get("reason", "")))
+            return _dropped(problem)
         case 503, "garlicfarm:disk-hangs":
             return DiskHangs(text)
         case 503, _:
@@ -100,3 +102,12 @@ def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
         case status, _ if status < 500:
             return LocalProtocolError(text)
     return RemoteProtocolError(text)
+
+
+def _dropped(problem: Mapping[str, Any]) -> ProposalDropped:
+    text = str(problem.get("reason", ""))
+    word, _, detail = text.partition(": ")
+    try:
+        return ProposalDropped(Refusal(word), detail)
+    except ValueError:  # a word of another version of the node
+        return ProposalDropped(Refusal.REFUSED, text)

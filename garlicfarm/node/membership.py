@@ -199,11 +199,11 @@ class Membership:
                 except (TransportError, AuthError, RemoteProtocolError) as error:
                     self._log.info("leader-not-asked", peer=leader, cause=str(error))
                 except ProposalDropped as dropped:
-                    few = dropped.reason == "too-few-members-heard"
+                    few = dropped.reason == Refusal.TOO_FEW_MEMBERS_HEARD
                     if few and change.force:
                         core.must_lead()
                     # A new leader has heard from few so far.
-                    if not (few and leader != first) and dropped.reason != "leadership-in-transfer":
+                    if not (few and leader != first) and dropped.reason != Refusal.LEADERSHIP_IN_TRANSFER:
                         raise
                 await trio.sleep(ASK_AGAIN_S)
         if asked:
@@ -227,7 +227,7 @@ class Membership:
             await step_down(core, 0, deadline)
             core.must_lead()
         if change.change is Change.ADD and server.id in self.all_members and server.id not in self._current:
-            raise ProposalDropped("id-used-before")
+            raise ProposalDropped(Refusal.ID_USED_BEFORE)
         if change.change is not Change.REMOVE and server.id != core.node_id:
             await self._dial_back(server)
         while True:
@@ -236,9 +236,9 @@ class Membership:
             await proposal.begun.wait()
             if proposal.dropped is None:
                 break
-            if proposal.dropped.reason == "not-leader":
+            if proposal.dropped.reason == Refusal.NOT_LEADER:
                 core.must_lead()
-            if proposal.dropped.reason != "nothing-committed-yet" or trio.current_time() >= deadline:
+            if proposal.dropped.reason != Refusal.NOTHING_COMMITTED_YET or trio.current_time() >= deadline:
                 raise proposal.dropped
             with trio.move_on_at(deadline):
                 await core.wait_applied(applied)  # it has only just been elected
@@ -255,7 +255,7 @@ class Membership:
             else:
                 await close(established.stream)
                 return
-        raise ProposalDropped(f"cannot-be-dialled: {cause}")
+        raise ProposalDropped(Refusal.CANNOT_BE_DIALLED, cause)
 
     # ------------------------------------------------------------------ requests
 
@@ -297,9 +297,8 @@ class Membership:
         except NotLeader as error:
             destination, number = error.leader_id or NO_LEADER, None
         except ProposalDropped as dropped:
-            self._log.info("member-change-refused", peer=server.id, reason=dropped.reason)
-            word = dropped.reason.partition(":")[0]
-            number = Refusal(word).number or Refusal.NO_SUCH_MEMBER.number
+            self._log.info("member-change-refused", peer=server.id, reason=dropped.full_reason)
+            number = dropped.reason.number or Refusal.NO_SUCH_MEMBER.number
         except NoQuorum:
             number = Refusal.TOO_FEW_MEMBERS_HEARD.number if core.is_leader else None
             destination = core.leader_id or NO_LEADER

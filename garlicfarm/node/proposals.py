@@ -73,10 +73,10 @@ class Proposals:
             if leader not in (0, member):
                 scope.deadline = min(scope.deadline, deadline)
 
-    def on_outcome(self, token: int, result: LogPosition | str | None) -> None:
+    def on_outcome(self, token: int, result: LogPosition | Refusal | None) -> None:
         """The core knows the outcome of a proposal."""
         proposal = self._proposals.pop(token)
-        if isinstance(result, str):
+        if isinstance(result, Refusal):
             proposal.dropped = ProposalDropped(result)
         elif result is not None:
             proposal.outcome = (result.index, result.term)
@@ -123,7 +123,7 @@ class Proposals:
         if len(entry) > core.raft.max_entry_bytes:
             raise EntryRefused("", f"larger than {core.raft.max_entry_bytes} bytes")
         if len(self._proposals) >= MAX_PENDING_POSTS:
-            raise ProposalDropped("too-many-posts")
+            raise ProposalDropped(Refusal.TOO_MANY_POSTS)
         sent = False
         with trio.move_on_after(core.answer_timeout_s):
             while True:
@@ -149,7 +149,7 @@ class Proposals:
         try:
             return await self.outcome(self.propose(partial(self._core.raw.propose, (entry,))))
         except ProposalDropped as dropped:
-            if dropped.reason != "not-leader":
+            if dropped.reason != Refusal.NOT_LEADER:
                 raise
             return None
 

@@ -7,6 +7,7 @@ import trio
 from garlicfarm.errors import NoQuorum, ProposalDropped
 from garlicfarm.node.core import Core
 from garlicfarm.node.disk import Disk
+from garlicfarm.refusals import Refusal
 
 __all__ = ["ReadIndexRequests"]
 
@@ -42,7 +43,7 @@ class ReadIndexRequests:
         core, disk = self._core, self._disk
         disk.must_answer()
         if len(self._asked) >= MAX_PENDING_READS:
-            raise ProposalDropped("too-many-reads")
+            raise ProposalDropped(Refusal.TOO_MANY_READS)
         token, read = core.next_token(), _Read()
         self._asked[token] = read
         core.put(self._ask, token)

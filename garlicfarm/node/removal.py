@@ -13,6 +13,7 @@ from garlicfarm.errors import (
 from garlicfarm.logs import EventLogger
 from garlicfarm.node.core import Core
 from garlicfarm.node.peers import Peers
+from garlicfarm.refusals import Refusal
 
 __all__ = ["Removal"]
 
@@ -70,9 +71,9 @@ class Removal:
         members = self._core.applied_configuration.servers
         others = [server.id for server in members if server.id != self._core.node_id]
         if not others:
-            raise ProposalDropped("the-last-member")
+            raise ProposalDropped(Refusal.THE_LAST_MEMBER)
         longest_s = self._core.raft.election_timeout_max_s
         ages = [self._peers.contact_age_s(member) for member in others]
         heard = sum(age is not None and age <= longest_s for age in ages)
         if not force and heard < len(others) // 2 + 1:
-            raise ProposalDropped("too-few-members-heard")
+            raise ProposalDropped(Refusal.TOO_FEW_MEMBERS_HEARD)

@@ -8,6 +8,7 @@ from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft.joiner import Joiner
 from garlicfarm.raft.state import RaftState
 from garlicfarm.raft.types import Change, ConfChange, LogPosition, ProposalOutcome
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
 __all__ = ["PendingConfChange"]
@@ -33,19 +34,19 @@ class PendingConfChange:
             or membership.has_pending
             or membership.in_force.log_index > self._state.applied_index
         ):
-            raise ProposalDropped("another-change-in-flight")
+            raise ProposalDropped(Refusal.ANOTHER_CHANGE_IN_FLIGHT)
         is_member = server.id in membership
         if is_member is (change.change is Change.ADD):
-            raise ProposalDropped("a-member-already" if is_member else "no-such-member")
+            raise ProposalDropped(Refusal.A_MEMBER_ALREADY if is_member else Refusal.NO_SUCH_MEMBER)
         others = [s for s in membership.in_force.servers if s.id != server.id]
         if change.change is not Change.REMOVE and server.endpoint in [s.endpoint for s in others]:
-            raise ProposalDropped("endpoint-of-another-member")
+            raise ProposalDropped(Refusal.ENDPOINT_OF_ANOTHER_MEMBER)
         if change.change is Change.REMOVE and not others:
-            raise ProposalDropped("the-last-member")
+            raise ProposalDropped(Refusal.THE_LAST_MEMBER)
         active_others = sum(s.id in active for s in others)
         loses_quorum = change.change is Change.REMOVE and active_others < len(others) // 2 + 1
         if not change.force and (loses_quorum or not membership.is_quorum(active)):
-            raise ProposalDropped("too-few-members-heard")
+            raise ProposalDropped(Refusal.TOO_FEW_MEMBERS_HEARD)
         self._change, self._token, self._index = change, token, 0
         if change.change is Change.ADD:
             self.joiner = Joiner(self._state, server)
@@ -70,10 +71,10 @@ class PendingConfChange:
         if self.joiner.is_caught_up(match_index):
             return True
         if self.joiner.begin_round(match_index):
-            self.give_up("the new server does not catch up")
+            self.give_up(Refusal.JOINER_DOES_NOT_CATCH_UP)
         return False
 
-    def give_up(self, reason: str) -> None:
+    def give_up(self, reason: Refusal) -> None:
         """Drop the change: the joiner does not become a member."""
         self.joiner = self._change = None
         self._state.outcomes.append(ProposalOutcome(self._token, reason))
@@ -93,7 +94,7 @@ class PendingConfChange:
     def on_step_down(self) -> None:
         """Leadership is lost."""
         if self.joiner is not None:
-            self.give_up("leadership was lost before the new server had caught up")
+            self.give_up(Refusal.LEADERSHIP_LOST_MEANWHILE)
         elif self._change is not None:
             self._state.outcomes.append(ProposalOutcome(self._token, None))
 

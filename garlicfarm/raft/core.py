@@ -16,6 +16,7 @@ from garlicfarm.raft.requests import RequestHandler
 from garlicfarm.raft.roles import Roles
 from garlicfarm.raft.state import MAX_TERM, RaftState
 from garlicfarm.raft.types import ConfChange, RaftConfig, Ready, Role, SnapshotMeta, Status, Storage
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import ClusterServer, Configuration, Request, Response
 
 __all__ = ["RawNode"]
@@ -133,7 +134,7 @@ class RawNode:
 
     def _require_leader(self) -> Leader:
         if self._roles.leader is None:
-            raise ProposalDropped("not-leader")
+            raise ProposalDropped(Refusal.NOT_LEADER)
         return self._roles.leader
 
     # ------------------------------------------------------------------ reports of the driver

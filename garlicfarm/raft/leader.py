@@ -108,7 +108,7 @@ class Leader:
             self._transfer.on_heartbeat(peer)
         joining = self._replication.progress.get(self.joining)
         if joining is not None and state.now_ms - joining.last_heard_ms > 10 * config.election_timeout_max_ms:
-            self._conf_change.give_up("the new server does not answer")
+            self._conf_change.give_up(Refusal.JOINER_DOES_NOT_ANSWER)
             self._update_servers()
 
     def _has_disk_hung_too_long(self) -> bool:
@@ -141,18 +141,18 @@ class Leader:
         if self._state.is_disk_hanging:
             raise DiskHangs
         if self._is_refusing_entries:
-            raise ProposalDropped("leadership-in-transfer")
+            raise ProposalDropped(Refusal.LEADERSHIP_IN_TRANSFER)
         if not self._append(values, token, from_client=False):
-            raise ProposalDropped("too-much-uncommitted")
+            raise ProposalDropped(Refusal.TOO_MUCH_UNCOMMITTED)
 
     def propose_conf_change(self, change: ConfChange, token: int) -> None:
         """Begin to change the Configuration. Raises `ProposalDropped`."""
         if self._state.is_disk_hanging:
             raise DiskHangs
         if self._transfer.is_active:
-            raise ProposalDropped("leadership-in-transfer")
+            raise ProposalDropped(Refusal.LEADERSHIP_IN_TRANSFER)
         if self._state.commit_index < self._term_start_index:
-            raise ProposalDropped("nothing-committed-yet")
+            raise ProposalDropped(Refusal.NOTHING_COMMITTED_YET)
         self._conf_change.begin(change, token, self._replication.active_members())
         if self._conf_change.joiner is None:
             self._append_conf_change()
@@ -240,7 +240,7 @@ class Leader:
         progress.record_answer(self._state.now_ms)
         joiner.step_response(response, progress)
         if joiner.has_refused:
-            self._conf_change.give_up("the new server refuses to join")
+            self._conf_change.give_up(Refusal.JOINER_REFUSES)
             self._update_servers()
         else:
             self._on_advanced(joiner.server.id)

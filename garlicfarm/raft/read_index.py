@@ -10,6 +10,7 @@ from garlicfarm.errors import ProposalDropped
 from garlicfarm.extensions import READ_INDEX
 from garlicfarm.raft.state import RaftState
 from garlicfarm.raft.types import OutgoingResponse, ReadOutcome
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Response
 
 __all__ = ["READ_INDEX", "ReadIndexForwarder", "ReadIndexQueue", "refuse_read"]
@@ -94,7 +95,7 @@ class ReadIndexForwarder:
         """Ask the leader. Raises `ProposalDropped`: no leader is known, or it lacks the extension."""
         state = self._state
         if READ_INDEX not in state.extensions.get(state.leader_id, ()):
-            raise ProposalDropped("not-leader")
+            raise ProposalDropped(Refusal.NOT_LEADER)
         self.expire()
         self._asked_term_and_leader = (state.term, state.leader_id)
         # It names no term: a message that names one has to wait for the disk.

@@ -8,6 +8,7 @@ from garlicfarm.errors import ProposalDropped
 from garlicfarm.extensions import TIMEOUT_NOW
 from garlicfarm.raft.progress import Progress
 from garlicfarm.raft.state import RaftState
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import MessageType, Response
 
 __all__ = ["LeadershipTransfer"]
@@ -38,11 +39,11 @@ class LeadershipTransfer:
         """Begin to hand over to the member ``to``, 0: to the one best placed. ``active``: the members heard
         recently. Raises `ProposalDropped`: a transfer is in progress, or there is no such other member."""
         if self._target:
-            raise ProposalDropped("leadership-in-transfer")
+            raise ProposalDropped(Refusal.LEADERSHIP_IN_TRANSFER)
         state = self._state
         candidates = {p: progress[p] for p in state.membership.others(state.id) if to in (0, p)}
         if not candidates:
-            raise ProposalDropped("no-such-member")
+            raise ProposalDropped(Refusal.NO_SUCH_MEMBER)
         extensions = state.extensions
         self._target = max(
             candidates,

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import (
     ClusterServer,
     Configuration,
@@ -112,11 +113,11 @@ class ReceivedChunk(msgspec.Struct, frozen=True, gc=False):
 
 class ProposalOutcome(msgspec.Struct, frozen=True, gc=False):
     """What became of ``propose`` or ``propose_conf_change``. ``result``: the position of its last entry, once
-    that is committed; a text that says why it is certainly not in the log; None if the outcome is unknown,
-    since this member lost its leadership meanwhile."""
+    that is committed; the reason why it is certainly not in the log; None if the outcome is unknown, since
+    this member lost its leadership meanwhile."""
 
     token: int
-    result: LogPosition | str | None
+    result: LogPosition | Refusal | None
 
 
 class ReadOutcome(msgspec.Struct, frozen=True, gc=False):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 import trio
 
@@ -14,6 +15,7 @@ from garlicfarm.admin.app import COMMIT_DEADLINE_S, MAX_WAIT_S
 from garlicfarm.admin.server import IDLE_S
 from garlicfarm.client import AdminClient
 from garlicfarm.client.admin import ANSWER_TIMEOUT_S
+from garlicfarm.client.answers import failure
 from garlicfarm.config.model import PRESETS
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.errors import (
@@ -32,6 +34,7 @@ from garlicfarm.errors import (
     UnreachableError,
 )
 from garlicfarm.raft.types import Entry
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import ValueType
 from tests.admin.fake_node import PASSWORDS, FakeNode
 
@@ -193,7 +196,7 @@ async def test_url_that_does_not_answer_is_passed_over_and_the_good_one_remember
     [
         NotLeader(2, "ssl://b.example:1"),
         NoQuorum("no majority"),
-        ProposalDropped("uncommitted"),
+        ProposalDropped(Refusal.TOO_MUCH_UNCOMMITTED),
         DiskHangs("no answer"),
         EntryRefused("$.date", "absent"),
         OutcomeUnknown("stepped down"),
@@ -208,6 +211,13 @@ async def test_error_of_the_farm_arrives_as_what_it_was(
             await client.post("farm", b"entry")
     for name in ("leader_id", "endpoint", "reason", "field"):
         assert getattr(caught.value, name, None) == getattr(error, name, None)
+
+
+def test_reason_of_another_version_arrives_as_a_refusal_that_quotes_it() -> None:
+    body = {"type": "garlicfarm:proposal-dropped", "reason": "too-hot"}
+    refused = failure(httpx.Response(503, json=body), "https://a.example")
+    assert isinstance(refused, ProposalDropped)
+    assert (refused.reason, refused.detail) == (Refusal.REFUSED, "too-hot")
 
 
 async def test_errors_of_reading_arrive_as_what_they_were(node: FakeNode, url: str) -> None:

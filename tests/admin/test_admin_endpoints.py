@@ -19,6 +19,7 @@ from garlicfarm.errors import (
 )
 from garlicfarm.feed.binary_format import MEDIA_TYPE, encode_records
 from garlicfarm.feed.lines import encode_lines
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import ValueType
 from tests.admin.fake_node import PASSWORDS, FakeNode, until
 
@@ -227,7 +228,12 @@ async def test_post_taken_answers_with_its_place_after_commit(
         (NotLeader(2, "ssl://b.example:1"), 421, "not-leader", {}),
         (NotLeader(), 503, "no-quorum", {}),
         (NoQuorum("no majority"), 503, "no-quorum", {}),
-        (ProposalDropped("uncommitted"), 503, "proposal-dropped", {"reason": "uncommitted"}),
+        (
+            ProposalDropped(Refusal.TOO_MUCH_UNCOMMITTED),
+            503,
+            "proposal-dropped",
+            {"reason": "too-much-uncommitted"},
+        ),
         (DiskHangs("no answer"), 503, "disk-hangs", {"detail": "no answer"}),
         (EntryRefused("$.date", "absent"), 422, "entry-refused", {"field": "$.date", "reason": "absent"}),
         (EntryRefused("", "odd", "Even."), 422, "entry-refused", {"reason": "odd", "hint": "Even."}),

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from garlicfarm.admin.app import create_app
 from garlicfarm.client import AdminClient
 from garlicfarm.errors import DiskHangs, GarlicFarmError, NoQuorum, NotLeader, ProposalDropped
+from garlicfarm.refusals import Refusal
 from tests.admin.fake_node import PASSWORDS, FakeNode
 
 FARM = "/v1/farms/{farm}/"
@@ -54,7 +55,7 @@ async def test_answer_is_of_the_moment_after_the_leader_was_confirmed(
         (NotLeader(2, "ssl://b.example:1"), 421, "not-leader"),
         (NotLeader(), 503, "no-quorum"),
         (NoQuorum("no majority"), 503, "no-quorum"),
-        (ProposalDropped("too-many-reads"), 503, "proposal-dropped"),
+        (ProposalDropped(Refusal.TOO_MANY_READS), 503, "proposal-dropped"),
         (DiskHangs("the disk of this node has not answered for 6 s"), 503, "disk-hangs"),
     ],
 )
@@ -148,8 +149,8 @@ async def test_node_whose_disk_hangs_is_passed_over(
 
 
 async def test_leader_with_too_many_reads_is_asked_no_further(node: FakeNode, url: str) -> None:
-    node.farm.confirm_error = ProposalDropped("too-many-reads")
+    node.farm.confirm_error = ProposalDropped(Refusal.TOO_MANY_READS)
     async with node.client(url, "rita") as client:
         with pytest.raises(ProposalDropped) as refused:
             await client.page("farm", 0, linearizable=True)
-    assert refused.value.reason == "too-many-reads"
+    assert refused.value.reason == Refusal.TOO_MANY_READS

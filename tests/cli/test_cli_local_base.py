@@ -17,6 +17,7 @@ from garlicfarm import errors
 from garlicfarm.cli import run
 from garlicfarm.cli.exits import Exit, explain
 from garlicfarm.cli.options import print_rows
+from garlicfarm.refusals import Refusal
 
 HEAVY = ("trio", "httpx", "rich", "starlette", "hypercorn", "pyspark", "msgspec", "cryptography", "sqlite3")
 
@@ -150,7 +151,7 @@ def test_group_without_command_prints_help_and_exits_2(capsys: pytest.CaptureFix
         (errors.StorageMissing("no store"), 7, ["error: no store"]),
         (errors.StorageInUse("in use"), 7, ["error: in use"]),
         (errors.DiskHangs("no answer for 6 s"), 7, ["error: no answer for 6 s"]),
-        (errors.ProposalDropped("refused"), 1, ["error: proposal refused: refused"]),
+        (errors.ProposalDropped(Refusal.REFUSED), 1, ["error: proposal refused: refused"]),
         (errors.EntryRefused("id", "missing"), 1, ["error: the entry is refused: id: missing"]),
         (errors.OutcomeUnknown(), 1, ["error: OutcomeUnknown"]),
         (trio.TooSlowError(), 124, ["error: deadline passed"]),

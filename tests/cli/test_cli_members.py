@@ -20,6 +20,7 @@ from garlicfarm.cli.node_join import _Lines, _progress
 from garlicfarm.credentials.join_token import decode_token
 from garlicfarm.credentials.member_credentials import write_secret_file
 from garlicfarm.errors import NoQuorum, NotLeader, OutcomeUnknown, ProposalDropped
+from garlicfarm.refusals import Refusal
 from garlicfarm.storage import Genesis, create_store
 from tests.admin.fake_node import FakeFarm
 from tests.cli.test_cli_remote import Served
@@ -109,8 +110,8 @@ def test_node_that_leaves_asks_for_its_own_removal(farm: FakeFarm, capsys: Captu
     assert json.loads(capsys.readouterr().out)["after"]["members"] == 2
 
 
-@pytest.mark.parametrize("refused", ["id-used-before", "the new server does not answer"])
-def test_refused_change_says_why_and_what_to_do(farm: FakeFarm, capsys: Capture, refused: str) -> None:
+@pytest.mark.parametrize("refused", [Refusal.ID_USED_BEFORE, Refusal.JOINER_DOES_NOT_ANSWER])
+def test_refused_change_says_why_and_what_to_do(farm: FakeFarm, capsys: Capture, refused: Refusal) -> None:
     farm.post_error = ProposalDropped(refused)
     assert run(["member", "add", "4", NEW]) == Exit.ERROR
     told, said = capsys.readouterr()
@@ -120,9 +121,9 @@ def test_refused_change_says_why_and_what_to_do(farm: FakeFarm, capsys: Capture,
     assert "3 of 4 members reachable, 3 needed" in said
 
 
-@pytest.mark.parametrize("passing", ["nothing-committed-yet", "leadership-in-transfer"])
+@pytest.mark.parametrize("passing", [Refusal.NOTHING_COMMITTED_YET, Refusal.LEADERSHIP_IN_TRANSFER])
 def test_refusal_that_passes_is_waited_for(
-    farm: FakeFarm, monkeypatch: pytest.MonkeyPatch, passing: str
+    farm: FakeFarm, monkeypatch: pytest.MonkeyPatch, passing: Refusal
 ) -> None:
     errors = iter([ProposalDropped(passing), ProposalDropped(passing), None])
     change = farm.change_member

@@ -13,6 +13,7 @@ import pytest
 from garlicfarm.cli.lab import _set_interval
 from garlicfarm.errors import GarlicFarmError, NoQuorum, OutcomeUnknown, ProposalDropped, UnreachableError
 from garlicfarm.lab.processes import NodeProcess
+from garlicfarm.refusals import Refusal
 
 
 class Node(NodeProcess):
@@ -40,7 +41,12 @@ async def set_interval(node: Node) -> None:
 
 async def test_interval_is_set_again_until_it_is_known_to_be_set(tmp_path: Path, autojump_clock: Any) -> None:
     node = Node(
-        tmp_path, [NoQuorum("no leader within 4 s"), OutcomeUnknown("?"), ProposalDropped("transfer")]
+        tmp_path,
+        [
+            NoQuorum("no leader within 4 s"),
+            OutcomeUnknown("?"),
+            ProposalDropped(Refusal.LEADERSHIP_IN_TRANSFER),
+        ],
     )
     await set_interval(node)
     assert node.asked == 4

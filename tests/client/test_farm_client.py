@@ -110,6 +110,18 @@ async def test_refusal_is_raised_and_not_repeated(
     assert [len(rpc_client.asked) for rpc_client in rpc_clients.values()] == [1, 0]
 
 
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(3, Refusal.TOO_MUCH_UNCOMMITTED), (4, Refusal.LEADERSHIP_IN_TRANSFER), (27, Refusal.REFUSED)],
+)
+async def test_refusal_has_the_reason_of_its_number(
+    number: int, reason: Refusal, autojump_clock: Clock
+) -> None:
+    with pytest.raises(ProposalDropped) as refused:
+        await client({1: FakeRpcClient(said(1, 1, number))}).post([b"x"])
+    assert refused.value.reason is reason
+
+
 async def test_no_leader_anywhere_is_no_quorum_at_the_deadline_and_says_why(autojump_clock: Clock) -> None:
     rpc_clients = {
         1: FakeRpcClient(said(1, NO_LEADER)),

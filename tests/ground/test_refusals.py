@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
+import garlicfarm
 from garlicfarm.refusals import Refusal
+
+PACKAGE = Path(garlicfarm.__file__).parent
+
+OTHER_MEANINGS = {
+    ("admin/problems.py", "not-leader"),  # a problem's type
+    ("admin/problems.py", "disk-hangs"),
+    ("admin/problems.py", "entry-refused"),
+    ("node/replica.py", "disk-hangs"),  # an event of the log
+    ("node/requests.py", "refused"),  # a label of a metric
+}
 
 NUMBERS = {
     "refused": 0,
@@ -65,3 +79,25 @@ def test_number_is_read_as_the_reason_that_it_is_for_its_request(
 def test_reason_is_written_as_its_word() -> None:
     assert f"{Refusal.NOT_LEADER}" == str(Refusal.NOT_LEADER) == "not-leader"
     assert Refusal("too-few-members-heard") is Refusal.TOO_FEW_MEMBERS_HEARD
+
+
+def words_in(source: str) -> set[str]:
+    """The words of reasons that stand in the source as literals."""
+    literals = {node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)}
+    return {reason.value for reason in Refusal} & literals
+
+
+def test_no_module_spells_a_reason_as_a_literal() -> None:
+    found = {
+        (path.relative_to(PACKAGE).as_posix(), word)
+        for path in PACKAGE.rglob("*.py")
+        if path != PACKAGE / "refusals.py"
+        for word in words_in(path.read_text(encoding="utf-8"))
+    }
+    assert found == OTHER_MEANINGS
+
+
+def test_reason_that_is_matched_by_a_literal_is_noticed() -> None:
+    assert words_in('if dropped.reason == "not-leader": pass') == {"not-leader"}
+    assert words_in('match word:\n    case "disk-hangs": pass') == {"disk-hangs"}
+    assert words_in("if dropped.reason is Refusal.NOT_LEADER: pass") == set()

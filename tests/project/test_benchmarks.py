@@ -14,6 +14,7 @@ from trio.testing import MockClock
 
 from benchmarks.bench_farm import Poster
 from garlicfarm.errors import EntryRefused, NoQuorum, OutcomeUnknown, ProposalDropped
+from garlicfarm.refusals import Refusal
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -48,7 +49,7 @@ def test_benchmarks_need_nothing_of_the_tests_but_those_of_spark() -> None:
 async def test_poster_repeats_what_is_not_acknowledged_and_counts_unknown_outcomes(
     autojump_clock: MockClock,
 ) -> None:
-    fates = [OutcomeUnknown("?"), NoQuorum("?"), OutcomeUnknown("?"), ProposalDropped("?"), None]
+    fates = [OutcomeUnknown("?"), NoQuorum("?"), OutcomeUnknown("?"), ProposalDropped(Refusal.REFUSED), None]
     fates.append(EntryRefused("", "?"))
     asked: list[Sequence[bytes]] = []
 

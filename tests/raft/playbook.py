@@ -26,6 +26,7 @@ from garlicfarm.raft import (
 )
 from garlicfarm.raft.read_index import READ_INDEX
 from garlicfarm.raft.votes import TRANSFER_CAMPAIGN
+from garlicfarm.refusals import Refusal
 from garlicfarm.testing.memory_storage import Stored, UnsyncedStorage
 from garlicfarm.testing.simulator.invariants import Observer
 from garlicfarm.wire import encode_configuration, encode_snapshot_sync_request
@@ -116,7 +117,7 @@ class Player:
         self.extensions = dict.fromkeys(members, extensions)  # in force towards each peer
         self.requests: deque[tuple[int, int, Request]] = deque()  # (peer, seq, request)
         self.responses: dict[int, Response | None] = {}
-        self.outcomes: dict[int, tuple[int, int] | str | None] = {}
+        self.outcomes: dict[int, tuple[int, int] | Refusal | None] = {}
         self.reads: dict[int, int | None] = {}
         self.applied: list[Entry] = []
         self.restored: list[SnapshotMeta] = []

@@ -8,6 +8,7 @@ import pytest
 
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Role
+from garlicfarm.refusals import Refusal
 from tests.raft.playbook import Player
 
 
@@ -100,7 +101,7 @@ def test_what_clients_wait_for_is_unknown_and_what_comes_after_is_refused() -> N
     assert player.responses[waiting] is None
     assert player.outcomes == {70: None}
     assert player.reads == {71: None}
-    with pytest.raises(ProposalDropped, match="not-leader"):
+    with pytest.raises(ProposalDropped, match=Refusal.NOT_LEADER):
         player.propose(b"late")
     late = player.post(b"late")
     assert late is not None

@@ -66,7 +66,7 @@ def test_d8_too_much_uncommitted_is_refused_by_the_leader_itself() -> None:
     before = player.terms
     assert player.post(b"x" * 60) == _answer(1, 1, Refusal.TOO_MUCH_UNCOMMITTED.number, False)
     assert player.terms == before
-    with pytest.raises(ProposalDropped, match="too-much-uncommitted"):
+    with pytest.raises(ProposalDropped, match=Refusal.TOO_MUCH_UNCOMMITTED):
         player.node.propose((b"x" * 60,), 1)
     player.accept(peer=2)
     assert player.post(b"x" * 60) is None
@@ -115,7 +115,7 @@ def test_outcome_once_unknown_is_not_told_again_when_the_entry_commits_after_all
 
 def test_proposal_to_a_member_that_does_not_lead_is_certainly_not_appended() -> None:
     player = Player()
-    with pytest.raises(ProposalDropped, match="not-leader"):
+    with pytest.raises(ProposalDropped, match=Refusal.NOT_LEADER):
         player.node.propose((b"x",), 1)
     assert player.node.ready().persist is None
 

@@ -7,6 +7,7 @@ import pytest
 
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Change, Role
+from garlicfarm.refusals import Refusal
 from tests.raft.playbook import ALL, Stage
 
 
@@ -75,7 +76,7 @@ def test_growth_in_one_step_by_a_leader_that_had_not_heard_of_the_first_is_refus
     stage[1].lose()  # only 1 holds it
     stage.elect(2, 3, 4)
     stage[2].lose(1)
-    with pytest.raises(ProposalDropped, match="nothing-committed-yet"):
+    with pytest.raises(ProposalDropped, match=Refusal.NOTHING_COMMITTED_YET):
         stage[2].change(Change.REMOVE, 3)
     stage.settle(2, 3, 4)  # its own entry is committed by {2,3,4}: 1 cannot win any more
     stage[2].change(Change.REMOVE, 3)

@@ -7,6 +7,7 @@ import pytest
 from garlicfarm.errors import LocalProtocolError, ProposalDropped, RemoteProtocolError
 from garlicfarm.raft import Change, Role
 from garlicfarm.raft.state import MAX_TERM
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import MessageType, Request, Response
 from tests.raft.playbook import ALL, Player
 
@@ -62,12 +63,12 @@ def test_bound_of_uncommitted_bytes_frees_what_is_committed_and_no_more() -> Non
     player.accept()
     for token in (1, 2):
         player.propose(b"x" * 30, token=token)
-    with pytest.raises(ProposalDropped, match="too-much-uncommitted"):
+    with pytest.raises(ProposalDropped, match=Refusal.TOO_MUCH_UNCOMMITTED):
         player.propose(b"x" * 30, token=3)
     (_, seq, request), *_ = player.sent(2)
     player.answer(seq, request, 3)
     player.propose(b"x" * 30, token=3)
-    with pytest.raises(ProposalDropped, match="too-much-uncommitted"):
+    with pytest.raises(ProposalDropped, match=Refusal.TOO_MUCH_UNCOMMITTED):
         player.propose(b"x" * 30, token=4)
     player.accept()
     player.accept()

@@ -10,6 +10,7 @@ import pytest
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Change, Role
 from garlicfarm.raft.joiner import MAX_ROUNDS
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire import decode_log_pack, encode_configuration
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, ValueType
 from tests.raft.playbook import ALL, JOIN, SNAPSHOT, Player, Stage, configuration
@@ -162,7 +163,7 @@ def test_server_that_is_too_slow_for_ten_rounds_is_refused() -> None:
             player.answer(seq, request, request.last_log_index + len(request.entries) + 1)
         if 5 in player.outcomes:
             break
-    assert player.outcomes[5] == "the new server does not catch up"
+    assert player.outcomes[5] == Refusal.JOINER_DOES_NOT_CATCH_UP
     assert _ids(player) == [1, 2, 3]
     assert 4 not in player.node.status().peers
     player.sent(4)
@@ -197,7 +198,7 @@ def test_server_that_vanishes_while_it_joins_is_given_up() -> None:
         player.accept()
         if player.outcomes:
             break
-    assert player.outcomes == {5: "the new server does not answer"}
+    assert player.outcomes == {5: Refusal.JOINER_DOES_NOT_ANSWER}
     assert 2000 < player.now <= 2000 + 100 + 100
     assert player.node.role is Role.LEADER
     assert set(player.node.status().peers) == {2, 3}
@@ -221,7 +222,7 @@ def test_server_that_refuses_its_invitation_is_given_up_at_once() -> None:
     player = _leader()
     player.change(Change.ADD, 4, token=5)
     player.refuse(4)
-    assert player.outcomes == {5: "the new server refuses to join"}
+    assert player.outcomes == {5: Refusal.JOINER_REFUSES}
     assert set(player.node.status().peers) == {2, 3}
 
 
@@ -231,7 +232,7 @@ def test_server_that_answers_its_invitation_in_a_later_term_deposes_nobody() -> 
     ((_, seq, request),) = player.sent(4)
     player.answer(seq, request, 1, accepted=False, term=9)
     assert (player.node.role, player.node.term) == (Role.LEADER, 1)
-    assert player.outcomes == {5: "the new server refuses to join"}
+    assert player.outcomes == {5: Refusal.JOINER_REFUSES}
 
 
 def test_member_is_not_invited_away() -> None:
@@ -259,7 +260,7 @@ def test_outcome_of_an_addition_is_told_however_leadership_ends(moment: str) -> 
     player.append(2, (1, 1), source=3)
     assert player.outcomes == {
         5: {
-            "joining": "leadership was lost before the new server had caught up",
+            "joining": Refusal.LEADERSHIP_LOST_MEANWHILE,
             "appended": None,
             "committed": (2, 1),
         }[moment]
@@ -270,7 +271,7 @@ def test_outcome_of_an_addition_is_told_when_no_majority_answers() -> None:
     player = _leader()
     player.change(Change.ADD, 4, token=5)
     player.wait(201)
-    assert player.outcomes == {5: "leadership was lost before the new server had caught up"}
+    assert player.outcomes == {5: Refusal.LEADERSHIP_LOST_MEANWHILE}
 
 
 def test_new_leader_follows_a_server_whose_addition_is_pending() -> None:
@@ -327,7 +328,7 @@ def test_forced_addition_still_waits_until_the_server_has_caught_up() -> None:
 def test_server_that_joins_is_no_target_of_a_transfer() -> None:
     player = _leader()
     player.change(Change.ADD, 4)
-    with pytest.raises(ProposalDropped, match="no-such-member"):
+    with pytest.raises(ProposalDropped, match=Refusal.NO_SUCH_MEMBER):
         player.transfer(4)
 
 

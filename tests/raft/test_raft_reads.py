@@ -9,6 +9,7 @@ import pytest
 from garlicfarm.errors import ProposalDropped
 from garlicfarm.raft import Change, Role
 from garlicfarm.raft.read_index import READ_INDEX
+from garlicfarm.refusals import Refusal
 from garlicfarm.wire.messages import NO_LEADER, MessageType, Request, Response
 from tests.raft.playbook import ALL, APPEND, READ, Player
 
@@ -189,10 +190,10 @@ def test_answer_in_an_earlier_term_confirms_nothing() -> None:
 
 def test_read_asked_of_one_that_does_not_lead_is_refused() -> None:
     player = Player()
-    with pytest.raises(ProposalDropped, match="not-leader"):
+    with pytest.raises(ProposalDropped, match=Refusal.NOT_LEADER):
         player.read()
     player.campaign()
-    with pytest.raises(ProposalDropped, match="not-leader"):
+    with pytest.raises(ProposalDropped, match=Refusal.NOT_LEADER):
         player.read()
 
 
@@ -273,7 +274,7 @@ def test_each_read_of_a_follower_has_a_request_of_its_own() -> None:
 def test_read_is_refused_where_the_leader_lacks_the_extension() -> None:
     player = _follower()
     player.node.set_extensions(2, ALL - {READ_INDEX})
-    with pytest.raises(ProposalDropped, match="not-leader"):
+    with pytest.raises(ProposalDropped, match=Refusal.NOT_LEADER):
         player.read()
     assert not player.requests
     player.append(2, source=3)  # the extensions are those of the leader, not of a former one
@@ -284,7 +285,7 @@ def test_read_is_refused_where_the_leader_lacks_the_extension() -> None:
 def test_read_is_refused_where_no_leader_is_known() -> None:
     player = _follower()
     player.ask_vote(9, (9, 9), ordered=True)
-    with pytest.raises(ProposalDropped, match="not-leader"):
+    with pytest.raises(ProposalDropped, match=Refusal.NOT_LEADER):
         player.read()
 
 

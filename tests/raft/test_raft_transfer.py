@@ -90,11 +90,11 @@ def test_nothing_is_appended_while_it_hands_over() -> None:
     assert response is not None
     assert (response.accepted, response.destination) == (False, 1)
     assert response.next_index == Refusal.LEADERSHIP_IN_TRANSFER.number
-    with pytest.raises(ProposalDropped, match="leadership-in-transfer"):
+    with pytest.raises(ProposalDropped, match=Refusal.LEADERSHIP_IN_TRANSFER):
         player.propose(b"x")
-    with pytest.raises(ProposalDropped, match="leadership-in-transfer"):
+    with pytest.raises(ProposalDropped, match=Refusal.LEADERSHIP_IN_TRANSFER):
         player.change(Change.REMOVE, 3)
-    with pytest.raises(ProposalDropped, match="leadership-in-transfer"):
+    with pytest.raises(ProposalDropped, match=Refusal.LEADERSHIP_IN_TRANSFER):
         player.transfer(2)
     assert player.terms == before
 
@@ -123,7 +123,7 @@ def test_transfer_that_takes_longer_than_the_upper_election_timeout_is_given_up(
     player = _leader()
     player.transfer(3)
     for _ in range(4):
-        with pytest.raises(ProposalDropped, match="leadership-in-transfer"):
+        with pytest.raises(ProposalDropped, match=Refusal.LEADERSHIP_IN_TRANSFER):
             player.propose(b"x")
         player.wait(50)
         player.accept(peer=2)
@@ -146,7 +146,7 @@ def test_member_that_refuses_or_does_not_answer_is_told_again_with_the_next_hear
         else:
             player.node.report_unreachable(3, seq)
         assert TIMEOUT not in _kinds(player, 3)
-        with pytest.raises(ProposalDropped, match="leadership-in-transfer"):
+        with pytest.raises(ProposalDropped, match=Refusal.LEADERSHIP_IN_TRANSFER):
             player.propose(b"x")
         player.wait(60)
 
@@ -167,7 +167,7 @@ def test_transfer_that_the_member_obeys_goes_on_until_it_is_heard_of() -> None:
     player.transfer(3)
     ((_, seq, request),) = player.sent(3)
     player.answer(seq, request)
-    with pytest.raises(ProposalDropped, match="leadership-in-transfer"):
+    with pytest.raises(ProposalDropped, match=Refusal.LEADERSHIP_IN_TRANSFER):
         player.propose(b"x")
     response = player.ask_vote(2, (1, 1), source=3, ordered=True)
     assert response is not None
@@ -189,22 +189,22 @@ def test_transfer_to_a_dead_member_times_out_and_the_leader_goes_on() -> None:
 @pytest.mark.parametrize("to", [1, 4, 99])
 def test_transfer_to_itself_or_to_no_member_is_refused(to: int) -> None:
     player = _leader()
-    with pytest.raises(ProposalDropped, match="no-such-member"):
+    with pytest.raises(ProposalDropped, match=Refusal.NO_SUCH_MEMBER):
         player.transfer(to)
     player.propose(b"x")
 
 
 def test_transfer_of_a_leader_alone_is_refused() -> None:
-    with pytest.raises(ProposalDropped, match="no-such-member"):
+    with pytest.raises(ProposalDropped, match=Refusal.NO_SUCH_MEMBER):
         _leader(1).transfer()
 
 
 def test_transfer_by_one_that_does_not_lead_is_refused() -> None:
     player = Player(extensions=ALL)
-    with pytest.raises(ProposalDropped, match="not-leader"):
+    with pytest.raises(ProposalDropped, match=Refusal.NOT_LEADER):
         player.transfer(2)
     player.append(1)
-    with pytest.raises(ProposalDropped, match="not-leader"):
+    with pytest.raises(ProposalDropped, match=Refusal.NOT_LEADER):
         player.transfer(2)
 
 

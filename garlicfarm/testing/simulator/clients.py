@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from garlicfarm.raft import Change, ConfChange, LogPosition
+from garlicfarm.refusals import Refusal
 from garlicfarm.testing.simulator.cluster import SimulatedCluster
 from garlicfarm.testing.simulator.member import SimulatedMember
 from garlicfarm.testing.simulator.network import CLIENT, Connection
@@ -203,12 +204,12 @@ class Administrator:
         self._asked = 0
         if isinstance(outcome, LogPosition):
             self._done()
-        elif isinstance(outcome, str):
+        elif isinstance(outcome, Refusal):
             self._refused(outcome)
 
-    def _refused(self, reason: str) -> None:
+    def _refused(self, reason: Refusal) -> None:
         self._refusals += 1
-        if reason in ("a-member-already", "no-such-member"):
+        if reason in (Refusal.A_MEMBER_ALREADY, Refusal.NO_SUCH_MEMBER):
             self._done()  # it was, after all
         elif self._refusals == MAX_REFUSALS:
             self._change = None

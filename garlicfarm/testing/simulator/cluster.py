@@ -17,6 +17,7 @@ from garlicfarm.application import StateMachine
 from garlicfarm.errors import ProposalDropped, RemoteProtocolError
 from garlicfarm.extensions import PRE_VOTE, READ_INDEX, TIMEOUT_NOW
 from garlicfarm.raft import Persist, RaftConfig, RawNode, Ready, Role, SnapshotMeta
+from garlicfarm.refusals import Refusal
 from garlicfarm.testing.memory_storage import Stored
 from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Observer, Violation
@@ -215,9 +216,9 @@ class SimulatedCluster:
         function: Callable[..., None],
         *arguments: Any,
         then: Callable[[Any], None],
-    ) -> str:
+    ) -> Refusal | None:
         """Give a member one input that takes a token. ``then`` gets its outcome from `Ready`, None if the
-        process died. Returns why the input was dropped, "" if it was not."""
+        process died. Returns why the input was dropped, None if it was not."""
         token = self.token()
         member.waiting[token] = then
         try:
@@ -225,7 +226,7 @@ class SimulatedCluster:
         except ProposalDropped as dropped:
             del member.waiting[token]
             return dropped.reason
-        return ""
+        return None
 
     def token(self) -> int:
         """A new number."""
@@ -392,7 +393,7 @@ class SimulatedCluster:
             node.set_extensions(peer, member.extensions & other.extensions)
         return connection
 
-    def read_index(self, member: SimulatedMember, then: Callable[[Any], None]) -> str:
+    def read_index(self, member: SimulatedMember, then: Callable[[Any], None]) -> Refusal | None:
         """A linearizable read, as `call`. As in a node, a follower keeps a connection to its leader."""
         assert member.node is not None
         if member.node.leader not in (0, member.id):

@@ -120,7 +120,7 @@ async def test_post_over_the_bound_of_uncommitted_entries_is_dropped(tmp_path: P
 
             nursery.start_soon(first)
             await trio.testing.wait_all_tasks_blocked(0.01)
-            with pytest.raises(ProposalDropped, match="too-much-uncommitted"):
+            with pytest.raises(ProposalDropped, match=Refusal.TOO_MUCH_UNCOMMITTED):
                 await farm.post(os.urandom(900), 0)
             answer = await wire.ask(client_request(os.urandom(900)))
             assert answer is not None

@@ -20,6 +20,7 @@ from garlicfarm.extensions import EXTENSIONS
 from garlicfarm.log_application import LogApplication
 from garlicfarm.node.replica import Replica
 from garlicfarm.raft import Persist
+from garlicfarm.refusals import Refusal
 from garlicfarm.testing.cluster import Cluster, cluster
 from tests.node.support.cluster import STEADY, password_of
 from tests.node.support.cluster import cluster as cluster_of_nodes
@@ -343,7 +344,7 @@ async def test_reads_that_wait_are_bounded_those_of_callers_that_left_too(
                 with trio.move_on_after(0.01) as scope:
                     await farm.reads.read_index()
                 assert scope.cancelled_caught
-            with pytest.raises(ProposalDropped, match="too-many-reads"):
+            with pytest.raises(ProposalDropped, match=Refusal.TOO_MANY_READS):
                 await farm.reads.read_index()
         nodes.heal()
         for farm in map(nodes.replica, nodes.running):

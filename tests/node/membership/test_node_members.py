@@ -9,6 +9,7 @@ from trio.testing import MockClock
 from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.raft import Change, ConfChange
+from garlicfarm.refusals import Refusal
 from garlicfarm.testing.cluster import Cluster, cluster
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request
 
@@ -46,7 +47,7 @@ async def test_server_that_is_added_holds_the_whole_log_and_votes(autojump_clock
 
 async def test_server_that_cannot_be_dialled_is_not_added(autojump_clock: MockClock) -> None:
     async with cluster(2) as nodes:
-        with pytest.raises(ProposalDropped, match="cannot-be-dialled"):
+        with pytest.raises(ProposalDropped, match=Refusal.CANNOT_BE_DIALLED):
             await change(nodes, Change.ADD, ClusterServer(7, "memory://nobody:1"))
         await nodes.post(b"goes on")
 
@@ -67,7 +68,7 @@ async def test_removed_member_is_told_and_ends(autojump_clock: MockClock) -> Non
         assert (read.type, read.destination) == (MessageType.READ_INDEX_RESPONSE, leader)
         assert not read.accepted
         await nodes.post(b"goes on")
-        with pytest.raises(ProposalDropped, match="id-used-before"):
+        with pytest.raises(ProposalDropped, match=Refusal.ID_USED_BEFORE):
             await change(nodes, Change.ADD, ClusterServer(other, f"memory://node{other}:1"))
 
 
@@ -158,9 +159,12 @@ async def test_follower_that_is_to_add_a_server_has_the_leader_do_it(autojump_cl
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (ConfChange(Change.ADD, ClusterServer(7, "memory://nobody:1")), "cannot-be-dialled"),
-        (ConfChange(Change.ADD, ClusterServer(7, "memory://node1:27150")), "endpoint-of-another-member"),
-        (ConfChange(Change.REMOVE, ClusterServer(7)), "no-such-member"),
+        (ConfChange(Change.ADD, ClusterServer(7, "memory://nobody:1")), Refusal.CANNOT_BE_DIALLED),
+        (
+            ConfChange(Change.ADD, ClusterServer(7, "memory://node1:27150")),
+            Refusal.ENDPOINT_OF_ANOTHER_MEMBER,
+        ),
+        (ConfChange(Change.REMOVE, ClusterServer(7)), Refusal.NO_SUCH_MEMBER),
     ],
 )
 async def test_follower_passes_the_leaders_refusal_on(
@@ -185,7 +189,7 @@ async def test_follower_leaves_to_the_leader_what_the_wire_cannot_say(autojump_c
         await nodes.kill(other)
         await trio.sleep(20)
         forced = ConfChange(Change.REMOVE, ClusterServer(leader), True)
-        with pytest.raises(ProposalDropped, match="too-few-members-heard"):
+        with pytest.raises(ProposalDropped, match=Refusal.TOO_FEW_MEMBERS_HEARD):
             await members_of.change(ConfChange(Change.REMOVE, ClusterServer(leader)))
         with pytest.raises(NotLeader) as told:
             await members_of.change(forced)
@@ -230,7 +234,7 @@ async def test_member_whose_leaving_would_cost_the_majority_stays(
         await nodes.kill(one)
         await trio.sleep(20)
         leaving, term = leader if leads else other, nodes.replica(leader).raw.term
-        with pytest.raises(ProposalDropped, match="too-few-members-heard"):
+        with pytest.raises(ProposalDropped, match=Refusal.TOO_FEW_MEMBERS_HEARD):
             await leave(nodes, leaving)
         assert (await nodes.leader(), nodes.replica(leader).raw.term) == (leader, term)
         with pytest.raises(NotLeader) as told:  # the wire knows no force: that is for the (new) leader
@@ -241,7 +245,7 @@ async def test_member_whose_leaving_would_cost_the_majority_stays(
 async def test_last_member_stays(autojump_clock: MockClock) -> None:
     async with cluster(1) as nodes:
         await nodes.leader()
-        with pytest.raises(ProposalDropped, match="the-last-member"):
+        with pytest.raises(ProposalDropped, match=Refusal.THE_LAST_MEMBER):
             await leave(nodes, 1)
 
 
@@ -262,11 +266,11 @@ async def test_change_without_enough_members_is_refused(autojump_clock: MockCloc
         one, other = (n for n in (1, 2, 3) if n != leader)
         await nodes.kill(one)
         await trio.sleep(20)
-        with pytest.raises(ProposalDropped, match="too-few-members-heard"):
+        with pytest.raises(ProposalDropped, match=Refusal.TOO_FEW_MEMBERS_HEARD):
             await change(nodes, Change.REMOVE, ClusterServer(other))
         await change(nodes, Change.REMOVE, ClusterServer(one))  # the dead one may go
         assert members(nodes, leader) == sorted([leader, other])
-        with pytest.raises(ProposalDropped, match="no-such-member"):
+        with pytest.raises(ProposalDropped, match=Refusal.NO_SUCH_MEMBER):
             await nodes.replica(other).membership.change(ConfChange(Change.REMOVE, ClusterServer(one)))
 
 
@@ -279,7 +283,7 @@ async def test_leader_steps_down_for_the_member_that_is_named(autojump_clock: Mo
         # No election timeout is waited for; a heartbeat is, where the other one had yet to apply the
         # Configuration that the leader began with.
         assert trio.current_time() - began < raft.election_timeout_min_s
-        with pytest.raises(ProposalDropped, match="no-such-member"):
+        with pytest.raises(ProposalDropped, match=Refusal.NO_SUCH_MEMBER):
             await nodes.replica(target).context.step_down(9)
         await nodes.post(b"goes on")
 

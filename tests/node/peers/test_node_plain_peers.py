@@ -264,7 +264,7 @@ async def test_plain_leader_that_refuses_to_remove_a_member_gives_no_reason(tmp_
         with trio.fail_after(20):
             while not refused:  # noqa: ASYNC110 - the answer is on its way
                 await trio.sleep(0.01)
-        assert refused == ["refused"]
+        assert refused == [Refusal.REFUSED]
 
 
 async def test_peer_without_a_handshake_is_asked_one_thing_at_a_time(tmp_path: Path) -> None:

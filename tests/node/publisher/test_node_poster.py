@@ -23,6 +23,7 @@ from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import RouterStatus
 from garlicfarm.publishing.entries import encode_admin, encode_status
 from garlicfarm.publishing.lease import Lease
+from garlicfarm.refusals import Refusal
 from garlicfarm.router import STATUS_TIMEOUT_S, Router
 from tests.node.support.cluster import Cluster, cluster
 from tests.publishing.scripted_log import T0, configuration, destination, status
@@ -98,7 +99,7 @@ async def run_for(seconds: float, reporter: StatusReporter) -> None:
 
 async def test_status_of_unknown_outcome_is_repeated_byte_for_byte(autojump_clock: Clock) -> None:
     farm, lease, reporter = made()
-    farm.trouble = [OutcomeUnknown("x"), NoQuorum("x"), ProposalDropped("x"), OutcomeUnknown("x")]
+    farm.trouble = [OutcomeUnknown("x"), NoQuorum("x"), ProposalDropped(Refusal.REFUSED), OutcomeUnknown("x")]
     await run_for(20, reporter)
     assert len(farm.posted) == 5
     assert len(set(farm.posted)) == 1
