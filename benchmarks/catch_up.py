@@ -5,7 +5,7 @@ application whose state is all entries, so that a snapshot is as large as the lo
 
 * ``catch_up_log``, ``catch_up_snapshot``: time from the leader's connection to the member until the member
   has applied everything; with all of these entries in the leader's log, and with none. As a multiple of the
-  time of a plain copy (`plain_copy.py`) just before and just after: at most 3.5, and 1.
+  time of a plain copy (`reference_copy.py`) just before and just after: at most 3.5, and 1.
 * ``catch_up_log_rate``, ``catch_up_snapshot_rate``: the leader's commits per second for a client with 64
   entries outstanding, before and after the catch-up (mean), as a multiple of those during it: at most
   1 / 0.6.
@@ -31,7 +31,7 @@ from pathlib import Path
 
 import trio
 from bench_farm import VALUE_BYTES, Poster, bench_farm, percentile, poster, report, resident_mb
-from plain_copy import plain_copy
+from reference_copy import plain_copy
 
 from garlicfarm import logs
 from garlicfarm.application import Application

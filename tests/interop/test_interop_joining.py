@@ -17,7 +17,7 @@ from garlicfarm.wire import Limits, RequestDecoder, decode_cluster_server, encod
 from garlicfarm.wire.messages import MessageType, Request, Response
 from tests.interop.captured import conversation, exchanges
 from tests.node.support.cluster import next_message
-from tests.node.support.plain import wire
+from tests.node.support.jraft_peer import wire
 
 CLIENT, ADD = MessageType.CLIENT_REQUEST, MessageType.ADD_SERVER_REQUEST
 ANSWER = MessageType.APPEND_ENTRIES_RESPONSE

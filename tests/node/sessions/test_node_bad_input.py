@@ -37,7 +37,7 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 from tests.node.support.cluster import Cluster, Wire, cluster
-from tests.node.support.plain import HASTY, PATIENT, Play, played, request
+from tests.node.support.jraft_peer import HASTY, PATIENT, Play, played, request
 
 T = MessageType
 MEMBERS = Configuration(9, 1, (ClusterServer(1, "jraft://127.0.0.1:1"), ClusterServer(2, "jraft://b:1")))

@@ -37,7 +37,7 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 from tests.node.support.cluster import ALONE, Wire, client_request
-from tests.node.support.plain import Heard, Play, played, request
+from tests.node.support.jraft_peer import Heard, Play, played, request
 
 pytestmark = pytest.mark.slow
 

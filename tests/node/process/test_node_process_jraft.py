@@ -18,7 +18,7 @@ from garlicfarm.client.farm import open_farm_client
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.plugins import make_transport
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
-from tests.node.support.plain import Heard, request, wire
+from tests.node.support.jraft_peer import Heard, request, wire
 
 VOTE, APPEND = MessageType.REQUEST_VOTE_REQUEST, MessageType.APPEND_ENTRIES_REQUEST
 

@@ -34,7 +34,7 @@ from garlicfarm.wire.messages import (
     ValueType,
 )
 from tests.node.support.cluster import Wire, client_request
-from tests.node.support.plain import HASTY, Heard, Play, played, request
+from tests.node.support.jraft_peer import HASTY, Heard, Play, played, request
 
 VOTE, APPEND = MessageType.REQUEST_VOTE_REQUEST, MessageType.APPEND_ENTRIES_REQUEST
 
