@@ -37,7 +37,7 @@ USER, PASSWORD = "bench", "a benchmark's password"
 RETRY_S = 0.01
 
 
-class Poster:
+class RetryingClient:
     """Repeats each post until it is acknowledged: on a busy machine a farm may lose its leader.
 
     ``post``: a client's. ``unknown``: the number of unknown outcomes so far; as many entries may be in the
@@ -75,9 +75,9 @@ async def bench_farm(
 
 
 @asynccontextmanager
-async def poster(
+async def retrying_client(
     endpoints: Mapping[int, str], farm_id: bytes, transport: Transport | None = None
-) -> AsyncIterator[Poster]:
+) -> AsyncIterator[RetryingClient]:
     """A client on the Raft wire that follows the leader; over TLS by default."""
     way = transport or make_transport("ssl", {}, Path())
     async with open_farm_client(
@@ -88,7 +88,7 @@ async def poster(
         transport=lambda scheme: way,
         farm_id=farm_id,
     ) as client:
-        yield Poster(client.post)
+        yield RetryingClient(client.post)
 
 
 def resident_mb(node: NodeProcess) -> tuple[float, float]:

@@ -30,7 +30,15 @@ from datetime import datetime
 from pathlib import Path
 
 import trio
-from bench_farm import VALUE_BYTES, Poster, bench_farm, percentile, poster, report, resident_mb
+from bench_farm import (
+    VALUE_BYTES,
+    RetryingClient,
+    bench_farm,
+    percentile,
+    report,
+    resident_mb,
+    retrying_client,
+)
 from reference_copy import plain_copy
 
 from garlicfarm import logs
@@ -108,7 +116,7 @@ def connected(leader: NodeProcess, peer: int, since: float) -> float:
 class Lagging:
     """A farm with one member that is down and lacks entries."""
 
-    def __init__(self, farm: ProcessFarm, client: Poster, *, compacted: bool) -> None:
+    def __init__(self, farm: ProcessFarm, client: RetryingClient, *, compacted: bool) -> None:
         self.farm = farm
         self.client = client
         self._compacted = compacted
@@ -152,7 +160,10 @@ async def lagging(entries: int, *, compacted: bool) -> AsyncIterator[Lagging]:
     retention = snapshots if compacted else {"snapshot_every_entries": NEVER}
     plan = FarmPlan(application="log", raft=FAST, retention=retention)
     command = (sys.executable, __file__, "--node")
-    async with bench_farm(plan, command=command) as farm, poster(farm.endpoints, farm.farm_id) as client:
+    async with (
+        bench_farm(plan, command=command) as farm,
+        retrying_client(farm.endpoints, farm.farm_id) as client,
+    ):
         await client.post([b"elect"])
         with trio.fail_after(DEADLINE_S):
             yield Lagging(farm, client, compacted=compacted)
@@ -205,13 +216,13 @@ async def drive(times: Path, endpoints: dict[int, str], farm_id: bytes) -> tuple
     commits: list[float] = []
     value = os.urandom(VALUE_BYTES)
 
-    async def one(client: Poster) -> None:
+    async def one(client: RetryingClient) -> None:
         while not enough.exists():
             await client.post([value])
             commits.append(time.time())
 
     enough = times.with_name("enough")
-    async with poster(endpoints, farm_id) as client:
+    async with retrying_client(endpoints, farm_id) as client:
         await client.post([value])
         times.touch()  # noqa: ASYNC240
         async with trio.open_nursery() as nursery:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import trio
-from bench_farm import VALUE_BYTES, Poster, bench_farm, cpu_s, poster
+from bench_farm import VALUE_BYTES, RetryingClient, bench_farm, cpu_s, retrying_client
 
 from garlicfarm.lab.processes import FAST, ProcessFarm
 from garlicfarm.setup.provision import FarmPlan
@@ -58,12 +58,12 @@ async def drive(
     latencies: list[float] = []
     value = os.urandom(VALUE_BYTES)
 
-    async def one(client: Poster, until: float) -> None:
+    async def one(client: RetryingClient, until: float) -> None:
         while (begun := trio.current_time()) < until:
             await client.post([value])
             latencies.append(trio.current_time() - begun)
 
-    async with poster(endpoints, farm_id, transport) as client:
+    async with retrying_client(endpoints, farm_id, transport) as client:
         await client.post([value])
         begun = trio.current_time()
         async with trio.open_nursery() as nursery:

@@ -40,7 +40,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import trio
-from bench_farm import USER, bench_farm, cpu_s, poster, resident_mb
+from bench_farm import USER, bench_farm, cpu_s, resident_mb, retrying_client
 from bench_sockets import Connection, Meter, Traffic, connections
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -379,7 +379,7 @@ async def fill(entries_per_hour: float, sizes: Sequence[int]) -> None:
         keep = load(node.directory / "garlicfarm.toml", {}).farm[0].retention
         total = keep.keep_entries + (SHORTENED + 1) * keep.snapshot_every_entries
         seen = [(0, 1, disk_bytes(node.directory / "data"))]
-        async with poster(farm.endpoints, farm.farm_id) as client:
+        async with retrying_client(farm.endpoints, farm.farm_id) as client:
             for first in range(0, total, BATCH):
                 numbers = range(first, min(first + BATCH, total))
                 await client.post([note(number, sizes[number % len(sizes)]) for number in numbers])

@@ -14,7 +14,7 @@ import argparse
 import sys
 
 import trio
-from bench_farm import QUICK, VALUE_BYTES, Poster, bench_farm, percentile, poster, report
+from bench_farm import QUICK, VALUE_BYTES, RetryingClient, bench_farm, percentile, report, retrying_client
 
 from garlicfarm.lab.processes import ProcessFarm
 from garlicfarm.setup.provision import FarmPlan
@@ -27,7 +27,7 @@ STEADY_S = 0.5
 class Posts:
     """Posts one entry after the other, and stores the term of the last acknowledged one."""
 
-    def __init__(self, client: Poster) -> None:
+    def __init__(self, client: RetryingClient) -> None:
         self._client = client
         self._acknowledged = trio.Event()
         self.term = 0
@@ -78,7 +78,7 @@ async def measure(kills: int) -> bool:
     times = []
     async with (
         bench_farm(FarmPlan(application="log", raft=QUICK)) as farm,
-        poster(farm.endpoints, farm.farm_id) as client,
+        retrying_client(farm.endpoints, farm.farm_id) as client,
     ):
         posts = Posts(client)
         async with trio.open_nursery() as nursery:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TextIO
 
 import trio
-from bench_farm import PASSWORD, USER, Poster, percentile, poster, report
+from bench_farm import PASSWORD, USER, RetryingClient, percentile, report, retrying_client
 
 from garlicfarm import logs
 from garlicfarm.config import load
@@ -116,7 +116,7 @@ async def quiet_leader(each: NodeProcess) -> int:
     return int(leader)
 
 
-async def flood(client: Poster, dice: random.Random, posted: list[int]) -> None:
+async def flood(client: RetryingClient, dice: random.Random, posted: list[int]) -> None:
     while True:
         value = dice.randbytes(int(MOST_BYTES ** dice.random()))
         await client.post([value])
@@ -125,7 +125,7 @@ async def flood(client: Poster, dice: random.Random, posted: list[int]) -> None:
 
 async def measure(seconds: float, seed: int) -> bool:
     async with two_farms() as farm:
-        async with poster(farm.endpoints, farm.farm_id) as client:
+        async with retrying_client(farm.endpoints, farm.farm_id) as client:
             await client.post([b"elect"])
             leader = await quiet_leader(farm.nodes[1])
             await trio.sleep(SETTLE_S)

@@ -22,7 +22,17 @@ import time
 from collections.abc import Callable
 
 import trio
-from bench_farm import QUICK, USER, VALUE_BYTES, bench_farm, cpu_s, percentile, poster, report, resident_mb
+from bench_farm import (
+    QUICK,
+    USER,
+    VALUE_BYTES,
+    bench_farm,
+    cpu_s,
+    percentile,
+    report,
+    resident_mb,
+    retrying_client,
+)
 
 from garlicfarm.lab.processes import ProcessFarm
 from garlicfarm.publishing.documents import StatusDocument
@@ -51,7 +61,7 @@ def note(number: int) -> bytes:
 
 
 async def fill(farm: ProcessFarm, entries: int, make: Callable[[int], bytes]) -> None:
-    async with poster(farm.endpoints, farm.farm_id) as client:
+    async with retrying_client(farm.endpoints, farm.farm_id) as client:
         for first in range(0, entries, BATCH):
             await client.post([make(number) for number in range(first, min(first + BATCH, entries))])
 

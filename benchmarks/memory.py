@@ -10,7 +10,7 @@ import json
 import os
 
 import trio
-from bench_farm import VALUE_BYTES, Poster, bench_farm, resident_mb
+from bench_farm import VALUE_BYTES, RetryingClient, bench_farm, resident_mb
 
 from garlicfarm.lab.processes import FAST
 from garlicfarm.setup.provision import FarmPlan
@@ -21,15 +21,15 @@ ENTRIES = 1000
 async def measure(seconds: float) -> dict[str, object]:
     async with bench_farm(FarmPlan(application="log", raft=FAST)) as farm:
         async with farm.nodes[1].client() as client:
-            await Poster(client.post).post(farm.name, b"elect")
+            await RetryingClient(client.post).post(farm.name, b"elect")
             leader = (await client.status(farm.name))["leader"]
         follower = next(node for node in farm.nodes.values() if node.id != leader)
         at_start, _ = resident_mb(follower)
         async with follower.client() as client:
             begun = trio.current_time()
-            poster = Poster(client.post)
+            retrying_client = RetryingClient(client.post)
             for number in range(ENTRIES):
-                await poster.post(farm.name, os.urandom(VALUE_BYTES))
+                await retrying_client.post(farm.name, os.urandom(VALUE_BYTES))
                 if number % 100 == 0:
                     await client.status(farm.name)
             while trio.current_time() - begun < seconds:

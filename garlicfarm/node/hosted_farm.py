@@ -124,7 +124,7 @@ def open_farm(
     if section.router:
         table = {key: value for key, value in section.router.items() if key != "plugin"}
         router = make_router(section.router["plugin"], table, config.base_dir)
-    credentials = DialCredentials(
+    dial_credentials = DialCredentials(
         section.name,
         str(node_id),
         member_password(farm_secrets[0], genesis.farm_id, node_id),
@@ -132,7 +132,7 @@ def open_farm(
         genesis.farm_id,
         EXTENSIONS,
     )
-    dialler = MemberDialler(parts.transports, section.default_transport, credentials, parts.log)
+    dialler = MemberDialler(parts.transports, section.default_transport, dial_credentials, parts.log)
     metrics = parts.metrics.farm(section.name)
     host = ReplicaHost(node_id, dialler.dial, metrics, log, router, parts.admin_url)
     replica = Replica(section, store, make_writer, application, host)

@@ -6,7 +6,7 @@ An entry is administrative iff its ``config`` has the key ``admin``; it is never
      "config": {"admin": {"action": "override", "by": "alice", "args": {"member": 3, "mode": "off"}}}}
 
 ``id`` is the member that accepted it. That member checked the user's role (at apply it is not checked again)
-and is the entry's poster: its statuses and administrative entries share one ``sequence`` (D17). ``by`` is the
+and is the entry's author: its statuses and administrative entries share one ``sequence`` (D17). ``by`` is the
 user's name, 1 … 64 characters. The actions and their ``args``:
 
 * ``interval``: ``{"ms": 1000 … 3600000}``, how often statuses are posted.

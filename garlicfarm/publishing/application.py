@@ -10,7 +10,7 @@ leaves are those of `policy`: what committed administrative entries say, else th
 else: it is not valid (`entries`); it is an order that cannot be obeyed (`Policy.check`), or a note, or a
 status while at least three members are recent, dated more than ten years past farm time, if that is
 past 2020 ("years ahead"); it comes from no current member ("not a member"); its ``sequence`` is not
-above the last applied one of its poster ("repeated", D17; the poster is the member ``id``, or the user
+above the last applied one of its author ("repeated", D17; the author is the member ``id``, or the user
 ``by`` of a note). After every other entry but notes, and every Configuration, the points below are
 evaluated once, in this order. A member that a Configuration removes is forgotten with all that is kept
 of it, at once or when it no longer holds (point 6); its statuses count against nobody from then on, also
@@ -18,9 +18,9 @@ if it should return.
 
 1. *Recent.* A member's newest status is its last one in the log; interval and R of the member are those
    which that status names (else the farm's at that index). For each interval in use by the newest status
-   of some member, or removed one that still holds, a status is *counted* for its poster if its date
-   differs by at least 0.9 of that interval from the poster's previously counted one for that interval
-   (the first is counted, and so is the first after a status of that poster at which that interval was
+   of some member, or removed one that still holds, a status is *counted* for its author if its date
+   differs by at least 0.9 of that interval from the author's previously counted one for that interval
+   (the first is counted, and so is the first after a status of that author at which that interval was
    not in use). A member is recent unless it has no
    status, or more than half of the other current members have each posted R statuses after its newest
    one that are counted for its interval and name a ``config.node.applied`` ≥ the index of its newest.
@@ -32,9 +32,9 @@ if it should return.
 5. *Publisher.* Eligible members fall into groups: the sanctioned behind the others, within that mode
    ``on`` before ``auto``; only the foremost group that has members counts. If the incumbent is not in
    it, the member with the highest score is named, the lowest id among equals. If it is, it stays, unless
-   the poster of this status, another one of the same group, now has led by the margin or more at three
+   the author of this status, another one of the same group, now has led by the margin or more at three
    consecutive statuses of its own that are counted for its own interval (others change nothing): then
-   the poster is named. A change of publisher sets all leads, and the count of failures below, to 0.
+   the author is named. A change of publisher sets all leads, and the count of failures below, to 0.
    *Sanction*: a publisher that posts ``publishing=false`` R times in a row, R as in the last of them, is
    sanctioned until its 10 R-th status after that. Statuses that lack the key, or were not begun when it
    was due to start (``applied`` below that index), neither count nor break the row.
@@ -76,7 +76,7 @@ __all__ = ["PublisherApplication"]
 
 _SANCTION_RS = 10
 _PUBLISHED_AHEAD_MS = 600_000
-_MAX_NOTE_POSTERS = 1024
+_MAX_NOTE_AUTHORS = 1024
 _YEAR_2020_MS = 1_577_836_800_000
 _TEN_YEARS_MS = 315_576_000_000
 _DOCUMENTS_ONLY = "this farm takes status documents; a farm of the application log takes any bytes"
@@ -172,11 +172,11 @@ class PublisherApplication:
         """The same status as it was posted, JSON with every key; ``null``: none."""
         return self._state.records[member].status
 
-    def last_sequence(self, poster: int | str) -> int:
+    def last_sequence(self, author: int | str) -> int:
         """The last sequence applied of a member, or of a user's notes; −1 if none (D17)."""
-        if isinstance(poster, str):
-            return self._state.notes.get(poster, -1)
-        record = self._state.records.get(poster)
+        if isinstance(author, str):
+            return self._state.notes.get(author, -1)
+        record = self._state.records.get(author)
         return -1 if record is None else record.sequence
 
     def mode(self, member: int) -> PublishConfig:
@@ -240,7 +240,7 @@ class PublisherApplication:
     def check_posted(self, entry: bytes, author: int, user: str, now_ms: int) -> None:
         """The same where the entry is posted, at ``now_ms`` of the wall clock there. Refused too are a note
         of another user than ``user`` ("": not known; D18), and a ``sequence`` more than ten years above both
-        its poster's last one and this date (one before 2020 counts as 2020): it would keep its poster out
+        its author's last one and this date (one before 2020 counts as 2020): it would keep its author out
         for as long. Raises `EntryRefused`."""
         try:
             posted = self._check(entry, author)
@@ -351,7 +351,7 @@ class PublisherApplication:
         if sequence <= notes.get(by, -1):
             raise EntryRefused("sequence", "repeated")
         notes[by] = sequence
-        if len(notes) > _MAX_NOTE_POSTERS:
+        if len(notes) > _MAX_NOTE_AUTHORS:
             del notes[min(notes, key=lambda name: (notes[name], name))]
 
     def _fold_admin(self, index: int, entry: Administrative) -> None:
@@ -368,31 +368,31 @@ class PublisherApplication:
         self._evaluate(index)
 
     def _fold_status(self, index: int, record: MemberRecord, status: Status) -> None:
-        state, node, poster = self._state, status.node, status.document.id
+        state, node, author = self._state, status.node, status.document.id
         record.index, record.status = index, msgspec.Raw(status.entry)
         record.interval_ms, record.R = node.interval_ms or self.interval_ms, node.R or self.R
         record.silences, record.against = {}, 0
-        scored = self._statuses[poster] = _score_status(status, state.policy)
+        scored = self._statuses[author] = _score_status(status, state.policy)
         record.cost = meta_leaseset.cost(scored.score, record.cost)
 
         intervals = self._count(record, status.document.date)
         if node.applied is not None:
             for other in state.records.values():
                 if other.index <= node.applied and other.interval_ms in intervals and other.index:
-                    silent = other.silences.get(poster, 0) + 1
+                    silent = other.silences.get(author, 0) + 1
                     if other is not record and silent <= other.R:
-                        other.silences[poster] = silent
+                        other.silences[author] = silent
                         other.against += silent == other.R
 
         began = index - 1 if node.applied is None else node.applied
         record.sanction = max(record.sanction - 1, 0)
-        if poster == state.publisher and state.due_since is not None and began >= state.due_since:
+        if author == state.publisher and state.due_since is not None and began >= state.due_since:
             self._judge_failure(record, scored)
 
         if node.role == "leader":
-            self._events.on_leader(node.term or 0, poster)
+            self._events.on_leader(node.term or 0, author)
         counted = record.interval_ms in intervals
-        self._evaluate(index, poster, counted=counted, applied=node.applied)
+        self._evaluate(index, author, counted=counted, applied=node.applied)
 
         published = None if status.document.meta is None else status.document.meta.last_published_time
         if published is not None and published <= state.farm_time_ms + _PUBLISHED_AHEAD_MS:
@@ -421,15 +421,15 @@ class PublisherApplication:
             publisher.sanction = _SANCTION_RS * publisher.R
 
     def _evaluate(
-        self, index: int, poster: int = 0, *, counted: bool = False, applied: int | None = None
+        self, index: int, author: int = 0, *, counted: bool = False, applied: int | None = None
     ) -> None:
-        """Points 2, 3, 5 and 6, after a status of ``poster`` or (0) something else at ``index``."""
+        """Points 2, 3, 5 and 6, after a status of ``author`` or (0) something else at ``index``."""
         state = self._state
         recent = [member for member in state.members if self.is_recent(member)]
         if recent:
             dates = sorted(self._statuses[member].document.date for member in recent)
             state.farm_time_ms = dates[(len(dates) - 1) // 2]
-        chosen, because = self._choose(self._eligible(recent), poster if counted else 0)
+        chosen, because = self._choose(self._eligible(recent), author if counted else 0)
         if chosen != state.publisher:
             if state.publisher is not None:
                 state.holders[state.publisher] = index
@@ -441,7 +441,7 @@ class PublisherApplication:
         for holder, taken in list(state.holders.items()):
             if holder == state.publisher:
                 continue
-            lets_go = holder == poster and self._statuses[holder].publishing is not True
+            lets_go = holder == author and self._statuses[holder].publishing is not True
             if not self.is_recent(holder) or (lets_go and applied is not None and applied >= taken):
                 self._release(holder)
         if state.publisher is not None and state.due_since is None and len(state.holders) == 1:
@@ -464,23 +464,23 @@ class PublisherApplication:
         """Point 5: members of the lowest group go first."""
         return self._state.records[member].sanction > 0, self.mode(member) != "on"
 
-    def _choose(self, eligible: list[int], poster: int) -> tuple[int | None, Because]:
-        """Who is to publish, after a counted status of ``poster`` (0: after something else)."""
+    def _choose(self, eligible: list[int], author: int) -> tuple[int | None, Because]:
+        """Who is to publish, after a counted status of ``author`` (0: after something else)."""
         publisher = self._state.publisher
         groups = {member: self.group(member) for member in eligible}
         foremost = min(groups.values(), default=None)
         front = [member for member in eligible if groups[member] == foremost]
         leads = (
             publisher in front
-            and poster in front
-            and poster != publisher  # at a margin of 0 it would lead over itself
-            and self._statuses[poster].score - self._statuses[publisher].score >= self._state.policy.margin
+            and author in front
+            and author != publisher  # at a margin of 0 it would lead over itself
+            and self._statuses[author].score - self._statuses[publisher].score >= self._state.policy.margin
         )
-        if poster:
-            record = self._state.records[poster]
+        if author:
+            record = self._state.records[author]
             record.lead = record.lead + 1 if leads else 0
             if record.lead >= CONSECUTIVE_LEADS:
-                return poster, "margin"
+                return author, "margin"
         if publisher in front:
             return publisher, ""
         if not front:

@@ -151,7 +151,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StatusDocument(_Document, frozen=True):
-    """One status, as posted by member ``id``. ``sequence`` rises strictly per poster (D17);
+    """One status, as posted by member ``id``. ``sequence`` rises strictly per author (D17);
     ``config`` is free, its key ``node`` is a `NodeReport`."""
 
     cluster: str

@@ -109,7 +109,7 @@ _check_config_by = checker(_By, {"by": check_by})
 
 
 def parse_entry(entry: bytes, farm: str) -> Entry:
-    """Check and decode an entry. Raises `EntryRefused` (its poster's fault) with the field and the reason."""
+    """Check and decode an entry. Raises `EntryRefused` (its author's fault) with the field and the reason."""
     tree = decode_object(entry)
     _check_document(tree)
     document = msgspec.convert(tree, StatusDocument)
@@ -164,8 +164,8 @@ def check_author(entry: Entry, author: int) -> None:
     """
     if isinstance(entry, Note):
         return
-    poster = entry.document.id if isinstance(entry, Status) else entry.id
-    if poster != author:
+    named = entry.document.id if isinstance(entry, Status) else entry.id
+    if named != author:
         raise EntryRefused("id", "not the poster's id")
 
 

@@ -2,7 +2,7 @@
 
 `entry_schema` is made from the same types as the checkers of `validation`, so the two cannot drift apart; its
 copy in the repository is ``docs/reference/status.schema.json``. Only servers check what a schema cannot
-express: that ``cluster`` is this farm and ``id`` the poster's, that a destination is as long as its
+express: that ``cluster`` is this farm and ``id`` the author's, that a destination is as long as its
 certificate says and none is named twice, that weights add up to 100, size, depth, duplicate keys, and
 that ``1.0`` is not an integer.
 """

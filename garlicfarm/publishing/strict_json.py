@@ -114,7 +114,7 @@ NO_OBJECT = ("not UTF-8", "not JSON", "not an object")
 def decode_object(entry: bytes) -> dict[str, object]:
     """Decode an entry's bytes to an object, by the rule above.
 
-    Raises `EntryRefused` (the poster's fault) with an empty field, or the key that was named twice.
+    Raises `EntryRefused` (the author's fault) with an empty field, or the key that was named twice.
     """
     if len(entry) > MAX_ENTRY_BYTES:
         raise EntryRefused("", "too large")

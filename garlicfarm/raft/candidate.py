@@ -46,7 +46,7 @@ class Candidate:
         if peer is None:
             return
         if self.is_pre_vote:
-            # Any answer of a plain peer will do: it can be reached, and its term is no later one.
+            # Any answer of a JRaft peer will do: it can be reached, and its term is no later one.
             is_granted = response.accepted or response.type is MessageType.REQUEST_VOTE_RESPONSE
         else:
             is_granted = response.accepted and response.term == state.term

@@ -70,7 +70,7 @@ class Joiner:
         self.seq = 0
         if not self.is_invited:
             self.is_invited, self.has_refused = response.accepted, not response.accepted
-            # The first entry of a plain server is its own, not ours. One of this implementation holds what
+            # The first entry of a JRaft server is its own, not ours. One of this implementation holds what
             # it got after an earlier invitation.
             can_resume = self._state.extensions.get(self.server.id)
             next_index = min(response.next_index, self._state.commit_index + 1) if can_resume else 1

@@ -3,7 +3,7 @@ told.
 
 ``chaos_client.py SPEC.json`` until its stdin ends; the journal is the crash test's (`crash_client`), and
 ``history`` beside it has every operation with its invocation and completion, for `linearizable`. Every other
-poster posts over the Raft wire to the member that it takes for the leader, the others over the admin API to
+writer posts over the Raft wire to the member that it takes for the leader, the others over the admin API to
 any node; nothing is ever posted twice. Readers ask any node for linearizable reads, and follow it to the
 leader where it names one.
 """
@@ -60,11 +60,11 @@ class Clients:
 
     async def run(self) -> None:
         """Post and read until stdin ends, then wait for the outcomes that are outstanding."""
-        posters, users = {}, self._spec.users()
+        writers, users = {}, self._spec.users()
         for number, user in enumerate(users):
-            posters[user] = await (self._wire if number % 2 else self._admin)(user)
+            writers[user] = await (self._wire if number % 2 else self._admin)(user)
         async with trio.open_nursery() as nursery:
-            for user, post in posters.items():
+            for user, post in writers.items():
                 nursery.start_soon(self._post_values, user, post)
             for user in users[:READERS]:
                 nursery.start_soon(self._read, await self._open(user))
@@ -102,11 +102,11 @@ class Clients:
             clients.append(await self._stack.enter_async_context(client))
         return clients
 
-    async def _post_values(self, poster: str, post: Way) -> None:
+    async def _post_values(self, writer: str, post: Way) -> None:
         number = 0
         while not self._stopping:
             number += 1
-            label = f"{poster}-{number}"
+            label = f"{writer}-{number}"
             begun_s = time.monotonic()
             try:
                 with trio.fail_after(2 * ANSWER_S):

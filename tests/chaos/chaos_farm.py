@@ -32,7 +32,7 @@ from garlicfarm.wire import ValueType
 
 __all__ = ["ChaosFarm", "Plan", "chaos_farm"]
 
-POSTERS = 12
+WRITERS = 12
 PAUSE_S = 0.1
 STORAGE_FAILED = 7
 EXIT_S = 20.0
@@ -81,7 +81,7 @@ async def chaos_farm(plan: Plan, directory: Path) -> AsyncIterator[ChaosFarm]:
         clocks = {node_id: launch.Clock(offsets / f"clock-{node_id}") for node_id in members}
         chaos = ChaosFarm(farm, directory, plan.seed, wires, disks, clocks)
         try:
-            async with chaos.client(chaos_client.__file__, POSTERS, PAUSE_S):
+            async with chaos.client(chaos_client.__file__, WRITERS, PAUSE_S):
                 await chaos.until("nothing was committed", chaos.progress)
                 yield chaos
             index, states = await chaos.settle()

@@ -160,12 +160,12 @@ def check_attempts(attempts: Attempts, log: Log, application: Application) -> in
             raise Violation(f"{labels[index]} was acknowledged in term {term}; the log has another one there")
     newest: dict[str, int] = {}
     for label, index, _ in attempts.acknowledged:
-        poster = label.rpartition("-")[0]
-        if index <= newest.get(poster, 0):
+        writer = label.rpartition("-")[0]
+        if index <= newest.get(writer, 0):
             raise Violation(
-                f"{label} is at index {index}; {poster} was told {newest[poster]} before it posted it"
+                f"{label} is at index {index}; {writer} was told {newest[writer]} before it posted it"
             )
-        newest[poster] = index
+        newest[writer] = index
     acknowledged = Counter(label for label, _, _ in attempts.acknowledged)
     found = Counter(labels.values())
     for label, times in found.items():

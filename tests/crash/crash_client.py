@@ -1,7 +1,7 @@
 """The client of the crash test, a process of its own: posts without end, and journals what it was told.
 
 ``crash_client.py SPEC.json`` until its stdin ends. Each task posts entry after entry, each with a label
-of its own, ``<poster>-<number>``. The journal has a line per attempt, synced in batches::
+of its own, ``<writer>-<number>``. The journal has a line per attempt, synced in batches::
 
     ack      MONOTONIC_S INDEX TERM LABEL     the farm said: committed, there
     unknown  MONOTONIC_S 0     0    LABEL     sent, not answered: it may be in the log, once
@@ -42,7 +42,7 @@ AGAIN = 0.05  # how many acknowledged notes are posted once more
 
 
 class Spec(msgspec.Struct):
-    """What the harness tells: ``directories`` and ``endpoints`` by id, ``posters`` how many at a time,
+    """What the harness tells: ``directories`` and ``endpoints`` by id, ``writers`` how many at a time,
     ``pause_s`` the mean pause of each between two entries."""
 
     application: str
@@ -50,12 +50,12 @@ class Spec(msgspec.Struct):
     directories: dict[int, str]
     endpoints: dict[int, str]
     farm_id: str
-    posters: int
+    writers: int
     pause_s: float
 
     def users(self) -> list[str]:
-        """Each poster is a user of its own."""
-        return [f"poster{number}" for number in range(self.posters)]
+        """Each writer is a user of its own."""
+        return [f"writer{number}" for number in range(self.writers)]
 
 
 class Journal:
@@ -89,7 +89,7 @@ class Journal:
             os.fsync(self._file.fileno())
 
 
-class Posters:
+class Writers:
     def __init__(self, spec: Spec, journal: Journal) -> None:
         self._spec = spec
         self._journal = journal
@@ -114,17 +114,17 @@ class Posters:
         return open_farm_client(
             self._spec.endpoints,
             farm="farm",
-            user="poster0",
+            user="writer0",
             password=PASSWORD,
             transport=lambda scheme: transport,
             farm_id=bytes.fromhex(self._spec.farm_id),
         )
 
-    async def _post_values(self, client: FarmClient, poster: str) -> None:
+    async def _post_values(self, client: FarmClient, writer: str) -> None:
         number = 0
         while not self._stopping:
             number += 1
-            label = f"{poster}-{number}"
+            label = f"{writer}-{number}"
             try:
                 index, term = await client.post([label.encode().ljust(ENTRY_BYTES, b".")])
             except OutcomeUnknown:
@@ -179,7 +179,7 @@ class Posters:
 async def main(spec: Spec, journal: Journal) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(journal.run)
-        await Posters(spec, journal).run()
+        await Writers(spec, journal).run()
         nursery.cancel_scope.cancel()
 
 

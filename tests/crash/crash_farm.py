@@ -19,7 +19,7 @@ from garlicfarm.setup.provision import FarmPlan
 
 __all__ = ["Rounds", "run_rounds"]
 
-POSTERS = {"log": 64, "publisher": 8}
+WRITERS = {"log": 64, "publisher": 8}
 PAUSE_S = {"log": 0.03, "publisher": 0.05}
 VICTIMS = {"leader": 14, "leader and follower": 2, "follower": 2, "both followers": 2}
 
@@ -72,7 +72,7 @@ class _Run(WatchedFarm):
 
     async def run(self) -> str:
         application = self._rounds.application
-        async with self.client(crash_client.__file__, POSTERS[application], PAUSE_S[application]):
+        async with self.client(crash_client.__file__, WRITERS[application], PAUSE_S[application]):
             befall = self._cut_power if self._storage else self._kill
             while self._kills["leader"] < self._rounds.kills:
                 # Mostly under load; after the first time also before there is a leader again.

@@ -74,7 +74,7 @@ class WatchedFarm:
         self._own = Attempts([], Counter(), Counter(), {})
 
     @asynccontextmanager
-    async def client(self, program: str, posters: int, pause_s: float) -> AsyncIterator[None]:
+    async def client(self, program: str, writers: int, pause_s: float) -> AsyncIterator[None]:
         """Start the nodes, and a client that posts as long as the block lasts."""
         spec = Spec(
             application=self._application,
@@ -82,7 +82,7 @@ class WatchedFarm:
             directories={node.id: str(node.directory) for node in self.farm.nodes.values()},
             endpoints=self.farm.endpoints,
             farm_id=self.farm.farm_id.hex(),
-            posters=posters,
+            writers=writers,
             pause_s=pause_s,
         )
         for node in self.farm.nodes.values():

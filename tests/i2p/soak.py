@@ -61,7 +61,7 @@ from garlicfarm.setup.i2p_tunnel import Tunnel  # noqa: E402
 from garlicfarm.setup.provision import FarmPlan  # noqa: E402
 
 NODES = (1, 2, 3)
-POSTERS = 12
+WRITERS = 12
 PAUSE_S = 2.0
 SANDBOX = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 
@@ -103,7 +103,7 @@ class Soak(WatchedFarm):
         routers: list[I2pdRouter],
         restarted: AsyncExitStack,
     ) -> None:
-        super().__init__(farm, "farm", directory, random.Random())
+        super().__init__(farm, "publisher", directory, random.Random())
         self._routers = dict(zip(NODES, routers, strict=False))
         self._dead: dict[int, I2pdRouter] = {}
         self._restarted = restarted
@@ -262,7 +262,7 @@ async def soaked_farm(act: Act, directory: Path, wires: Network) -> AsyncIterato
             for node in farm.nodes.values():
                 name_proxy(node.directory, routers[node.id - 1])
             soak = Soak(act, farm, directory, routers, restarted)
-            async with soak.client(soak_client.__file__, POSTERS, PAUSE_S):
+            async with soak.client(soak_client.__file__, WRITERS, PAUSE_S):
                 await soak.begin(sides_of(routers[: len(NODES)]))
                 soak.tell("connected")
                 await soak.until_all(NODES, lambda status: status["publisher"], PUBLISHER_S, "no publisher")

@@ -1,7 +1,7 @@
 """The client of the soak, a process of its own: posts notes without end, and journals what it was told.
 
 ``soak_client.py SPEC.json`` until its stdin ends; specification and journal are the crash test's. Each
-poster posts to one node only, so that a node without a quorum is asked as often as the others; the same
+writer posts to one node only, so that a node without a quorum is asked as often as the others; the same
 bytes until they are acknowledged (D17). In the end it writes how long the answers took beside the journal.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 import trio
-from crash_client import PASSWORD, REFUSED_PAUSE_S, Journal, Posters, Spec
+from crash_client import PASSWORD, REFUSED_PAUSE_S, Journal, Spec, Writers
 
 from garlicfarm.client import AdminClient
 from garlicfarm.credentials.certificates import pin_of_file
@@ -23,7 +23,7 @@ ANSWER_S = 70.0
 """By then every post has its answer: a node gives one up after 52 s, and its admin API after 60 s."""
 
 
-class SoakPosters(Posters):
+class SoakWriters(Writers):
     def __init__(self, spec: Spec, journal: Journal) -> None:
         super().__init__(spec, journal)
         self.acknowledged_s: list[float] = []
@@ -31,7 +31,7 @@ class SoakPosters(Posters):
 
     async def _post_note(self, nodes: list[NodeProcess], user: str, label: str, entry: bytes) -> None:
         nodes.sort(key=lambda node: node.id)
-        node = nodes[int(user.removeprefix("poster")) % len(nodes)]
+        node = nodes[int(user.removeprefix("writer")) % len(nodes)]
         assert node.url is not None
         pin = pin_of_file(node.directory / "data" / "tls" / "node.crt")
         while True:
@@ -63,17 +63,17 @@ class SoakPosters(Posters):
 
 
 def figures_file(journal: Path) -> Path:
-    """Where `SoakPosters.figures` go, as JSON."""
+    """Where `SoakWriters.figures` go, as JSON."""
     return journal.with_suffix(".figures")
 
 
 async def main(spec: Spec, journal: Journal) -> None:
-    posters = SoakPosters(spec, journal)
+    writers = SoakWriters(spec, journal)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(journal.run)
-        await posters.run()
+        await writers.run()
         nursery.cancel_scope.cancel()
-    figures_file(Path(spec.journal)).write_bytes(msgspec.json.encode(posters.figures()))
+    figures_file(Path(spec.journal)).write_bytes(msgspec.json.encode(writers.figures()))
 
 
 if __name__ == "__main__":

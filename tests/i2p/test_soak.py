@@ -146,17 +146,17 @@ class Journal(list[tuple[Any, ...]]):
 
 @pytest.fixture
 def posting(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """``posting(answers)`` posts a note and returns the posters and their journal."""
+    """``posting(answers)`` posts a note and returns the writers and their journal."""
 
     async def post(*answers: tuple[int, int] | Exception) -> tuple[Any, Journal]:
         journal = Journal()
-        posters = CLIENT["SoakPosters"](SimpleNamespace(), journal)
-        world = posters._post_note.__func__.__globals__
+        writers = CLIENT["SoakWriters"](SimpleNamespace(), journal)
+        world = writers._post_note.__func__.__globals__
         monkeypatch.setitem(world, "AdminClient", Answers(*answers))
         monkeypatch.setitem(world, "pin_of_file", lambda path: "pin")
         node = SimpleNamespace(id=1, url="https://127.0.0.1:9", directory=Path())
-        await posters._post_note([node], "poster4", "poster4-1", b"note")
-        return posters, journal
+        await writers._post_note([node], "writer4", "writer4-1", b"note")
+        return writers, journal
 
     return post
 
@@ -164,10 +164,10 @@ def posting(monkeypatch: pytest.MonkeyPatch) -> Any:
 async def test_client_posts_a_note_until_it_is_acknowledged(
     posting: Any, autojump_clock: trio.testing.MockClock
 ) -> None:
-    posters, journal = await posting(NoQuorum("nobody leads"), OutcomeUnknown("it died"), (7, 2))
-    assert journal == [("refused", "poster4-1"), ("unknown", "poster4-1"), ("ack", "poster4-1", 7, 2)]
-    assert posters.acknowledged_s == [1.0]
-    assert posters.declined_s == [1.0, 1.0]
+    writers, journal = await posting(NoQuorum("nobody leads"), OutcomeUnknown("it died"), (7, 2))
+    assert journal == [("refused", "writer4-1"), ("unknown", "writer4-1"), ("ack", "writer4-1", 7, 2)]
+    assert writers.acknowledged_s == [1.0]
+    assert writers.declined_s == [1.0, 1.0]
 
 
 async def test_client_that_gets_no_answer_ends_in_an_error(

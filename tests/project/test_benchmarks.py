@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
-from benchmarks.bench_farm import Poster
+from benchmarks.bench_farm import RetryingClient
 from garlicfarm.errors import EntryRefused, NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.refusals import Refusal
 
@@ -46,7 +46,7 @@ def test_benchmarks_need_nothing_of_the_tests_but_those_of_spark() -> None:
     assert done.returncode == 0, done.stderr
 
 
-async def test_poster_repeats_what_is_not_acknowledged_and_counts_unknown_outcomes(
+async def test_retrying_client_repeats_what_is_not_acknowledged_and_counts_unknown_outcomes(
     autojump_clock: MockClock,
 ) -> None:
     fates = [OutcomeUnknown("?"), NoQuorum("?"), OutcomeUnknown("?"), ProposalDropped(Refusal.REFUSED), None]
@@ -59,8 +59,8 @@ async def test_poster_repeats_what_is_not_acknowledged_and_counts_unknown_outcom
             raise error
         return 7, 1
 
-    poster = Poster(post)
-    assert await poster.post([b"x"]) == (7, 1)
-    assert (asked, poster.unknown) == ([[b"x"]] * 5, 2)
+    retrying_client = RetryingClient(post)
+    assert await retrying_client.post([b"x"]) == (7, 1)
+    assert (asked, retrying_client.unknown) == ([[b"x"]] * 5, 2)
     with pytest.raises(EntryRefused):
-        await poster.post([b"y"])
+        await retrying_client.post([b"y"])

@@ -164,10 +164,10 @@ class NaiveFold:
         said = self.said.get(member)
         return said[-1] if said else None
 
-    def counted(self, poster: int, interval_ms: int) -> list[Said]:
+    def counted(self, author: int, interval_ms: int) -> list[Said]:
         found: list[Said] = []
         previous: int | None = None
-        for said in self.said[poster]:
+        for said in self.said[author]:
             if interval_ms not in said.in_use:
                 previous = None
             elif previous is None or abs(said.date - previous) * 10 >= interval_ms * 9:
@@ -286,13 +286,13 @@ class NaiveFold:
         sequence = entry.get("sequence")
         if entry["id"] == 0:
             return None if sequence is None else self._note(entry["config"]["by"], sequence)
-        poster = entry["id"]
-        if poster not in self.members:
+        author = entry["id"]
+        if author not in self.members:
             return "not a member"
         if sequence is not None:
-            if sequence <= self.sequences.get(poster, -1):
+            if sequence <= self.sequences.get(author, -1):
                 return "repeated"
-            self.sequences[poster] = sequence
+            self.sequences[author] = sequence
         if admin is not None:
             self.orders.append((index, entry))
             for member in self.said:
@@ -324,15 +324,15 @@ class NaiveFold:
             self.costs[member] = min((MILLION - score) // 62_500, 15)
 
     def _status(self, said: Said) -> None:
-        poster = said.entry["id"]
-        self.said[poster].append(said)
+        author = said.entry["id"]
+        self.said[author].append(said)
         said.in_use = {self.newest(one).interval_ms for one in self.said if self.newest(one)}
-        self._reprice(poster)
+        self._reprice(author)
         began = said.index - 1 if said.applied is None else said.applied
-        due = poster == self.publisher and self.due_since is not None and began >= self.due_since
+        due = author == self.publisher and self.due_since is not None and began >= self.due_since
         said.judged = due and said.publishing is not None
-        if said.judged and self.failures(poster) >= said.R:
-            self.sanctions[poster] = said
+        if said.judged and self.failures(author) >= said.R:
+            self.sanctions[author] = said
         self._decide(said.index, said)
         if said.published_ms is not None and said.published_ms <= self.farm_time_ms + 600_000:
             self.last_published_ms = max(self.last_published_ms, said.published_ms)
@@ -368,15 +368,15 @@ class NaiveFold:
         best = min([self.group(one) for one in eligible], default=0)
         front = [one for one in eligible if self.group(one) == best]
         if said is not None and said in self.counted(said.entry["id"], said.interval_ms):
-            poster = said.entry["id"]
+            author = said.entry["id"]
             said.led = (
                 self.publisher in front
-                and poster in front
-                and poster != self.publisher
-                and self.score(poster) - self.score(self.publisher) >= self.policy()["margin"]
+                and author in front
+                and author != self.publisher
+                and self.score(author) - self.score(self.publisher) >= self.policy()["margin"]
             )
-            if self.lead(poster) >= 3:
-                return poster, "margin"
+            if self.lead(author) >= 3:
+                return author, "margin"
         if self.publisher in front:
             return self.publisher, self.because
         if not front:

@@ -173,18 +173,18 @@ def order(sequence: int) -> bytes:
 def test_check_posted_sequence_more_than_ten_years_ahead_is_refused_and_folded_if_committed(
     author: int, make: Any
 ) -> None:
-    farm, poster = new_farm(), author or "alice"
+    farm, sequence_of = new_farm(), author or "alice"
     limit = T0 + TEN_YEARS_MS
     assert not refused_at(farm, make(limit), author, T0)
     assert refused_at(farm, make(limit + 1), author, T0)
     assert refused_at(farm, make(LAST_SEQUENCE), author, T0)
     farm.check(make(LAST_SEQUENCE), author)  # which knows no clock
     farm.apply(1, 1, make(LAST_SEQUENCE - 1))
-    assert farm.last_sequence(poster) == LAST_SEQUENCE - 1
+    assert farm.last_sequence(sequence_of) == LAST_SEQUENCE - 1
     assert not refused_at(farm, make(LAST_SEQUENCE), author, T0)  # the one after the last is always taken
 
 
-def test_check_posted_sequence_is_held_against_the_posters_last_one() -> None:
+def test_check_posted_sequence_is_held_against_the_authors_last_one() -> None:
     farm, last = new_farm(), T0 + 3 * TEN_YEARS_MS
     farm.apply(1, 1, note(last))
     assert not refused_at(farm, note(last + TEN_YEARS_MS), 0, T0)
@@ -192,7 +192,7 @@ def test_check_posted_sequence_is_held_against_the_posters_last_one() -> None:
     assert refused_at(farm, order(last), 2, T0)
 
 
-def test_check_posted_a_clock_that_began_in_1970_keeps_no_poster_out() -> None:
+def test_check_posted_a_clock_that_began_in_1970_keeps_no_author_out() -> None:
     farm = new_farm()
     assert not refused_at(farm, note(1_577_836_800_000 + TEN_YEARS_MS), 0, 0)
     assert refused_at(farm, note(1_577_836_800_001 + TEN_YEARS_MS), 0, 0)

@@ -55,7 +55,7 @@ class Script:
         self.began = chance.choice([T0] * 9 + [86_400_000])  # all clocks show 1970
         self.clocks = {member: chance.choice([0, 0, 0, 300, -10_000_000]) for member in range(1, 7)}
         self.sequences = dict.fromkeys(range(7), 0)
-        self.posters: list[int] = []
+        self.authors: list[int] = []
         self.honest = chance.random()
         self.quality = {member: chance.randrange(101) for member in range(1, 7)}
         self.keyless = chance.random() < 0.2
@@ -90,7 +90,7 @@ class Script:
         self.naive.configure(self.index, members)
         shuffled = self.chance.sample(members, len(members))
         self.farm.configure(self.index, configuration(*shuffled, index=self.index))
-        self.posters = self.chance.choices(range(1, 7), k=1) + 9 * members  # and now and then a stranger
+        self.authors = self.chance.choices(range(1, 7), k=1) + 9 * members  # and now and then a stranger
 
     def another_membership(self) -> list[int]:
         one = self.chance.randrange(1, 7)
@@ -110,10 +110,10 @@ class Script:
         return self.written(self.status()), None
 
     def written(self, entry: dict[str, Any]) -> bytes:
-        poster = entry["id"]
-        self.sequences[poster] += self.chance.choice([1, 1, 1, 1, 1, 1, 1, 0, -1])
+        author = entry["id"]
+        self.sequences[author] += self.chance.choice([1, 1, 1, 1, 1, 1, 1, 0, -1])
         if self.chance.random() < 0.7:
-            entry["sequence"] = max(self.sequences[poster], 0)
+            entry["sequence"] = max(self.sequences[author], 0)
         return json.dumps({"cluster": "farm"} | entry, separators=(",", ":")).encode()
 
     def date(self, member: int) -> int:
@@ -143,13 +143,13 @@ class Script:
             ]
         )
         return {
-            "id": chance.choice(self.posters),
+            "id": chance.choice(self.authors),
             "date": self.date(0),
             "config": {"admin": {"action": action, "by": "alice", "args": args}},
         }
 
     def status(self) -> dict[str, Any]:
-        chance, member = self.chance, self.chance.choice(self.posters)
+        chance, member = self.chance, self.chance.choice(self.authors)
         applied = self.index - chance.choice([1, 1, 1, 1, 2, 5, 30, -30])
         node: dict[str, Any] = {"applied": max(applied, 0)} if chance.random() < 0.95 else {}
         if chance.random() < 0.9:

@@ -119,7 +119,7 @@ def test_orders_in_force_tell_who_when_and_at_which_index() -> None:
 # D17, D18
 
 
-def test_sequence_not_above_the_last_of_its_poster_is_skipped() -> None:
+def test_sequence_not_above_the_last_of_its_author_is_skipped() -> None:
     log = Log(1, 2)
     assert log.farm.last_sequence(1) == -1
     log.post(1, 0, sequence=5)

@@ -90,7 +90,7 @@ def test_bytes_that_are_no_snapshot_are_refused_and_change_nothing(
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Of all parts of a snapshot, down to the statuses, which are the posters'."""
+    """Of all parts of a snapshot, down to the statuses, which are the authors'."""
     for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         yield (*path, key)
         if key != "status":

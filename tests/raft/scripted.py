@@ -3,7 +3,7 @@
 A script is lines that begin with ``> ``, each followed by what it led to, and comments (``#``):
 
 ====================================  ===============================================================
-``farm 1= 2=1,1 3=1,2 plain k=v``     members and the terms of their logs; without extensions; knobs
+``farm 1= 2=1,1 3=1,2 jraft k=v``     members and the terms of their logs; without extensions; knobs
 ``join 4``                            a server with an empty store
 ``wait 100 [1 2]``                    so many ms pass at all members, or at these
 ``deliver 1 [2 3]``                   what 1 sent (to these) arrives, and is answered
@@ -50,7 +50,7 @@ _NAMES = {
     MessageType.READ_INDEX_REQUEST: "ReadIndex",
 }
 
-_PLAIN = (
+_NUMBERS_ONLY = (
     "wait",
     "deliver",
     "lose",
@@ -133,7 +133,7 @@ class _Cluster:
         verb, *rest = words
         if verb == "farm":
             self._farm(rest)
-        elif verb in _PLAIN:
+        elif verb in _NUMBERS_ONLY:
             getattr(self, f"_{verb}")(*[int(word) for word in rest])
         else:
             self.tokens += 1
@@ -149,7 +149,7 @@ class _Cluster:
         options = dict(word.split("=") for word in words if "=" in word)
         logs = {int(k): [int(t) for t in v.split(",") if t] for k, v in options.items() if k.isdigit()}
         config = {k: int(v) for k, v in options.items() if not k.isdigit()}
-        extensions = frozenset() if "plain" in words else ALL
+        extensions = frozenset() if "jraft" in words else ALL
         observer = Observer(list(logs))
         for member, terms in logs.items():
             player = _Narrated(member, terms, members=list(logs), extensions=extensions, **config)

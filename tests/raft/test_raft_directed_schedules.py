@@ -41,7 +41,7 @@ def _grown(extensions: frozenset[str]) -> Stage:
 
 
 @pytest.mark.parametrize("crashed", [False, True], ids=["", "crashed"])
-@pytest.mark.parametrize("extensions", [frozenset(), ALL], ids=["plain", "all"])
+@pytest.mark.parametrize("extensions", [frozenset(), ALL], ids=["jraft", "all"])
 def test_growth_by_two_servers_leaves_no_two_majorities_that_do_not_meet(
     extensions: frozenset[str], crashed: bool
 ) -> None:

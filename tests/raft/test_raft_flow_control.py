@@ -115,7 +115,7 @@ def test_refusal_never_moves_below_what_is_known_to_match_nor_forward(hint: int)
 
 
 def test_accepted_append_counts_up_to_the_next_index_of_its_answer_and_the_rest_is_sent_again() -> None:
-    """As JRaft's leader counts it; a plain follower may take fewer entries than it was sent."""
+    """As JRaft's leader counts it; a JRaft follower may take fewer entries than it was sent."""
     player = _leader()
     player.propose(*[b"x"] * 8)
     player.propose(b"y")

@@ -36,7 +36,7 @@ def _stands(player: Player) -> bool:
     return bool(player.sent())
 
 
-@pytest.mark.parametrize("extensions", [ALL, frozenset()], ids=["extensions", "plain"])
+@pytest.mark.parametrize("extensions", [ALL, frozenset()], ids=["extensions", "jraft"])
 def test_member_that_is_told_to_leave_does_not_stand(extensions: frozenset[str]) -> None:
     player = _told(extensions)
     assert not _stands(player)

@@ -157,7 +157,7 @@ def test_poll_ends_when_a_leader_is_heard() -> None:
 # Peers without the extension
 
 
-def test_plain_peer_is_asked_in_a_term_that_is_over_whether_it_can_be_reached() -> None:
+def test_jraft_peer_is_asked_in_a_term_that_is_over_whether_it_can_be_reached() -> None:
     player = Player(1, [1, 2], term=3)
     player.extensions[3] = frozenset({PRE_VOTE})
     player.crash()
@@ -169,7 +169,7 @@ def test_plain_peer_is_asked_in_a_term_that_is_over_whether_it_can_be_reached() 
 
 
 @pytest.mark.parametrize("accepted", [False, True])
-def test_plain_peers_answer_of_any_kind_lets_it_stand(accepted: bool) -> None:
+def test_jraft_peers_answer_of_any_kind_lets_it_stand(accepted: bool) -> None:
     player = Player(1, term=3)
     player.wait(100)
     (_, seq, request), *_ = player.sent()
@@ -213,14 +213,14 @@ def test_vote_is_never_given_in_term_0_which_nobody_leads() -> None:
     assert player.picture == before
 
 
-def test_plain_peers_in_term_0_cannot_be_probed_and_are_asked_for_their_vote() -> None:
+def test_jraft_peers_in_term_0_cannot_be_probed_and_are_asked_for_their_vote() -> None:
     player = Player()
     player.wait(100)
     assert player.node.term == 1
     assert [request.term for _, _, request in player.sent()] == [1, 1]
 
 
-def test_poll_in_term_0_counts_plain_peers_but_waits_for_the_others() -> None:
+def test_poll_in_term_0_counts_jraft_peers_but_waits_for_the_others() -> None:
     player = Player(members=(1, 2, 3, 4, 5))
     for peer in (3, 4, 5):
         player.extensions[peer] = frozenset({PRE_VOTE})
@@ -235,7 +235,7 @@ def test_poll_in_term_0_counts_plain_peers_but_waits_for_the_others() -> None:
 # What it is good for
 
 
-@pytest.mark.parametrize("extensions", [frozenset(), ALL], ids=["plain", "all"])
+@pytest.mark.parametrize("extensions", [frozenset(), ALL], ids=["jraft", "all"])
 def test_isolated_member_never_raises_its_term(extensions: frozenset[str]) -> None:
     player = Player(1, [1], extensions=extensions)
     for _ in range(50):

@@ -369,7 +369,7 @@ def test_leadership_goes_back_and_forth() -> None:
 
 
 @pytest.mark.parametrize("lagging", [False, True])
-def test_transfer_to_a_plain_peer_steps_down_when_it_holds_all_and_rests(lagging: bool) -> None:
+def test_transfer_to_a_jraft_peer_steps_down_when_it_holds_all_and_rests(lagging: bool) -> None:
     player = _leader(extensions=frozenset())
     if lagging:
         player.propose(b"x", token=7)

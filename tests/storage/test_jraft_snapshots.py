@@ -1,4 +1,4 @@
-"""Snapshots as plain JRaft servers send and take them: the state alone, from and into our files."""
+"""Snapshots as JRaft servers send and take them: the state alone, from and into our files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from garlicfarm.storage import Genesis, Snapshot
-from garlicfarm.storage import jraft_snapshots as plain_module
+from garlicfarm.storage import jraft_snapshots as module
 from garlicfarm.storage.jraft_snapshots import JRaftSnapshotReceiver, JRaftSnapshotSender
 from garlicfarm.storage.snapshots import read_snapshot, write_snapshot
 from garlicfarm.wire.messages import ClusterServer, Configuration, SnapshotSyncRequest
@@ -55,7 +55,7 @@ def test_piece_after_a_hole_and_one_that_is_not_the_last_make_nothing_whole(tmp_
 
 
 def test_state_larger_than_any_snapshot_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_module, "MAX_SNAPSHOT_BYTES", 10)
+    monkeypatch.setattr(module, "MAX_SNAPSHOT_BYTES", 10)
     incoming = JRaftSnapshotReceiver(tmp_path, GENESIS, any_state)
     assert incoming.take(piece(0, b"12345678")) == (8, None)
     assert incoming.take(piece(8, b"12345678")) == (0, None)
@@ -85,7 +85,7 @@ def test_refused_state_that_is_sent_again_is_refused_without_being_stored(tmp_pa
 
     incoming = JRaftSnapshotReceiver(tmp_path, GENESIS, none)
     problems = set()
-    for _ in range(plain_module.CHECK_AGAIN_AFTER):
+    for _ in range(module.CHECK_AGAIN_AFTER):
         if incoming.take(piece(0, b"12"))[0]:
             assert incoming.take(piece(2, b"34", done=True)) == (0, None)
         assert list(tmp_path.iterdir()) == []

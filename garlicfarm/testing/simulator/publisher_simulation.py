@@ -3,10 +3,9 @@
     python -m garlicfarm.testing.simulator --publisher --seeds 100 [--first N] [--nodes 3]
 
 The members of a `SimulatedCluster` fold `garlicfarm.publishing.application.PublisherApplication`. Each
-posts its status every interval of its own clock, again until it is known as committed, as a node's poster
-does, and keeps its `garlicfarm.publishing.lease.Lease`. All that the simulator does to a cluster is done to
-them, to whoever publishes most of all; clocks run at rates up to 5 % off, and one member's wall clock shows
-anything.
+posts its status every interval of its own clock and repeats it until it is committed, as a node's status
+reporter does, and keeps its `garlicfarm.publishing.lease.Lease`. All faults of the simulator strike them, the
+publisher most often; clocks run at rates up to 5 % off, and one member's wall clock shows anything.
 An administrator changes the interval and who may publish. A process that died counts as one that
 publishes until its next one has begun: the router was not told to stop.
 
@@ -186,7 +185,7 @@ class PublisherSimulation(SimulatedCluster):
         return super().is_paused(abs(member_id)) if member_id > ADMIN else False
 
     def cut(self, a: int, b: int) -> None:
-        """As for all clusters; what the poster of a member sends goes the same way."""
+        """As for all clusters; what a member's status reporter sends goes the same way."""
         self.network.blocked |= {(a, b), (-a, b), (a, -b)}
 
     def pick(self, ids: Sequence[int]) -> SimulatedMember:

@@ -20,7 +20,7 @@ from garlicfarm.setup.provision import FarmPlan
 
 ENTRIES = int(os.environ.get("FEED_ENTRIES", "200000"))
 BATCH = 500
-POSTERS = 4
+WRITERS = 4
 READERS = 3  # at the leader, and as many at a follower
 RAFT = PRESETS["clearnet"]
 
@@ -37,12 +37,12 @@ async def leader_and_term(farm: ProcessFarm) -> tuple[int, int]:
 
 async def fill(client: FarmClient) -> None:
     async def post(first: int) -> None:
-        for number in range(first, ENTRIES, POSTERS * BATCH):
+        for number in range(first, ENTRIES, WRITERS * BATCH):
             await client.post([b"entry %d" % (number + i) for i in range(min(BATCH, ENTRIES - number))])
 
     async with trio.open_nursery() as nursery:
-        for poster in range(POSTERS):
-            nursery.start_soon(post, poster * BATCH)
+        for writer in range(WRITERS):
+            nursery.start_soon(post, writer * BATCH)
 
 
 async def drain(client: AdminClient, farm: str, digests: list[tuple[int, bytes]]) -> None:
@@ -68,7 +68,7 @@ async def test_readers_draining_a_follower_and_the_leader_delay_no_heartbeat(
     plan = FarmPlan(application="log", raft=RAFT, retention={"keep_entries": 10 * ENTRIES})
     async with process_farm(tmp_path / "farm", 3, plan, start=False) as farm:
         for node in farm.nodes.values():
-            UserStore(node.directory / "data" / "users").add("poster", "writer", "poster's password")
+            UserStore(node.directory / "data" / "users").add("writer", "writer", "writer's password")
         for node_id in farm.nodes:
             await farm.start(node_id)
         leader, term = await leader_and_term(farm)
@@ -76,11 +76,11 @@ async def test_readers_draining_a_follower_and_the_leader_delay_no_heartbeat(
         async with open_farm_client(
             farm.endpoints,
             farm=farm.name,
-            user="poster",
-            password="poster's password",
+            user="writer",
+            password="writer's password",
             transport=lambda scheme: make_transport(scheme, {}, tmp_path),
-        ) as poster:
-            await fill(poster)
+        ) as writer:
+            await fill(writer)
         filled = trio.current_time()
         follower = leader % 3 + 1
         digests: list[tuple[int, bytes]] = []

@@ -1,4 +1,4 @@
-"""Posts through real nodes: where they end up, and what a poster learns when they do not."""
+"""Posts through real nodes: where they end up, and what a client learns when they do not."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ async def test_user_posts_notes_in_his_own_name_only(tmp_path: Path) -> None:
             await nodes.node().farms["farm"].post(b'{"config":' + b'{"x":' * 10_000, "alice")
 
 
-async def test_sequence_that_would_keep_its_poster_out_is_refused_on_every_way_in(tmp_path: Path) -> None:
+async def test_sequence_that_would_keep_its_author_out_is_refused_on_every_way_in(tmp_path: Path) -> None:
     async with cluster(tmp_path, application="publisher") as nodes, nodes.client() as client:
         await nodes.leader()
         farm = nodes.replica()

@@ -25,11 +25,11 @@ from garlicfarm.wire.messages import (
 ADD, REMOVE = MessageType.ADD_SERVER_REQUEST, MessageType.REMOVE_SERVER_REQUEST
 
 
-PLAIN_PEER = Principal("a plain peer", 0, True, is_jraft=True)
+JRAFT_PEER = Principal("a JRaft peer", 0, True, is_jraft=True)
 
 
 async def ask(
-    nodes: Cluster, node: int, kind: MessageType, server: ClusterServer, caller: Principal = PLAIN_PEER
+    nodes: Cluster, node: int, kind: MessageType, server: ClusterServer, caller: Principal = JRAFT_PEER
 ) -> Response:
     """The answer of ``node`` to ``caller``, on a connection of its own. Raises what ends that first."""
     ours, theirs = trio.testing.memory_stream_pair()

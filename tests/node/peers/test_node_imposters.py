@@ -90,9 +90,9 @@ async def client(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
             password="p",
             transport=lambda scheme: imposter,  # type: ignore[arg-type, return-value]
             algorithms=["SHA-256"],
-        ) as poster:
+        ) as client:
             try:
-                await poster._rpc_clients[1]._link._connect()
+                await client._rpc_clients[1]._link._connect()
             except GarlicFarmError as refused:
                 error = refused  # raised in here, it would come out in a group
         if error is not None:

@@ -157,7 +157,7 @@ async def test_node_leads_members_that_a_tester_plays(tmp_path: Path) -> None:
     assert 2 in indexes[3]
 
 
-async def test_snapshot_of_a_plain_leader_is_the_applications_state_also_after_a_restart(
+async def test_snapshot_of_a_jraft_leader_is_the_applications_state_also_after_a_restart(
     tmp_path: Path,
 ) -> None:
     restored: list[bytes] = []
@@ -190,7 +190,7 @@ async def test_snapshot_of_a_plain_leader_is_the_applications_state_also_after_a
         assert plays.nodes.replica().raw.status().first_index == 10
 
 
-async def test_follower_of_a_plain_leader_refuses_a_linearizable_read_and_names_the_leader(
+async def test_follower_of_a_jraft_leader_refuses_a_linearizable_read_and_names_the_leader(
     tmp_path: Path,
 ) -> None:
     async with played(tmp_path) as plays:
@@ -218,7 +218,7 @@ async def first_asked(plays: Play) -> tuple[Heard, Request]:
     return found[0]
 
 
-async def test_member_asks_a_plain_leader_for_its_own_removal(tmp_path: Path) -> None:
+async def test_member_asks_a_jraft_leader_for_its_own_removal(tmp_path: Path) -> None:
     """As in conversation 4: LeaveCluster comes before the Configuration."""
     async with played(tmp_path) as plays, trio.open_nursery() as nursery:
         running, farm = plays.nodes.running[1], plays.nodes.replica()
@@ -246,7 +246,7 @@ async def test_member_asks_a_plain_leader_for_its_own_removal(tmp_path: Path) ->
         assert left == [(2, 1)]
 
 
-async def test_plain_leader_that_refuses_to_remove_a_member_gives_no_reason(tmp_path: Path) -> None:
+async def test_jraft_leader_that_refuses_to_remove_a_member_gives_no_reason(tmp_path: Path) -> None:
     async with played(tmp_path) as plays, trio.open_nursery() as nursery:
         farm = plays.nodes.replica()
         await (await plays.dial()).ask(request(APPEND, 1, write(1)))

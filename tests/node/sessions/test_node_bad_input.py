@@ -1,5 +1,5 @@
 """Bad input on the wire, on real sockets: the connection is closed, the reason counted, the state untouched,
-the node alive. Each case as a plain peer (``jraft``) and as a member that logged in (``ssl``)."""
+the node alive. Each case as a JRaft peer (``jraft``) and as a member that logged in (``ssl``)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Place:
 
 
 @asynccontextmanager
-async def plain(directory: Path) -> AsyncIterator[Place]:
+async def jraft(directory: Path) -> AsyncIterator[Place]:
     async with played(directory) as plays:
         yield Place(plays.nodes, plays.dial)
 
@@ -112,7 +112,7 @@ async def secured(directory: Path) -> AsyncIterator[Place]:
         yield Place(nodes, dial)
 
 
-PLACES = [pytest.param(plain, id="jraft"), pytest.param(secured, id="ssl")]
+PLACES = [pytest.param(jraft, id="jraft"), pytest.param(secured, id="ssl")]
 
 
 class Bad(NamedTuple):
@@ -250,7 +250,7 @@ async def test_bad_message_costs_its_connection_is_counted_and_changes_nothing(
     async with place(tmp_path) as under_test:  # type: ignore[attr-defined]
         before = under_test.picture
         for bad in BAD:
-            if place is plain and bad.name == "source-of-another":
+            if place is jraft and bad.name == "source-of-another":
                 continue  # it is trusted there
             if place is secured and bad.name.endswith("without-its-extension"):
                 continue  # all are in force there
@@ -318,7 +318,7 @@ async def test_snapshot_pieces_out_of_order_or_with_holes_are_asked_for_again(
             answer = await piece(offset, data, done=done)
             assert (answer.accepted, answer.next_index) == (True, held), (offset, done)
             assert under_test.picture == before
-        # Of a plain peer it is the application's state, which the application has to take.
+        # Of a JRaft peer it is the application's state, which the application has to take.
         assert (await piece(64, b"no snapshot at all", done=True)).next_index == 0
         assert under_test.picture == before
 
@@ -386,7 +386,7 @@ async def test_votes_of_one_server_through_two_endpoints_count_once(tmp_path: Pa
         nursery.cancel_scope.cancel()
 
 
-async def test_plain_peer_that_speaks_http_is_closed_at_once(tmp_path: Path) -> None:
+async def test_jraft_peer_that_speaks_http_is_closed_at_once(tmp_path: Path) -> None:
     async with played(tmp_path) as plays:
         wire: Wire = await plays.dial()
         await wire.send(b"GET /GarlicFarm/farm/1/websocket HTTP/1.1\r\nHost: a\r\n\r\n")

@@ -197,7 +197,7 @@ async def endure(play: Play, connections: Sequence[tuple[bytes, bool]]) -> None:
 
 @SETTINGS
 @given(CONNECTIONS)
-async def test_follower_survives_whatever_a_plain_peer_sends(connections: list[tuple[bytes, bool]]) -> None:
+async def test_follower_survives_whatever_a_jraft_peer_sends(connections: list[tuple[bytes, bool]]) -> None:
     with TemporaryDirectory() as directory:
         async with played(Path(directory)) as play:
             await endure(play, connections)
@@ -205,7 +205,7 @@ async def test_follower_survives_whatever_a_plain_peer_sends(connections: list[t
 
 @SETTINGS
 @given(CONNECTIONS)
-async def test_leader_survives_whatever_a_plain_peer_sends(connections: list[tuple[bytes, bool]]) -> None:
+async def test_leader_survives_whatever_a_jraft_peer_sends(connections: list[tuple[bytes, bool]]) -> None:
     with TemporaryDirectory() as directory:
         async with played(Path(directory), (), raft={**ALONE, "rpc_timeout_s": 0.2}) as play:
             assert await play.nodes.leader() == 1

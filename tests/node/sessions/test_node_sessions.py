@@ -165,9 +165,9 @@ async def test_unanswered_requests_are_bounded_and_go_on_after_answers(
     [
         (ALICE, False),
         (Principal("member 2", 2, may_post=True), True),
-        (Principal("a plain peer", 0, may_post=True, is_jraft=True), True),
+        (Principal("a JRaft peer", 0, may_post=True, is_jraft=True), True),
     ],
-    ids=["user", "member", "plain"],
+    ids=["user", "member", "jraft"],
 )
 async def test_request_that_only_a_member_may_send_ends_a_users_connection(
     caller: Principal, read: bool, autojump_clock: trio.testing.MockClock

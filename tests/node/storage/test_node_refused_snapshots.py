@@ -1,4 +1,4 @@
-"""A plain leader sends a refused snapshot again as soon as it is answered: the answer sets the pace."""
+"""A JRaft leader sends a refused snapshot again as soon as it is answered: the answer sets the pace."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def piece(configuration: Configuration, data: bytes, *, done: bool) -> Request:
     return Request(MessageType.INSTALL_SNAPSHOT_REQUEST, 2, 1, TERM, TERM, 40, 0, (entry,))
 
 
-async def test_refused_snapshot_of_a_plain_leader_is_answered_late_yet_before_an_election(
+async def test_refused_snapshot_of_a_jraft_leader_is_answered_late_yet_before_an_election(
     autojump_clock: MockClock,
 ) -> None:
     async with cluster(3) as nodes:
@@ -36,7 +36,7 @@ async def test_refused_snapshot_of_a_plain_leader_is_answered_late_yet_before_an
         farm = nodes.replica(1)
         raft = farm.section.raft
         ours, theirs = trio.testing.memory_stream_pair()
-        decoder, caller = ResponseDecoder(), Principal("a plain peer", 0, True, is_jraft=True)
+        decoder, caller = ResponseDecoder(), Principal("a JRaft peer", 0, True, is_jraft=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(Session(farm.requests, theirs, caller, b"", farm.core.answer_timeout_s).run)
 

@@ -60,7 +60,7 @@ async def test_processes_killed_while_they_shorten_their_logs_agree_on_all_ackno
     log: dict[int, Entry] = {}
     async with process_farm(tmp_path / "farm", 3, plan, start=False) as farm:
         for node in farm.nodes.values():
-            UserStore(node.directory / "data" / "users").add("poster", "writer", "poster's password")
+            UserStore(node.directory / "data" / "users").add("writer", "writer", "writer's password")
         async with trio.open_nursery() as nursery:
             for node_id in farm.nodes:
                 nursery.start_soon(farm.start, node_id)
@@ -70,8 +70,8 @@ async def test_processes_killed_while_they_shorten_their_logs_agree_on_all_ackno
             async with open_farm_client(
                 farm.endpoints,
                 farm=farm.name,
-                user="poster",
-                password="poster's password",
+                user="writer",
+                password="writer's password",
                 transport=lambda scheme: make_transport(scheme, {}, tmp_path),
                 timeout_s=3.0,
             ) as client:
