@@ -142,9 +142,9 @@ def open_farm(
     view = FarmAdminView(replica, pages)
     lookup = member_lookup(farm_secrets, genesis.farm_id, parts.users.lookup)
     verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
-    admitted = FarmCredentials(section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader)
+    credentials = FarmCredentials(section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader)
     retention = Retention(replica.context, replica.applier, store, writer, pages)
-    return HostedFarm(replica, view, retention, admitted, router)
+    return HostedFarm(replica, view, retention, credentials, router)
 
 
 def _is_jraft(farm: str, parts: NodeParts) -> bool:
