@@ -87,22 +87,22 @@ class Refusal(StrEnum):
 
     # a new server that the leader has agreed to add
     JOINER_REFUSES = (
-        "the new server refuses to join",
+        "the-new-server-refuses-to-join",
         0,
         "It is a member of something else; let it join with a new directory.",
     )
     JOINER_DOES_NOT_ANSWER = (
-        "the new server does not answer",
+        "the-new-server-does-not-answer",
         0,
         "Is it running still? Repeat `garlicfarm node join` there.",
     )
     JOINER_DOES_NOT_CATCH_UP = (
-        "the new server does not catch up",
+        "the-new-server-does-not-catch-up",
         0,
         "Its disk or the network is too slow for what is posted meanwhile.",
     )
     LEADERSHIP_LOST_MEANWHILE = (
-        "leadership was lost before the new server had caught up",
+        "leadership-was-lost-before-the-new-server-had-caught-up",
         0,
         "Try again; it goes on where it ended.",
     )

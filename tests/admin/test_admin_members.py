@@ -113,13 +113,13 @@ async def test_nonsense_is_refused_before_the_farm_is_asked(
         ),
         (
             ProposalDropped(Refusal.JOINER_DOES_NOT_ANSWER),
-            "the new server does not answer",
+            "the-new-server-does-not-answer",
             "the new server does not answer",
             "Repeat `garlicfarm node join`",
         ),
         (
             ProposalDropped(Refusal.LEADERSHIP_LOST_MEANWHILE),
-            "leadership was lost before the new server had caught up",
+            "leadership-was-lost-before-the-new-server-had-caught-up",
             "leadership was lost before the new server had caught up",
             "goes on where it ended",
         ),

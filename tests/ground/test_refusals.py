@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -40,16 +41,21 @@ NUMBERS = {
     "endpoint-of-another-member": 9,
     "the-last-member": 10,
     "too-few-members-heard": 10,
-    "the new server refuses to join": 0,
-    "the new server does not answer": 0,
-    "the new server does not catch up": 0,
-    "leadership was lost before the new server had caught up": 0,
+    "the-new-server-refuses-to-join": 0,
+    "the-new-server-does-not-answer": 0,
+    "the-new-server-does-not-catch-up": 0,
+    "leadership-was-lost-before-the-new-server-had-caught-up": 0,
 }
 
 
 def test_words_and_numbers_are_those_that_programs_and_servers_know() -> None:
     assert {reason.value: reason.number for reason in Refusal} == NUMBERS
     assert {reason.number for reason in Refusal} == {*range(11)}, "D8 has ten, and 0 is none"
+
+
+@pytest.mark.parametrize("reason", Refusal)
+def test_reason_is_one_word(reason: Refusal) -> None:
+    assert re.fullmatch("[a-z]+(-[a-z]+)*", reason)
 
 
 @pytest.mark.parametrize(
