@@ -1,4 +1,4 @@
-"""The Trio room: nurseries, timers and connections around the pure rooms.
+"""The Trio room: the tasks, timers and connections that drive the pure rooms.
 
 `serve` runs a whole node from its configuration.
 """

@@ -22,7 +22,7 @@ __all__ = ["FarmAdminView"]
 
 
 class FarmAdminView:
-    """See the contract."""
+    """Implements `garlicfarm.admin.contract.FarmView`."""
 
     def __init__(self, replica: Replica, pages: PageReader) -> None:
         self._replica = replica
@@ -41,7 +41,7 @@ class FarmAdminView:
 
     @property
     def commit_index(self) -> int:
-        """What is committed, durable here and applied: what readers may see."""
+        """Up to here entries are committed, durable here and applied: readers may see them."""
         return self._core.applied_index
 
     @property
@@ -82,8 +82,8 @@ class FarmAdminView:
         return await self._replica.reads.read_index()
 
     async def _applied_here(self, done: tuple[int, int]) -> tuple[int, int]:
-        """What was committed is applied here too before it is answered: a later request to this node finds
-        it. A node that is cut off just then answers without: committed it is."""
+        """Wait until a committed entry is applied here too, so that a later request to this node finds it. A
+        node that is cut off meanwhile answers without: the entry is committed all the same."""
         with trio.move_on_after(self._core.raft.rpc_timeout_s):
             await self._core.wait_applied(done[0] - 1)
         return done
@@ -120,7 +120,7 @@ class FarmAdminView:
         }
 
     def _joining(self) -> dict[str, Any] | None:
-        """A server that this leader brings in."""
+        """The server that this leader is adding."""
         core, servers = self._core.raw.status(), self._core.raw.servers
         members = {server.id for server in core.configuration.servers}
         for server in servers:
@@ -183,8 +183,8 @@ class FarmAdminView:
         return body | {name: value for name, value in more.items() if name not in body}
 
     def _is_reachable(self, member: int) -> bool:
-        """Our connection to it is up, and it gives signs of life: between a leader and its followers it was
-        heard from within the longest election timeout; of the others, their entries show it."""
+        """Whether our connection to it is up and it is alive: a leader and its followers hear from each other
+        within the longest election timeout; other followers show it by their entries."""
         if member == self.node_id:
             return True
         peers = self._replica.peers
@@ -261,7 +261,7 @@ class FarmAdminView:
 
 
 def _scheme(endpoint: str, default: str) -> str | None:
-    """The transport of a member; None: the Configuration holds any text, and this is no endpoint."""
+    """The transport of a member; None if the text in the Configuration is not an endpoint."""
     try:
         return Endpoint.parse(endpoint, default).scheme
     except ConfigError:

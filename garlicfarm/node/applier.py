@@ -1,8 +1,7 @@
-"""Committed entries on their way into the application.
+"""Applies committed entries to the application.
 
-They are applied for `SLICE_S` in each turn of the core's task (one entry at least); the rest waits for the
-next turn. Between two turns everything else in this process has its turn, and the core is told the time:
-heartbeats do not wait for entries.
+Each turn of the core's task applies entries for `SLICE_S` (at least one); the rest waits for the next turn.
+Between two turns the other tasks of this process run, and the core ticks: heartbeats do not wait for entries.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Applier:
         self._application = application
         self._store = store
         self._log = log
-        self._committed: deque[Entry] = deque()  # what the core handed out and is not applied yet
+        self._committed: deque[Entry] = deque()  # handed out by the core, not yet applied
 
     @property
     def has_entries(self) -> bool:
@@ -44,13 +43,13 @@ class Applier:
         return bool(self._committed)
 
     def configure_genesis(self) -> None:
-        """Before anything is applied: the farm's first Configuration."""
+        """Give the application the farm's first Configuration, before anything is applied."""
         core = self._core
         if core.applied_configuration.servers and not core.applied_index:
             self._application.configure(0, core.applied_configuration)
 
     def add(self, committed: Sequence[Entry]) -> None:
-        """Take over what the core hands out, and apply a slice of all that waits."""
+        """Queue entries from the core, and apply a slice of the queue."""
         self._committed.extend(committed)
         if self._committed:
             self._apply()
@@ -71,19 +70,19 @@ class Applier:
         self._core.on_applied(entry.index, entry.term)
 
     async def restore(self, meta: SnapshotMeta) -> None:
-        """Continue from a snapshot that came from the leader."""
-        # Not in line behind names that no resolver answers for: nothing else goes on meanwhile.
+        """Continue from a snapshot that the leader sent."""
+        # Use a thread of its own: it must not queue behind name lookups, since this task waits for it.
         own = trio.CapacityLimiter(1)
         snapshot = await trio.to_thread.run_sync(self._store.read_state, meta, limiter=own)
         self._application.restore(snapshot.state)
-        self._committed.clear()  # it is all in the snapshot
+        self._committed.clear()  # the snapshot contains them
         self._core.applied_configuration = snapshot.configuration
         self._membership.on_restored(snapshot.configuration, snapshot.all_members)
         self._log.info("snapshot-restored", index=meta.index, term=meta.term)
         self._core.on_applied(meta.index, meta.term)
 
     def snapshot(self) -> Snapshot:
-        """The state of the application now, with what a store needs to know of it."""
+        """The application's state now, with the data that a store keeps about it."""
         core, genesis = self._core, self._store.genesis
         return Snapshot(
             genesis.farm_id,

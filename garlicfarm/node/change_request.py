@@ -1,4 +1,7 @@
-"""A change of the members that another member asks the leader for, over the wire (protocol page §5)."""
+"""Ask the leader, over the wire, for a change of the members.
+
+Source: docs/reference/protocol.md, "What JRaft's bytes settle".
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ __all__ = ["request_change"]
 
 
 async def request_change(core: Core, peers: Peers, leader: int, change: ConfChange) -> int | None:
-    """Ask ``leader`` to add or remove a server; the term in which it has begun to, None if another member
-    may lead.
+    """Ask ``leader`` to add or remove a server; the term in which it began the change, None if another
+    member may lead.
 
-    Raises `ProposalDropped`: it refuses. Other errors as `garlicfarm.net.link.RpcClient.call`.
+    Raises `ProposalDropped`: the leader refuses. Other errors as `garlicfarm.net.link.RpcClient.call`.
     """
     is_removal = change.change is Change.REMOVE
     kind = MessageType.REMOVE_SERVER_REQUEST if is_removal else MessageType.ADD_SERVER_REQUEST
@@ -28,7 +31,7 @@ async def request_change(core: Core, peers: Peers, leader: int, change: ConfChan
         return None
     if response.accepted:
         return response.term
-    # A JRaft server gives no reason, but its next index.
+    # A JRaft server gives its next index instead of a reason.
     if not peers.extensions(leader):
         raise ProposalDropped(Refusal.REFUSED)
     raise ProposalDropped(Refusal.of_change(response.next_index))

@@ -1,4 +1,4 @@
-"""What a node lends to one of its replicas, and what the replica's application may use of both."""
+"""The services that a node gives to a replica, and those that the replica's application may use."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["ReplicaContext", "ReplicaHost"]
 
 
 class ReplicaHost(msgspec.Struct, frozen=True):
-    """What a node lends to one of its replicas.
+    """The node's services for one of its replicas.
 
     ``dial(id, endpoint)`` opens an authenticated stream to another member. ``router``: the farm's, entered.
-    ``admin_url()``: where other machines find the node's admin API, None where they cannot.
+    ``admin_url()``: the node's admin URL as other machines reach it, None if they cannot.
     """
 
     node_id: int

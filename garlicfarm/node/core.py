@@ -1,9 +1,9 @@
-"""The consensus core of one replica, and how the tasks around it reach it.
+"""The consensus core of one replica, and its inbox.
 
-One task owns the core (`garlicfarm.node.replica`). All others put their input into its inbox; one wake-up
-takes all that came meanwhile, so that one turn makes one write, one message per peer and one answer per
-connection out of many inputs. What the others need to know of the core, they read here: which member leads,
-and how far the application has come. They can wait for both to change.
+One task owns the core (`garlicfarm.node.replica`). All others put their input into its inbox. One wake-up
+takes all waiting input, so one turn makes one write, one message per peer and one answer per connection out
+of many inputs. Other tasks read the core's state here: which member leads, and how far the application has
+come. They can wait for both to change.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ class Core:
     def put(self, function: Callable[..., None], *arguments: Any) -> None:
         """Have the core's task call ``function``. Each source is bounded: sessions and links by their
         windows, proposals and reads by the limits of `Proposals` and `ReadIndexRequests`, the writer by
-        what it was given."""
+        the steps that it was given."""
         self._inbox.append((function, arguments))
         self.has_input.set()
 
     def take_input(self) -> None:
-        """Call everything in the inbox; for the core's task alone."""
+        """Call everything in the inbox; only the core's task may do this."""
         self.has_input = trio.Event()
         while self._inbox:
             function, arguments = self._inbox.popleft()
             function(*arguments)
 
     def next_token(self) -> int:
-        """A number that no input of the core has had."""
+        """A token that no input of the core has used."""
         self._next_token += 1
         return self._next_token
 
@@ -88,7 +88,7 @@ class Core:
         return self.raw.configuration
 
     def leader(self) -> ClusterServer | None:
-        """The leader, where one is known and a member."""
+        """The leader, if one is known and is a member."""
         servers = self.configuration.servers
         return next((server for server in servers if server.id == self.leader_id), None)
 
@@ -101,7 +101,7 @@ class Core:
     # ------------------------------------------------------------------ changes
 
     def on_leader(self, role: Role, leader_id: int) -> None:
-        """The role of this member, or the leader that it knows, is another one now."""
+        """This member's role, or the leader that it knows, changed."""
         self.role, self.leader_id = role, leader_id
         changed, self._leader_changed = self._leader_changed, trio.Event()
         changed.set()
@@ -114,7 +114,7 @@ class Core:
         self.wake_waiting()
 
     def wake_waiting(self) -> None:
-        """Let all that wait for progress look again."""
+        """Wake all tasks that wait for progress, to look again."""
         progressed, self._progressed = self._progressed, trio.Event()
         progressed.set()
 
@@ -139,7 +139,7 @@ def _raft_config(raft: RaftSection, node_id: int) -> RaftConfig:
         election_timeout_max_ms=round(raft.election_timeout_max_s * 1000),
         heartbeat_ms=round(raft.heartbeat_s * 1000),
         priority=raft.priority,
-        # Values and entry headers are each bounded by it; both must fit into one message.
+        # It bounds values and entry headers separately; together they must fit into one message.
         batch_bytes=min(BATCH_BYTES, (raft.max_message_bytes - MESSAGE_HEADER_BYTES) // 2),
         max_inflight_messages=raft.max_inflight_messages,
         max_inflight_bytes=raft.max_inflight_bytes,

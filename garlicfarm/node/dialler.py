@@ -1,4 +1,4 @@
-"""Dials the other members of one farm, in this node's name."""
+"""Dials the other members of one farm, logged in as this node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["MemberDialler"]
 
 
 class MemberDialler:
-    """``default_scheme``: what ``tcp://`` means in an endpoint (D1)."""
+    """``default_scheme``: the transport of an endpoint ``tcp://…`` (D1: the scheme names the transport)."""
 
     def __init__(
         self, transports: Transports, default_scheme: str, credentials: DialCredentials, log: EventLogger
@@ -28,15 +28,15 @@ class MemberDialler:
     async def dial(self, member: int, text: str) -> Established:
         """Open an authenticated stream to ``member`` at the endpoint ``text``.
 
-        Raises `garlicfarm.net.link.CONNECTION_ERRORS` only: a member that this node cannot dial must not end
-        it, since the others may do without. Cancelled: leaves nothing open.
+        Raises `garlicfarm.net.link.CONNECTION_ERRORS` only: failing to dial one member must not end this
+        node, since the farm may work without that member. Cancelled: leaves nothing open.
         """
         try:
             endpoint = Endpoint.parse(text, self._default_scheme)
             transport = self._transports.get(endpoint.scheme)
             established = await dial(transport, endpoint, self._credentials)
             if transport.handshake and (address := transport.peer_address(established.stream)) is not None:
-                # A member is there: it may dial us from there.
+                # A member answered there: it may dial us from that address.
                 self._transports.admission.welcome(Peer(address, True, None))
             return established
         except CONNECTION_ERRORS:
@@ -44,7 +44,7 @@ class MemberDialler:
         except (ConfigError, PluginError) as error:
             raise TransportError(f"member {member} cannot be dialled at {text}: {error}") from error
         except Exception as error:
-            # A defect of a transport, or an endpoint that it stumbles over: all members have that in common.
+            # A defect of a transport, or an endpoint that triggers one. All members share both.
             first = first_error(error)
             where = place_of(first)
             self._log.error("dial-defect", peer=member, error=type(first).__name__, where=where)

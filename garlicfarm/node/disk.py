@@ -1,7 +1,7 @@
-"""Whether the disk of a farm's store answers: notices when no write has been completed for too long.
+"""Watches the disk of a farm's store: it hangs when no write has been completed for too long.
 
-Time is counted in ticks of this process, so that one which was stopped, or whose machine slept, does not
-take the pause for one of its disk.
+Time is counted in ticks of this process. So a process that was stopped, or whose machine slept, does not
+mistake its own pause for one of the disk.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ TICKS = 10
 
 
 class Disk:
-    """What a farm's writer was given and has not reported. ``on_change`` is called when the disk is
-    found to hang, and when it answers again."""
+    """The steps that a farm's writer has taken and not completed. ``on_change`` is called when the disk
+    hangs, and when it answers again."""
 
     def __init__(self, timeout_s: float, on_change: Callable[[], None]) -> None:
         self._timeout_s = timeout_s
@@ -28,17 +28,17 @@ class Disk:
         self._submitted = self._durable = 0  # tokens of steps
         self._pieces = 0  # of snapshots
         self._answers = 0
-        self._since = trio.current_time()  # of the last answer, or of the first thing since that waits
+        self._since = trio.current_time()  # time of the last answer, or of the first step since
         self._work = trio.Event()
         self.is_hanging = False
 
     @property
     def silent_s(self) -> float:
-        """How long ago it last completed something, or had nothing to do."""
+        """Seconds since it last completed something, or had nothing to do."""
         return trio.current_time() - self._since
 
     def must_answer(self) -> None:
-        """Raises `DiskHangs` where it hangs."""
+        """Raises `DiskHangs` if it hangs."""
         if self.is_hanging:
             raise DiskHangs(f"the disk of this node has not answered for {self.silent_s:.0f} s")
 
@@ -58,12 +58,12 @@ class Disk:
         self._pieces += 1
 
     def on_piece_stored(self) -> None:
-        """It is done with the oldest piece."""
+        """The writer has stored the oldest piece."""
         self._pieces -= 1
         self._on_answer()
 
     async def watch(self) -> NoReturn:
-        """Do so until cancelled."""
+        """Watch until cancelled."""
         while True:
             await self._work.wait()
             self._work = trio.Event()

@@ -1,4 +1,4 @@
-"""One farm of a node: its replica, and what the node keeps beside that."""
+"""One farm of a node: its replica, and the node's parts for that farm."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ __all__ = ["HostedFarm", "NodeParts", "open_farm"]
 
 @dataclass(frozen=True, slots=True)
 class NodeParts:
-    """What the farms of a node share. ``stack`` closes what they open; ``reader_limiter``: one of them reads
-    pages of its log at a time; ``admin_url()``: see `ReplicaHost`."""
+    """Parts that the farms of a node share. ``stack`` closes what they open; ``reader_limiter``: one of them
+    reads pages of its log at a time; ``admin_url()``: see `ReplicaHost`."""
 
     config: Config
     directory: DataDirectory
@@ -72,7 +72,7 @@ class HostedFarm:
         self._router = router
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Run the farm's tasks until cancelled. Raises `StorageError`, `Removed`: this farm is over."""
+        """Run the farm's tasks until cancelled. `StorageError` and `Removed` end this farm."""
         async with self._router or nullcontext(), trio.open_nursery() as nursery:
             await nursery.start(self.replica.run)
             nursery.start_soon(self._retention.run)
@@ -82,7 +82,7 @@ class HostedFarm:
 def open_farm(
     section: FarmSection, make_application: Callable[[str], Application], parts: NodeParts
 ) -> HostedFarm:
-    """Open the store of a farm, and make all that serves it.
+    """Open the store of a farm, and make the parts that serve it.
 
     Raises `ConfigError`: a file that the farm's table names is not usable, or the store is of another
     application; `StorageError`: the store is missing, damaged or of another version.
@@ -148,7 +148,7 @@ def open_farm(
 
 
 def _is_jraft(farm: str, parts: NodeParts) -> bool:
-    """Whether a farm's peers are JRaft's, which know no handshake."""
+    """Whether a farm's peers are JRaft's, which use no handshake."""
     listeners = [each for each in parts.config.listener if farm in (each.farms or (farm,))]
     schemes = [Endpoint.parse(each.url).scheme for each in listeners]
     return any(not parts.transports.get(scheme).handshake for scheme in schemes)

@@ -1,4 +1,4 @@
-"""Hand-over of the leadership to another member (thesis 3.10)."""
+"""Transfer of the leadership to another member (thesis 3.10)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["step_down"]
 
 
 async def step_down(core: Core, to: int = 0, deadline: float = math.inf) -> int:
-    """Have the member ``to`` lead, 0: the one best placed; the new leader's id. ``deadline``: on Trio's
-    clock.
+    """Transfer the leadership to the member ``to`` (0: the one best placed); the new leader's id.
+    ``deadline``: on Trio's clock.
 
     Raises `NotLeader`, `ProposalDropped` (no such member, or one that cannot take over now),
     `NoQuorum`: no member took over within two election timeouts, or before the deadline.
@@ -39,4 +39,4 @@ async def step_down(core: Core, to: int = 0, deadline: float = math.inf) -> int:
         while core.is_leader or not core.leader_id:
             await core.wait_leader_change()
         return core.leader_id
-    raise NoQuorum("nobody took over the leadership in time")
+    raise NoQuorum("no member took over the leadership in time")

@@ -1,4 +1,4 @@
-"""Incoming connections: the handshake, then a session of the farm that it is for."""
+"""Incoming connections: the handshake, then a session with the farm that it names."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ __all__ = ["Listeners"]
 
 HANDSHAKE_TIMEOUT_S = 10.0
 SESSIONS_PER_USER = 16
-JRAFT_SESSIONS = 256  # where there are no users, of all together
+JRAFT_SESSIONS = 256  # in all: there are no users to count them by
 
 
 class Listeners:
-    """Serves the incoming connections of a node. ``farms``: those that run, by name."""
+    """Serves the incoming connections of a node. ``farms``: the running ones, by name."""
 
     def __init__(
         self,
@@ -54,18 +54,18 @@ class Listeners:
         self._sessions: dict[tuple[str, str], deque[trio.CancelScope]] = {}
 
     def check(self, listener: ListenerSection) -> None:
-        """Raises `ConfigError` where no such listener may be."""
+        """Raises `ConfigError` if this listener is not allowed."""
         url = Endpoint.parse(listener.url)
         farms = listener.farms or tuple(self._farms)
         if problems := listener_problems(self._transports.get(url.scheme), url, farms):
             raise ConfigError(problems)
 
     async def listen(self, listener: ListenerSection, *, task_status: trio.TaskStatus[Endpoint]) -> NoReturn:
-        """Listen until cancelled; reports the bound address. Raises `TransportError`: it cannot."""
+        """Listen until cancelled; reports the bound address. Raises `TransportError` if it cannot listen."""
         url = Endpoint.parse(listener.url)
         names = listener.farms or tuple(self._farms)
         credentials = {name: self._farms[name].credentials for name in names}
-        # How long members that dial us wait to be let in (D3).
+        # How long members that dial us wait to be admitted (D3 bounds what strangers cost).
         patience_s = [self._farms[name].replica.section.raft.rpc_timeout_s for name in names]
         limiter = HandshakeLimiter(
             admission=self._transports.admission,
@@ -84,7 +84,7 @@ class Listeners:
         stream: trio.abc.Stream,
         peer: Peer,
     ) -> None:
-        """One incoming connection. Whatever is wrong with the peer ends here, and costs it alone."""
+        """Serve one incoming connection. A peer's fault ends here, and affects only its connection."""
         connections = self._metrics.listener_connections.labels(scheme, "open")
         connections.inc()
         try:
@@ -101,8 +101,8 @@ class Listeners:
             cause = str(lost) or type(lost).__name__
             self._log.warning("connection-lost", address=peer.address, cause=cause)
         except* Exception as group:  # noqa: BLE001
-            # A defect of ours, or a users file that broke: it must not take the other connections along,
-            # nor pass unseen. Where, and not what: the text may quote the peer.
+            # A defect of ours, or a damaged users file. It must not end other connections, nor go unnoticed.
+            # Log where, not what: the text may quote the peer.
             error = first_error(group)
             self._metrics.listener_rejected.labels(scheme, "defect").inc()
             self._log.error("connection-defect", error=type(error).__name__, where=place_of(error))
@@ -124,7 +124,7 @@ class Listeners:
         with trio.CancelScope() as scope:
             scopes.append(scope)
             if len(scopes) > (SESSIONS_PER_USER if user else JRAFT_SESSIONS):
-                scopes.popleft().cancel()  # the oldest is the likeliest to be half open
+                scopes.popleft().cancel()  # the oldest is most likely to be half open
             try:
                 await session.run()
             finally:
@@ -134,7 +134,7 @@ class Listeners:
                     self._transports.admission.welcome(peer)
 
     def _principal(self, established: Established, peer: Peer) -> Principal | None:
-        """Who has logged in; None: a user that was removed since."""
+        """The principal that logged in; None: a user that was removed since."""
         user = established.user
         if user.isdigit():
             self._transports.admission.welcome(peer)

@@ -1,4 +1,8 @@
-"""Changes of the members, and the orders to leave for removed ones (protocol page §5, D6, D12)."""
+"""Changes of the members, and the orders to leave for removed ones.
+
+Source: docs/reference/protocol.md, "What JRaft's bytes settle"; D6 (which messages each identity may send)
+and D12 (an id is used once).
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,7 @@ ASK_AGAIN_S = 0.05
 
 class Membership:
     """The members of one farm, and changes of them. ``dial(id, endpoint)`` opens an authenticated stream to
-    a member. ``all_members``: the last endpoint of every id that ever was a member's."""
+    a member. ``all_members``: the last endpoint of every id that was ever a member's."""
 
     def __init__(
         self,
@@ -90,7 +94,7 @@ class Membership:
         return self._change is not None and not self._change.done.is_set()
 
     def on_restored(self, configuration: Configuration, all_members: Sequence[ClusterServer]) -> None:
-        """The application was restored from a snapshot that names its members, and all there ever were."""
+        """The application was restored from a snapshot with these members, and all that ever were."""
         self.all_members.update((server.id, server.endpoint) for server in all_members)
         self.on_applied(configuration)
 
@@ -108,7 +112,7 @@ class Membership:
     # ------------------------------------------------------------------ the tasks
 
     async def run(self) -> NoReturn:
-        """Tell removed members that they are; raises `Removed` when this one is."""
+        """Order removed members to leave; raises `Removed` when this one is removed."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._removal.watch)
             while True:
@@ -129,7 +133,7 @@ class Membership:
 
     async def _order_to_leave(self, member: int, endpoint: str) -> None:
         core = self._core
-        await trio.sleep(2 * core.raft.heartbeat_s)  # the others are to hear of the commit first
+        await trio.sleep(2 * core.raft.heartbeat_s)  # let the others learn of the commit first
         if not core.is_leader:
             return
         status = core.raw.status()
@@ -155,12 +159,12 @@ class Membership:
 
     async def change(self, change: ConfChange) -> tuple[int, int]:
         """Change one server; (index, term) of the Configuration after its commit. Only the leader changes
-        members: another member asks it over the wire to add or remove one (protocol page §5, "Leave"). A
+        members: another member asks it over the wire to add or remove one. A
         leader that is to be removed hands over first.
 
-        Raises `NotLeader` (an endpoint is to be changed, or ``force`` is needed, which the wire does not
-        know), `NoQuorum`, `ProposalDropped`: certainly not done; `OutcomeUnknown`. Once a leader has agreed
-        to add a server, this takes as long as the server takes to catch up.
+        Raises `NotLeader` (the wire can neither change an endpoint nor use ``force``), `NoQuorum`,
+        `ProposalDropped`: certainly not done; `OutcomeUnknown`. Once a leader has agreed to add a server,
+        this takes as long as the server takes to catch up.
         """
         core, is_own_removal = self._core, change.change is Change.REMOVE and self._is_own(change)
         first, asked = 0, False
@@ -190,19 +194,19 @@ class Membership:
                     else:
                         await core.wait_leader_change()
                 except NotLeader:
-                    pass  # it leads no more
+                    pass  # it no longer leads
                 except OutcomeUnknown:
                     asked = True
                     if not self._is_own(change):
                         raise
-                    # Once more: it is removed once.
+                    # Ask again: a repeated removal does no harm.
                 except (TransportError, AuthError, RemoteProtocolError) as error:
                     self._log.info("leader-not-asked", peer=leader, cause=str(error))
                 except ProposalDropped as dropped:
                     few = dropped.reason == Refusal.TOO_FEW_MEMBERS_HEARD
                     if few and change.force:
                         core.must_lead()
-                    # A new leader has heard from few so far.
+                    # A new leader has heard from few members so far.
                     if not (few and leader != first) and dropped.reason != Refusal.LEADERSHIP_IN_TRANSFER:
                         raise
                 await trio.sleep(ASK_AGAIN_S)
@@ -241,7 +245,7 @@ class Membership:
             if proposal.dropped.reason != Refusal.NOTHING_COMMITTED_YET or trio.current_time() >= deadline:
                 raise proposal.dropped
             with trio.move_on_at(deadline):
-                await core.wait_applied(applied)  # it has only just been elected
+                await core.wait_applied(applied)  # it was only just elected
         self._log.info("member-change", change=change.change.value, peer=server.id)
         return proposal
 
@@ -260,8 +264,8 @@ class Membership:
     # ------------------------------------------------------------------ requests
 
     def refusal(self, request: Request) -> Response | None:
-        """The answer to a member whose removal is applied here (D6); None: the request is to be served. The
-        leader also orders it to leave."""
+        """The answer to a member whose removal is applied here; None: serve the request. Appends and votes of
+        such a member are refused (D6), and the leader orders it to leave."""
         member, core = request.source, self._core
         if member in self._current or member not in self.all_members:
             return None
@@ -278,7 +282,7 @@ class Membership:
 
     def serve(self, request: Request, server: ClusterServer, pending: PendingResponse) -> None:
         """Answer an AddServerRequest or RemoveServerRequest about ``server``: accepted once the change has
-        begun. One at a time: it takes a connection to that server."""
+        begun. One at a time: each needs a connection to that server."""
         if self._is_serving:
             reason = Refusal.ANOTHER_CHANGE_IN_FLIGHT
             pending.resolve(self._answer(request, self._core.node_id, reason.number))
@@ -290,7 +294,7 @@ class Membership:
         core, destination = self._core, self._core.node_id
         number: int | None = 0
         add = request.type is MessageType.ADD_SERVER_REQUEST
-        # Its connection is closed where the answer takes longer than this and a heartbeat.
+        # Its connection is closed if the answer takes longer than this plus a heartbeat.
         deadline = pending.since + core.answer_timeout_s - core.raft.heartbeat_s
         try:
             await self._begin(ConfChange(Change.ADD if add else Change.REMOVE, server), deadline)

@@ -38,7 +38,8 @@ ApplicationFactory = Callable[[str], Application]
 APPLICATIONS: Mapping[str, ApplicationFactory] = MappingProxyType(
     {"publisher": PublisherService, "log": lambda farm: LogApplication()}
 )
-"""The applications in the house (D14): name in the configuration → factory, given the farm's name."""
+"""The built-in applications: name in the configuration → factory, given the farm's name. A farm has one,
+chosen when it is created (D14)."""
 
 
 async def serve(
@@ -48,18 +49,18 @@ async def serve(
     shutdown: trio.Event | None = None,
     task_status: trio.TaskStatus[Node] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a node until ``shutdown`` is set, then end it in order; reports the node once it listens, which it
-    never does if ``shutdown`` comes first.
+    """Run a node until ``shutdown`` is set, then end it in order. Reports the node once it listens; never if
+    ``shutdown`` comes first.
 
-    :param applications: name in the configuration → factory, given the farm's name. It gives a new object
-        each time it is called: between JRaft peers `restore` is tried on another one first, in another
+    :param applications: name in the configuration → factory, given the farm's name. It makes a new
+        object at each call: between JRaft peers `restore` is tried on another object first, in another
         thread.
     :raises ConfigError: the configuration, or a file that it names, is not usable.
     :raises StorageError: the store is missing, in use, damaged or of another version; or the last
         farm's store failed.
     :raises TransportError: a listener cannot be bound.
 
-    Cancelled: ends at once; what was acknowledged is durable all the same.
+    Cancelled: ends at once; acknowledged entries are durable all the same.
     """
     if shutdown is None:
         shutdown = trio.Event()
@@ -126,7 +127,7 @@ class Node:
         return self._transports.schemes
 
     def ready(self) -> bool:
-        """Whether every farm knows a leader, and its disk answers; one that has failed does not."""
+        """Whether every farm knows a leader, and its disk answers. A failed farm does neither."""
         replicas = [farm.replica for farm in self._farms.values()]
         serving = [each for each in replicas if each.core.leader_id and not each.disk.is_hanging]
         return len(serving) == len(self.config.farm)
@@ -138,8 +139,8 @@ class Node:
             farm.view.collect()
 
     def _named_networks(self) -> frozenset[str]:
-        """The addresses in the endpoints of the Configurations. No name is looked up for this: the address
-        behind one is known once this node has dialled it."""
+        """The addresses in the endpoints of the Configurations. Names are not looked up for this: their
+        addresses are known once this node has dialled them."""
         configurations = [farm.replica.core.configuration for farm in self._farms.values()]
         if configurations != self._configurations:
             self._configurations = configurations
@@ -178,7 +179,7 @@ class Node:
                     )
                     for listener in self.config.listener:
                         self.addresses.append(await nursery.start(self._listeners.listen, listener))
-                    for farm in tuple(self._farms.values()):  # one may fail while the next one starts
+                    for farm in tuple(self._farms.values()):  # one may fail while another starts
                         await nursery.start(self._run_farm, farm)
                     self._write_admin_url()
                     self._log.info("started", version=__version__, admin=self.admin_url)
@@ -195,7 +196,7 @@ class Node:
             raise self._removed
 
     def _write_admin_url(self) -> None:
-        """Write where commands of this machine find the node; they wait for the file to exist."""
+        """Write the admin URL for commands on this machine, which wait for the file to exist."""
         part = self.config.node.data_dir / "admin.url.part"
         try:
             part.unlink(missing_ok=True)
@@ -206,15 +207,15 @@ class Node:
             raise StorageError(f"cannot write {part}: {error.strerror}") from error
 
     async def _hand_over(self) -> None:
-        """Where this node leads, have others lead before it ends."""
+        """Transfer the leadership of each farm that this node leads."""
         with trio.move_on_after(self.config.node.shutdown_timeout_s / 2):
             async with trio.open_nursery() as nursery:
                 for farm in self._farms.values():
                     nursery.start_soon(farm.replica.hand_over)
 
     async def _run_farm(self, farm: HostedFarm, *, task_status: trio.TaskStatus[None]) -> None:
-        """One farm's tree. A failed store ends that farm, and so does its removal. The last one ends the
-        node; where it is removed, in order: the request for that gets an answer."""
+        """Run one farm's tasks. A failed store ends the farm, and so does the removal of this member. The
+        last farm ends the node; after a removal in order, so that the request for it gets an answer."""
         replica = farm.replica
         try:
             await farm.run(task_status=task_status)

@@ -1,5 +1,5 @@
 """The connections to the other members: one for Raft requests, and, while needed, one for requests that wait
-for a majority (client requests and ReadIndexRequests, D8)."""
+for a majority: client requests, which are answered after the commit (D8), and ReadIndexRequests."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ SLOW_AGAIN_S = 3600.0
 class _RoundTrips:
     """The last `SAMPLES` round trips to one member, at most one in ``every_s``.
 
-    Every answered Raft request counts, with entries or without: an answer that waited for the member's
-    fsync, or behind a batch, is what a vote or a heartbeat would have met there. But requests that were
-    late together, on a busy link behind one hiccup, are one sample; and a request that was never answered
-    is none, since it cost its connection, which is reported as such.
+    Every answered Raft request counts, with entries or without: a vote or a heartbeat would have waited for
+    the same fsync or batch. Requests that were late together, behind one delay of a busy link, are one
+    sample. A request that was never answered is none: it ended its connection, which is reported as such.
     """
 
     def __init__(self, every_s: float) -> None:
@@ -39,7 +38,7 @@ class _RoundTrips:
 
     def add(self, rtt_s: float, now: float) -> float | None:
         """The 99th percentile (all but the slowest were that fast), if this is a sample and there are
-        enough of them."""
+        enough samples."""
         if now < self._next_s:
             return None
         self._next_s = now + self._every_s
@@ -53,15 +52,15 @@ class _Peer:
         self.link = link
         self.caller = caller
         self.round_trips = round_trips
-        self.slow_again_s = -math.inf  # it is not reported again before
+        self.slow_again_s = -math.inf  # not reported again before this time
         self.scope = trio.CancelScope()
         self.last_contact_s: float | None = None
         self.error: str | None = ""
 
 
 class PeerTimings(msgspec.Struct, frozen=True, kw_only=True):
-    """``rpc_timeout_s``: for a connection, and for the answer to a Raft request; ``call_timeout_s``: for that
-    to a request which waits for a majority; ``heartbeat_s``: how often there is an answer at least."""
+    """``rpc_timeout_s``: for a connection, and for the answer to a Raft request; ``call_timeout_s``: for the
+    answer to a request that waits for a majority; ``heartbeat_s``: the longest time between two answers."""
 
     rpc_timeout_s: float
     call_timeout_s: float
@@ -70,19 +69,19 @@ class PeerTimings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerEvents(Protocol):
-    """What the connections report."""
+    """Receives the events of the connections."""
 
     def on_response(self, seq: int, response: Response) -> None:
         """The answer to the request ``seq`` of `Peers.send`."""
 
     def on_unreachable(self, peer: int, seq: int) -> None:
-        """There will be none."""
+        """The request ``seq`` of `Peers.send` will get no answer."""
 
     def on_connected(self, peer: int, extensions: frozenset[str]) -> None:
         """The connection for Raft requests came up, with these extensions in force."""
 
     def on_connection_change(self, peer: int, error: Exception | None) -> None:
-        """The connection came up (None), or broke for another reason than the last time."""
+        """The connection came up (None), or broke with another error than the last time."""
 
     def on_slow_peer(self, peer: int, p99_s: float, limit_s: float) -> None:
         """The 99th percentile of the round trips is above a quarter of the lower election timeout, so that
@@ -90,7 +89,7 @@ class PeerEvents(Protocol):
 
 
 class Peers:
-    """Follows the Configuration in force: a connection pair for every other member, none else.
+    """Follows the Configuration in force: a pair of connections to every other member, and to no one else.
 
     ``dial(id, endpoint)`` opens an authenticated stream.
     """
@@ -108,14 +107,14 @@ class Peers:
         self._timings = timings
         self._backoff = backoff
         self._events = events
-        self._sample_s = timings.heartbeat_s / 2  # heartbeats that come a little early count as well
+        self._sample_s = timings.heartbeat_s / 2  # heartbeats that come a little early count too
         self._limit_s = timings.election_timeout_min_s * LIMIT_SHARE
         self._peers: dict[int, _Peer] = {}
         self._servers: Sequence[ClusterServer] = ()
         self._reconfigured = trio.Event()
 
     def follow(self, servers: Sequence[ClusterServer]) -> None:
-        """These are the servers that requests go to from now on, this one perhaps among them."""
+        """From now on connect to these servers; this one may be among them."""
         self._servers = servers
         self._reconfigured.set()
 
@@ -130,7 +129,7 @@ class Peers:
     def _reconcile(self, nursery: trio.Nursery) -> None:
         wanted = {s.id: s.endpoint for s in self._servers if s.id != self._node_id}
         for member, peer in list(self._peers.items()):
-            if member not in wanted:  # it may still have to be told that it is removed
+            if member not in wanted:  # it may still have to learn of its removal
                 peer.scope.deadline = trio.current_time() + self._timings.rpc_timeout_s
             elif wanted[member] != peer.endpoint:
                 peer.scope.cancel()
@@ -186,19 +185,19 @@ class Peers:
     def _on_change(self, member: int, error: Exception | None) -> None:
         peer = self._peers.get(member)
         if peer is None:
-            return  # it is removed
+            return  # it was removed
         if error is None:
             self._events.on_connected(member, peer.link.extensions)
         text = None if error is None else str(error) or type(error).__name__
         if text == peer.error:
-            return  # a peer that stays away is reported once
+            return  # an absent peer is reported once
         peer.error = text
         self._events.on_connection_change(member, error)
 
-    # ------------------------------------------------------------------ for the farm
+    # ------------------------------------------------------------------ for the replica
 
     def send(self, member: int, seq: int, request: Request) -> None:
-        """Send a Raft request; `PeerEvents` reports the response, or that there is none."""
+        """Send a Raft request; `PeerEvents` gets the response, or the failure."""
         peer = self._peers.get(member)
         if peer is None:
             self._events.on_unreachable(member, seq)
@@ -214,19 +213,19 @@ class Peers:
             self._events.on_unreachable(member, seq)
 
     def extensions(self, member: int) -> frozenset[str]:
-        """What is in force on the connection for Raft requests, or was on the last one; nothing with a JRaft
+        """The extensions in force on the connection for Raft requests, or on the last one; none with a JRaft
         server."""
         peer = self._peers.get(member)
         return peer.link.extensions if peer else frozenset()
 
     async def call(self, member: int, request: Request) -> Response | None:
-        """Send a client's request on the member's other connection; None if it is no peer of ours.
+        """Send a client's request on the member's other connection; None if it is not a peer.
         Errors as `garlicfarm.net.link.RpcClient.call`."""
         peer = self._peers.get(member)
         return await peer.caller.call(request) if peer else None
 
     def on_contact(self, member: int) -> None:
-        """A sign of life: a link that waits to reconnect tries at once."""
+        """The member showed a sign of life: a link that waits to reconnect tries at once."""
         if peer := self._peers.get(member):
             peer.last_contact_s = trio.current_time()
             if not peer.link.connected:
@@ -256,8 +255,8 @@ class Peers:
         return peer.link.handshake if peer else None
 
     async def try_handshakes(self, members: Collection[int]) -> None:
-        """Connect once more, so that `handshake` reports now: a connection that is up may be idle, and lead
-        nowhere."""
+        """Connect again, so that `handshake` is up to date: a connection that is up may be idle, and its path
+        broken."""
         async with trio.open_nursery() as nursery:
             for member in members:
                 if peer := self._peers.get(member):

@@ -1,4 +1,4 @@
-"""Entries and changes of the members on their way into the log, and the outcome of each."""
+"""Proposals: entries and changes of the members, from here to the log, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Proposal:
 
 
 class Proposals:
-    """What this member proposes, here or through the leader."""
+    """The proposals of this member, made here or through the leader."""
 
     def __init__(
         self, core: Core, peers: Peers, disk: Disk, application: Application, metrics: FarmMetrics
@@ -66,8 +66,8 @@ class Proposals:
         self._forwarded: dict[trio.CancelScope, int] = {}  # to which member
 
     def on_leader(self, leader: int) -> None:
-        """Another member leads: the one before it has as long to answer as any member, no longer as long as
-        a commit may take. 0: no leader is known."""
+        """Another member leads. Requests to the former leader now have the deadline of any request, no longer
+        that of a commit. 0: no leader is known."""
         deadline = trio.current_time() + self._core.raft.rpc_timeout_s
         for scope, member in self._forwarded.items():
             if leader not in (0, member):
@@ -145,7 +145,7 @@ class Proposals:
         raise NoQuorum(f"no leader within {core.answer_timeout_s:g} s")
 
     async def _append(self, entry: bytes) -> tuple[int, int] | None:
-        """Here; None if this member does not lead any more, and has certainly not appended it."""
+        """Append it here; None if this member no longer leads, and has certainly not appended it."""
         try:
             return await self.outcome(self.propose(partial(self._core.raw.propose, (entry,))))
         except ProposalDropped as dropped:
@@ -165,7 +165,7 @@ class Proposals:
             with scope:
                 response = await self._peers.call(leader, request)
         except (TransportError, AuthError, RemoteProtocolError):
-            return None  # certainly not sent, whatever is wrong with the connection
+            return None  # certainly not sent
         finally:
             del self._forwarded[scope]
         if scope.cancelled_caught:

@@ -15,7 +15,7 @@ MAX_PENDING_READS = 4096
 
 
 class _Read:
-    """``done`` is set once ``index`` is confirmed, or cannot be (None)."""
+    """``done`` is set once ``index`` is confirmed, or failed (None)."""
 
     __slots__ = ("done", "index")
 
@@ -25,7 +25,7 @@ class _Read:
 
 
 class ReadIndexRequests:
-    """Reads that wait for the core, which leads or asks its leader (D5)."""
+    """Reads that wait for the core, which leads or asks its leader (D5: with the extension for reads)."""
 
     def __init__(self, core: Core, disk: Disk) -> None:
         self._core = core
@@ -35,10 +35,10 @@ class ReadIndexRequests:
     async def read_index(self) -> int:
         """An index that is applied here, not below any that was acknowledged before the call.
 
-        Raises `NotLeader`: this member does not lead, or ceased to, and its leader gave no index, or one that
-        is not applied here in time; `NoQuorum`: it leads, and no majority has confirmed that in time, or the
-        index is not applied in time; `DiskHangs`: it cannot be applied here now; `ProposalDropped`: too many
-        wait already. Cancelled: it had no effect.
+        Raises `NotLeader`: this member does not lead, or no longer, and its leader gave no index, or one that
+        was not applied here in time; `NoQuorum`: it leads, and no majority confirmed that in time, or the
+        index was not applied in time; `DiskHangs`: entries cannot be applied here now; `ProposalDropped`: too
+        many reads wait already. Cancelled: no effect.
         """
         core, disk = self._core, self._disk
         disk.must_answer()

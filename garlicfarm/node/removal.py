@@ -1,4 +1,7 @@
-"""Removal of this member itself: whether it can be, and noticing it (protocol page §5, D6)."""
+"""Removal of this member itself: the check before it, and its detection.
+
+Source: docs/reference/protocol.md, "What JRaft's bytes settle"; D6 (permissions of removed members).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ __all__ = ["Removal"]
 
 
 class Removal:
-    """This member's way out of the farm."""
+    """Detects the removal of this member."""
 
     def __init__(self, core: Core, peers: Peers, log: EventLogger) -> None:
         self._core = core
@@ -39,9 +42,9 @@ class Removal:
     async def watch(self) -> NoReturn:
         """Raises `Removed` once this member is removed.
 
-        A member that is ordered to leave waits for the Configuration that says so, as JRaft's do, and one
-        that learns it from there waits for the leader's order, but neither waits for ever. Until then it
-        votes for members that have not heard of the commit. Appends of a later leader make the order void.
+        A member that is ordered to leave waits for the Configuration without it, as JRaft's members do. One
+        that sees the Configuration first waits for the leader's order. Neither waits for ever. Until then it
+        votes for members that have not heard of the commit. Appends of a later leader cancel the order.
         """
         wait_s = 2 * self._core.raft.election_timeout_max_s
         async with trio.open_nursery() as nursery:
@@ -66,8 +69,8 @@ class Removal:
             self._ordered = trio.Event()
 
     def check(self, force: bool) -> None:
-        """Raises `ProposalDropped` if the new leader would refuse to remove this member, which leads and is
-        about to hand over for that."""
+        """Raises `ProposalDropped` if a new leader would refuse to remove this member. Called before this
+        member, the leader, hands over in order to be removed."""
         members = self._core.applied_configuration.servers
         others = [server.id for server in members if server.id != self._core.node_id]
         if not others:

@@ -1,8 +1,8 @@
-"""The replica of one farm on this node: the task that owns the consensus core, and what is around it.
+"""The replica of one farm on this node: the task that owns the consensus core, and the parts around it.
 
-One turn of `Replica._raft_loop` takes all input, tells the core the time, and carries out what it wants.
-What may take long is spread over turns: entries are checked (`garlicfarm.node.requests`) and applied
-(`garlicfarm.node.applier`) a slice at a time, and members that lag far behind get a share of the time only.
+One turn of `Replica._raft_loop` takes all input, ticks the core, and carries out its `Ready`. Long work is
+spread over turns: entries are checked (`garlicfarm.node.requests`) and applied (`garlicfarm.node.applier`) a
+slice at a time, and sending to members far behind gets only a share of the time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from garlicfarm.wire.messages import ClusterServer, Configuration, Response
 __all__ = ["Replica"]
 
 STALL_S = 0.05
-BUSY_SHARE = 6  # for each turn that sends to members far behind, so much time is for all others
+BUSY_SHARE = 6  # time for all other work, per time spent sending to members far behind
 
 
 class Replica:
@@ -87,7 +87,7 @@ class Replica:
 
     @property
     def raw(self) -> RawNode:
-        """The consensus core, to be read only."""
+        """The consensus core; read-only."""
         return self.core.raw
 
     @property
@@ -107,7 +107,7 @@ class Replica:
 
     @property
     def applied_index(self) -> int:
-        """The index of the last entry that the application has taken."""
+        """The index of the last applied entry."""
         return self.core.applied_index
 
     async def wait_applied(self, beyond: int) -> None:
@@ -117,15 +117,15 @@ class Replica:
     # ------------------------------------------------------------------ the tasks
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
-        """Be a member until cancelled. Raises `StorageError`: a write failed, and this replica is over;
-        `Removed`: this member is not one any more."""
+        """Run until cancelled. Raises `StorageError`: a write failed, and the replica cannot continue;
+        `Removed`: the farm removed this member."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._writer.run)
             self.applier.configure_genesis()
             nursery.start_soon(self.peers.run)
             nursery.start_soon(self.membership.run)
             nursery.start_soon(self.disk.watch)
-            # Trio runs it once before the loop comes back from its first checkpoint, and applies anything.
+            # Trio runs it before the loop returns from its first checkpoint and applies anything.
             nursery.start_soon(self.application.run, self.context)
             nursery.start_soon(self._raft_loop)
             task_status.started()
@@ -148,7 +148,7 @@ class Replica:
                 with trio.move_on_at(min(at, spare_at) if raw.has_more_catch_up else at):
                     await core.has_input.wait()
                 if not core.has_input.is_set() and trio.current_time() - at > STALL_S:
-                    # The process was stalled: first read what the leader said meanwhile.
+                    # The process was stalled: first read the messages that arrived meanwhile.
                     await trio.sleep(STALL_S)
             begun = trio.current_time()
             core.take_input()
@@ -199,7 +199,7 @@ class Replica:
             self.proposals.on_leader(status.leader)
         core.on_leader(status.role, status.leader)
 
-    # ------------------------------------------------------------------ what the store reports
+    # ------------------------------------------------------------------ events of the store
 
     def _on_durable(self, token: int) -> None:
         self.disk.on_durable(token)
@@ -225,10 +225,10 @@ class Replica:
         self.core.put(self.core.raw.report_disk_hang, self.disk.is_hanging)
         self.core.wake_waiting()
 
-    # ------------------------------------------------------------------ what the peers report
+    # ------------------------------------------------------------------ events of the peers
 
     def on_response(self, seq: int, response: Response) -> None:
-        """See `PeerEvents`; so with the following."""
+        """See `PeerEvents`, as for the following ones."""
         self.core.put(self.core.raw.step_response, seq, response)
 
     def on_unreachable(self, peer: int, seq: int) -> None:
@@ -249,15 +249,15 @@ class Replica:
         p99_ms, limit_ms = round(p99_s * 1000), round(limit_s * 1000)
         self.log.warning("slow-round-trip", peer=peer, p99_ms=p99_ms, limit_ms=limit_ms)
 
-    # ------------------------------------------------------------------ what its node asks of it
+    # ------------------------------------------------------------------ for the node
 
     async def post(self, entry: bytes, member: int = 0, user: str = "") -> tuple[int, int]:
         """Append an entry of a member, of a user, or (0, "") of a raw client; see `Proposals.post`."""
         return await self.proposals.post(entry, origin_now(member, user))
 
     async def hand_over(self) -> None:
-        """Have another member lead, if this one does and there is another. Returns when it leads no
-        longer, or when no member took over within the deadline of a request."""
+        """If this member leads, transfer the leadership to another one. Returns when it no longer leads, or
+        when no member took over within the deadline of a request."""
         with trio.move_on_after(self.section.raft.rpc_timeout_s):
             try:
                 await step_down(self.core)

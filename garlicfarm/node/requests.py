@@ -1,7 +1,7 @@
 """Requests that come in over sessions, on their way into the core and back.
 
-Posted entries are checked on the way, for `SLICE_S` in each turn of the core's task (one entry at least); the
-rest waits for the next turn. Time decides only when a turn ends, never what becomes of an entry.
+Posted entries are checked on the way, for `SLICE_S` in each turn of the core's task (at least one); the rest
+waits for the next turn. Time decides only when a turn ends, never the outcome of an entry.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FROM_LEADERS = {
     MessageType.JOIN_CLUSTER_REQUEST,
     MessageType.INSTALL_SNAPSHOT_REQUEST,
 }
-"""Requests in which a leader says how far it has committed."""
+"""Requests that carry the leader's commit index."""
 
 
 class IncomingRequests:
@@ -57,13 +57,13 @@ class IncomingRequests:
         self._peers = peers
         self._application = application
         self._pending: dict[int, PendingResponse] = {}
-        # Posts that are being checked, by connection: each in its order, one request of each in turn.
+        # Posts being checked, by connection: each connection in order, one request of each in turn.
         self._unchecked: dict[Session, deque[tuple[Request, int, Iterator[Refusal | None]]]] = {}
-        # Responses that are held back, and until when.
+        # Delayed responses, and until when.
         self._delayed: deque[tuple[float, PendingResponse, Response | None]] = deque()
-        # A leader that waits for one sends nothing else: this member must not stand for election meanwhile.
+        # A leader that waits for one sends nothing else: this member must not campaign meanwhile.
         self._refusal_delay_s = min(raft.election_timeout_min_s, raft.rpc_timeout_s) / 2
-        self._leader_commit = (0, 0)  # the last leader that was heard, and its commit index
+        self._leader_commit = (0, 0)  # the last leader heard from, and its commit index
 
     # ------------------------------------------------------------------ for sessions
 
@@ -73,7 +73,7 @@ class IncomingRequests:
         return self._core.configuration
 
     def on_request(self, request: Request) -> None:
-        """A request came in that its sender may send."""
+        """A permitted request came in."""
         self.metrics.count_message(request.type.name, "in")
         if request.type in _FROM_LEADERS:
             self._leader_commit = (request.source, request.commit_index)
@@ -81,7 +81,7 @@ class IncomingRequests:
             self._peers.on_contact(request.source)
 
     def check(self, entry: bytes, origin: Origin) -> None:
-        """Judge a posted entry. Raises `EntryRefused`."""
+        """Check a posted entry. Raises `EntryRefused`."""
         self._application.check(entry, origin)
 
     def step(self, request: Request, pending: PendingResponse) -> None:
@@ -99,8 +99,7 @@ class IncomingRequests:
         self._membership.serve(request, server, pending)
 
     def forget(self, pending: Iterable[PendingResponse]) -> None:
-        """Their connection is gone: nothing waits for these answers. While a disk hangs, answers may never
-        come."""
+        """Forget answers whose connection is gone. While a disk hangs, they may never come."""
         self._core.put(self._forget, [each.token for each in pending])
 
     def _forget(self, tokens: Sequence[int]) -> None:
@@ -111,7 +110,7 @@ class IncomingRequests:
 
     @property
     def leader_commit(self) -> int | None:
-        """How far the leader has committed, as it last said; None: there is none, or it was not heard."""
+        """The commit index that the leader last sent; None: no leader, or nothing heard from it."""
         if self._core.is_leader:
             return self._core.raw.status().commit
         source, commit = self._leader_commit
@@ -119,16 +118,16 @@ class IncomingRequests:
 
     @property
     def has_unchecked(self) -> bool:
-        """Whether `check_posts` has something to do."""
+        """Whether `check_posts` has work to do."""
         return bool(self._unchecked)
 
     @property
     def next_delayed_at(self) -> float:
-        """When `send_delayed` has something to do, on Trio's clock."""
+        """When `send_delayed` has work to do, on Trio's clock."""
         return self._delayed[0][0] if self._delayed else float("inf")
 
     def check_posts(self) -> None:
-        """Check posted entries. Only now, and not when they come in: this member may not have led yet."""
+        """Check posted entries. Not when they arrive: this member may not have been the leader then."""
         if not self._unchecked:
             return
         until, raw = trio.current_time() + SLICE_S, self._core.raw
@@ -136,8 +135,8 @@ class IncomingRequests:
             session = next(iter(self._unchecked))
             posts = self._unchecked.pop(session)
             request, token, refusals = posts[0]
-            is_forgotten = token not in self._pending  # its connection is closed: the client knows no outcome
-            refusal, is_checked = None, True  # where this member does not lead, the core redirects the client
+            is_forgotten = token not in self._pending  # its connection is closed
+            refusal, is_checked = None, True  # if this member does not lead, the core redirects the client
             if not is_forgotten and raw.role is Role.LEADER:
                 for refusal in refusals:
                     if refusal is not None or trio.current_time() >= until:
@@ -155,8 +154,8 @@ class IncomingRequests:
                 return
 
     def answer(self, token: int, response: Response | None) -> None:
-        """The core answers a request. A JRaft leader whose snapshot is refused, or not needed, waits for
-        nothing but the answer before it sends the snapshot again: that answer is delayed."""
+        """The core answers a request. After a refused or unneeded snapshot, a JRaft leader sends it again as
+        soon as it is answered. So that answer is delayed."""
         pending = self._pending.pop(token, None)
         if pending is None:
             return
@@ -199,7 +198,7 @@ class IncomingRequests:
             self._membership.on_order_to_leave()
 
     def _refuse(self, reason: Refusal) -> Response:
-        """The answer to a ClientRequest that is not appended for ``reason`` (D8)."""
+        """The answer to a ClientRequest that is not appended for ``reason`` (D8: refusals carry one)."""
         self.metrics.count_proposals("refused")
         kind, node_id = MessageType.APPEND_ENTRIES_RESPONSE, self.node_id
         return Response(kind, node_id, node_id, self._core.raw.term, reason.number, False)

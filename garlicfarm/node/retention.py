@@ -1,7 +1,7 @@
-"""What a member keeps of its log: a snapshot of the state now and then, and the entries since.
+"""Snapshots and compaction: how much of its log a member keeps.
 
 Entries are deleted when they are in a durable snapshot and ``[farm.retention]`` does not keep them for
-readers. Members that lag are not waited for: one that needs what is gone is sent the snapshot.
+readers. It does not wait for members that lag: one that needs deleted entries is sent the snapshot.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from garlicfarm.storage import SNAPSHOTS, LogStore, Writer, remove_snapshots, wr
 __all__ = ["Retention"]
 
 CHECK_S = 5.0
-KEPT_SNAPSHOTS = 2  # the second is there if the first is found damaged
+KEPT_SNAPSHOTS = 2  # the older one is used if the newer one is damaged
 
 
 class Retention:
@@ -41,13 +41,13 @@ class Retention:
         self._directory = store.path.parent / SNAPSHOTS
         self._limiter = trio.CapacityLimiter(1)
         self._keep = context.section.retention
-        self._tried = 0  # index of the last snapshot that this member took, or failed to
-        self._tidied = 0  # of the newest one, own or received, that is reckoned with
+        self._tried = 0  # index of the last snapshot that this member took or failed to take
+        self._tidied = 0  # index of the newest one, own or received, after which was tidied
 
     async def run(self) -> NoReturn:
-        """Do so until cancelled, which takes as long as the disk takes for a snapshot at hand. A snapshot
-        that cannot be written is logged, and tried again after as many further entries: it is a means
-        to a shorter log, no more.
+        """Run until cancelled, which waits for the disk to finish a snapshot in progress. A snapshot that
+        cannot be written is logged, and tried again after as many more entries: it only serves to shorten
+        the log.
 
         Raises `StorageError`: the log cannot be read.
         """
@@ -56,7 +56,7 @@ class Retention:
             if store.snapshot().index == self._tidied:
                 with trio.move_on_after(CHECK_S):
                     await context.wait_applied(self._due - 1)
-            if context.applied_index >= self._due:  # which a snapshot that was received has put off
+            if context.applied_index >= self._due:  # a received snapshot postpones it
                 self._tried = context.applied_index
                 await self._take_snapshot()
             if store.snapshot().index != self._tidied:
@@ -64,7 +64,7 @@ class Retention:
 
     @property
     def _due(self) -> int:
-        """The index with which to take the next snapshot."""
+        """The applied index at which to take the next snapshot."""
         return max(self._store.snapshot().index, self._tried) + self._keep.snapshot_every_entries
 
     async def _take_snapshot(self) -> None:
@@ -90,6 +90,6 @@ class Retention:
         except StorageError as error:
             self._context.log.error("snapshot-failed", index=newest, cause=str(error))
         surplus = await self._pages.surplus(newest, keep.keep_entries, keep.keep_bytes)
-        upto = min(surplus, newest - 1, store.last_index() - 1)  # the last one stays, whatever its size
+        upto = min(surplus, newest - 1, store.last_index() - 1)  # the last one always stays
         if upto >= store.first_index():
             self._writer.compact(upto)

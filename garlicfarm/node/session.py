@@ -1,7 +1,7 @@
 """One incoming, authenticated connection: requests in, answers out in the same order.
 
-Reader and writer are tasks of their own, so that requests go on being read while answers wait for the
-disk or for a commit: that is what lets one fsync serve many messages.
+Reader and writer are separate tasks, so that requests are read while answers wait for the disk or for a
+commit. So one fsync serves many messages.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ __all__ = ["PendingResponse", "Principal", "RequestReceiver", "Session"]
 
 MAX_UNANSWERED = 4096
 MAX_UNANSWERED_BYTES = 8 << 20
-ENTRY_OVERHEAD_BYTES = 128  # what an entry costs in memory beside its value
+ENTRY_OVERHEAD_BYTES = 128  # memory of an entry beside its value
 PARTIAL_MESSAGE_TIMEOUT_S = 30.0
 CLIENT_IDLE_S = 3600.0
-LOGIN_CHECK_S = 1.0  # how long an idle connection outlives its user
+LOGIN_CHECK_S = 1.0  # how long an idle connection outlives its login
 
-# What a member may ask for, and the extension that has to be in force for it (D5, D6).
+# Requests that a member may send (D6), each with the extension that must be in force (D5).
 _CHANGES = {MessageType.ADD_SERVER_REQUEST, MessageType.REMOVE_SERVER_REQUEST}
 _MEMBER_REQUESTS = {
     MessageType.REQUEST_VOTE_REQUEST: "",
@@ -55,9 +55,9 @@ _MEMBER_REQUESTS = {
 
 
 class Principal:
-    """Who is at the other end (D6): a member by its id, or a client (id 0) with the role that the user of
-    ``login`` has when it asks; ``extensions`` are in force on this connection. ``is_jraft``: there was no
-    handshake, each request says itself where it comes from."""
+    """The identity at the other end, which decides what it may send (D6): a member by its id, or a client (id
+    0) with the current role of the user of ``login``. ``extensions`` are in force on this connection.
+    ``is_jraft``: there was no handshake; each request names its own source."""
 
     __slots__ = ("_may_post", "extensions", "is_jraft", "login", "member_id", "name")
 
@@ -80,7 +80,7 @@ class Principal:
 
     @property
     def user(self) -> str:
-        """The user's name, "" where it is none."""
+        """The user's name, "" if it is not a user."""
         return self.login.name if self.login is not None else ""
 
     @property
@@ -94,12 +94,12 @@ class Principal:
 
     @property
     def is_valid(self) -> bool:
-        """False once its user was removed, or has another password."""
+        """False once its user was removed or got another password."""
         return self.login is None or self.login.role is not None
 
 
 class RequestReceiver(Protocol):
-    """What a session passes its requests on to (`garlicfarm.node.requests.IncomingRequests`).
+    """Receives the requests of a session (`garlicfarm.node.requests.IncomingRequests`).
 
     ``limits``: of a member's messages; ``client_limits``: of all others'.
     """
@@ -117,7 +117,7 @@ class RequestReceiver(Protocol):
         """The Configuration in force."""
 
     def on_request(self, request: Request) -> None:
-        """A request came in that its sender may send."""
+        """A permitted request came in."""
 
     def step(self, request: Request, pending: PendingResponse) -> None:
         """Pass a request to the core; ``pending`` gets the answer."""
@@ -130,23 +130,23 @@ class RequestReceiver(Protocol):
         """Answer an AddServerRequest or RemoveServerRequest about ``server``."""
 
     def check(self, entry: bytes, origin: Origin) -> None:
-        """Judge a posted entry. Raises `EntryRefused`."""
+        """Check a posted entry. Raises `EntryRefused`."""
 
     def forget(self, pending: Iterable[PendingResponse]) -> None:
         """The connection is gone: nothing waits for these answers."""
 
 
 class PendingResponse:
-    """An answer that is awaited, at its place in the order of a session."""
+    """The place of a pending answer in the order of a session."""
 
     __slots__ = ("is_done", "is_hinted", "response", "session", "since", "size", "token")
 
     def __init__(self, session: Session, size: int, *, is_hinted: bool) -> None:
         self.session = session
         self.size = size
-        self.is_hinted = is_hinted  # a refusal is followed by a hint
+        self.is_hinted = is_hinted  # a hint follows a refusal
         self.since = trio.current_time()
-        self.token = 0  # the core's, where it was asked
+        self.token = 0  # the core's, if it was asked
         self.is_done = False
         self.response: Response | None = None
 
@@ -176,7 +176,7 @@ class Session:
         self._stream = stream
         self._principal = principal
         limits = receiver.limits if principal.member_id or principal.is_jraft else receiver.client_limits
-        if not principal.may_post:  # one entry is enough to be told why it is refused
+        if not principal.may_post:  # one entry is enough to learn why it is refused
             most = min(limits.max_message_bytes, limits.max_entry_bytes + HEADERS_BYTES)
             limits = msgspec.structs.replace(limits, max_message_bytes=most)
         self._decoder = RequestDecoder(limits)
@@ -195,7 +195,7 @@ class Session:
         return self._principal.is_jraft
 
     async def run(self) -> None:
-        """Read and answer until the peer closes. Raises what ended the connection otherwise."""
+        """Read and answer until the peer closes. Raises any other end of the connection."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write)
@@ -207,7 +207,7 @@ class Session:
             self._receiver.forget(self._pending)
 
     def wake(self) -> None:
-        """An answer is there."""
+        """An answer has arrived."""
         self._ready.set()
 
     def fail(self, fault: RemoteProtocolError) -> None:
@@ -218,7 +218,7 @@ class Session:
     async def _watch_login(self) -> NoReturn:
         while self._principal.is_valid:  # noqa: ASYNC110 - another process writes the users file
             await trio.sleep(LOGIN_CHECK_S)
-        raise AuthError(f"{self._principal.name} is a user no longer")
+        raise AuthError(f"{self._principal.name} is no longer a user")
 
     # ------------------------------------------------------------------ in
 
@@ -253,7 +253,7 @@ class Session:
         return RemoteProtocolError(what, request.type.name)
 
     def _admit(self, request: Request) -> None:
-        """Check that this connection may send the request (D6), and pass it on."""
+        """Check that this connection may send the request (D6 lists them), and pass it on."""
         self._check(request)
         self._receiver.on_request(request)
         size = sum(len(entry.value) + ENTRY_OVERHEAD_BYTES for entry in request.entries)
@@ -269,8 +269,8 @@ class Session:
             self._receiver.step(request, pending)
 
     def _server(self, request: Request) -> ClusterServer:
-        """The server that an AddServerRequest or RemoveServerRequest is about. An admin may name any, and so
-        may a member, for an admin of its own; a server that is no member names only itself."""
+        """The server in an AddServerRequest or RemoveServerRequest. An admin may name any, and so may a
+        member, on behalf of an admin there; a server that is not a member names only itself."""
         remove = request.type is MessageType.REMOVE_SERVER_REQUEST
         try:
             server = decode_cluster_server(request.entries[0].value, id_only=remove)
@@ -286,7 +286,7 @@ class Session:
     def _check(self, request: Request) -> None:
         principal, us = self._principal, self._receiver.node_id
         if not principal.is_valid:
-            raise self._refused("user", f"{principal.name} is a user no longer", request)
+            raise self._refused("user", f"{principal.name} is no longer a user", request)
         forged = request.source != principal.member_id and not principal.is_jraft
         if forged or request.source == us:
             raise self._refused("source", f"{principal.name} speaks as {request.source} to {us}", request)
@@ -300,7 +300,7 @@ class Session:
             raise self._refused("not-served", what, request)
 
     def refusals(self, request: Request) -> Iterator[Refusal | None]:
-        """Why the leader refuses each of the entries of a ClientRequest (D8), None where it does not."""
+        """For each entry of a ClientRequest, the leader's reason to refuse it (D8), or None."""
         receiver, origin = self._receiver, origin_now(request.source, self._principal.user)
         if not self._principal.may_post:
             yield Refusal.ROLE_MISSING
@@ -316,7 +316,7 @@ class Session:
     # ------------------------------------------------------------------ out
 
     def _with_hint(self, pending: PendingResponse, response: Response) -> Response:
-        """The answer to a refused ClientRequest says where the members are (D5)."""
+        """Add the hint to the answer of a refused ClientRequest: where the members are (D5, leader-hint)."""
         if response.accepted or not pending.is_hinted:
             return response
         return msgspec.structs.replace(response, hint=self._receiver.configuration)

@@ -1,4 +1,4 @@
-"""What a replica needs of its store: the read side, and the one writer."""
+"""The store as a replica sees it: the read side, and the one writer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["MakeWriter", "Store", "StoreWriter"]
 
 
 class Store(Storage, Protocol):
-    """What a replica reads: `garlicfarm.storage.LogStore`, or one in memory."""
+    """The read side: `garlicfarm.storage.LogStore`, or a store in memory."""
 
     genesis: Genesis
 
     def size_bytes(self) -> int:
-        """How many bytes it takes on the disk."""
+        """Its size on the disk."""
 
     def read_state(self, meta: SnapshotMeta) -> Snapshot:
         """The snapshot that ``meta`` describes. Blocking; called in a thread."""
@@ -28,7 +28,7 @@ class Store(Storage, Protocol):
 
 
 class StoreWriter(Protocol):
-    """What writes it: `garlicfarm.storage.Writer`, or one in memory."""
+    """The writer: `garlicfarm.storage.Writer`, or one in memory."""
 
     def submit(self, persist: Persist) -> None:
         """Queue a durable step."""

@@ -1,4 +1,4 @@
-"""The transports of one node, and the admission that the listeners of all of them share."""
+"""The transports of one node, and the admission shared by all their listeners."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from garlicfarm.transport import Peer, Transport
 __all__ = ["Transports"]
 
 HARMLESS = {
-    "stale",  # after a restart of ours every valid password first comes with an old nonce, then once more
+    "stale",  # after a restart of this node, clients first use an old nonce, then log in again
     "timeout",  # a port scan sends nothing
-    "closed",  # nor that; and of a member's streams, all but the first that is let in are closed
+    "closed",  # as above; and of a member's streams, all but the first admitted one are closed
     "broken",
     "gone",
 }
-"""Reasons why a connection is not let in that are no fault of the peer."""
+"""Reasons to refuse a connection that are not the peer's fault."""
 
 
 class Transports:
     """Makes each transport when it is first needed.
 
-    ``named()``: networks that the Configurations name, see `Admission`.
+    ``named()``: networks named in the Configurations, see `Admission`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Transports:
 
     @property
     def schemes(self) -> Sequence[str]:
-        """The schemes of all that were made."""
+        """The schemes of the transports made so far."""
         return sorted(self._made)
 
     def get(self, scheme: str) -> Transport:
@@ -61,14 +61,14 @@ class Transports:
         return self._made[scheme]
 
     def on_rejected(self, scheme: str, peer: Peer, reason: str) -> None:
-        """Count and log a connection that is not let in, or is cut before."""
-        if reason == "challenge":  # every first visit is one
+        """Count and log a connection that is refused, or cut before it logs in."""
+        if reason == "challenge":  # every first request gets one
             return
         self._metrics.listener_rejected.labels(scheme, reason).inc()
         if reason == "password":
             self._metrics.auth_failures.labels("").inc()
         level = logging.INFO if reason in HARMLESS else logging.WARNING
-        # One cause for all addresses: an attacker may have many.
+        # One cause for all addresses: an attacker may use many.
         self._log.log(level, "rejected", address=peer.address, reason=reason, transport=scheme)
 
     def _on_cut(self, scheme: str, peer: Peer) -> None:

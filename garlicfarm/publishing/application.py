@@ -2,39 +2,38 @@
 
 A deterministic fold over the committed log, in index order, in integers only. Its input is every
 Application entry (judged by `entries`) and every Configuration; its whole state is `fold_state.FarmState`,
-which is also the snapshot. Same log, same bytes, on every server. Nobody's clock is read and no two
-members' clocks are compared. Interval (30 s), R (3), margin (50,000), weights, lifetime and excluded
-leaves are those of `policy`: what committed administrative entries say, else these constants.
+which is also the snapshot. Same log, same bytes, on every server. It reads no clock and compares no two
+members' clocks. Interval (30 s), R (3), margin (50,000), weights, lifetime and excluded
+leaves are those of `policy`: set by committed administrative entries, else these constants.
 
-**What one entry does.** An entry is counted by the first of these that is true of it, and changes nothing
-else: it is not valid (`entries`); it is an order that cannot be obeyed (`Policy.check`), or a note, or a
+**What one entry does.** An entry is skipped, and counted as such, for the first of these reasons that
+applies: it is not valid (`entries`); it is an order that cannot be obeyed (`Policy.check`), or a note, or a
 status while at least three members are recent, dated more than ten years past farm time, if that is
 past 2020 ("years ahead"); it comes from no current member ("not a member"); its ``sequence`` is not
 above the last applied one of its author ("repeated", D17; the author is the member ``id``, or the user
-``by`` of a note). After every other entry but notes, and every Configuration, the points below are
-evaluated once, in this order. A member that a Configuration removes is forgotten with all that is kept
-of it, at once or when it no longer holds (point 6); its statuses count against nobody from then on, also
-if it should return.
+``by`` of a note). After every other entry except notes, and after every Configuration, the points below are
+evaluated once, in this order. When a Configuration removes a member, its records are deleted at once, or
+when it no longer holds (point 6). From then on its statuses count against no member, even if it returns.
 
 1. *Recent.* A member's newest status is its last one in the log; interval and R of the member are those
-   which that status names (else the farm's at that index). For each interval in use by the newest status
+   that this status names (else the farm's at that index). For each interval in use by the newest status
    of some member, or removed one that still holds, a status is *counted* for its author if its date
    differs by at least 0.9 of that interval from the author's previously counted one for that interval
    (the first is counted, and so is the first after a status of that author at which that interval was
-   not in use). A member is recent unless it has no
-   status, or more than half of the other current members have each posted R statuses after its newest
-   one that are counted for its interval and name a ``config.node.applied`` ≥ the index of its newest.
-2. *Farm time*: the lower median of the recent members' newest dates; unchanged while nobody is recent.
+   not in use). A member is recent unless it has no status, or more than half of the other current members
+   have each posted R statuses after its newest one that are counted for its interval and name
+   a ``config.node.applied`` ≥ the index of its newest.
+2. *Farm time*: the lower median of the recent members' newest dates; unchanged while no member is recent.
 3. *Eligible*: recent members whose mode (override, else ``publishConfig``, else ``auto``) is not
    ``off``, provided that some recent member reports a usable leaf that is not excluded. If any of these
-   reports ``meta.publishing``, only those which do are eligible.
+   reports ``meta.publishing``, only those that do are eligible.
 4. *Score*: `scoring`.
 5. *Publisher.* Eligible members fall into groups: the sanctioned behind the others, within that mode
    ``on`` before ``auto``; only the foremost group that has members counts. If the incumbent is not in
    it, the member with the highest score is named, the lowest id among equals. If it is, it stays, unless
    the author of this status, another one of the same group, now has led by the margin or more at three
    consecutive statuses of its own that are counted for its own interval (others change nothing): then
-   the author is named. A change of publisher sets all leads, and the count of failures below, to 0.
+   that author is named. A change of publisher sets all leads, and the count of failures below, to 0.
    *Sanction*: a publisher that posts ``publishing=false`` R times in a row, R as in the last of them, is
    sanctioned until its 10 R-th status after that. Statuses that lack the key, or were not begun when it
    was due to start (``applied`` below that index), neither count nor break the row.
@@ -42,7 +41,7 @@ if it should return.
    its own without ``publishing=true`` and with ``applied`` ≥ the index that took the role from it, or
    by not being recent. A member removed by a Configuration is kept and judged until it is released. The
    publisher is *due to start* from the index at which it became the only holder. The highest
-   ``meta.lastPublishedTime`` is kept, of those at most 10 minutes past farm time after their own entry.
+   ``meta.lastPublishedTime`` is kept, among those at most 10 minutes past farm time after their own entry.
 7. *Contents*: `meta_leaseset`.
 """
 
@@ -111,7 +110,7 @@ class PublisherApplication:
         self._statuses: dict[int, ScoredStatus] = {}
         self._events = EventLog(self._state, [])
 
-    # What others ask
+    # Queries
 
     @property
     def farm(self) -> str:
@@ -140,17 +139,17 @@ class PublisherApplication:
 
     @property
     def policy(self) -> Policy:
-        """What administrators have decided: to be read only."""
+        """The administrators' decisions in force; read-only."""
         return self._state.policy
 
     @property
     def interval_ms(self) -> int:
-        """How often a member is to post its status, in ms."""
+        """How often a member posts its status, in ms."""
         return self._state.policy.interval_ms
 
     @property
     def R(self) -> int:
-        """After how many statuses of others a silent member is not recent any more."""
+        """After how many statuses of others a silent member is no longer recent."""
         return self._state.policy.R
 
     @property
@@ -173,7 +172,8 @@ class PublisherApplication:
         return self._state.records[member].status
 
     def last_sequence(self, author: int | str) -> int:
-        """The last sequence applied of a member, or of a user's notes; −1 if none (D17)."""
+        """The last ``sequence`` applied of a member, or of a user's notes; −1 if none. Entries up to it are
+        repetitions (D17)."""
         if isinstance(author, str):
             return self._state.notes.get(author, -1)
         record = self._state.records.get(author)
@@ -233,15 +233,15 @@ class PublisherApplication:
     # Application
 
     def check(self, entry: bytes, author: int) -> None:
-        """Judge an entry before it is proposed. Refused is what would be skipped if committed (`entries`,
-        `Policy.check`), and so are too many values and unknown arguments. Raises `EntryRefused`."""
+        """Check an entry before it is proposed. Refuses what would be skipped if committed (`entries`,
+        `Policy.check`), and too many values or unknown arguments. Raises `EntryRefused`."""
         self._check(entry, author)
 
     def check_posted(self, entry: bytes, author: int, user: str, now_ms: int) -> None:
-        """The same where the entry is posted, at ``now_ms`` of the wall clock there. Refused too are a note
-        of another user than ``user`` ("": not known; D18), and a ``sequence`` more than ten years above both
-        its author's last one and this date (one before 2020 counts as 2020): it would keep its author out
-        for as long. Raises `EntryRefused`."""
+        """The same where the entry is posted, at ``now_ms`` of the wall clock there. Also refuses a note in
+        the name of another user than ``user`` ("": not known; D18: a note names its user), and a ``sequence``
+        more than ten years above both its author's last one and this date (one before 2020 counts as 2020):
+        it would block its author for as long. Raises `EntryRefused`."""
         try:
             posted = self._check(entry, author)
         except EntryRefused as refused:
@@ -289,10 +289,10 @@ class PublisherApplication:
         return encode_state(self._state)
 
     def restore(self, data: bytes) -> None:
-        """Take up a snapshot of this farm.
+        """Replace the state by a snapshot of this farm.
 
         Raises `StorageVersion` for another schema or algorithm, `StorageDamaged` for another farm's
-        snapshot or none at all; the state is unchanged then.
+        snapshot or no snapshot at all; the state is then unchanged.
         """
         try:
             header = msgspec.json.decode(data, type=Header)
@@ -320,7 +320,7 @@ class PublisherApplication:
         if isinstance(parsed, Administrative):
             self._state.policy.check(parsed, self.members)
         elif _YEAR_2020_MS < self.farm_time_ms < parsed.date - _TEN_YEARS_MS and (
-            # Two wrong clocks must not keep a right one out, nor any that began in 1970.
+            # Two wrong clocks must not exclude a correct one, nor one that began in 1970.
             isinstance(parsed, Note) or sum(map(self.is_recent, self.members)) >= 3
         ):
             raise EntryRefused("date", "years ahead")
@@ -399,7 +399,7 @@ class PublisherApplication:
             state.last_published_ms = max(state.last_published_ms, published)
 
     def _count(self, record: MemberRecord, date: int) -> set[int]:
-        """For which of the intervals in use a status of this date is counted."""
+        """Return the intervals in use for which a status of this date is counted."""
         in_use = {other.interval_ms for other in self._state.records.values() if other.index}
         previous = record.counted
         counted = {
@@ -465,7 +465,7 @@ class PublisherApplication:
         return self._state.records[member].sanction > 0, self.mode(member) != "on"
 
     def _choose(self, eligible: list[int], author: int) -> tuple[int | None, Because]:
-        """Who is to publish, after a counted status of ``author`` (0: after something else)."""
+        """Choose the publisher, after a counted status of ``author`` (0: after something else)."""
         publisher = self._state.publisher
         groups = {member: self.group(member) for member in eligible}
         foremost = min(groups.values(), default=None)

@@ -1,6 +1,7 @@
-"""The status documents that members post (protocol page, section 6, D9): types and spellings only.
+"""The status documents that members post: types and spellings only.
 
-``None`` means "not reported" and is left out of the JSON (D13: a value is never invented). Times are ms,
+Keys, units and limits are D9 of docs/reference/protocol.md, "The application". ``None`` means "not reported"
+and is left out of the JSON (D13: a value is never invented). Times are ms,
 bandwidths bytes/s, everything else a count. All integers are 0 … 2**63−1. Unknown keys of a document are
 ignored here; the entry's bytes keep them.
 """

@@ -12,7 +12,7 @@
 * ``config.node``, where present, is a `NodeReport`, its ``interval_ms`` 1,000 … 3,600,000 and its
   ``R`` 3 … 1,000.
 
-It is then one of three (D16, D18):
+It is then one of three kinds (D16 has administrative entries, D18 the authors):
 
 * with ``config.admin``: an *administrative* entry, as `administration` says; ``id`` ≥ 1;
 * else with ``id`` ≥ 1: a *status* of that member;
@@ -20,7 +20,7 @@ It is then one of three (D16, D18):
 
 The author is checked where the entry is posted, since a committed entry no longer shows its connection:
 member ``author`` ≥ 1 posts ``id`` = author, or forwards ``id`` 0; all others post ``id`` 0. `parse_entry`
-checks the rules above there and at apply. The further checks where an entry is posted
+checks the rules above there and at apply. The other checks where an entry is posted
 (`PublisherApplication.check_posted`) do not make a committed entry invalid. Reasons are a fixed set of short
 phrases, by which servers count skipped entries.
 """
@@ -54,7 +54,7 @@ DATE_END_MS = 2**32 * 1000
 
 
 class Leaf(msgspec.Struct, frozen=True):
-    """A leaf destination that a status reports and that is usable (D13): its tunnels are not
+    """A leaf destination that a status reports and that is usable (D13, missing figures): its tunnels are not
     reported, or there is at least one each way. ``expires_ms``: its LeaseSet's end, if reported."""
 
     hash: bytes

@@ -1,7 +1,7 @@
 """What happened in a farm: members lost and back, another leader, another publisher.
 
-It is told while the log is folded and is no part of the fold's state: a farm that was restored from a
-snapshot tells what followed. Same entries, same events, on every server.
+Events are made while the log is folded and are not part of the fold's state: after a restore from a snapshot
+there are only the events since. Same entries, same events, on every server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHORT_REASONS: Mapping[str, str] = {
 
 class FarmEvent(msgspec.Struct, frozen=True, kw_only=True):
     """What one entry changed. ``date_ms``: farm time. ``because`` is empty unless the publisher changed
-    from ``previous`` to ``publisher``; each is None where there was, or is, none."""
+    from ``previous`` to ``publisher``; None for either means no publisher."""
 
     index: int
     date_ms: int
@@ -42,7 +42,7 @@ class EventLog:
     """The newest `KEPT` events of one farm."""
 
     def __init__(self, state: FarmState, recent: Sequence[int]) -> None:
-        """To tell what follows ``state``, in which the members ``recent`` are recent."""
+        """Start from ``state``, in which the members ``recent`` are recent."""
         self._events: deque[FarmEvent] = deque(maxlen=KEPT)
         self._members, self._recent, self._publisher = state.members, recent, state.publisher
         self._lost = {one for one in state.members if state.records[one].index and one not in recent}
@@ -97,7 +97,7 @@ def _members(ids: Sequence[int]) -> str:
 
 
 def _takeover(state: FarmState, previous: int | None, *, missed: bool) -> str:
-    """``missed``: the sentence has said already that ``previous`` is gone."""
+    """``missed``: the sentence already says that ``previous`` is gone."""
     if state.publisher is None:
         return "no publisher: no member is eligible"
     if previous is None:

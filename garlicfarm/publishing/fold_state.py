@@ -47,7 +47,7 @@ class MemberRecord(msgspec.Struct, kw_only=True):
     against: U63 = 0
     """how many of the other current members have reached R in ``silences``"""
     cost: Annotated[int, msgspec.Meta(ge=0, lt=COSTS)] | None = None
-    """of its leaves, None before its first status"""
+    """cost of its leaves, None before its first status"""
     lead: U63 = 0
     failures: U63 = 0
     sanction: U63 = 0
@@ -85,12 +85,12 @@ class Header(msgspec.Struct):
 
 
 class ScoredStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A member's newest status and what follows from it and the policy; not part of the snapshot."""
+    """A member's newest status, with its score under the policy; not part of the snapshot."""
 
     document: StatusDocument
     reported: tuple[Leaf, ...]
     leaves: tuple[Leaf, ...]
-    """those reported that are not excluded"""
+    """``reported`` without the excluded ones"""
     parts: dict[str, int | None]
     score: int
     publishing: bool | None

@@ -1,10 +1,12 @@
-"""The lease: until when the named member may publish (protocol page, section 6, point 6).
+"""The lease: until when the named member may publish.
 
 The farm names another member only after this one has been silent for R counted statuses of more than half of
 the others. These are at least 0.9 interval apart and all begun after the others had applied its newest
 status: that is no earlier than 0.9 (R − 1) intervals after it *began* that status. A lease of ¾ (R − 1)
 intervals from that beginning therefore ends first; the difference allows for clocks of unequal rate. The
 clock must count suspended time (Linux: ``CLOCK_BOOTTIME``).
+
+Source: docs/reference/protocol.md, "The common algorithm", point 6.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ class Lease:
         self._held: tuple[int, int] | None = None
 
     def begin(self, began_ms: int, interval_ms: int, R: int) -> None:
-        """A status is begun now, with ``interval_ms`` and ``R`` in its ``config.node`` (D15). Only one is
-        outstanding: the outcome of an earlier one no longer matters."""
+        """A status is begun now. Its ``config.node``, the node's report on itself (D15), names these values.
+        Only one is outstanding: the outcome of an earlier one no longer matters."""
         lease = lease_ms(interval_ms, R)
         self._newest = (began_ms, lease)
         self._shortest = lease if self._shortest is None else min(lease, self._shortest)

@@ -16,7 +16,8 @@
 * ``end_date`` is farm time + the lifetime in force (one hour, unless administrators set another), or the end
   of the leaf's LeaseSet if its status reports an earlier one. Leaves that ended by farm time are not listed.
 
-Source: I2P common structures, "MetaLease", "MetaLeaseSet"; protocol page, section 6, point 7.
+Source: I2P common structures, "MetaLease", "MetaLeaseSet"; docs/reference/protocol.md, "The common
+algorithm", point 7.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The administrators' decisions for a farm: the parameters of its fold, and the user who set each (D16).
+"""The administrators' decisions for a farm: the parameters of its fold, and the user who set each.
 
-Each value comes from the newest committed entry that set it, else it is the constant of algorithm version 1.
-``orders`` records the user, date and index of each entry in force, since compaction removes the entry itself.
+An order is an administrative entry of the log (D16). Each value comes from the newest committed entry that
+set it, else it is the constant of algorithm version 1. ``orders`` records the user, date and index of each
+entry in force, since compaction removes the entry itself.
 """
 
 from __future__ import annotations

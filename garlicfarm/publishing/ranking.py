@@ -10,15 +10,15 @@
                   "cost": int | null, "lead", "sanction", "reason": phrase, "why": [sentence …]} …]}
 
 Members that are eligible come first, best first (group, score, id), then the others by id. ``because``
-says what made ``since`` happen: vacant (nobody was named), ineligible (the one before stopped being
-eligible), group (a better group: mode ``on``, or the one before was sanctioned), margin (it led three
-times in a row). ``orders``: by whom, when and at which index what is in force was set (`policy`).
+says why the publisher changed at ``since``: vacant (there was none), ineligible (its predecessor stopped
+being eligible), group (it is in a better group: mode ``on``, or its predecessor was sanctioned), margin (it
+led three times in a row). ``orders``: the user, date and index that set each value in force (`policy`).
 
-The ``reason`` of a member says in one phrase why it stands where it does.
+The ``reason`` of a member explains its place in one phrase.
 
-The ``why`` of a member has, in this order, what its status leaves out, one sentence on whether it is
-recent, one on whether it is eligible, and whatever else applies: its sanction, that it is the publisher
-or when it would be, and that it still holds the role.
+The ``why`` of a member has, in this order: the parts that its status does not report, whether it is recent,
+whether it is eligible, and where they apply its sanction, that it is the publisher or when it would be, and
+that it still holds the role.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def _member(
 
 
 def reason(row: Mapping[str, Any], since: int, events: Iterable[Mapping[str, Any]]) -> str:
-    """The ``reason`` of a member's ``row``. Where the farm's ``events`` still tell of it, the publisher's
-    says from whom it took over (the state does not keep that).
+    """The ``reason`` of a member's ``row``. While the farm's ``events`` still hold the change, the
+    publisher's names its predecessor (the state does not).
 
     :param since: the ranking's ``since``.
     """
@@ -221,7 +221,7 @@ def _why_not_publisher(
     group, foremost = fold.group(member), fold.group(publisher)
     if group != foremost:
         reason = "it is sanctioned" if group[0] > foremost[0] else "that one's mode is on"
-        return f"behind member {publisher} whatever the scores: {reason}"
+        return f"behind member {publisher} regardless of the scores: {reason}"
     ahead, lead = statuses[member].score - statuses[publisher].score, state.records[member].lead
     return (
         f"takes over from member {publisher} once {state.policy.margin} ahead at {CONSECUTIVE_LEADS} statuses"

@@ -18,10 +18,10 @@ remote_sensing             5  share of this server's ``connectTest`` that succee
                               ``remoteRouters``, ``remoteDestinations`` and ``remoteMeta``
 ====================  ======  ===========================================================================
 
-**D13**: a statistic that is absent counts the middle of its range, 500,000, so that leaving one out
+**D13**: an absent statistic counts as the middle of its range, 500,000, so that leaving one out
 does not pay: a whole part (then explained as "not reported"), one of the two counts of tunnel_health,
-or one destination's tunnels within destination_health. No destination, or no connect test, is nothing
-to measure: not reported.
+or one destination's tunnels within destination_health. Without any destination, or any connect test, the
+part is not reported.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ def test_ranking_says_when_a_challenger_would_win_and_behind_whom_it_is() -> Non
         log.post(2, second, headroom=70)
         assert why(log)[2][-1] == takes_over + f"50000 ahead, at {second} so far"
     log.override(1, "on")
-    assert why(log)[2][-1] == "behind member 1 whatever the scores: that one's mode is on"
+    assert why(log)[2][-1] == "behind member 1 regardless of the scores: that one's mode is on"
     log.override(1, None)
     log.post(2, 3, headroom=70)
     log.post(2, 4, headroom=70)
@@ -283,6 +283,6 @@ def test_ranking_of_a_sanctioned_member_says_for_how_long() -> None:
         log.post(1, second)
     assert why(log)[1][2:] == [
         "ranks behind the others for 30 more statuses: it was due and did not publish",
-        "behind member 2 whatever the scores: it is sanctioned",
+        "behind member 2 regardless of the scores: it is sanctioned",
         "has not let go of the role that index 5 took from it",
     ]

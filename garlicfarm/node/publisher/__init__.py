@@ -1,7 +1,7 @@
-"""The half of the application `publisher` that runs on Trio: it reports, hands over and publishes.
+"""The Trio half of the application `publisher`: it reports, hands over and publishes.
 
-Only the table of applications in `garlicfarm.node.node` names this room; the rest of the node knows
-`garlicfarm.application.Application` alone.
+Only the table of applications in `garlicfarm.node.node` names this room; the rest of the node sees
+only `garlicfarm.application.Application`.
 """
 
 from garlicfarm.node.publisher.application import PublisherService

@@ -1,4 +1,4 @@
-"""The application `publisher` as a node runs it: the fold, and what the node does beside it."""
+"""The application `publisher` as a node runs it: the fold, and the tasks beside it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["PublisherService"]
 
 
 class PublisherService(Application):
-    """``fold`` decides who publishes; the tasks report this node's status, hand the leadership over, and
+    """``fold`` names the publisher; the tasks report this node's status, hand over the leadership, and
     publish."""
 
     def __init__(self, farm: str) -> None:
@@ -75,7 +75,7 @@ class PublisherService(Application):
         self, context: ApplicationContext, publisher: int | None, skipped: dict[str, int]
     ) -> NoReturn:
         """Log and count each new publisher, and the entries that the fold skipped; ``publisher`` and
-        ``skipped``: what is known already."""
+        ``skipped``: the values already logged."""
         log, metrics = context.log, context.metrics
         while True:
             if self.fold.publisher != publisher:
@@ -90,7 +90,7 @@ class PublisherService(Application):
                     log.warning("entry-skipped", reason=reason, count=count)
             await context.wait_applied(context.applied_index)
 
-    # ------------------------------------------------------------------ what the node says of the farm
+    # ------------------------------------------------------------------ figures of the farm
 
     def collect(self, metrics: FarmMetrics) -> None:
         metrics.farm_publisher_id.set(self.fold.publisher or 0)
@@ -129,11 +129,11 @@ class PublisherService(Application):
         body: dict[str, Any] = msgspec.to_builtins(self.fold.policy, str_keys=True)
         return body
 
-    # ------------------------------------------------------------------ what administrators order
+    # ------------------------------------------------------------------ orders of administrators
 
     def administer(self, action: str, args: dict[str, Any], origin: Origin) -> bytes:
         # No sequence: that belongs to the statuses of this member, which are being repeated.
         return encode_admin(self.fold.farm, origin.now_ms, origin.member, None, action, origin.user, args)
 
     def removal_entry(self, member: int, origin: Origin) -> bytes:
-        return self.administer("remove", {"member": member}, origin)  # the log names the user (D16)
+        return self.administer("remove", {"member": member}, origin)  # the log names the user

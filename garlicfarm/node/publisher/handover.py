@@ -2,12 +2,13 @@
 
 Two members may be cut off from each other while all others reach both: by a firewall, or because the sessions
 of two I2P routers are dead. If one of the two leads, the other one hears no leader and posts no status. It
-wins no election either, since the others do hear a leader. The farm commits, but as if that member were dead.
+wins no election either, since the others do hear a leader. The farm commits as if that member were dead.
 
-Members know from their handshakes which others they reach, and their statuses say so (``connectTest``, D9).
+Members know from their handshakes which others they reach, and report it in their statuses (key
+``connectTest``; D9 lists the keys).
 The leader hands over to a member whose last R statuses say that it reaches every member that the leader does,
-and one more. Only statuses count that were begun after the missing member was found to be silent: they report
-handshakes with it that were made since. No member reaches a dead one, so a dead member costs no leader.
+and one more. Only statuses begun after the missing member fell silent count: they report handshakes made
+since then. No member reaches a dead one, so a dead member causes no hand-over.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class HandOver:
                 await self._hand_over(ready[0])
 
     def _is_missing(self, member: int) -> bool:
-        """It has been silent for so long that it is not recent, and this node cannot connect to it."""
+        """Whether it is not recent and this node cannot connect to it."""
         test = self._context.peers.handshake(member)
         return test is not None and not test[1] and not self._fold.is_recent(member)
 
@@ -71,7 +72,7 @@ class HandOver:
 
 
 def better_placed(fold: PublisherApplication, leader: int, missing: Mapping[int, int]) -> dict[int, int]:
-    """Members that reach at least one member that is ``missing`` to the leader, and all that are not; each
+    """Members that reach every member that the leader reaches, and at least one that is ``missing``; each
     with the index of the status that says so. Those that reach most of the missing come first, then by id.
 
     ``missing``: id → the index that a member must have applied when it begins a status that counts.

@@ -1,4 +1,7 @@
-"""Publishes the Meta LeaseSet while this node is the publisher, within its lease (section 6, point 6)."""
+"""Publishes the Meta LeaseSet while this node is the publisher, within its lease.
+
+Source: docs/reference/protocol.md, "The common algorithm", point 6.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ __all__ = ["PublishingTask", "boot_ms"]
 ROUTER_TIMEOUT_S = 30.0
 REPUBLISH_S = 60.0
 RETRY_S = 5.0
-WATCH_S = 1.0  # timers stand still while the machine is suspended, its lease does not
+WATCH_S = 1.0  # timers stop while the machine is suspended, the lease does not
 
 
 def boot_ms() -> int:
-    """Milliseconds of a clock that goes on while the machine is suspended."""
+    """Milliseconds of a clock that counts the time while the machine is suspended."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
@@ -33,7 +36,7 @@ class PublishingTask:
     """Starts and stops publishing through the router.
 
     ``lease`` is this process's, kept by the status reporter. ``is_publishing``: whether the router
-    accepted what it was given last; None where it cannot publish. ``last_published_ms``: the ``published``
+    accepted the last contents; None if it cannot publish. ``last_published_ms``: the ``published``
     date last given to the router, 0 = never by this process. ``cleared``: the router has confirmed that it
     publishes nothing of an earlier process.
     """
@@ -51,10 +54,10 @@ class PublishingTask:
         self._router = router
         self._master_hash = sha256(master).digest()
         self._lease = lease
-        self._published: list[tuple[bytes, int]] = []  # hash and cost of what is published
+        self._published: list[tuple[bytes, int]] = []  # hash and cost of each published leaf
         self._published_at = -REPUBLISH_S
         self._half_life_s = 0.0
-        self._may_be_published = False  # the router may have accepted it, whatever it answered
+        self._may_be_published = False  # the router may have accepted it despite its answer
         self._silent_since_ms: int | None = None  # since when it does not confirm that it stopped
         self.is_publishing: bool | None = None
         self.last_published_ms = 0
@@ -62,9 +65,9 @@ class PublishingTask:
 
     @property
     def publishing_to_report(self) -> bool | None:
-        """What the status says as ``meta.publishing``. The next publisher starts once this one, which lost
-        the role, reports false: it reports true until its router has confirmed that it stopped. A router
-        that does not answer is waited for as long as a dead node would be, a lease."""
+        """The value of ``meta.publishing`` in the status. After this node has lost the role, the next
+        publisher starts once this one reports false. So it reports true until its router has confirmed
+        that it stopped. It waits for a silent router as long as the farm waits for a dead node: a lease."""
         named = self._fold.publisher == self._context.node_id
         if self.is_publishing is None or named or not self._may_be_published:
             return self.is_publishing
@@ -73,8 +76,8 @@ class PublishingTask:
 
     async def run(self) -> NoReturn:
         """Publish whenever it is this node's turn, until cancelled; then stop."""
-        # Withdraw what an earlier process left behind, and find out whether the router can publish at all; it
-        # may still be starting.
+        # Withdraw the publication of an earlier process, and find out whether the router can publish at all.
+        # It may still be starting.
         while not await self._withdraw():  # noqa: ASYNC110 - a router does not say when it is up
             await trio.sleep(RETRY_S)
         self.cleared.set()
@@ -91,7 +94,7 @@ class PublishingTask:
                     await self._withdraw()
 
     async def _follow(self) -> float:
-        """Do what is due now; returns after how many seconds to look again, at the latest."""
+        """Start or stop publishing if due; the seconds until the next look, at most."""
         now_ms, expires_ms = boot_ms(), self._lease.expires_ms
         if expires_ms is None or not self._fold.may_publish(self._context.node_id, now_ms, expires_ms):
             if self._may_be_published:
@@ -103,7 +106,7 @@ class PublishingTask:
         age_s = trio.current_time() - self._published_at
         is_due = age_s >= (REPUBLISH_S if listed != self._published else max(self._half_life_s, REPUBLISH_S))
         if leases and is_due:
-            # The router must not start, late, what the lease no longer covers.
+            # The router must not start late, when the lease no longer covers it.
             with trio.move_on_after(min(left_s, ROUTER_TIMEOUT_S)) as scope:
                 await self._publish(leases)
             if scope.cancelled_caught:
@@ -135,7 +138,7 @@ class PublishingTask:
         self.is_publishing = False
 
     async def _withdraw(self) -> bool:
-        """Stop publishing; False: the router did not say that it does not publish."""
+        """Stop publishing; False: the router did not confirm it."""
         try:
             with trio.fail_after(ROUTER_TIMEOUT_S):
                 await self._router.stop_publishing_meta_ls(self._master_hash)

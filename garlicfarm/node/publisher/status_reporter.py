@@ -35,7 +35,7 @@ class StatusReporter:
     """One member's statuses.
 
     A status that may or may not have been committed is posted again, the same bytes, until its outcome
-    is known: its ``sequence`` makes the repetition harmless (D17).
+    is known. Its ``sequence`` makes the repetition harmless (D17: repetitions are skipped).
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class StatusReporter:
         self._lease = lease
         self._sequence = 0
         self._reported = trio.Event()
-        self._tried: frozenset[int] = frozenset()  # silent members that were tried since they are
+        self._tried: frozenset[int] = frozenset()  # silent members that were tried since they fell silent
 
     async def run(self) -> NoReturn:
         """Post until cancelled."""
@@ -61,16 +61,16 @@ class StatusReporter:
         raise AssertionError("unreachable: it posts until cancelled")
 
     async def _try_silent(self) -> NoReturn:
-        """After each status, try anew which of the silent members this node reaches; if it reaches one, try
-        all others as well. A connection may be up only because nothing was sent on it, and a member that
-        reaches more than the leader is made leader (`garlicfarm.node.publisher.handover`)."""
+        """After each status, test which of the silent members this node reaches; if it reaches one, test all
+        others too. A connection may be up only because nothing was sent on it, and a member that reaches
+        more than the leader is made leader (`garlicfarm.node.publisher.handover`)."""
         peers, fold = self._context.peers, self._fold
         while True:
             await self._reported.wait()
             self._reported = trio.Event()
             others = frozenset(fold.members) - {self._context.node_id}
             silent = frozenset(member for member in others if not fold.is_recent(member))
-            # An idle connection outlives a failed trial; only another trial shows that it was the only one.
+            # An idle connection outlives a failed test; only another test shows whether the path is broken.
             doubted = frozenset(
                 member
                 for member in others
@@ -82,11 +82,11 @@ class StatusReporter:
             self._tried = silent
 
     async def _report_all(self) -> NoReturn:
-        while self._context.applied_index == 0:  # nothing is known of the farm before it has a leader
+        while self._context.applied_index == 0:  # the farm is unknown before it has a leader
             await self._context.wait_applied(0)
         if self._publishing is not None:
-            # Its first status lets others publish: not while the router may still do so for an earlier
-            # process. One that does not answer is waited for as long as a dead node's would be.
+            # Its first status lets others publish. So it waits while the router may still publish for an
+            # earlier process, for a silent router as long as the farm waits for a dead node.
             fold = self._fold
             with trio.move_on_after(lease_ms(fold.interval_ms, fold.R) / 1000):
                 await self._publishing.cleared.wait()
@@ -98,8 +98,8 @@ class StatusReporter:
             try:
                 entry = encode_status(await self._status())
                 await self._post(entry)
-                # The fold skips a status whose sequence is not above the last, as after a clock that was
-                # set back: it does not count, so no lease rests on it.
+                # The fold skips a status whose sequence is not above the last, as after the clock was set
+                # back. It does not count, so no lease rests on it.
                 if self._fold.last_sequence(self._context.node_id) == self._sequence:
                     self._lease.committed(begun_ms)
             except EntryRefused as error:
@@ -108,9 +108,9 @@ class StatusReporter:
             due = await self._next_turn(due, named_ms)
 
     async def _next_turn(self, last_due: float, named_ms: int) -> float:
-        """Wait an interval, never less; a shorter one takes force at once. A longer one begins with the next
-        status: the lease rests on ``named_ms``, which the last one named, and would end long before. Returns
-        when it was due."""
+        """Wait an interval, never less. A shorter interval takes effect at once, a longer one with the next
+        status: the lease rests on ``named_ms``, named by the last status, and would end long before. Returns
+        the time at which the status was due."""
         begun = trio.current_time()
         while True:
             interval_ms = self._fold.interval_ms
@@ -167,8 +167,8 @@ class StatusReporter:
         )
 
     def _remote_router(self, member: int) -> RemoteRouter:
-        """What this node's own handshakes say of the other member's router (D9); of one that is silent, those
-        that were made since it is."""
+        """The result of this node's own handshakes with the other member, as ``remoteRouters`` of the status
+        (D9); for a silent member, of those made since it fell silent."""
         handshake, newest = self._context.peers.handshake(member), self._fold.newest(member)
         if member not in self._tried and not self._fold.is_recent(member):
             handshake = None
@@ -204,7 +204,7 @@ class StatusReporter:
         return status
 
     async def _leaf(self, destination: str, deadline: float) -> DestinationStatus:
-        """What the router says of a leaf; what it cannot be asked is left out (D13)."""
+        """The router's figures for a leaf, without those that it cannot give (D13: none is invented)."""
         router = self._context.router
         if router is not None:
             try:
