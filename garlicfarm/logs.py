@@ -111,7 +111,7 @@ class EventLogger:
 
 
 class TextFormatter(logging.Formatter):
-    """``TIME LEVEL component key=value …``; a value that is not plain is a JSON string."""
+    """``TIME LEVEL component key=value …``; a value with special characters is a JSON string."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{key}={_escaped(value)}" for key, value in _fields(record).items())
@@ -134,7 +134,7 @@ def configured(
     ``level`` on, those of libraries from warning on, each library message at most once a second. Replaces
     any earlier handlers; the levels are restored at the end.
 
-    Logging never blocks. At most 1 MiB is buffered; further lines are dropped and counted in their place, as
+    Logging never blocks. At most 1 MiB is buffered; then lines are dropped and counted in their place, as
     ``event=lines-dropped lines=n``. The end of the block waits up to a second for the buffer to be written.
     """
     root, ours = logging.getLogger(), logging.getLogger("garlicfarm")

@@ -1,4 +1,4 @@
-"""Who may ask what: Digest users with roles, and a Bearer token for the scraper.
+"""Access to the admin API: Digest users with roles, and a Bearer token for the scraper.
 
 Each role includes those before it (`garlicfarm.credentials.roles.ROLES`). Wrong passwords are
 delayed by the rule of the farm's listener (`garlicfarm.credentials.login_attempts.LoginAttempts`).
@@ -25,28 +25,29 @@ from garlicfarm.transport import Peer
 __all__ = ["LOGGED_IN", "Authenticator"]
 
 LOGGED_IN = "garlicfarm.logged_in"
-"""In the state of a request's scope: what the server wants to be told of each `Login` on the connection."""
+"""Key in the state of a request's scope: a function of the server, called with each `Login` on the
+connection."""
 
 
 class Authenticator:
-    """Judges requests. ``metrics_token`` is asked for where a scraper does not come over loopback;
-    "" lets nobody in there."""
+    """Authenticates requests. ``metrics_token`` is required of a scraper that does not come over loopback;
+    "" refuses all of these."""
 
     def __init__(self, node: NodeView, metrics_token: str) -> None:
         self._users = node.users
         self._failures = node.metrics.auth_failures.labels("")
         self._token = metrics_token.encode()
         self._attempts = LoginAttempts()
-        # A key of this process: after a restart clients are told `stale` and come back at once.
+        # A key of this process: after a restart clients get `stale` and log in again at once.
         self._digest = DigestVerifier(REALM, ALGORITHMS, os.urandom(32), node.users.lookup)
 
     async def user(self, request: Request, role: Role) -> str:
-        """The name of the user, who has at least ``role``. `Problem` 401 or 403."""
+        """The name of the user, with at least ``role``. Raises `Problem` 401 or 403."""
         origin = request.headers.get("origin")
         if origin is not None and origin != f"https://{request.headers.get('host')}":
             # A browser that is logged in here would lend its login to any page that it shows.
             raise Problem(
-                403, "forbidden", "asked by a page from elsewhere", "Use the API itself, or the command line."
+                403, "forbidden", "sent by a page of another site", "Use the API itself, or the command line."
             )
         query = request.scope["query_string"]
         target = (request.scope["raw_path"] + (b"?" + query if query else b"")).decode("ascii", "replace")
@@ -61,14 +62,14 @@ class Authenticator:
             raise Problem(
                 503,
                 "users-unusable",
-                "the users of this node cannot be read, so nobody is let in",
-                "See `garlicfarm user list` on the node's machine for what is wrong with the file.",
+                "the users file of this node cannot be read, so no user can log in",
+                "Run `garlicfarm user list` on the node's machine: it says what is wrong with the file.",
             ) from error
         if answer is None:
             raise Problem(
                 429,
                 "too-soon",
-                "wrong passwords were tried for this user from this address: this one was not looked at",
+                "wrong passwords were tried for this user from this address: this one was not checked",
                 "Try again in a moment. On the node's machine, `local` can always log in.",
                 headers=[("Retry-After", str(math.ceil(wait_s)))],
             )
@@ -97,7 +98,7 @@ class Authenticator:
         return answer.user
 
     def scraper(self, request: Request) -> None:
-        """Let in who connects over loopback or brings the token. `Problem` 401."""
+        """Admit a scraper on loopback or with the token. Raises `Problem` 401."""
         server = request.scope.get("server")
         if server is not None and ipaddress.ip_address(server[0]).is_loopback:
             return

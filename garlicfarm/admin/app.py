@@ -1,7 +1,7 @@
 """The admin API's endpoints. Plain ASGI (Starlette): nothing here knows which server runs it.
 
-Everything is bounded: an answer from the log by 20,000 indexes, and what is held of it by 256 KiB (or
-one entry), a write to a client by 256 KiB, a posted entry by 1 MiB, a long poll by 30 s.
+Everything is bounded: an answer from the log by 20,000 indexes, with at most 256 KiB (or one entry) of it in
+memory; a write to a client by 256 KiB, a posted entry by 1 MiB, a long poll by 30 s.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DEFAULT_LIMIT = 1000
 MAX_WAIT_S = 30.0
 MAX_ENTRY_BYTES = 1 << 20
 BODY_DEADLINE_S = 30.0
-COMMIT_DEADLINE_S = 70.0  # longer than nodes wait, which know better what became of an entry
+COMMIT_DEADLINE_S = 70.0  # longer than nodes wait: they know the outcome of an entry better
 
 T = TypeVar("T")
 _Encode = Callable[[Iterable[Entry]], bytes]
@@ -56,14 +56,14 @@ _FORMS: dict[str, tuple[str, _Encode]] = {
     binary_format.MEDIA_TYPE: (binary_format.MEDIA_TYPE, binary_format.encode_records),
     **dict.fromkeys((lines.MEDIA_TYPE, "application/*", "*/*"), _LINES),
 }
-_FARM = "garlicfarm.farm"  # in a request's scope: the `FarmView` that it asks
+_FARM = "garlicfarm.farm"  # in a request's scope: the `FarmView` that it names
 
 
 def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "") -> Starlette:
-    """The ASGI application that speaks for ``node``.
+    """The ASGI application for ``node``.
 
-    :param shutdown: set when the node is to end; long polls are then answered at once.
-    :param metrics_token: what ``/metrics`` and its like ask for where not reached over loopback.
+    :param shutdown: set when the node shuts down; long polls are then answered at once.
+    :param metrics_token: required by ``/metrics`` and the health endpoints except over loopback.
     """
     api = _Api(node, Authenticator(node, metrics_token), shutdown)
     dashboard = Dashboard(node, _body)
@@ -177,7 +177,7 @@ class _Api:
         with readers.track_inprogress():
             deadline = trio.current_time() + wait_s
             while True:
-                # What is committed never changes, so it is known now where this answer will end.
+                # Committed entries never change, so the end of this answer is known now.
                 upto = max(after, min(after + limit, farm.commit_index))
                 wanted = _Wanted(farm.entries(after, MAX_WRITE_BYTES, upto=upto), types == "all")
                 first = await wanted.piece()
@@ -204,8 +204,10 @@ class _Api:
     async def administer(self, request: Request, user: str) -> Response:
         wanted = await _decoded(request, _Policy, '{"action": …, "args": {…}}')
         farm = self._farm(request)
-        if wanted.action == "remove":  # an entry of the log, but by itself it removes nobody
-            raise Problem(400, "bad-body", "this is no policy", f"DELETE /v1/farms/{farm.farm}/members/ID.")
+        if wanted.action == "remove":  # its entry alone removes no member
+            raise Problem(
+                400, "bad-body", "this is not a policy", f"DELETE /v1/farms/{farm.farm}/members/ID."
+            )
         return await _committed(farm, farm.administer(wanted.action, wanted.args, user))
 
     async def policy(self, request: Request, user: str) -> Response:
@@ -251,10 +253,10 @@ class _Api:
         farm = self._farm(request)
         with trio.move_on_after(COMMIT_DEADLINE_S):
             return json_answer({"leader": await farm.step_down(wanted.to, user)}, farm)
-        raise OutcomeUnknown(f"nobody is known to have taken over after {COMMIT_DEADLINE_S:.0f} s")
+        raise OutcomeUnknown(f"no member is known to have taken over after {COMMIT_DEADLINE_S:.0f} s")
 
     def application_routes(self) -> Iterator[Route]:
-        """The endpoints that applications bring; the farms of a node do not change while it runs."""
+        """The endpoints of the applications; the farms of a node do not change while it runs."""
         for name, farm in self._node.farms.items():
             for endpoint in farm.endpoints:
                 path = f"/v1/farms/{name}/{endpoint.path}"
@@ -299,14 +301,14 @@ class _Api:
         return farm
 
     async def _read(self, request: Request) -> FarmView:
-        """The farm to read of; where that is asked for, once the read is linearizable."""
+        """The farm to read from; for a linearizable read, once a majority has confirmed it."""
         farm = self._farm(request)
         if _flag(request, "linearizable"):
             await farm.read_index()
         return farm
 
     async def _wait_for_commit(self, request: Request, farm: FarmView, beyond: int, deadline: float) -> bool:
-        """Whether something was committed before the deadline, and before the client disconnected or the node
+        """Whether an entry was committed before the deadline, and before the client disconnected or the node
         shut down."""
         committed = False
 
@@ -362,7 +364,7 @@ async def _committed(farm: FarmView, outcome: Awaitable[tuple[int, int]], *, sta
 
 
 class _Wanted:
-    """What a reader wants of ``pieces``."""
+    """The entries of ``pieces`` with the wanted types."""
 
     def __init__(self, pieces: AsyncIterator[Sequence[Entry]], all_types: bool) -> None:
         self._pieces = pieces
@@ -378,7 +380,7 @@ class _Wanted:
 
 
 def _form(request: Request) -> tuple[str, _Encode]:
-    """The media type of the entries, and who writes it: the first in Accept that there is."""
+    """The media type of the entries, and its encoder: the first known one in Accept."""
     for part in request.headers.get("accept", "*/*").split(","):
         form = _FORMS.get(part.partition(";")[0].strip().lower())
         if form is not None:
@@ -410,25 +412,25 @@ def _flag(request: Request, name: str) -> bool:
 
 
 async def _body(request: Request) -> bytes:
-    """The request's body, at most `MAX_ENTRY_BYTES`, of which no more is ever held."""
+    """The request's body, at most `MAX_ENTRY_BYTES`; no more is ever in memory."""
     body = bytearray()
     with trio.move_on_after(BODY_DEADLINE_S):
         while True:
             message = await request.receive()
             if message["type"] == "http.disconnect":
-                raise Problem(400, "incomplete", "the body broke off", "Send it again.")
+                raise Problem(400, "incomplete", "the body is incomplete", "Send it again.")
             body += message.get("body", b"")
             if len(body) > MAX_ENTRY_BYTES:
                 await _drain(request)
                 raise Problem(413, "too-large", f"an entry has at most {MAX_ENTRY_BYTES} bytes", "Split it.")
             if not message.get("more_body", False):
                 return bytes(body)
-    raise Problem(408, "too-slow", f"no whole body within {BODY_DEADLINE_S:.0f} s", "Send it again.")
+    raise Problem(408, "too-slow", f"no complete body within {BODY_DEADLINE_S:.0f} s", "Send it again.")
 
 
 async def _drain(request: Request) -> None:
-    """Throw away what is left of a body, within reason: a client in the middle of sending one would
-    not see the answer if we closed on it."""
+    """Discard the rest of a body, up to a limit: a client that is still sending would miss the answer if we
+    closed the connection."""
     dropped = 0
     with trio.move_on_after(2):
         while dropped <= 2 * MAX_ENTRY_BYTES:
@@ -450,7 +452,7 @@ def _answer_error(request: Request, error: Exception) -> Response:
         raise error
     farm: FarmView | None = request.scope.get(_FARM)
     url = farm.leader_url() if isinstance(error, NotLeader) and farm is not None else None
-    if url is not None and url.isascii() and url.isprintable():  # what a header can carry
+    if url is not None and url.isascii() and url.isprintable():  # a header can carry it
         problem.headers = [*problem.headers, ("Garlic-Farm-Leader-Url", url)]
     return _response(request, problem, error.first_index - 1 if isinstance(error, Compacted) else None)
 

@@ -1,6 +1,6 @@
-"""What the admin listener sees of its node, which implements these.
+"""The node and its farms as the admin listener sees them; the node implements these Protocols.
 
-This room may not import the node, and needs no more than this of it.
+This room does not import the node, and needs nothing else of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["FarmView", "NodeView"]
 
 
 class FarmView(EntrySource, Protocol):
-    """One farm of this node. Deadlines of all waits are the caller's."""
+    """One farm of this node. The caller sets the deadlines of all waits."""
 
     @property
     def application(self) -> str: ...
@@ -29,11 +29,11 @@ class FarmView(EntrySource, Protocol):
     def node_id(self) -> int: ...
     @property
     def endpoints(self) -> Sequence[AdminEndpoint]:
-        """Those of the application."""
+        """The application's endpoints."""
 
     @property
     def disk_hangs_s(self) -> float | None:
-        """For how long this node's disk has not answered, where that is too long; else None."""
+        """How long this node's disk has not answered, if that is too long; else None."""
 
     def status(self) -> dict[str, Any]:
         """The body of ``GET …/status``, ``"schema": "garlicfarm.status/1"`` included."""
@@ -50,14 +50,15 @@ class FarmView(EntrySource, Protocol):
         """
 
     async def administer(self, action: str, args: dict[str, Any], user: str) -> tuple[int, int]:
-        """Append an administrative entry (D16) on behalf of the admin ``user``; like `post`."""
+        """Append an administrative entry (D16: it orders, and names its user) for the admin ``user``; like
+        `post`."""
 
     async def read_index(self) -> int:
-        """Return an index that is applied here, once a majority has confirmed the leader that named it: what
-        is read now holds all that was acknowledged before.
+        """Return an index that is applied here, once a majority has confirmed the leader that named it: a
+        read now sees everything acknowledged before.
 
         `NotLeader` (the leader gave this node none), `NoQuorum` (no majority in time), `DiskHangs`,
-        `ProposalDropped` (too many wait). Ends by itself.
+        `ProposalDropped` (too many wait). It always ends.
         """
 
     def state(self) -> tuple[int, bytes]:
@@ -71,10 +72,10 @@ class FarmView(EntrySource, Protocol):
         """The body of ``GET …/policy``."""
 
     def leader(self) -> tuple[int, str] | None:
-        """Id and endpoint of the leader, where one is known."""
+        """Id and endpoint of the leader, if one is known."""
 
     def leader_url(self) -> str | None:
-        """The leader's admin URL, where its status names one (D15)."""
+        """The leader's admin URL, if its status names one (D15: a node reports on itself)."""
 
     def members(self) -> dict[str, Any]:
         """The body of ``GET …/members``."""
@@ -90,7 +91,8 @@ class FarmView(EntrySource, Protocol):
         """
 
     async def step_down(self, to: int, user: str) -> int:
-        """Have the member ``to`` lead on behalf of ``user``, 0: the one best placed; the new leader's id.
+        """Transfer the leadership to the member ``to`` (0: the one best placed) on behalf of ``user``; the
+        new leader's id.
 
         `NotLeader`, `ProposalDropped`: nothing was done. `NoQuorum`: no member took over in time.
         """

@@ -1,14 +1,13 @@
 """The dashboard: one page about a farm of this node, for people with a browser.
 
-Theory of operation. The page is made here, whole, from what the API answers with; without script it is
-complete, and shows the moment at which it was asked for. The script waits at the log for news, asks for
-the page again and takes over the parts that are marked ``data-live``: so there is one place that makes
-and escapes HTML, Jinja2's. The browser sends the login that it holds (Digest) with each request.
+Theory of operation. The server renders the whole page from the API's data. Without script it is complete, and
+shows the moment of the request. The script waits for new entries by long poll, requests the page again and
+takes over the parts marked ``data-live``. So HTML is made and escaped in one place, Jinja2's. The browser
+sends its login (Digest) with each request.
 
-Actions are forms, for admins; the page shows them to nobody else. A browser would lend its login to a
-form on any page, so a form counts only where it comes from this origin (``Origin``, which browsers send
-with every POST, and ``Sec-Fetch-Site``) and carries the token that was shown to this user by this
-process. A GET changes nothing.
+Actions are forms, shown to admins only. A browser sends its login with a form of any page, so a form is
+accepted only from this origin (``Origin``, which browsers send with every POST, and ``Sec-Fetch-Site``) and
+with the token that this process gave to this user. A GET changes nothing.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class Dashboard:
         self._histories: dict[str, History] = {}
 
     async def static(self, request: Request, user: str) -> Response:
-        """A part of the page."""
+        """A static file of the page."""
         name = request.path_params["name"]
         if name not in _STATIC:
             raise Problem(404, "no-such-endpoint", "no such part", "The page is at `/`.")
@@ -100,7 +99,7 @@ class Dashboard:
         return Response(content, headers=HEADERS, media_type=_STATIC[name])
 
     async def page(self, request: Request, user: str) -> Response:
-        """The page about the farm that ``?farm=`` names, else the first one."""
+        """The page about the farm in ``?farm=``, or the first one."""
         query = request.query_params
         try:
             farm = self._farm(query.get("farm") or next(iter(self._node.farms), ""))
@@ -130,7 +129,7 @@ class Dashboard:
         )
 
     async def act(self, request: Request, user: str) -> Response:
-        """Do what a form of the page asks for; back to the page, or to one that says what is wrong."""
+        """Carry out a form of the page; then redirect to the page, or answer with the error."""
         leader_url = None
         try:
             form = _fields(await self._read_body(request))
@@ -166,13 +165,13 @@ class Dashboard:
         return hmac.digest(self._key, user.encode(), "sha256").hex()
 
     def _check_source(self, request: Request, token: str, user: str) -> None:
-        # That an Origin, where there is one, is ours was checked with the login.
+        # The login has already checked that an Origin, if sent, is ours.
         ours = "origin" in request.headers and request.headers.get("sec-fetch-site") in (None, "same-origin")
         if not ours or not hmac.compare_digest(token.encode(), self._token(user).encode()):
             raise Problem(
                 403,
                 "forbidden",
-                "this form does not come from a page that this node has shown to you since it started",
+                "this form is not from a page that this node has shown to you since it started",
                 "Load the page, and try again.",
             )
 

@@ -1,7 +1,7 @@
-"""What the dashboard shows of a farm's log: its newest committed entries in words, and scores over time.
+"""The dashboard's view of a farm's log: its newest committed entries in words, and scores over time.
 
-Entries never change, so each is read and judged once, by whoever looks first; the newest `KEPT` are
-remembered. A status' score is what the ranking makes of it under the weights in force now.
+Entries never change, so each is read and scored once, at the first request; the newest `KEPT` are cached. The
+score of a status is that of the ranking under the weights in force now.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A committed entry in words; ``member`` and ``score`` are there where it is a status."""
+    """A committed entry in words; ``member`` and ``score`` are set for a status."""
 
     index: int
     term: int
@@ -58,7 +58,8 @@ class History:
         self._turn = trio.Lock()
 
     async def lines(self, farm: FarmView) -> Sequence[Line]:
-        """The last `KEPT` entries up to the commit index, oldest first. Cancelled, it has read less."""
+        """The last `KEPT` entries up to the commit index, oldest first. Cancelled: keeps the entries read so
+        far."""
         async with self._turn:
             weights = farm.policy().get("weights", scoring.WEIGHTS)
             if weights != self._weights:
@@ -67,7 +68,7 @@ class History:
             upto = farm.commit_index
             newest = self._lines[-1].index if self._lines else 0
             after = max(newest, upto - KEPT, farm.first_index - 1)
-            with suppress(Compacted, FellBehind):  # the log was shortened: the next one goes on behind that
+            with suppress(Compacted, FellBehind):  # the log was compacted: the next call continues after that
                 async for entries in farm.entries(after, PIECE_BYTES, upto=upto):
                     self._lines.extend(_line(farm, entry, weights) for entry in entries)
             return tuple(self._lines)
@@ -97,13 +98,13 @@ def _line(farm: FarmView, entry: Entry, weights: Mapping[str, int]) -> Line:
 
 
 def _as_written(number: object) -> msgspec.Raw:
-    """JSON of a `NumberText`, the one kind of value in an entry that msgspec does not know."""
+    """JSON of a `NumberText`, the only type in an entry that msgspec cannot encode."""
     return msgspec.Raw(str(number).encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One member's scores: ``points`` as SVG wants them, ``style`` 0 … 8 tells it from the others."""
+    """One member's scores: ``points`` for SVG, ``style`` 0 … 8 distinguishes it."""
 
     member: int
     style: int
@@ -122,7 +123,7 @@ class Plot:
 
 
 def plot(lines: Sequence[Line], members: Sequence[dict[str, Any]]) -> Plot | None:
-    """The curves of ``members`` (rows with an ``id``); None where there is no line to draw."""
+    """The curves of ``members`` (rows with an ``id``); None if there is no line to draw."""
     ids = sorted(row["id"] for row in members)
     scored = [line for line in lines if line.member in ids]
     times = _times(scored)
@@ -152,8 +153,8 @@ def plot(lines: Sequence[Line], members: Sequence[dict[str, Any]]) -> Plot | Non
 
 
 def _times(statuses: Sequence[Line]) -> Sequence[int]:
-    """A time for each status, never earlier than that of the one before: the lower median of what the
-    members' newest ones are dated, as one clock may be wrong."""
+    """A time for each status, never earlier than the one before: the lower median of the dates of the
+    members' newest statuses, since one clock may be wrong."""
     newest = {line.member: line.date_ms or 0 for line in reversed(statuses)}
     times: list[int] = []
     for line in statuses:

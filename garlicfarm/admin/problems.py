@@ -1,4 +1,4 @@
-"""Answers that say what is wrong and what to do next: ``application/problem+json`` (RFC 9457).
+"""Error answers, with the next step: ``application/problem+json`` (RFC 9457).
 
 ``type`` is ``garlicfarm:`` and a fixed word that programs may rely on; ``title``, ``detail`` and
 ``next`` are for people. No answer carries a secret or a traceback.
@@ -28,11 +28,11 @@ __all__ = ["Problem", "problem_of"]
 
 
 class Problem(Exception):
-    """A request that is answered with an error; raised by endpoints, turned into an answer by the app.
+    """An error answer to a request; raised by endpoints, sent by the app.
 
     :param kind: the fixed word after ``garlicfarm:``.
     :param next_step: what the caller should do now.
-    :param members: further members of the JSON object.
+    :param members: additional members of the JSON object.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Problem(Exception):
 
 
 def problem_of(error: GarlicFarmError) -> Problem | None:
-    """How an error of the node is answered; None for one that no request may cause."""
+    """The answer to an error of the node; None for an error that no request may cause."""
     text = str(error)
     match error:
         case NotLeader(leader_id=int(leader), endpoint=endpoint):
@@ -127,7 +127,7 @@ def problem_of(error: GarlicFarmError) -> Problem | None:
                 410,
                 "compacted",
                 text,
-                "Start from the farm's `state`, then ask for what came after its index.",
+                "Start from the farm's `state`, then read the entries after its index.",
                 first_index=error.first_index,
             )
     return None

@@ -1,5 +1,5 @@
-"""Bodies that are handed to the server piece by piece, as the client takes them, and what all answers
-about a farm carry."""
+"""Streamed bodies, sent piece by piece as the client reads them, and the headers of all answers about a
+farm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_WRITE_BYTES = 256 << 10
 
 
 class Pieces(Response):
-    """A body that is handed to the server piece by piece, as the client takes it."""
+    """A body that is sent piece by piece, as the client reads it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -35,8 +35,8 @@ class Pieces(Response):
 
 
 class Streamed(Pieces):
-    """A body that is made while the client takes it. Where it cannot be finished the connection is cut
-    in the middle of it, so that nobody takes it for the whole."""
+    """A body that is made while the client reads it. If it cannot be completed the connection is cut in the
+    middle, so that no client takes it for complete."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Streamed(Pieces):
         finished = False
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_when_left, nursery.cancel_scope)
-            with suppress(FellBehind):  # asked again, it is 410
+            with suppress(FellBehind):  # the next request gets 410
                 async with aclosing(self._make_body()) as body:
                     async for piece in body:
                         await self._write(piece, send)
@@ -76,7 +76,7 @@ def json_answer(body: object, farm: FarmView | None = None, *, status: int = 200
 
 
 def farm_headers(farm: FarmView, *, next_after: int | None = None) -> dict[str, str]:
-    """What every answer about a farm carries."""
+    """The headers of every answer about a farm."""
     headers = {
         "Garlic-Farm-Id": farm.farm_id.hex(),
         "Garlic-Farm-First-Index": str(farm.first_index),

@@ -1,17 +1,17 @@
 """The admin listener: an ASGI application on hypercorn's Trio connections, inside our own nursery.
 
-Theory of operation. hypercorn speaks HTTP (one `TCPServer` per connection); accepting, TLS and the
-limits are ours, because hypercorn's own accept loop lets an error of one connection end them all, and
-shields its writes, so that a client that does not read would hold up a shutdown for ever.
+Theory of operation. hypercorn speaks HTTP (one `TCPServer` per connection). Accepting, TLS and the limits are
+ours: in hypercorn's own accept loop an error of one connection ends all of them, and its writes are shielded,
+so a client that does not read could block a shutdown for ever.
 
-* It is HTTP/1.1: hypercorn would go over to HTTP/2, or to WebSocket, for any stranger that asks.
-* Connections that are not logged in are held to `Admission`: a new one always gets a place, and an older one
-  is cut for it. A quarter is kept for loopback. Of those that are logged in, each user has so many.
-* Every connection has a boundary: whatever is wrong with a client costs that connection.
+* HTTP/1.1 only: hypercorn would switch to HTTP/2 or WebSocket for any stranger that asks.
+* `Admission` limits connections that are not logged in: a new one always gets a place, and an older one is
+  cut for it. A quarter is reserved for loopback. Logged-in connections are limited per user.
+* Every connection has an error boundary: a fault of a client ends only its connection.
 * Every connection has a watchdog: no byte either way for `IDLE_S`, or a write not taken within
   `SEND_S`, ends it. A request's header must be complete within `HEADER_S` (hypercorn's keep-alive).
-* A user who is removed, or has a new password, has no connections `CHECK_S` later.
-* At the shutdown nothing more is accepted, what runs has `GRACE_S` to end, then sockets are closed.
+* When a user is removed or gets a new password, its connections end within `CHECK_S`.
+* At shutdown no more connections are accepted, requests have `GRACE_S` to end, then sockets are closed.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ async def serve(
     shutdown: trio.Event,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve ``app`` over TLS 1.3 until ``shutdown`` is set; then end what runs, within `GRACE_S`.
+    """Serve ``app`` over TLS 1.3 until ``shutdown`` is set; then end open requests within `GRACE_S`.
 
     :param bind: ``https://host:port``; port 0 takes a free one.
-    :param task_status: told the bound URL once connections are accepted.
+    :param task_status: gets the bound URL once connections are accepted.
     :raises ConfigError: not such a URL, or no usable certificate (the configuration's fault).
     :raises TransportError: the address cannot be bound.
 
-    Cancelled, it closes every connection at once: whether a posted entry was taken is then unknown.
+    Cancelled: closes every connection at once; the outcome of entries being posted is then unknown.
     """
     url = urlsplit(bind)
     if url.scheme != "https" or not url.hostname or url.port is None:
@@ -144,7 +144,7 @@ def _config() -> Config:
 
 
 class _Connections:
-    """All open connections, and what they share."""
+    """All open connections, and their shared state."""
 
     def __init__(self, app: Callable[..., Any], tls: ssl.SSLContext) -> None:
         self._app = ASGIWrapper(app)
@@ -157,7 +157,7 @@ class _Connections:
         self._events = EventLogger(logger, clock=trio.current_time)
 
     async def handle(self, stream: trio.SocketStream) -> None:
-        """Serve one client to its end; never raises what is the client's fault or a defect."""
+        """Serve one client to its end; neither a client's fault nor a defect escapes."""
         try:
             peer = Peer(stream.socket.getpeername()[0], True, None)
         except OSError:
@@ -174,14 +174,14 @@ class _Connections:
             state = ConnectionState({LOGGED_IN: partial(self._logged_in, connection), _PLACE: place})
             try:
                 with server_tls(connection, self._tls) as secured:
-                    # hypercorn wants trio.SSLStream[SocketStream]; of the socket it asks the addresses only.
+                    # hypercorn declares trio.SSLStream[SocketStream]; it only asks the socket for addresses.
                     await _Server(self._app, self._config, self._context, state, secured)  # type: ignore[arg-type]
             except Exception as error:  # noqa: BLE001
-                # Where, and not what: hypercorn's errors quote what the client sent.
+                # Log where, not what: hypercorn's errors quote the client.
                 self._events.error("connection-failed", **_place(error))
 
     def _logged_in(self, connection: _Connection, login: Login) -> None:
-        """A request on it was let in: it is a place no longer, but one of the user's connections."""
+        """A request on it was authenticated: it gives up its place and counts as a connection of the user."""
         connection.place.leave()
         known = connection.logins.get(login.name)
         connection.logins[login.name] = login
@@ -189,10 +189,10 @@ class _Connections:
             own = self._of_user.setdefault(login.name, deque())
             own.append(connection)
             if len(own) > PER_USER:
-                own[0].end()  # the oldest is the likeliest to be half open
+                own[0].end()  # the oldest is most likely to be half open
 
     async def watch_logins(self) -> None:
-        """Cut the connections on which the login of a user counts no longer."""
+        """Cut the connections whose login is no longer valid."""
         while True:
             await trio.sleep(CHECK_S)
             for connection in tuple(self._open):
@@ -200,7 +200,7 @@ class _Connections:
                     connection.end()
 
     async def finish(self) -> None:
-        """Let connections end with the request that they are at."""
+        """Let each connection end after its current request."""
         await self._context.terminated.set()
 
     async def cut(self) -> None:
@@ -257,7 +257,7 @@ class _Server(TCPServer):
 
 
 class _Http11(H11Protocol):
-    """HTTP/1.1 and nothing else: an Upgrade is not followed, and HTTP/2 by prior knowledge is refused."""
+    """HTTP/1.1 only: ignores Upgrade, and refuses HTTP/2 by prior knowledge."""
 
     async def handle(self, event: Event) -> None:
         if isinstance(event, RawData) and event.data:
@@ -284,9 +284,9 @@ class _Http11(H11Protocol):
 
 
 class _Connection(trio.abc.Stream):
-    """A socket that ends its connection where nothing moves: ``scope`` is the whole connection's.
+    """A socket that ends its connection when nothing moves; ``scope`` is that of the whole connection.
 
-    ``logins`` are those under which requests on it were let in."""
+    ``logins``: the logins of the requests on it."""
 
     def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope, place: Place) -> None:
         self._stream = stream
@@ -299,7 +299,7 @@ class _Connection(trio.abc.Stream):
 
     def end(self) -> None:
         self._scope.cancel()
-        self._sending.cancel()  # hypercorn shields its writes from the other
+        self._sending.cancel()  # hypercorn shields its writes from the connection's scope
 
     def _moved(self) -> None:
         self._scope.deadline = trio.current_time() + IDLE_S

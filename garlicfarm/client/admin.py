@@ -1,7 +1,7 @@
 """A client of the admin API (httpx on Trio): several nodes tried in turn, errors of `garlicfarm.errors`.
 
-A request that changes something is tried at the next node only where the last one certainly took
-nothing: it could not be reached, or it said so. Anything else is `OutcomeUnknown`.
+A request that changes something is sent to the next node only if the last one certainly did not take it: it
+could not be reached, or it said so. Anything else is `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _COMMIT_INDEX = "Garlic-Farm-Commit-Index"
 class Page:
     """Some committed entries, in order.
 
-    ``next_after`` is what to ask for next: at least the index of the last entry, more where entries of
-    other types were passed over; so an empty page may move on. At the end it is the commit index.
+    ``next_after`` is the ``after`` of the next page: at least the index of the last entry, more if entries of
+    other types were skipped; so it may rise with an empty page. At the end it is the commit index.
     """
 
     entries: Sequence[Entry]
@@ -71,8 +71,8 @@ class AdminClient:
 
     Methods raise `UnreachableError` (no node answers), `AuthError` (password, role, or the wrong
     certificate), `ConfigError` (no such farm), `NotLeader`, `NoQuorum` and `DiskHangs`,
-    `RemoteProtocolError` (an answer that is none).
-    Cancelled, a question has no effect, and a post may or may not have been taken.
+    `RemoteProtocolError` (an invalid answer). Cancelled: a read has no effect, and a post may or may not take
+    effect.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class AdminClient:
 
         def client(own: str | None) -> httpx.AsyncClient:
             return httpx.AsyncClient(
-                auth=httpx.DigestAuth(user, password),  # it counts requests, per server
+                auth=httpx.DigestAuth(user, password),  # counts requests, so one per server
                 verify=client_tls(pin=own or pin, ca=ca),
                 timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
                 limits=httpx.Limits(max_connections=8, keepalive_expiry=KEEPALIVE_S),
@@ -92,7 +92,7 @@ class AdminClient:
 
         self._client = client
         self._nodes = {url: client(own) for url, own in map(node_address, urls)}
-        self._followed: set[str] = set()  # those that a node named as its leader's
+        self._followed: set[str] = set()  # URLs that a node named as its leader's
 
     async def __aenter__(self) -> Self:
         return self
@@ -146,7 +146,8 @@ class AdminClient:
         return _place(await self._ask("POST", _path(farm, "log"), content=entry))
 
     async def administer(self, farm: str, action: str, args: Mapping[str, Any]) -> tuple[int, int]:
-        """Append an administrative entry (D16: ``interval``, ``override`` …); needs the role admin.
+        """Append an administrative entry (``interval``, ``override`` …; D16: orders are entries); needs the
+        role admin.
 
         Returns and raises what `post` does.
         """
@@ -154,7 +155,8 @@ class AdminClient:
         return _place(await self._ask("POST", _path(farm, "policy"), content=wanted))
 
     async def policy(self, farm: str) -> dict[str, Any]:
-        """What administrators have set, and which entry set it (``orders``); needs the role admin."""
+        """The values set by administrators, and the entry that set each (``orders``); needs the role
+        admin."""
         return _object(await self._ask("GET", _path(farm, "policy")))
 
     async def members(self, farm: str) -> dict[str, Any]:
@@ -162,31 +164,32 @@ class AdminClient:
         return _object(await self._ask("GET", _path(farm, "members")))
 
     async def add_member(self, farm: str, member: int, endpoint: str) -> tuple[int, int]:
-        """Make a server that runs on a store made for joining a member; (index, term) of its Configuration.
+        """Add a server to the members; (index, term) of the Configuration. Its store must be made for
+        joining.
 
-        Like all changes of the members it takes the role admin and the leader, to which a node sends
-        the request on where it knows its admin URL; `NotLeader` where none of the given ones leads.
+        Like all changes of the members this needs the role admin and the leader. A node redirects the
+        request to the leader if it knows its admin URL; `NotLeader` if no leader was found.
 
         :raises ProposalDropped: the leader refuses; the text says why and what to do.
-        :raises OutcomeUnknown: it has not caught up within 70 s, `members` shows its progress; or the
-            leader is gone.
+        :raises OutcomeUnknown: it has not caught up within 70 s (`members` shows its progress), or the
+            leader is lost.
         """
         wanted = msgspec.json.encode({"id": member, "endpoint": endpoint})
         return _place(await self._ask("POST", _path(farm, "members"), content=wanted))
 
     async def set_member(self, farm: str, member: int, endpoint: str) -> tuple[int, int]:
-        """Change a member's endpoint, where it listens already. Returns and raises as `add_member`."""
+        """Change a member's endpoint to one where it already listens. Returns and raises as `add_member`."""
         wanted = msgspec.json.encode({"endpoint": endpoint})
         return _place(await self._ask("PATCH", _path(farm, f"members/{member}"), content=wanted))
 
     async def remove_member(self, farm: str, member: int, *, force: bool = False) -> tuple[int, int]:
-        """Remove a member permanently; ``force``: even if the reachable ones of those that remain may be no
-        majority. Returns and raises as `add_member`."""
+        """Remove a member permanently; ``force``: even if those of the remaining members that can be
+        reached may be no majority. Returns and raises as `add_member`."""
         params = {"force": "true"} if force else None
         return _place(await self._ask("DELETE", _path(farm, f"members/{member}"), params=params))
 
     async def step_down(self, farm: str, to: int = 0) -> int:
-        """Have the member ``to`` lead, 0: the one best placed; the new leader's id.
+        """Transfer the leadership to the member ``to`` (0: the one best placed); the new leader's id.
 
         Raises as `add_member`; `NoQuorum`: no member took over.
         """
@@ -207,13 +210,13 @@ class AdminClient:
     ) -> tuple[Page, int]:
         """Entries with index > ``after``, and the commit index when they were read.
 
-        :param limit: 1 … 20,000: the number of indexes that it covers at most. A page also ends after some
-            8 MiB, and where the answer broke off.
-        :param wait_s: how long the node waits for an entry where there is none, 0 … 30.
-        :param linearizable: the commit index is not below any that was acknowledged before the call. A node
-            answers once a majority has confirmed its leader. One that gets no index from the leader names the
-            leader's admin URL where it knows it, and the client asks there: give the URLs of all.
-        :raises Compacted: they are gone; `state` is where to start.
+        :param limit: 1 … 20,000: the number of indexes that it covers at most. A page also ends after about
+            8 MiB, and where the connection broke.
+        :param wait_s: how long the node waits for an entry if there is none, 0 … 30.
+        :param linearizable: the commit index is at least that of every entry acknowledged before the call. A
+            node answers once a majority has confirmed its leader. If it gets no index from the leader it
+            names the leader's admin URL, if known, and the client asks there. So give the URLs of all nodes.
+        :raises Compacted: the entries are gone; start from `state`.
         :raises NotLeader: or `NoQuorum`, of a linearizable read: no majority confirms it now; try again.
         :raises ProposalDropped: too many linearizable reads wait at the node; try again.
         """
@@ -237,11 +240,13 @@ class AdminClient:
                     return Page(entries, entries[-1].index), commit_index
         except httpx.TransportError as error:
             if not entries:
-                raise UnreachableError(f"{response.url.host}: {error or 'the answer broke off'}") from error
+                raise UnreachableError(
+                    f"{response.url.host}: {error or 'the answer is incomplete'}"
+                ) from error
             return Page(entries, entries[-1].index), commit_index
         finally:
             with trio.CancelScope() as scope:
-                scope.cancel()  # where it is not read to its end: httpx's generators do not close one another
+                scope.cancel()  # if not read to its end: httpx's generators do not close each other
                 async for _ in body:
                     pass
             await response.aclose()
@@ -283,7 +288,7 @@ class AdminClient:
         content: bytes | None = None,
         stream: bool = False,
     ) -> httpx.Response:
-        """The answer, a good one; with ``stream`` its body is still to be read, and it to be closed."""
+        """The answer of a success; with ``stream`` the caller reads its body and closes it."""
         unreachable: list[str] = []
         declined: GarlicFarmError | None = None
         todo = list(self._nodes.items())
@@ -309,7 +314,7 @@ class AdminClient:
             except httpx.TransportError as error:
                 if method != "GET":
                     raise OutcomeUnknown(
-                        f"{url} took the request and did not answer; read the log before sending it again"
+                        f"{url} took the request and did not answer; read the log before you send it again"
                     ) from error
                 unreachable.append(f"{url}: {error or 'no answer in time'}")
             else:
@@ -326,7 +331,7 @@ class AdminClient:
                 if isinstance(failed, NotLeader | NoQuorum | DiskHangs):
                     declined = failed
                 elif not (isinstance(failed, AuthError) and url in self._followed):
-                    raise failed  # the user may not exist on the node that we were led to
+                    raise failed  # the user may not exist on the node that we were redirected to
         if declined is not None:
             raise declined
         raise UnreachableError("; ".join(unreachable), "is the node running, and the URL right?")
@@ -362,7 +367,7 @@ def _object(response: httpx.Response) -> dict[str, Any]:
     return body
 
 
-# A status may hold numbers under unknown keys that are too large for any type: these stay text.
+# Under unknown keys a status may hold numbers too large for any type: these stay text.
 
 
 def _integer(text: str) -> int | str:

@@ -31,7 +31,7 @@ __all__ = ["certificate_error", "failure", "leader_address"]
 
 
 def certificate_error(error: BaseException | None, url: str) -> AuthError | None:
-    """Whether no connection came about because of the node's certificate; None: not because of it."""
+    """The error, if a connection failed because of the node's certificate; None: for another reason."""
     while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
         error = error.__cause__ or error.__context__
     if error is None:
@@ -49,14 +49,14 @@ def certificate_error(error: BaseException | None, url: str) -> AuthError | None
 
 
 def leader_address(response: httpx.Response) -> tuple[str, str] | None:
-    """The admin URL of the leader, to which a node sends its caller, and the pin of its certificate."""
+    """The admin URL of the leader to which a node redirects, and the pin of its certificate."""
     url = response.headers.get("Garlic-Farm-Leader-Url", "")
     endpoint = response.headers.get("Garlic-Farm-Leader", "").partition(" ")[2]
     try:
         pin = Endpoint.parse(endpoint).params["pin"]
         return node_address(f"{url}?pin={pin}")[0], pin
     except (ConfigError, KeyError):
-        return None  # without a pin any server could be there
+        return None  # without a pin any server could answer there
 
 
 def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
@@ -85,7 +85,7 @@ def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
             return NotLeader(int(leader) if known else None, endpoint or None)
         case 409, "garlicfarm:change-refused":
             dropped = _dropped(problem)
-            dropped.args = (text,)  # what to do depends on the reason, and the node says it
+            dropped.args = (text,)  # the next step depends on the reason, and is in the node's text
             return dropped
         case 422, "garlicfarm:entry-refused":
             return EntryRefused(*(str(problem.get(key, "")) for key in ("field", "reason", "hint")))

@@ -42,14 +42,14 @@ __all__ = ["FarmClient", "open_farm_client"]
 REDIRECT_PAUSE_S = 0.05
 MAX_SERVERS = 64
 MAX_MESSAGE_BYTES = 1 << 20
-"""what a server reads of a client at a time, unless its configuration says otherwise"""
+"""A server's limit for a client's message in bytes, unless configured otherwise"""
 
 
 class FarmClient:
     """Posts entries and follows the leader. Made by `open_farm_client`; any number of tasks may post
-    at a time: their requests share one connection and one write where they come together.
+    at a time: their requests share one connection, and simultaneous ones one write.
 
-    ``follow(id, endpoint)`` is called with the place of the leader; it adds that to ``rpc_clients``.
+    ``follow(id, endpoint)`` is called with the leader; it adds it to ``rpc_clients``.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class FarmClient:
         self._follow = follow
         self._timeout_s = timeout_s
         self._target = next(iter(rpc_clients))
-        self._sent_on = False  # a 101 was believed since the last entry was taken
+        self._sent_on = False  # a leader named in a 101 was tried since the last post succeeded
 
     async def post(self, entries: Sequence[bytes]) -> tuple[int, int]:
         """Append entries, all or nothing; (index, term) of the last one after their commit.
 
-        Raises, the entries being certainly not appended: `EntryRefused` (the application's verdict; an
-        entry over 1 MiB, or several that are together larger than a message of 1 MiB, which would cost the
-        connection, and others' posts on it), `AuthError`
-        (wrong credentials, or the user may not post), `ProposalDropped` (the leader has too much
-        uncommitted), `NoQuorum` (no leader within the deadline). `OutcomeUnknown`: sent, not answered;
-        a repetition may append them twice. Cancelled: as `OutcomeUnknown`.
+        These errors say that the entries were certainly not appended: `EntryRefused` (by the application; or
+        an entry over 1 MiB, or several that are together larger than a message of 1 MiB, which would end the
+        connection and other posts on it), `AuthError` (wrong credentials, or the user may not post),
+        `ProposalDropped` (the leader has too much uncommitted), `NoQuorum` (no leader within the deadline).
+        `OutcomeUnknown`: sent, not answered; a repetition may append them twice. Cancelled: as
+        `OutcomeUnknown`.
         """
         limit = Limits().max_entry_bytes
         if any(len(entry) > limit for entry in entries):
@@ -99,7 +99,7 @@ class FarmClient:
                 target = None
                 await trio.sleep(REDIRECT_PAUSE_S)
         if target is not None:
-            self._turn(target)  # it may hang
+            self._turn(target)  # this server may hang
             raise OutcomeUnknown(f"no answer within {self._timeout_s:g} s")
         raise NoQuorum(f"no leader took the entry within {self._timeout_s:g} s: {reason}")
 
@@ -123,8 +123,8 @@ class FarmClient:
             self._turn(asked)
 
     def _leaves(self, server: int, leader: int, endpoint: str) -> bool:
-        """Whether to leave ``server``, whose 101 names another ``leader``, before it is asked. Once between
-        two posts that succeed: the hint may be stale, and two servers may name each other."""
+        """Whether to leave ``server``, whose 101 names another ``leader``, without asking it. Only once
+        between two successful posts: the hint may be stale, and two servers may name each other."""
         if leader == server or self._sent_on:
             return False
         self._follow(leader, endpoint)
@@ -158,11 +158,11 @@ async def open_farm_client(
     """A `FarmClient` for as long as the block lasts.
 
     :param endpoints: id → endpoint of the servers to begin with, as in the Configuration; others are
-        found where these name one as the leader (D5), in their 101 or in an answer.
+        found when these name one as the leader, in their 101 or in an answer (D5, leader-hint).
     :param transport: scheme → transport, as `garlicfarm.plugins.make_transport` makes them.
-    :param farm_id: refuse servers of any other farm; None: take what the name gives.
+    :param farm_id: refuse servers of any other farm; None: accept any farm of this name.
     :param timeout_s: for each connection, and for each `FarmClient.post` as a whole.
-    :param default_transport: what ``tcp://`` means (D1).
+    :param default_transport: the transport of an endpoint ``tcp://…`` (D1).
     :param algorithms: of Digest, as in the configuration of the farm: a server that offers others is refused.
     """
     credentials = DialCredentials(
@@ -196,7 +196,7 @@ async def open_farm_client(
                 endpoint = Endpoint.parse(text, default_transport)
                 transport(endpoint.scheme)
             except (ConfigError, PluginError):
-                return  # this client cannot go there; the others may lead again
+                return  # this client cannot dial that endpoint; another server may lead again
             if server not in places and len(places) < MAX_SERVERS:
                 add(server, endpoint)
 

@@ -1,4 +1,7 @@
-"""A server's own request to become a member, over the Raft wire (protocol page §5, "Join")."""
+"""A server's own request to become a member, over the Raft wire.
+
+Source: docs/reference/protocol.md, "What JRaft's bytes settle".
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,11 @@ from garlicfarm.wire.messages import (
 __all__ = ["NotYet", "ask_to_join"]
 
 MAX_SERVERS = 16
-"""How many are asked, one after another, in search of the leader."""
+"""How many servers to ask, one after another, in search of the leader."""
 
 
 class NotYet(Exception):
-    """The request may be granted if it is repeated; ``reason`` is the error where it is not repeated."""
+    """The request may be granted if it is repeated; ``reason`` is the error to raise if it is not."""
 
     def __init__(self, reason: GarlicFarmError) -> None:
         self.reason = reason
@@ -57,17 +60,17 @@ async def ask_to_join(
 ) -> int:
     """Find the leader and ask it to make ``server`` a member; the index of its last entry when it agreed.
 
-    From then on the leader connects to ``server``, and sends the entries that it lacks.
+    From then on the leader connects to ``server`` and sends it the missing entries.
 
     :param endpoints: id → endpoint of servers to begin with.
-    :param connect: opens an authenticated stream to an endpoint, as the member that ``server`` is to be.
+    :param connect: opens an authenticated stream to an endpoint, logged in as the future member ``server``.
     :param timeout_s: for each answer of a server that is asked.
     :param connect_timeout_s: for each connection; None: the same.
-    :param is_jraft: these servers are JRaft's or like them: they have no handshake, and give no reasons.
-    :raises NotYet: no leader was found, or it cannot do it now, or not connect to ``server``.
-    :raises LocalProtocolError: id or endpoint is another's, or was; a JRaft leader's endpoint is not among
-        ``endpoints`` (the caller's fault).
-    :raises AuthError: the farm's secret is another one.
+    :param is_jraft: the servers behave like JRaft's: no handshake, and no reasons for refusals.
+    :raises NotYet: no leader was found, or it cannot add a member now, or not connect to ``server``.
+    :raises LocalProtocolError: the id is or was another member's, or the endpoint is; or a JRaft leader's
+        endpoint is not among ``endpoints`` (the caller's fault).
+    :raises AuthError: the farm has another secret.
     :raises RemoteProtocolError: no server of this farm is at these endpoints.
 
     Cancelled: the request may or may not have been granted.
@@ -92,7 +95,7 @@ async def ask_to_join(
         if answer.accepted:
             return answer.next_index - 1
         if answer.destination == target and is_jraft:
-            why = f"the id {server.id} is a member's, or another change is being made"
+            why = f"the id {server.id} is a member's, or another change of the members is in progress"
             raise NotYet(LocalProtocolError(f"the leader, member {target}, refuses: {why}"))
         if answer.destination == target:
             raise _refused(server, answer.next_index)
@@ -103,7 +106,7 @@ async def ask_to_join(
         elif is_jraft and answer.destination != NO_LEADER:
             failures.append(LocalProtocolError(f"member {answer.destination} leads: name its endpoint too"))
     if len(failures) == len(asked):
-        # The unreachable ones would refuse us likewise.
+        # The servers that were not reached would refuse us too.
         for failure in failures:
             if isinstance(failure, AuthError):
                 raise AuthError(
@@ -125,7 +128,7 @@ async def _ask(
     timeout_s: float,
     connect_timeout_s: float | None,
 ) -> Response | GarlicFarmError:
-    """The answer of ``target``, or why there is none. If it does not lead, the answer names the leader."""
+    """The answer of ``target``, or the error. If it does not lead, the answer names the leader."""
     backoff = Backoff(random.random, longest_s=timeout_s)
     client = RpcClient(
         connect,
@@ -144,13 +147,13 @@ async def _ask(
                 kind = MessageType.ADD_SERVER_REQUEST
                 outcome = await client.call(Request(kind, *ends, entries=(entry,)))
         except (AuthError, RemoteProtocolError, TransportError, OutcomeUnknown) as error:
-            outcome = error  # raised in here, it would come out in a group
+            outcome = error  # raised here, it would be wrapped in a group
         nursery.cancel_scope.cancel()
     return outcome
 
 
 def _refused(server: ClusterServer, number: int) -> Exception:
-    """What the leader's refusal means. Whether time helps: `NotYet`."""
+    """The error for the leader's refusal; `NotYet` if a repetition may succeed."""
     match Refusal.of_change(number):
         case Refusal.ID_USED_BEFORE:
             return LocalProtocolError(

@@ -1,4 +1,4 @@
-"""How a program on a node's machine finds the node, starting from its configuration alone.
+"""Finds the node of this machine from its configuration alone.
 
 ::
 
@@ -39,7 +39,7 @@ _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 @dataclass(frozen=True, slots=True)
 class NodeAccess:
-    """Where a node is reached, as which user, and by what its certificate is checked. Holds no secret."""
+    """A node's admin URL, the user, and the check of its certificate. Holds no secret."""
 
     urls: tuple[str, ...]
     user: str
@@ -116,14 +116,14 @@ def remote_admin_url(config: Config) -> str:
 
 
 def _bound(config: Config) -> Endpoint:
-    """What the admin listener is bound to."""
+    """The bound endpoint of the admin listener."""
     check_data_directory(config)
     try:
         url = (config.node.data_dir / "admin.url").read_text(encoding="ascii").strip()
     except FileNotFoundError:
         url = config.admin.url
     bound = Endpoint.parse(url.rstrip("/"))
-    if bound.port == 0:  # any free port: only the running node knows which
+    if bound.port == 0:  # any free port: only the running node knows it
         raise UnreachableError(f"no node runs in {config.node.data_dir}", "start it: garlicfarm node start")
     return bound
 

@@ -1,4 +1,4 @@
-"""How a client knows that it talks to the right node: by an authority, or by the certificate's pin."""
+"""Identifies a node by an authority, or by the pin of its certificate (D11: the SHA-256 of its DER)."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _PIN = re.compile(r"sha256(?::([0-9A-Fa-f]{64})|-([A-Za-z0-9_-]{43}))")
 
 
 def node_address(text: str) -> tuple[str, str | None]:
-    """The admin URL of a node, ``https://host:port``, and the pin of its certificate, where ``text`` has
-    it behind: ``https://host:port?pin=sha256-…``, as endpoints do (D11).
+    """The admin URL of a node, ``https://host:port``, and the pin of its certificate, if ``text`` ends
+    with one as endpoints do: ``https://host:port?pin=sha256-…``.
 
-    Raises `ConfigError`: it is something else.
+    Raises `ConfigError` for anything else.
     """
     try:
         parts = urlsplit(text)
         named = parts.scheme == "https" and parts.hostname and parts.port != 0
-    except ValueError:  # of the port, or of brackets
+    except ValueError:  # a wrong port, or wrong brackets
         named = False
     head, _, pin = text.partition("?pin=")
     if not named or "@" in parts.netloc or head.rstrip("/") != f"https://{parts.netloc}":
-        raise ConfigError([f"{text!r} is not https://host:port, with or without ?pin=sha256-… behind"])
+        raise ConfigError([f"{text!r} is not https://host:port, with or without ?pin=sha256-… at its end"])
     if pin or head != text:
         pin_digest(pin)
     return f"https://{parts.netloc}", pin or None
 
 
 def pin_digest(pin: str) -> bytes:
-    """The SHA-256 that a pin names: ``sha256:HEX``, or ``sha256-BASE64URL`` as in endpoints (D11)."""
+    """The SHA-256 that a pin names: ``sha256:HEX``, or ``sha256-BASE64URL`` as in endpoints."""
     match = _PIN.fullmatch(pin)
     if match is None:
         raise ConfigError([f"the pin {pin!r} is neither sha256:HEX nor sha256-BASE64URL"])
@@ -52,8 +52,8 @@ def client_tls(*, pin: str | None, ca: Path | None) -> ssl.SSLContext:
     """TLS 1.3 that trusts the one certificate that ``pin`` names, else the authorities in ``ca``, else
     those of the system.
 
-    A pinned certificate is checked inside the handshake, before a byte of any request is sent; its
-    name, issuer and dates do not matter then (D11).
+    A pinned certificate is checked inside the handshake, before any byte of a request is sent; its
+    name, issuer and dates are then ignored.
     """
     if pin is None:
         try:

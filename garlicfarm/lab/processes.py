@@ -1,7 +1,7 @@
 """A farm of real processes on this machine: own data directories, TLS on loopback, real fsyncs.
 
 The lab, the crash test and the benchmarks run on it. Processes are children of this one and end with
-it; what they write to stderr goes to ``node.log`` beside their configuration.
+it; their stderr goes to ``node.log`` beside their configuration.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["FAST", "NodeProcess", "ProcessFarm", "free_ports", "process_farm", "
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
-"""How long a process may work or idle: how long it waits for a busy machine does not count."""
+"""How long a process may work or idle; waiting for a busy machine does not count."""
 LOOK_S = 0.05
 LAST_LINES = 15
 
@@ -46,7 +46,7 @@ FAST: Mapping[str, float] = {
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on, outside the range that the kernel deals out itself."""
+    """Unused ports of loopback, outside the range from which the kernel assigns ports."""
     ports: list[int] = []
     while len(ports) < count:
         port = random.SystemRandom().randint(15000, 31999)
@@ -68,7 +68,7 @@ class NodeProcess:
         self._log_from = 0
 
     def open_log(self) -> BinaryIO:
-        """What the next process of this node writes to."""
+        """The log file for the next process of this node."""
         log = self.log_file.open("ab")
         self._log_from = log.tell()
         return log
@@ -86,7 +86,7 @@ class NodeProcess:
             return None
 
     def failure(self, what: str) -> UnreachableError:
-        """That this node did ``what``, the reason, and the end of what its process wrote."""
+        """An error: this node did ``what``, with the reason and the end of its log."""
         lines = self.log_lines()
         if not lines:
             return UnreachableError(f"node {self.id} {what}", f"it wrote nothing to {self.log_file}")
@@ -97,12 +97,12 @@ class NodeProcess:
         )
 
     def log_lines(self) -> list[str]:
-        """What its newest process wrote last."""
+        """The last lines of its newest process."""
         return self.log_file.read_bytes()[self._log_from :][-20_000:].decode(errors="replace").splitlines()
 
     @property
     def pid(self) -> int | None:
-        """Of the process that runs this node, also of one that was started by hand; None while it is down."""
+        """The pid of the process that runs this node, even if started by hand; None while it is down."""
         if self.process is not None and self.process.returncode is None:
             return self.process.pid
         return lock_holder(self.directory / "data")
@@ -140,7 +140,7 @@ class ProcessFarm:
 
     async def start(self, node_id: int) -> None:
         """Start a node and wait until it listens. Raises `UnreachableError` with the end of its log if it
-        ends instead, or could run for 30 s and does not."""
+        ends instead, or does not listen within 30 s in which it could run."""
         node = self.nodes[node_id]
         ready = node.directory / "data" / "admin.url"
         ready.unlink(missing_ok=True)
@@ -191,7 +191,7 @@ class ProcessFarm:
 
 class _Patience:
     """Over once a process has used a processor, or been idle, for ``timeout_s`` in all. Waiting for a
-    processor or the disk of a busy machine does not count, and no clock on the wall is read.
+    processor or the disk of a busy machine does not count, and no wall clock is read.
 
     Look at `is_over` every `LOOK_S`.
     """
@@ -204,14 +204,14 @@ class _Patience:
 
     def is_over(self) -> bool:
         cpu_s, is_idle = _activity(self._pid)
-        # However late we look: a machine that is too busy for us is too busy for that process.
+        # Even if we look late: a machine too busy for us is too busy for that process.
         self._idle_s += LOOK_S if is_idle else 0
         return cpu_s - self._began_s + self._idle_s > self._timeout_s
 
 
 def _activity(pid: int) -> tuple[float, bool]:
     """The seconds of processor time that a process has used, and whether all its threads wait for
-    something other than a processor or the disk. (0, True) where the system does not tell."""
+    something other than a processor or the disk. (0, True) if the system does not say."""
     try:
         used = _stat(Path(f"/proc/{pid}/stat"))[11:13]
         threads = [_stat(thread / "stat")[0] for thread in Path(f"/proc/{pid}/task").iterdir()]
@@ -221,7 +221,7 @@ def _activity(pid: int) -> tuple[float, bool]:
 
 
 def _stat(file: Path) -> list[str]:
-    """What the kernel says of a process behind its name, which may hold anything."""
+    """The fields of a process in the kernel's file after its name, which may contain anything."""
     return file.read_text(errors="replace").rpartition(")")[2].split()
 
 
