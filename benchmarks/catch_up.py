@@ -5,7 +5,7 @@ application whose state is all entries, so that a snapshot is as large as the lo
 
 * ``catch_up_log``, ``catch_up_snapshot``: time from the leader's connection to the member until the member
   has applied everything; with all of these entries in the leader's log, and with none. As a multiple of the
-  time of a plain copy (`reference_copy.py`) just before and just after: at most 3.5, and 1.
+  time of a reference copy (`reference_copy.py`) just before and just after: at most 3.5, and 1.
 * ``catch_up_log_rate``, ``catch_up_snapshot_rate``: the leader's commits per second for a client with 64
   entries outstanding, before and after the catch-up (mean), as a multiple of those during it: at most
   1 / 0.6.
@@ -39,7 +39,7 @@ from bench_farm import (
     resident_mb,
     retrying_client,
 )
-from reference_copy import plain_copy
+from reference_copy import reference_copy
 
 from garlicfarm import logs
 from garlicfarm.application import Application
@@ -170,11 +170,11 @@ async def lagging(entries: int, *, compacted: bool) -> AsyncIterator[Lagging]:
 
 
 async def timed(round_: Lagging, entries: int) -> tuple[float, float]:
-    """Seconds that a member takes to catch up, and that a plain copy takes."""
+    """Seconds that a member takes to catch up, and that a reference copy takes."""
     leader, follower = await round_.leave_behind(entries)
-    before = await plain_copy(entries, VALUE_BYTES)
+    before = await reference_copy(entries, VALUE_BYTES)
     began, done = await round_.bring_back(leader, follower)
-    after = await plain_copy(entries, VALUE_BYTES)
+    after = await reference_copy(entries, VALUE_BYTES)
     return done - began, (before + after) / 2
 
 
@@ -233,23 +233,23 @@ async def drive(times: Path, endpoints: dict[int, str], farm_id: bytes) -> tuple
 
 async def measure(entries: int, rounds: int, *, compacted: bool) -> bool:
     name = "catch_up_snapshot" if compacted else "catch_up_log"
-    took, plain, rates, loaded, unknown = [], [], [], [], 0
+    took, reference, rates, loaded, unknown = [], [], [], [], 0
     for _ in range(rounds):
         async with lagging(entries, compacted=compacted) as round_:
-            seconds, plain_seconds = await timed(round_, entries)
+            seconds, reference_seconds = await timed(round_, entries)
             took.append(seconds)
-            plain.append(plain_seconds)
+            reference.append(reference_seconds)
             *three, seconds, unknown_here = await under_load(round_, entries)
             rates.append(three)
             loaded.append(seconds)
             unknown += unknown_here + round_.client.unknown
     quick = report(
         name,
-        percentile([ours / theirs for ours, theirs in zip(took, plain, strict=True)], 0.5),
+        percentile([ours / theirs for ours, theirs in zip(took, reference, strict=True)], 0.5),
         BY_SNAPSHOT_AT_MOST if compacted else BY_LOG_AT_MOST,
         entries=entries,
         seconds=[round(each, 3) for each in took],
-        plain_seconds=[round(each, 3) for each in plain],
+        reference_seconds=[round(each, 3) for each in reference],
     )
     fast = report(
         f"{name}_rate",

@@ -1,4 +1,4 @@
-"""A plain copy of entries from one process into a store of another, as the reference for `catch_up.py`.
+"""A copy of entries from one process into a store of another, as the reference for `catch_up.py`.
 
 Two processes on this machine: one sends the entries' bytes over one TLS 1.3 connection (blocking sockets,
 ``sendall`` of everything), the other reads them into memory, cuts them into entries and imports them into
@@ -25,13 +25,13 @@ from garlicfarm.raft.types import Entry, Persist
 from garlicfarm.storage import Genesis, LogStore, Writer, create_store
 from garlicfarm.wire.messages import Configuration, ValueType
 
-__all__ = ["plain_copy"]
+__all__ = ["reference_copy"]
 
 STEP_BYTES = 1 << 20
 RECEIVE_BYTES = 1 << 16
 
 
-async def plain_copy(entries: int, size: int) -> float:
+async def reference_copy(entries: int, size: int) -> float:
     """The duration in seconds."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as directory:
         command = [sys.executable, __file__, directory, str(entries), str(size)]

@@ -56,7 +56,7 @@ _FORMS: dict[str, tuple[str, _Encode]] = {
     binary_format.MEDIA_TYPE: (binary_format.MEDIA_TYPE, binary_format.encode_records),
     **dict.fromkeys((lines.MEDIA_TYPE, "application/*", "*/*"), _LINES),
 }
-_FARM = "garlicfarm.farm"  # in a request's scope: the `FarmView` that it names
+_FARM = "garlicfarm.farm_view"  # in a request's scope: the `FarmView` that it names
 
 
 def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "") -> Starlette:

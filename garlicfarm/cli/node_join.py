@@ -192,7 +192,7 @@ def _is_untouched(config: Config, token: JoinToken) -> bool:
         return store.initial_state()[0].term == 0 and store.last_index() == 0
 
 
-# The enrolment
+# Joining
 
 
 async def _join(config: Config, token: JoinToken, timeout_s: float | None, show: Show) -> None:

@@ -47,10 +47,10 @@ class _RoundTrips:
 
 
 class _Peer:
-    def __init__(self, endpoint: str, link: Link, caller: RpcClient, round_trips: _RoundTrips) -> None:
+    def __init__(self, endpoint: str, link: Link, rpc_client: RpcClient, round_trips: _RoundTrips) -> None:
         self.endpoint = endpoint
         self.link = link
-        self.caller = caller
+        self.rpc_client = rpc_client
         self.round_trips = round_trips
         self.slow_again_s = -math.inf  # not reported again before this time
         self.scope = trio.CancelScope()
@@ -152,7 +152,7 @@ class Peers:
             on_failure=lambda seq, sent: self._events.on_unreachable(member, seq),
             on_change=partial(self._on_change, member),
         )
-        caller = RpcClient(
+        rpc_client = RpcClient(
             connect,
             server_id=member,
             timeout_s=self._timings.call_timeout_s,
@@ -160,13 +160,13 @@ class Peers:
             connect_timeout_s=self._timings.rpc_timeout_s,
             lazy=True,
         )
-        return _Peer(endpoint, link, caller, _RoundTrips(self._sample_s))
+        return _Peer(endpoint, link, rpc_client, _RoundTrips(self._sample_s))
 
     async def _run_peer(self, peer: _Peer) -> None:
         with peer.scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(peer.link.run)
-                nursery.start_soon(peer.caller.run)
+                nursery.start_soon(peer.rpc_client.run)
 
     def _on_answer(self, member: int, seq: int, response: Response) -> None:
         self.on_contact(member)
@@ -202,7 +202,7 @@ class Peers:
         if peer is None:
             self._events.on_unreachable(member, seq)
         elif request.type is MessageType.READ_INDEX_REQUEST:
-            peer.caller.start(request, partial(self._read_answered, member, seq))
+            peer.rpc_client.start(request, partial(self._read_answered, member, seq))
         else:
             peer.link.send(seq, request)
 
@@ -222,7 +222,7 @@ class Peers:
         """Send a client's request on the member's other connection; None if it is not a peer.
         Errors as `garlicfarm.net.link.RpcClient.call`."""
         peer = self._peers.get(member)
-        return await peer.caller.call(request) if peer else None
+        return await peer.rpc_client.call(request) if peer else None
 
     def on_contact(self, member: int) -> None:
         """The member showed a sign of life: a link that waits to reconnect tries at once."""

@@ -105,7 +105,7 @@ class RequestHandler:
     def _leave_cluster(self, request: Request, token: int) -> None:
         kind, state = MessageType.LEAVE_CLUSTER_RESPONSE, self._state
         if self._is_of_leader(request, token, kind):
-            self._roles.on_told_to_leave(request.term)
+            self._roles.on_order_to_leave(request.term)
             state.respond(token, kind, request.source, state.log.last_index + 1, True)
 
     def _is_of_leader(self, request: Request, token: int, kind: MessageType) -> bool:

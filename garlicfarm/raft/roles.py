@@ -103,7 +103,7 @@ class Roles:
         """See `RawNode.is_leaving`."""
         return self._leave_term > 0
 
-    def on_told_to_leave(self, term: int) -> None:
+    def on_order_to_leave(self, term: int) -> None:
         """The leader of ``term`` told this member to leave."""
         self._leave_term = term
 

@@ -320,7 +320,7 @@ async def test_tries_of_a_password_are_judged_one_at_a_time_also_by_who_hangs_up
             assert answers.count(b"HTTP/1.1 429 ") == 20
             assert b"retry-after: 1000\r\n" in answers.lower()
         assert looked_up == ["paul"]
-        with pytest.raises(AuthError, match="not looked at"):
+        with pytest.raises(AuthError, match="not checked"):
             async with node.client(url, user="paul") as client:
                 await client.node()
         async with node.client(url, user="rita") as client:

@@ -94,8 +94,8 @@ def test_soak_without_i2pd_says_so(must_run: str, code: int, tmp_path: Path) -> 
 async def test_soak_that_does_not_begin_is_its_routers_fault_only_where_they_are_silent(
     monkeypatch: pytest.MonkeyPatch, silent: list[tuple[int, int]], failures: int, error: str | None
 ) -> None:
-    world = SOAK["Soak"].begin.__globals__
-    monkeypatch.setitem(world["check_routers"].__globals__, "silent", lambda sides: silent)
+    module = SOAK["Soak"].begin.__globals__
+    monkeypatch.setitem(module["check_routers"].__globals__, "silent", lambda sides: silent)
     left = [Violation("not every node reached every other one")] * failures
 
     async def lead() -> dict[str, Any]:
@@ -107,10 +107,10 @@ async def test_soak_that_does_not_begin_is_its_routers_fault_only_where_they_are
 
     soak = SimpleNamespace(lead=lead, connected=connected, tell=lambda *_, **__: None)
     if error is None:
-        await world["Soak"].begin(soak, {})
+        await module["Soak"].begin(soak, {})
     else:
-        with pytest.raises(world[error]):
-            await world["Soak"].begin(soak, {})
+        with pytest.raises(module[error]):
+            await module["Soak"].begin(soak, {})
     assert not left
 
 
@@ -151,9 +151,9 @@ def posting(monkeypatch: pytest.MonkeyPatch) -> Any:
     async def post(*answers: tuple[int, int] | Exception) -> tuple[Any, Journal]:
         journal = Journal()
         writers = CLIENT["SoakWriters"](SimpleNamespace(), journal)
-        world = writers._post_note.__func__.__globals__
-        monkeypatch.setitem(world, "AdminClient", Answers(*answers))
-        monkeypatch.setitem(world, "pin_of_file", lambda path: "pin")
+        module = writers._post_note.__func__.__globals__
+        monkeypatch.setitem(module, "AdminClient", Answers(*answers))
+        monkeypatch.setitem(module, "pin_of_file", lambda path: "pin")
         node = SimpleNamespace(id=1, url="https://127.0.0.1:9", directory=Path())
         await writers._post_note([node], "writer4", "writer4-1", b"note")
         return writers, journal

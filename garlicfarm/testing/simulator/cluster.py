@@ -256,8 +256,8 @@ class SimulatedCluster:
         for answer in ready.responses:
             if answer.response is not None and not answer.response.accepted:
                 self.observer.refused.on_refused(answer.token)
-            connection, slot = member.answers.pop(answer.token)
-            slot[0] = answer.response
+            connection, pending = member.answers.pop(answer.token)
+            pending[0] = answer.response
             self.network.answer(connection)
         for outcome in ready.outcomes:
             member.waiting.pop(outcome.token)(outcome.result)
@@ -417,10 +417,10 @@ class SimulatedCluster:
         while not connection.closed[SERVER] and (request := connection.requests.next_message()) is not None:
             assert member.node is not None
             self.scheduler.trace.append((self.scheduler.now, f"{member} takes", request))
-            slot: list[Any] = [False]
-            connection.slots.append(slot)
+            pending: list[Any] = [False]
+            connection.pending.append(pending)
             token = self.token()
-            member.answers[token] = (connection, slot)
+            member.answers[token] = (connection, pending)
             if request.type is MessageType.CLIENT_REQUEST:
                 self.observer.refused.on_offered(token, [entry.value for entry in request.entries])
             elif _needs(request) - member.extensions:

@@ -90,7 +90,7 @@ class Connection:
         self.server = server
         self.timeout_ms = timeout_ms
         self.outstanding: deque[tuple[Any, int]] = deque()  # (tag, sent at) of unanswered requests
-        self.slots: deque[list[Response | bool | None]] = deque()  # places of answers: False, or it
+        self.pending: deque[list[Response | bool | None]] = deque()  # places of answers: False, or it
         self.closed = [False, False]
         self.is_broken = False
         self.arrival_ms = [0, 0]
@@ -178,8 +178,8 @@ class Network:
 
     def answer(self, connection: Connection) -> None:
         """Send the answers that are ready, in the order of their requests. None closes it (D8)."""
-        while connection.slots and connection.slots[0][0] is not False and not connection.closed[SERVER]:
-            response = connection.slots.popleft()[0]
+        while connection.pending and connection.pending[0][0] is not False and not connection.closed[SERVER]:
+            response = connection.pending.popleft()[0]
             if isinstance(response, Response):
                 self._transmit(connection, CLIENT, encode_response(response))
             else:

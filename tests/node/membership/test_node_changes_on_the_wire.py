@@ -29,16 +29,16 @@ JRAFT_PEER = Principal("a JRaft peer", 0, True, is_jraft=True)
 
 
 async def ask(
-    nodes: Cluster, node: int, kind: MessageType, server: ClusterServer, caller: Principal = JRAFT_PEER
+    nodes: Cluster, node: int, kind: MessageType, server: ClusterServer, principal: Principal = JRAFT_PEER
 ) -> Response:
-    """The answer of ``node`` to ``caller``, on a connection of its own. Raises what ends that first."""
+    """The answer of ``node`` to ``principal``, on a connection of its own. Raises what ends that first."""
     ours, theirs = trio.testing.memory_stream_pair()
     farm = nodes.replica(node)
     value = encode_cluster_server(server, id_only=kind is REMOVE)
-    request = Request(kind, caller.member_id, 0, entries=(LogEntry(0, ValueType.CLUSTER_SERVER, value),))
+    request = Request(kind, principal.member_id, 0, entries=(LogEntry(0, ValueType.CLUSTER_SERVER, value),))
     decoder = ResponseDecoder()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Session(farm.requests, theirs, caller, b"", farm.core.answer_timeout_s).run)
+        nursery.start_soon(Session(farm.requests, theirs, principal, b"", farm.core.answer_timeout_s).run)
         await ours.send_all(encode_request(request))
         while (answer := decoder.next_message()) is None:
             decoder.receive_data(bytes(await ours.receive_some(1000)))
@@ -161,11 +161,11 @@ async def test_member_may_name_any_server_and_another_only_itself(autojump_clock
     async with cluster(4) as nodes:
         leader = await nodes.leader()
         member, gone, _ = sorted({1, 2, 3, 4} - {leader})
-        callers = {server: Principal(f"member {server}", server, True) for server in (member, gone, 9)}
-        answer = await ask(nodes, leader, REMOVE, ClusterServer(gone), callers[member])
+        principals = {server: Principal(f"member {server}", server, True) for server in (member, gone, 9)}
+        answer = await ask(nodes, leader, REMOVE, ClusterServer(gone), principals[member])
         assert answer.accepted
         await nodes.applied(answer.next_index - 1, [leader])
         refusal = pytest.RaisesExc(RemoteProtocolError, match="may not change")
         for server in (gone, 9):
             with pytest.RaisesGroup(refusal, flatten_subgroups=True):
-                await ask(nodes, leader, REMOVE, ClusterServer(member), callers[server])
+                await ask(nodes, leader, REMOVE, ClusterServer(member), principals[server])

@@ -288,7 +288,7 @@ async def test_leader_steps_down_for_the_member_that_is_named(autojump_clock: Mo
         await nodes.post(b"goes on")
 
 
-async def test_member_told_to_leave_goes_on_where_a_later_leader_keeps_it(autojump_clock: MockClock) -> None:
+async def test_member_ordered_to_leave_stays_where_a_later_leader_keeps_it(autojump_clock: MockClock) -> None:
     """A JRaft leader tells it before the Configuration without it is appended, which may never come."""
     async with cluster(3) as nodes:
         leader = await nodes.leader()

@@ -324,14 +324,14 @@ async def test_every_request_is_answered_or_failed_exactly_once(seed: int, autoj
     assert told.failures
 
 
-def caller(connect: Callable[[], Awaitable[Established]]) -> RpcClient:
+def rpc_client(connect: Callable[[], Awaitable[Established]]) -> RpcClient:
     return RpcClient(connect, server_id=2, timeout_s=TIMEOUT_S, backoff=BACKOFF, lazy=True)
 
 
 async def test_calls_of_many_tasks_share_one_connection(autojump_clock: Clock) -> None:
     server, results = Server(echoing), dict[int, int]()
     async with trio.open_nursery() as server.nursery:
-        under_test = caller(server.connect)
+        under_test = rpc_client(server.connect)
         server.nursery.start_soon(under_test.run)
 
         async def one(term: int) -> None:
@@ -348,7 +348,7 @@ async def test_calls_of_many_tasks_share_one_connection(autojump_clock: Clock) -
 async def test_call_that_was_sent_and_not_answered_has_an_unknown_outcome(autojump_clock: Clock) -> None:
     server = Server(silent)
     async with trio.open_nursery() as server.nursery:
-        under_test = caller(server.connect)
+        under_test = rpc_client(server.connect)
         server.nursery.start_soon(under_test.run)
         with pytest.raises(OutcomeUnknown):
             await under_test.call(POST)
@@ -366,7 +366,7 @@ async def test_call_that_was_never_sent_says_what_is_wrong(
         raise error
 
     async with trio.open_nursery() as nursery:
-        under_test = caller(connect)
+        under_test = rpc_client(connect)
         nursery.start_soon(under_test.run)
         with pytest.raises(type(error), match="x"):
             await under_test.call(POST)
@@ -380,7 +380,7 @@ async def test_cancelled_call_does_not_disturb_the_pairing_of_others(autojump_cl
 
     server = Server(slow)
     async with trio.open_nursery() as server.nursery:
-        under_test = caller(server.connect)
+        under_test = rpc_client(server.connect)
         server.nursery.start_soon(under_test.run)
         with trio.move_on_after(0.5):
             await under_test.call(vote(1))

@@ -186,10 +186,10 @@ async def test_caller_that_may_wait_long_for_answers_connects_as_soon_as_others(
         await trio.sleep_forever()
         raise AssertionError
 
-    caller = RpcClient(connect, server_id=2, timeout_s=60.0, connect_timeout_s=2.0, backoff=BACKOFF)
+    rpc_client = RpcClient(connect, server_id=2, timeout_s=60.0, connect_timeout_s=2.0, backoff=BACKOFF)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(caller.run)
+        nursery.start_soon(rpc_client.run)
         with pytest.raises(UnreachableError, match="not let in within 2 s"):
-            await caller.call(POST)
+            await rpc_client.call(POST)
         assert trio.current_time() == 2.0
         nursery.cancel_scope.cancel()

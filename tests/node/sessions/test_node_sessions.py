@@ -34,28 +34,28 @@ class FakeFarm:
     node_id = 1
 
     def __init__(self) -> None:
-        self.slots: list[PendingResponse] = []
+        self.pending: list[PendingResponse] = []
         self.requests: list[Request] = []
 
     def on_request(self, request: Request) -> None:
         pass
 
-    def step(self, request: Request, slot: PendingResponse) -> None:
+    def step(self, request: Request, pending: PendingResponse) -> None:
         self.requests.append(request)
-        self.slots.append(slot)
+        self.pending.append(pending)
 
-    def forget(self, slots: Iterable[PendingResponse]) -> None:
+    def forget(self, pending: Iterable[PendingResponse]) -> None:
         pass
 
     def answer(self, position: int) -> None:
         kind = MessageType.APPEND_ENTRIES_RESPONSE
-        self.slots[position].resolve(Response(kind, 1, 1, 1, position, True))
+        self.pending[position].resolve(Response(kind, 1, 1, 1, position, True))
 
 
 def session(
-    farm: FakeFarm, stream: trio.abc.Stream, caller: Principal = ALICE, leftover: bytes = b""
+    farm: FakeFarm, stream: trio.abc.Stream, principal: Principal = ALICE, leftover: bytes = b""
 ) -> Session:
-    return Session(farm, stream, caller, leftover, TIMEOUT_S)  # type: ignore[arg-type]
+    return Session(farm, stream, principal, leftover, TIMEOUT_S)  # type: ignore[arg-type]
 
 
 async def next_indexes(stream: trio.abc.Stream, count: int) -> list[int]:
@@ -118,7 +118,7 @@ async def test_lost_leadership_answers_what_came_before_then_closes(
         nursery.start_soon(running, session(farm, theirs), errors)
         await ours.send_all(encode_request(client_request(b"a")) * 3)
         await trio.testing.wait_all_tasks_blocked()
-        farm.slots[1].resolve(None)
+        farm.pending[1].resolve(None)
         farm.answer(2)
         farm.answer(0)
         assert await next_indexes(ours, 1) == [0]
@@ -161,7 +161,7 @@ async def test_unanswered_requests_are_bounded_and_go_on_after_answers(
 
 
 @pytest.mark.parametrize(
-    ("caller", "read"),
+    ("principal", "read"),
     [
         (ALICE, False),
         (Principal("member 2", 2, may_post=True), True),
@@ -170,13 +170,13 @@ async def test_unanswered_requests_are_bounded_and_go_on_after_answers(
     ids=["user", "member", "jraft"],
 )
 async def test_request_that_only_a_member_may_send_ends_a_users_connection(
-    caller: Principal, read: bool, autojump_clock: trio.testing.MockClock
+    principal: Principal, read: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     farm, errors = FakeFarm(), list[BaseException]()
-    request = client_request(bytes(600_000), bytes(600_000), source=caller.member_id, destination=1)
+    request = client_request(bytes(600_000), bytes(600_000), source=principal.member_id, destination=1)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(running, session(farm, theirs, caller), errors)
+        nursery.start_soon(running, session(farm, theirs, principal), errors)
         await ours.send_all(encode_request(request))
         await trio.testing.wait_all_tasks_blocked()
         assert len(farm.requests) == read
@@ -198,15 +198,15 @@ async def test_largest_entry_fits_into_a_clients_message_whatever_that_is(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("caller", "held_s"), [(ALICE, 3600.0), (Principal("member 2", 2, may_post=True), None)]
+    ("principal", "held_s"), [(ALICE, 3600.0), (Principal("member 2", 2, may_post=True), None)]
 )
 async def test_idle_client_is_cut_after_an_hour_and_an_idle_member_never(
-    caller: Principal, held_s: float | None, autojump_clock: trio.testing.MockClock
+    principal: Principal, held_s: float | None, autojump_clock: trio.testing.MockClock
 ) -> None:
     _ours, theirs = trio.testing.memory_stream_pair()
     errors: list[BaseException] = []
     with trio.move_on_after(1e6):
-        await running(session(FakeFarm(), theirs, caller), errors)
+        await running(session(FakeFarm(), theirs, principal), errors)
     assert trio.current_time() == (held_s or 1e6)
     assert len(errors) == (held_s is not None)
 
@@ -218,7 +218,7 @@ async def test_fault_found_by_the_core_ends_the_connection(autojump_clock: trio.
         nursery.start_soon(running, session(farm, theirs), errors)
         await ours.send_all(encode_request(client_request()))
         await trio.testing.wait_all_tasks_blocked()
-        farm.slots[0].session.fail(RemoteProtocolError("what", "where"))
+        farm.pending[0].session.fail(RemoteProtocolError("what", "where"))
     assert [str(error) for error in errors] == ["what (where)"]
 
 
@@ -228,7 +228,7 @@ def refuses(entry: bytes, author: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("caller", "entries", "reason"),
+    ("principal", "entries", "reason"),
     [
         (BOB, [b"good"], Refusal.ROLE_MISSING.number),
         (ALICE, [b"good", b"bad"], Refusal.ENTRY_REFUSED.number),
@@ -237,7 +237,7 @@ def refuses(entry: bytes, author: int) -> None:
     ],
 )
 async def test_refused_request_is_not_appended_although_the_farm_has_not_noticed_yet_that_it_leads(
-    caller: Principal, entries: list[bytes], reason: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    principal: Principal, entries: list[bytes], reason: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The core may have become leader earlier in the same turn."""
     async with cluster(tmp_path) as nodes, trio.open_nursery() as nursery:
@@ -245,11 +245,11 @@ async def test_refused_request_is_not_appended_although_the_farm_has_not_noticed
         farm = nodes.replica()
         monkeypatch.setattr(farm.application, "check", refuses)
         ours, theirs = trio.testing.memory_stream_pair()
-        served = Session(farm.requests, theirs, caller, b"", TIMEOUT_S)
+        served = Session(farm.requests, theirs, principal, b"", TIMEOUT_S)
         nursery.start_soon(served.run)
         last = farm.raw.status().last_index
         farm.core.role = Role.FOLLOWER
-        served._admit(client_request(*entries, source=caller.member_id, destination=1))
+        served._admit(client_request(*entries, source=principal.member_id, destination=1))
         decoder, response = ResponseDecoder(), None
         with trio.fail_after(5):
             while response is None:

@@ -36,9 +36,9 @@ async def test_refused_snapshot_of_a_jraft_leader_is_answered_late_yet_before_an
         farm = nodes.replica(1)
         raft = farm.section.raft
         ours, theirs = trio.testing.memory_stream_pair()
-        decoder, caller = ResponseDecoder(), Principal("a JRaft peer", 0, True, is_jraft=True)
+        decoder, principal = ResponseDecoder(), Principal("a JRaft peer", 0, True, is_jraft=True)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(Session(farm.requests, theirs, caller, b"", farm.core.answer_timeout_s).run)
+            nursery.start_soon(Session(farm.requests, theirs, principal, b"", farm.core.answer_timeout_s).run)
 
             async def ask(data: bytes, *, done: bool) -> tuple[bool, int, float]:
                 """As JRaft does: the next piece once this one is answered."""
