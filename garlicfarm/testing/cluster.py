@@ -13,8 +13,8 @@
         await farm.applied(index)
 
 Each node is the real one (`garlicfarm.node.replica`: sessions, links, handshake, the consensus core) over a
-network and stores in memory. With pytest-trio's ``autojump_clock``, which each test has to name itself, no
-time is spent waiting.
+network and stores in memory. With pytest-trio's ``autojump_clock``, which each test has to name itself,
+waiting takes no time.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ FSYNC_S = 0.002
 
 
 class _Disk(UnsyncedStorage):
-    """A `garlicfarm.node.store.Store`; what is not synced is lost when its node is killed."""
+    """A `garlicfarm.node.store.Store`; loses unsynced data when its node is killed."""
 
     def __init__(self, genesis: Genesis) -> None:
         assert genesis.configuration is not None
@@ -79,7 +79,7 @@ class _Disk(UnsyncedStorage):
 
 
 class _Writer:
-    """A `garlicfarm.node.store.StoreWriter`: all that is queued becomes durable at once."""
+    """A `garlicfarm.node.store.StoreWriter`: everything queued becomes durable at once."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class _Writer:
 
 
 class _Node:
-    """A node that runs."""
+    """A running node."""
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
@@ -149,7 +149,7 @@ class Cluster:
         self._disks = {server.id: _Disk(self._genesis) for server in servers}
         self._nodes: dict[int, _Node] = {}
 
-    # ------------------------------------------------------------------ what you see
+    # ------------------------------------------------------------------ observation
 
     @property
     def running(self) -> frozenset[int]:
@@ -165,9 +165,9 @@ class Cluster:
         return self.replica(node).application
 
     async def leader(self, among: Collection[int] | None = None) -> int:
-        """The node that leads a majority, ``among`` these (all that run).
+        """The node that leads a majority, ``among`` these (all running ones).
 
-        Raises `trio.TooSlowError` after 300 s: there is none.
+        Raises `trio.TooSlowError` if there is none within 300 s.
         """
         with trio.fail_after(PATIENCE_S):
             while True:
@@ -190,12 +190,12 @@ class Cluster:
         )
 
     async def applied(self, index: int, nodes: Collection[int] | None = None) -> None:
-        """Return once these nodes (all that run) have applied ``index``. Raises `trio.TooSlowError`."""
+        """Return once these nodes (all running ones) have applied ``index``. Raises `trio.TooSlowError`."""
         with trio.fail_after(PATIENCE_S):
             for node in nodes or self.running:
                 await self.replica(node).wait_applied(index - 1)
 
-    # ------------------------------------------------------------------ what you do
+    # ------------------------------------------------------------------ actions
 
     async def post(self, entry: bytes, *, via: int | None = None) -> tuple[int, int]:
         """Post an entry through a node (the leader); (index, term) once it is committed.
@@ -207,7 +207,7 @@ class Cluster:
         return await self.replica(node).post(entry)
 
     async def kill(self, node: int) -> None:
-        """End a node as a power failure does: what it had not synced is lost."""
+        """End a node as a power failure does: it loses unsynced data."""
         running = self._nodes.pop(node)
         running.scope.cancel()
         await running.ended.wait()
@@ -215,7 +215,7 @@ class Cluster:
         self._disks[node].pending.clear()
 
     async def restart(self, node: int) -> None:
-        """Start a node, which is killed first if it runs, with what is on its disk."""
+        """Start a node from its disk; kill it first if it runs."""
         if node in self._nodes:
             await self.kill(node)
         await self._nursery.start(self._run, node)
@@ -229,7 +229,7 @@ class Cluster:
         return ClusterServer(node, f"memory://{_host(node)}:{PORT}")
 
     def partition(self, *sides: Collection[int]) -> None:
-        """Part the nodes: those of different sides do not hear each other until `heal`."""
+        """Separate the nodes: different sides do not hear each other until `heal`."""
         self.network.partition(*([_host(node) for node in side] for side in sides))
 
     def heal(self) -> None:

@@ -3,8 +3,8 @@
     network = MemoryNetwork()
     transport = network.transport("one")        # of the host "one": a `garlicfarm.transport.Transport`
 
-Endpoints are ``memory://HOST:PORT``. What is sent across a partition is kept and arrives when it heals,
-as with TCP, unless somebody gave up by then. A host that is killed breaks all its streams.
+Endpoints are ``memory://HOST:PORT``. Bytes sent across a partition arrive when it heals, as with TCP, unless
+one side closed the stream by then. Killing a host breaks all its streams.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Pipe:
             raise trio.BrokenResourceError(f"{self.destination} closed the stream")
 
     def pump(self) -> None:
-        """Move what was sent, unless the way is blocked."""
+        """Deliver the sent bytes, unless the path is blocked."""
         while not self.done and (self.source, self.destination) not in self._network.blocked:
             try:
                 data = self.sender.get_data_nowait()
@@ -54,7 +54,7 @@ class _Pipe:
                     self.done = True
             except trio.WouldBlock:
                 return
-            except trio.ClosedResourceError:  # nobody reads any more; the sender learns it when it sends
+            except trio.ClosedResourceError:  # the reader closed it; the sender learns that when it sends
                 self.done = True
 
     def destroy(self) -> None:
@@ -65,7 +65,7 @@ class _Pipe:
 
 
 class MemoryNetwork:
-    """Hosts by name; ``blocked`` holds the (from, to) that hear nothing at the moment."""
+    """Hosts by name; ``blocked`` holds the pairs (from, to) that are cut at the moment."""
 
     def __init__(self) -> None:
         self.blocked: set[tuple[str, str]] = set()
@@ -78,14 +78,14 @@ class MemoryNetwork:
         return MemoryTransport(MemoryTransport.Config(), Path(), network=self, host=host)
 
     def partition(self, *sides: Collection[str]) -> None:
-        """Hosts of different sides hear nothing of each other until `heal`."""
+        """Cut all paths between different sides until `heal`."""
         for side in sides:
             for other in sides:
                 if side is not other:
                     self.blocked |= {(a, b) for a in side for b in other}
 
     def heal(self) -> None:
-        """Everybody hears everybody, and first what was kept."""
+        """Open all paths, and deliver the kept bytes first."""
         self.blocked.clear()
         for pipe in self._pipes:
             pipe.pump()
@@ -107,14 +107,14 @@ class MemoryNetwork:
         await trio.lowlevel.checkpoint()
         accept = self._handlers.get((endpoint.host, endpoint.port))
         if accept is None:
-            raise UnreachableError(f"nobody listens at {endpoint}")
+            raise UnreachableError(f"no listener at {endpoint}")
         there, back = _Pipe(self, host, endpoint.host), _Pipe(self, endpoint.host, host)
         self._pipes = [pipe for pipe in self._pipes if not pipe.done] + [there, back]
         accept(host, trio.StapledStream(back.sender, there.receiver))
         return trio.StapledStream(there.sender, back.receiver)
 
     def listen(self, host: str, port: int, accept: Callable[[str, trio.abc.Stream], None]) -> int:
-        """Call ``accept(client host, stream)`` for what comes in; returns the port, chosen if it is 0."""
+        """Call ``accept(client host, stream)`` for each connection; returns the port, a free one for 0."""
         if not port:
             port = max((used for _, used in self._handlers), default=0) + 1
         if (host, port) in self._handlers:

@@ -20,7 +20,7 @@ _DIGEST_BYTES = 32
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """What became of a piece of a snapshot: the arguments of ``RawNode.report_chunk_stored``."""
+    """The outcome of a piece of a snapshot: the arguments of ``RawNode.report_chunk_stored``."""
 
     token: int
     held: int
@@ -28,8 +28,8 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class MemoryStorage:
-    """Implements `garlicfarm.raft.Storage`; what `write` has taken is "durable". ``genesis`` is the
-    Configuration in force at index 0.
+    """Implements `garlicfarm.raft.Storage`; steps are "durable" once `write` has taken them. ``genesis`` is
+    the Configuration in force at index 0.
 
     A snapshot travels as the SHA-256 of its state, then the state.
     """
@@ -39,7 +39,7 @@ class MemoryStorage:
         self._boundary = SnapshotMeta(0, 0, genesis)
         self._entries: list[Entry] = []
         self._snapshot = self._boundary
-        self._files: dict[int, bytes] = {}  # by index: those that can be sent, and one just received
+        self._files: dict[int, bytes] = {}  # by index: sendable snapshots, and one just received
         self._part: tuple[SnapshotMeta, bytes] | None = None
 
     def write(self, persist: Persist) -> None:
@@ -71,8 +71,8 @@ class MemoryStorage:
         self._drop(SnapshotMeta(upto, self.term(upto), configuration))
 
     def store_chunk(self, request: SnapshotSyncRequest) -> tuple[int, SnapshotMeta | None]:
-        """Take a piece of a snapshot; how many bytes of it are held now, and what it is once it is whole
-        and sound."""
+        """Take a piece of a snapshot; the number of bytes held now, and the snapshot once it is complete and
+        its hash is correct."""
         meta = SnapshotMeta(request.last_log_index, request.last_log_term, request.configuration)
         key = (meta.index, meta.term)
         held = self._part[1] if self._part is not None and key == _key(self._part[0]) else b""
@@ -93,7 +93,7 @@ class MemoryStorage:
 
     @property
     def contents(self) -> tuple[Entry, ...]:
-        """All that the durable log holds."""
+        """All entries of the durable log."""
         return tuple(self._entries)
 
     def state(self, index: int) -> bytes:
@@ -174,7 +174,7 @@ class UnsyncedStorage(MemoryStorage):
         self.pending.append((token, request))
 
     def sync(self) -> Persist | Stored:
-        """Make the oldest submitted step or piece durable; what it was, or what became of it."""
+        """Make the oldest submitted step or piece durable; the step, or the outcome of the piece."""
         oldest = self.pending.popleft()
         if isinstance(oldest, Persist):
             self.write(oldest)
@@ -183,9 +183,8 @@ class UnsyncedStorage(MemoryStorage):
         return Stored(token, *self.store_chunk(request))
 
     def crash(self, torn: int = 0, *, garbled: bool = False) -> None:
-        """Lose what is not durable, but for the first ``torn`` bytes of a piece that was being written,
-        the last of them wrong if ``garbled``. A snapshot that was received whole and that no step made
-        the log's is received once more."""
+        """Lose everything not durable, except the first ``torn`` bytes of a piece that was being written; the
+        last of them is wrong if ``garbled``. A complete snapshot that no step installed is received again."""
         oldest = self.pending[0] if self.pending else None
         self.pending.clear()
         if isinstance(oldest, tuple) and torn:

@@ -41,7 +41,7 @@ __all__ = ["RouterSuite"]
 T = TypeVar("T")
 
 ANSWER_TIMEOUT_S = 15.0
-"""No question to a router in order, or out of order, may take longer."""
+"""No question to a router, working or not, may take longer."""
 
 MASTER_HASH = hashlib.sha256(b"master").digest()
 LEAF_HASHES = [hashlib.sha256(bytes([i])).digest() for i in range(2)]
@@ -59,7 +59,7 @@ class RouterSuite:
 
     @pytest.fixture
     def unreachable_router(self) -> Router | None:
-        """A router of the same class that nobody answers for; ``None``: that check is skipped."""
+        """A router of the same class at an address that does not answer; ``None`` skips that check."""
         return None
 
     @pytest.fixture
@@ -188,7 +188,7 @@ class RouterSuite:
     ) -> None:
         if unreachable_router is None:
             pytest.skip("no fixture unreachable_router")
-        async with unreachable_router:  # the farm starts, and goes on, without its router
+        async with unreachable_router:  # the farm starts and continues without its router
             with pytest.raises(RouterError) as caught:
                 await _answer(unreachable_router.get_local_router_status)
         assert not isinstance(caught.value, NotSupported)

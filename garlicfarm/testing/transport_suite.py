@@ -1,4 +1,4 @@
-"""`TransportSuite`: what every transport plugin must do, as tests that its author subclasses.
+"""`TransportSuite`: the contract of every transport plugin, as tests that its author subclasses.
 
     class TestMyTransport(TransportSuite):
         @pytest.fixture
@@ -6,7 +6,7 @@
             return MyTransport(MyConfig(), tmp_path)
 
 It needs pytest and pytest-trio, uses real sockets and no clock but the deadlines below, and listens on
-loopback only. Override the fixtures and hooks where yours is no TCP transport.
+loopback only. Override the fixtures and hooks if yours is not a TCP transport.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _open_files() -> int:
 
 
 async def _wait_for_open_files(at_most: int) -> None:
-    for _ in range(500):  # streams that are being closed have a moment
+    for _ in range(500):  # gives closing streams a moment
         if _open_files() <= at_most:
             return
         await trio.sleep(0.01)
@@ -95,7 +95,7 @@ class TransportSuite:
         return bound
 
     async def send_garbage(self, bound: Endpoint) -> trio.abc.Stream:
-        """Connect below the transport, say something that it cannot understand, stay connected.
+        """Connect below the transport, send bytes that it cannot understand, stay connected.
 
         A transport that cannot be spoken to in this way calls ``pytest.skip``.
         """

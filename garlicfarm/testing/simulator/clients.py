@@ -210,7 +210,7 @@ class Administrator:
     def _refused(self, reason: Refusal) -> None:
         self._refusals += 1
         if reason in (Refusal.A_MEMBER_ALREADY, Refusal.NO_SUCH_MEMBER):
-            self._done()  # it was, after all
+            self._done()  # it was done, after all
         elif self._refusals == MAX_REFUSALS:
             self._change = None
 
@@ -224,8 +224,8 @@ class Administrator:
             cluster.scheduler.at(cluster.scheduler.around(300) + 1, self._retire, removed)
 
     def _retire(self, member: SimulatedMember) -> None:
-        """Stop a removed server for good, but only once the remaining members know of the removal: otherwise
-        the last one could no longer learn of it."""
+        """Stop a removed server permanently, but only once the remaining members know of the removal:
+        otherwise the last one could no longer learn of it."""
         cluster = self._cluster
         left = [cluster.members[server.id] for server in cluster.newest.servers]
         if any(

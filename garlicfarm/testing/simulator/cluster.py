@@ -129,11 +129,11 @@ class SimulatedCluster:
         return Outcome(self.seed, digest, self.scheduler.events, term, committed, dict(counts))
 
     def pick(self, ids: Sequence[int]) -> SimulatedMember:
-        """One of these; for subclasses that know whom it would hurt most."""
+        """One of these; subclasses may prefer the member whose failure matters most."""
         return self.members[self.rng.choice(ids)]
 
     def leading(self) -> list[SimulatedMember]:
-        """Who leads, or takes itself for the leader."""
+        """The members that lead, or believe that they lead."""
         return [member for member in self.members.values() if member.is_leader]
 
     def is_paused(self, member_id: int) -> bool:
@@ -141,7 +141,7 @@ class SimulatedCluster:
         return member_id > 0 and self.members[member_id].paused_until > self.scheduler.now
 
     def start(self, member: SimulatedMember) -> None:
-        """Its process begins, on what its disk holds."""
+        """Start its process from its disk."""
         if member.node is not None or member.retired:
             return
         member.node = RawNode(RaftConfig(id=member.id, **self._config), member.disk, self.rng.randint)
@@ -155,8 +155,8 @@ class SimulatedCluster:
         self.drive(member, member.node.tick, member.clock_ms(self.scheduler.now))
 
     def crash(self, member: SimulatedMember) -> None:
-        """The process dies; of the writes on their way a random number made it to the disk, and perhaps a
-        part of the next one."""
+        """Kill its process. A random number of its pending writes reached the disk, and perhaps a part of the
+        next one."""
         if member.node is None:
             return
         self.counts["crashes"] += 1
@@ -185,7 +185,7 @@ class SimulatedCluster:
         try:
             function(*arguments)
         except RemoteProtocolError as error:
-            raise Violation("nobody breaks the protocol", f"{member}: {error}") from error
+            raise Violation("no member breaks the protocol", f"{member}: {error}") from error
         now = self.scheduler.now
         node.tick(member.clock_ms(now))
         while True:
@@ -243,7 +243,7 @@ class SimulatedCluster:
         self.observer.on_ready(member.id, node, ready)
         self.scheduler.digest.update(b"%d %d %d " % (member.id, node.term, member.applied))
         if ready.restore is not None:
-            member.to_apply.clear()  # it is all in the snapshot
+            member.to_apply.clear()  # the snapshot contains them
         if ready.restore is not None or ready.committed:
             if ready.restore is None and (self.faults.apply_ms or member.to_apply):
                 member.to_apply.append(ready)
@@ -424,7 +424,7 @@ class SimulatedCluster:
             if request.type is MessageType.CLIENT_REQUEST:
                 self.observer.refused.on_offered(token, [entry.value for entry in request.entries])
             elif _needs(request) - member.extensions:
-                raise Violation("nobody breaks the protocol", f"{member} has no extension for {request}")
+                raise Violation("no member breaks the protocol", f"{member} has no extension for {request}")
             if request.type in _JOINING:
                 self.drive(member, self._step_late, member, request, token)
             else:
@@ -464,7 +464,7 @@ class SimulatedCluster:
 
 
 def _needs(request: Request) -> frozenset[str]:
-    """The extension that a request is part of (D5)."""
+    """The extension that a request belongs to (D5: in force only if both sides named it)."""
     if request.type is MessageType.REQUEST_VOTE_REQUEST and request.commit_index == ORDERED:
         return frozenset((TIMEOUT_NOW,))
     return frozenset((EXTENSION_OF[request.type],) if request.type in EXTENSION_OF else ())

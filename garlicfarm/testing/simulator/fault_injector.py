@@ -53,7 +53,7 @@ class FaultInjector:
 
     def _upset(self, kind: str, member: SimulatedMember) -> None:
         scheduler = self._cluster.scheduler
-        if kind == "pause":  # as by SIGSTOP: then it finds everything that arrived meanwhile
+        if kind == "pause":  # as by SIGSTOP: afterwards it reads everything that arrived meanwhile
             member.paused_until = scheduler.around(self._cluster.faults.away_ms)
             scheduler.at(member.paused_until, self._cluster.network.drain_all)
         elif kind == "jump":  # as after a suspend, which its clock counts

@@ -103,4 +103,4 @@ CALM = Faults(
     no_extensions=0,
     config={},
 )
-"""None at all: how a run ends."""
+"""No faults at all: the end of a run."""

@@ -1,7 +1,7 @@
 """A scheduler with one clock and one source of randomness, and a network that fails as real ones do.
 
-Bytes of one connection arrive in order, in pieces, late or never; across connections there is no
-order. Everything goes through the real codec.
+Bytes of one connection arrive in order, in pieces, late or never; connections are not ordered against each
+other. Everything goes through the real codec.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class NetworkFaults(NamedTuple):
 class Connection:
     """From ``client`` (side 0) to ``server`` (side 1), both of them ids.
 
-    Bytes towards a side that cannot receive now wait in ``stalled[side]``. A ``closed`` side reads and sends
-    nothing more. Whatever is sent on a broken connection is lost; each side learns later that it broke, and
+    Bytes towards a side that cannot receive now wait in ``stalled[side]``. A ``closed`` side neither reads
+    nor sends any more. Bytes sent on a broken connection are lost. Each side learns later that it broke, and
     reads until then.
     """
 
@@ -90,7 +90,7 @@ class Connection:
         self.server = server
         self.timeout_ms = timeout_ms
         self.outstanding: deque[tuple[Any, int]] = deque()  # (tag, sent at) of unanswered requests
-        self.pending: deque[list[Response | bool | None]] = deque()  # places of answers: False, or it
+        self.pending: deque[list[Response | bool | None]] = deque()  # places of answers: False until answered
         self.closed = [False, False]
         self.is_broken = False
         self.arrival_ms = [0, 0]
@@ -177,7 +177,8 @@ class Network:
         return None
 
     def answer(self, connection: Connection) -> None:
-        """Send the answers that are ready, in the order of their requests. None closes it (D8)."""
+        """Send the ready answers, in the order of their requests. None closes the connection: the outcome is
+        unknown (D8)."""
         while connection.pending and connection.pending[0][0] is not False and not connection.closed[SERVER]:
             response = connection.pending.popleft()[0]
             if isinstance(response, Response):
@@ -210,7 +211,7 @@ class Network:
                 self._failed(connection, tags)
 
     def drain_all(self) -> None:
-        """Deliver what was stalled, as far as it can arrive now."""
+        """Deliver stalled bytes where they can arrive now."""
         for connection in self._connections.values():
             for side in (CLIENT, SERVER):
                 if connection.stalled[side]:

@@ -7,9 +7,10 @@ posts its status every interval of its own clock and repeats it until it is comm
 reporter does, and keeps its `garlicfarm.publishing.lease.Lease`. All faults of the simulator strike them, the
 publisher most often; clocks run at rates up to 5 % off, and one member's wall clock shows anything.
 An administrator changes the interval and who may publish. A process that died counts as one that
-publishes until its next one has begun: the router was not told to stop.
+publishes until its next one has begun: its router did not get the order to stop.
 
-Then all faults end, and some member has to publish (protocol page, section 6, point 6).
+Then all faults end, and some member has to publish (docs/reference/protocol.md, "The common algorithm", point
+6).
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ _MODES: tuple[PublishConfig, ...] = ("auto", "auto", "on", "off")
 
 
 def _draw(rng: random.Random) -> Faults:
-    """As for any cluster, but slower: what matters here takes intervals. No clock that counts suspended
-    time jumps."""
+    """As for any cluster, but slower: publishing takes intervals. Clocks that count suspended time do not
+    jump."""
     drawn = Faults.draw(rng)
     return msgspec.structs.replace(
         drawn,
@@ -80,11 +81,11 @@ class _StatusReporter:
         self.lease = Lease()
         self._client = Client(farm, -member.id, self._acknowledged)
         self._due_ms: int | None = None
-        self._begun_ms: int | None = None  # of a status whose fate is not known
+        self._begun_ms: int | None = None  # of a status whose outcome is not known
         self._sequence = 0
 
     def act(self) -> None:
-        """Begin a status if one is due; else see to the one that is on its way."""
+        """Begin a status if one is due; otherwise follow up the pending one."""
         farm, member, scheduler = self._farm, self._member, self._farm.scheduler
         if member.generation != self._generation or member.node is None:
             return
@@ -134,7 +135,7 @@ class PublisherSimulation(SimulatedCluster):
 
     def __init__(self, seed: int, nodes: int = 3) -> None:
         self._reporters: dict[int, _StatusReporter] = {}
-        self._wrong_ms: int | None = None  # by how much, at the moment
+        self._wrong_ms: int | None = None  # the current error of the wrong clock
         self._publisher: int | None = None
         super().__init__(seed, nodes, _draw, lambda: PublisherApplication(FARM), TIMING)
         self._fault_injector = FaultInjector(self)
@@ -154,7 +155,7 @@ class PublisherSimulation(SimulatedCluster):
         scheduler.at(CHAOS_MS, self._heal)
         while not self._published_again():
             if scheduler.now > CHAOS_MS + HEALING_MS:
-                raise Violation("liveness", f"nobody publishes {HEALING_MS} ms after the last fault")
+                raise Violation("liveness", f"no member publishes {HEALING_MS} ms after the last fault")
             scheduler.next_event()
         self.observer.on_end()
         return self.outcome()
@@ -162,7 +163,7 @@ class PublisherSimulation(SimulatedCluster):
     # ------------------------------------------------------------------ members
 
     def application(self, member: SimulatedMember) -> PublisherApplication:
-        """What it folds."""
+        """Its fold."""
         assert isinstance(member.application, PublisherApplication)
         return member.application
 
@@ -197,10 +198,10 @@ class PublisherSimulation(SimulatedCluster):
     def on_applied(self, member: SimulatedMember) -> None:
         self.check_publishers()
 
-    # ------------------------------------------------------------------ what they post
+    # ------------------------------------------------------------------ posts
 
     def wall_ms(self, member: SimulatedMember) -> int:
-        """What its wall clock shows: one member's is wrong by any amount, and not always the same."""
+        """Its wall clock: one member's is wrong, by a varying amount."""
         honest = EPOCH_MS + member.clock_ms(self.scheduler.now)
         if member.id != self._wrong:
             return honest
@@ -258,12 +259,12 @@ class PublisherSimulation(SimulatedCluster):
         self._clear()
 
     def _clear(self) -> None:
-        """Again and again: an order from before may still be on its way, and come after this."""
+        """Repeat this: an earlier order may still be pending, and arrive after it."""
         self._order("interval", {"ms": INTERVAL_MS})
         for server in self.newest.servers:
             self._order("override", {"member": server.id})
 
-    # ------------------------------------------------------------------ who publishes
+    # ------------------------------------------------------------------ publishing
 
     def may_publish(self, member: SimulatedMember) -> bool:
         """Whether it may publish now, as far as it knows."""
@@ -274,8 +275,8 @@ class PublisherSimulation(SimulatedCluster):
         return self.application(member).may_publish(member.id, now_ms, reporter.lease.expires_ms)
 
     def check_publishers(self) -> None:
-        """At most one may. Only what is applied and what is known as committed gives leave to publish; time
-        alone takes it. Raises `Violation`."""
+        """At most one may publish. The right to publish comes from applied and committed entries, and ends by
+        time. Raises `Violation`."""
         publishing = [member.id for member in self.members.values() if self.may_publish(member)]
         if len(publishing) > 1:
             raise Violation("one publisher", f"members {publishing} publish within their leases")

@@ -6,17 +6,17 @@
 Each seed draws its own mix of faults (swarm testing): connections that break, with half a message or
 with answers still on their way; requests that come twice; delays; partitions, also one-way; crashes that
 lose what was not yet durable, all or part of it; slow disks; processes that stop for a while; clocks that
-go wrong or jump; leaders told to hand over; members that join, are removed, or have no extensions;
+go wrong or jump; leadership transfers; members that join, are removed, or have no extensions;
 snapshots, and logs shortened behind them. All messages go through the real codec. The invariants
 (`garlicfarm.testing.simulator.invariants`) are checked after every event. Then all faults end, and the
 members have to agree on one more entry, and keep their leader.
 
 ``--publisher`` runs members that post statuses and checks that at most one may publish:
 `publisher_simulation`. ``--slow`` runs for hours over links as slow and broken as those of I2P and bounds
-what that costs: `slow_simulation`.
+the cost: `slow_simulation`.
 
-The same seed gives the same run, event by event: ``digest`` is a hash over all of it. So a violation
-comes back with the command that is printed with it.
+The same seed gives the same run, event by event: ``digest`` is a hash over all of it. So the printed
+command repeats a violation.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Simulation(SimulatedCluster):
             self._fresh_index = index
 
     def on_elected(self) -> None:
-        """A leader is asked before it has committed anything, too."""
+        """Ask a leader even before it has committed anything."""
         for administrator in self._administrators:
             self.scheduler.at(self.scheduler.around(20), administrator.ask)
 
@@ -118,7 +118,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many (default 1000)")
     parser.add_argument("--first", type=int, default=1, help="the first one (default 1)")
     parser.add_argument("--nodes", type=int, default=3, help="members at the start (default 3)")
-    parser.add_argument("--publisher", action="store_true", help="who publishes, instead of the core alone")
+    parser.add_argument(
+        "--publisher", action="store_true", help="simulate publishing, instead of the core alone"
+    )
     parser.add_argument("--slow", action="store_true", help="hours over slow and broken links instead")
     parser.add_argument("--hours", type=float, default=100, help="of --slow, simulated (default 100)")
     options = parser.parse_args(arguments)
@@ -131,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         simulation = (PublisherSimulation if options.publisher else Simulation)(seed, options.nodes)
         try:
             outcome = simulation.run()
-        except Exception as error:  # noqa: BLE001 - whatever it is, its seed has to be known
+        except Exception as error:  # noqa: BLE001 - for any error the seed must be printed
             print(simulation.scheduler.trace_text())
             print(f"seed {seed} of {options.nodes} nodes: {type(error).__name__}: {error}")
             publisher = " --publisher" if options.publisher else ""

@@ -1,4 +1,4 @@
-"""A cluster over slow links that keeps its connections up as nodes do, and the partitions that befall it."""
+"""A cluster over slow links that keeps its connections up as nodes do, and its partitions."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ PARTITIONS = {
     "leader": "the leader is cut off",
     "leader_deaf": "nothing gets to the leader",
     "leader_mute": "nothing gets from the leader",
-    "router": "a router is started again: its member is cut off, and whatever goes on over connections from "
-    "before is lost without a word, also after it is back",
-    "all": "nobody reaches anybody",
+    "router": "a router restarts: its member is cut off, and its old connections lose all bytes silently, "
+    "even afterwards",
+    "all": "no member reaches another",
 }
 
 
 class SlowCluster(SimulatedCluster):
-    """``preset``: a row of `garlicfarm.config.model.PRESETS`. Nobody crashes here. ``connected_since``: since
-    when there is a majority in which each can talk to each other; None: there is none."""
+    """``preset``: a row of `garlicfarm.config.model.PRESETS`. No member crashes. ``connected_since``: since
+    when there is a fully connected majority; None: there is none."""
 
     def __init__(
         self, seed: int, nodes: int, faults: Faults, path: Path, preset: Mapping[str, float]
@@ -89,8 +89,7 @@ class SlowCluster(SimulatedCluster):
     # ------------------------------------------------------------------ partitions
 
     def toggle(self) -> None:
-        """A partition begins, any kind of `PARTITIONS` as likely as the others, or the one that is there
-        ends."""
+        """Begin a partition, each kind of `PARTITIONS` with the same probability, or end the present one."""
         if self.network.blocked:
             self.network.blocked.clear()
             self.network.drain_all()
@@ -106,7 +105,7 @@ class SlowCluster(SimulatedCluster):
         return not self.network.blocked & set(permutations(some, 2))
 
     def reaches_majority(self, member_id: int) -> bool:
-        """Whether with those that it can talk to it is a majority."""
+        """Whether it and the members that it can talk to are a majority."""
         return sum(self.are_connected((member_id, other)) for other in self.members) >= self.quorum
 
     def heal(self) -> None:

@@ -1,15 +1,15 @@
-"""Connections as members have them through I2P: slow, and gone now and then without a word.
+"""Connections as through I2P: slow, and sometimes dead without notice.
 
-A message takes 0.5 s and an exponentially distributed time more, 1.7 s in the mean. Of a hundred, three
-are lost. What becomes of those is one of two things:
+A message takes 0.5 s plus an exponentially distributed time, 1.7 s on average. Three of a hundred are lost.
+There are two variants:
 
 * ``resent``, as the streams of I2P do: after 9 s (i2pd's first timeout of retransmission), then 18 s, …;
-  all that was sent behind waits for it.
-* not: it was the last one that its connection brought. That is harder. On a connection whose answers are
-  matched by their order no single message can be missing.
+  later bytes wait for it.
+* not: the connection delivers nothing after it. That is harder. Answers are matched by their order, so no
+  single message may be missing.
 
-A connection that is gone takes whatever is sent, and nothing comes back: only the deadline of a request
-tells. So does one through a router that was started again, for as long as it is used.
+A dead connection accepts bytes and returns nothing: only the deadline of a request reveals it. So does a
+connection through a restarted router, as long as it is used.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ AGAIN_MS = 5_000
 
 
 class Path(NamedTuple):
-    """What each message is in for: ``fastest_ms`` on the way, exponentially distributed time beyond it so
-    that the mean is ``mean_ms``; ``loss``, a probability; ``resent``: see the module. And how long a
-    connection lasts, in the mean."""
+    """The path of each message: ``fastest_ms`` plus exponentially distributed time, ``mean_ms`` on average;
+    ``loss``, a probability; ``resent``: see the module. And how long a connection lasts on average."""
 
     fastest_ms: int = 500
     mean_ms: int = 1_700
@@ -60,7 +59,7 @@ class SlowNetwork(Network):
         return at
 
     def opened(self, round_trips: int) -> int | None:
-        """When a connection that is begun now has been let in, None: never."""
+        """When a connection begun now is established, None: never."""
         at: int | None = self._scheduler.now
         for _ in range(2 * round_trips):
             at = self.arrival(at) if at is not None else None
@@ -71,7 +70,7 @@ class SlowNetwork(Network):
         connection.is_broken = True
 
     def sever(self, connection: Connection) -> None:
-        """A side gives up the connection. The other one learns of it as late as of any message."""
+        """A side gives up the connection. The other one learns of it as late as a message would arrive."""
         connection.is_broken = True
         for side in (0, 1):
             now = self._scheduler.now
@@ -120,12 +119,12 @@ class SimulatedLink:
         self._queue: list[tuple[int, Request]] = []
         self._waiting = False
         self._dialling = False
-        self._stale_ms = 0  # until then a challenge is cached, which saves a round trip
+        self._stale_ms = 0  # until then a cached challenge saves a round trip
         self._attempts = 0
         self._failures = 0
 
     def send(self, seq: int, request: Request) -> None:
-        """As `Link.send`; what fails at once does so in an event of its own."""
+        """As `Link.send`; an immediate failure is a separate event."""
         if self._waiting:
             self._scheduler.at(self._scheduler.now, self._fail, seq)
         elif self._connection is None:
@@ -134,8 +133,8 @@ class SimulatedLink:
             self._network.send(self._connection, seq, request)
 
     def dial(self) -> None:
-        """Begin a connection, and again beside it each third of the deadline: within that one of them is
-        there, or all have failed."""
+        """Begin a connection, and another one beside it each third of the deadline, until one is up or all
+        have failed."""
         self._waiting, self._dialling = False, True
         self._attempts += 1
         for attempt in range(ATTEMPTS):

@@ -2,15 +2,14 @@
 
     python -m garlicfarm.testing.simulator --slow [--hours 100] [--first N]
 
-Each seed is a run of five hours. By turns they have 3 and 5 members, and messages that are lost are resent,
-or their connection is cut by that (`slow_links`). Every 10 minutes on average a partition begins, or
-the one that is there ends (`slow_cluster.PARTITIONS`). The members' connections are kept up as a node's
-are, with deadlines and back-off. A client posts an entry every 10 s to whoever leads.
+Each seed is a run of five hours. By turns they have 3 and 5 members, and lost messages are resent or cut
+their connection (`slow_links`). Every 10 minutes on average a partition begins or ends
+(`slow_cluster.PARTITIONS`). The members' connections are kept up as a node's are, with deadlines and
+back-off. A client posts an entry to the leader every 10 s.
 
-The invariants are checked after every event. At the end the links are whole, and all members have to agree.
-And there are bounds, for all hours and for those of each kind: on the mean of terms an hour, and on the
-share of entries that are committed within a minute, of those that were posted while a majority could talk
-to each other.
+The invariants are checked after every event. At the end the links work, and all members have to agree. There
+are bounds, for all hours and for those of each kind: on the mean of terms per hour, and on the share of
+entries committed within a minute, of those posted while a majority was connected.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ FAULTS = msgspec.structs.replace(
 
 
 class RunStatistics(msgspec.Struct):
-    """What came of a run, or of several. While a majority was connected: ``led`` of ``looked`` times somebody
-    led who was connected to one, and ``in_time`` of the entries that were ``due`` were committed."""
+    """The result of one or more runs. While a majority was connected: ``led`` of ``looked`` times a member
+    connected to a majority led, and ``in_time`` of the ``due`` entries were committed."""
 
     hours: float = 0
     terms: int = 0
@@ -133,7 +132,7 @@ class SlowSimulation(SlowCluster):
     # ------------------------------------------------------------------ entries
 
     def _post(self) -> None:
-        """A new entry, and a look at who leads."""
+        """Post an entry, and note whether a member leads."""
         scheduler = self.scheduler
         if self._over:
             return
@@ -152,7 +151,7 @@ class SlowSimulation(SlowCluster):
         return post
 
     def _leader(self) -> SimulatedMember | None:
-        """Who leads in the latest term."""
+        """The leader of the latest term."""
         return max(self.leading(), key=lambda member: member.node.term if member.node else 0, default=None)
 
     def _offer(self, post: _PostedEntry) -> None:
@@ -196,7 +195,7 @@ class SlowSimulation(SlowCluster):
         self._last_term = term
 
     def _heal(self) -> None:
-        """All links are whole: all members come to the same."""
+        """All links work: all members reach the same state."""
         scheduler = self.scheduler
         self._over = True
         self.heal()
@@ -208,7 +207,7 @@ class SlowSimulation(SlowCluster):
 
 
 def run_hours(hours: float, first: int, program: str) -> int:
-    """Runs of `HOURS_A_SEED`, from the seed ``first`` on, ``hours`` altogether; prints what came of them, and
+    """Runs of `HOURS_A_SEED`, from the seed ``first`` on, ``hours`` altogether; prints the results, and
     returns the exit code."""
     begun = time.process_time()
     runs = ceil(hours / HOURS_A_SEED)
@@ -218,7 +217,7 @@ def run_hours(hours: float, first: int, program: str) -> int:
         simulation = SlowSimulation(seed, nodes, PATH._replace(resent=resent))
         try:
             statistics = simulation.run(hours / runs)
-        except Exception as error:  # noqa: BLE001 - whatever it is, its seed has to be known
+        except Exception as error:  # noqa: BLE001 - for any error the seed must be printed
             print(simulation.scheduler.trace_text())
             print(f"seed {seed} of {nodes} nodes: {type(error).__name__}: {error}")
             print(f"replay: {program} --slow --hours {hours / runs:g} --first {seed}")

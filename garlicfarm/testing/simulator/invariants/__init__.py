@@ -1,4 +1,4 @@
-"""What must be true of a Raft cluster after every event, one invariant per module.
+"""The invariants of a Raft cluster, checked after every event; one per module.
 
 ========================  ==========================================================================
 `election_safety`         at most one leader per term

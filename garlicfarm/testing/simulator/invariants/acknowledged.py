@@ -1,5 +1,5 @@
-"""No acknowledged entry is lost: what a client was told is committed, is; and committed entries never
-change (`History.advance`), so it stays (D8)."""
+"""No acknowledged entry is lost: an entry is acknowledged after its commit (D8), and committed entries never
+change (`History.advance`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One change at a time, of one server (thesis 4.1; D7).
+"""One change at a time, of one server (thesis 4.1; D7: a Configuration takes effect when it is committed).
 
 A leader appends a changing Configuration only when those before it are committed and an entry of its
 term is, and it makes a commit index durable with it that covers them. Each names the one before it.
-What a member holds in force is the newest that it knows as committed.
+The Configuration in force at a member is the newest that it knows as committed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Configurations:
         if status is None:
             return
         changed = before is None or before.configuration is not status.configuration
-        # A server that joins knows nobody until a Configuration is committed there.
+        # A joining server has no members until a Configuration is committed there.
         if changed and status.configuration.servers:
             expected = history.in_force(status.commit)
             if status.configuration != expected:

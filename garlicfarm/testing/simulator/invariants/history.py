@@ -1,4 +1,5 @@
-"""What the invariants look at: every member's log as a hash chain, and what was ever committed."""
+"""The history that the invariants check: every member's log as a hash chain, and all that was ever
+committed."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ __all__ = ["Chain", "CommitStep", "History", "ObservedMember", "Violation"]
 
 
 class Violation(AssertionError):
-    """An invariant does not hold. ``name`` is the invariant's, ``text`` says who and where."""
+    """An invariant does not hold. ``name`` is the invariant's, ``text`` names members and places."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
@@ -22,8 +23,8 @@ class Violation(AssertionError):
 class Chain:
     """A log and, per index, a hash over all of it up to there: equal hashes, equal prefixes.
 
-    It is whole from index 1 on, also where the member's own log begins later: what a snapshot stands for
-    is known from what was committed.
+    It is complete from index 1 on, even if the member's own log begins later: the entries that a snapshot
+    covers are known from the committed ones.
     """
 
     __slots__ = ("entries", "hashes")
@@ -33,7 +34,7 @@ class Chain:
         self.hashes = [0]
 
     def write(self, persist: Persist, committed: Chain | None = None) -> None:
-        """Carry out one durable step; a snapshot in it stands for the beginning of ``committed``."""
+        """Carry out one durable step; a snapshot in it covers the beginning of ``committed``."""
         if persist.truncate_from is not None:
             del self.entries[persist.truncate_from - 1 :]
             del self.hashes[persist.truncate_from :]
@@ -66,7 +67,7 @@ class Chain:
 
 
 class ObservedMember:
-    """One member across its restarts. ``log`` is what it holds, ``disk`` what of it is durable;
+    """One member across its restarts. ``log`` is its log, ``disk`` the durable part of it;
     ``before`` and ``status`` are its states around the last event, None if it was or is down."""
 
     __slots__ = ("before", "disk", "id", "log", "status")
@@ -80,8 +81,8 @@ class ObservedMember:
 
 
 class CommitStep(NamedTuple):
-    """One growth of what is committed: up to ``upto``, first seen in ``term``, by a leader that knew of
-    ``in_force`` as the newest committed Configuration."""
+    """One advance of the commit index to ``upto``, first seen in ``term``, by a leader whose newest committed
+    Configuration was ``in_force``."""
 
     upto: int
     term: int
@@ -89,7 +90,7 @@ class CommitStep(NamedTuple):
 
 
 class History:
-    """What was ever known as committed: ``chain``, the ``steps`` in which it grew, and the committed
+    """Everything ever known as committed: ``chain``, the ``steps`` in which it grew, and the committed
     ``configurations``, the genesis first."""
 
     def __init__(self, genesis: Configuration) -> None:
@@ -102,7 +103,7 @@ class History:
         return next(c for c in reversed(self.configurations) if c.log_index <= index)
 
     def advance(self, member: ObservedMember, status: Status) -> None:
-        """``member`` says that it knows of commits."""
+        """``member`` reports its commit index."""
         known = len(self.chain.entries)
         if not member.log.agrees(self.chain, min(status.commit, known)):
             raise Violation("committed entries never change", f"member {member.id} at {status.commit}")
@@ -111,7 +112,7 @@ class History:
             if len(new) < status.commit - known:
                 raise Violation("committed entries never change", f"member {member.id} lacks {status.commit}")
             self.chain.write(Persist(0, entries=new))
-            # A leader need not know yet that a newer one was committed; both majorities meet (D7).
+            # A leader may not know yet that a newer one was committed; both majorities overlap (D7).
             in_force = self.in_force(member.before.commit if member.before is not None else 0)
             self.steps.append(CommitStep(status.commit, status.term, in_force))
             for entry in new:

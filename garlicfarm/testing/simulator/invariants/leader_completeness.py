@@ -1,4 +1,4 @@
-"""Leader Completeness: what is committed in a term is in the log of every leader of a later one
+"""Leader Completeness: entries committed in a term are in the log of every leader of a later term
 (Raft §5.4)."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__ = ["LeaderCompleteness"]
 
 class LeaderCompleteness:
     def __init__(self) -> None:
-        self._leaders: dict[int, ObservedMember] = {}  # by term, those in office
+        self._leaders: dict[int, ObservedMember] = {}  # the current ones by term
         self._steps = 0
 
     def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:

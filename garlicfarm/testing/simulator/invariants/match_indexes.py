@@ -1,4 +1,4 @@
-"""What the newest leader takes for replicated is durable at the follower, and the same there
+"""Entries that the newest leader counts as replicated are durable at the follower, and equal there
 (`MatchIndexLowerBound`; thesis 10.2.1)."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class MatchIndexes:
 
     def on_ready(self, member: ObservedMember, ready: Ready, history: History) -> None:
         status = member.status
-        # What an older leader knows may be overwritten by now.
+        # The entries that an older leader knows may be overwritten by now.
         if status is None or status.role is not Role.LEADER or status.term < self._newest:
             return
         self._newest = status.term

@@ -1,4 +1,4 @@
-"""Purged ≤ snapshot ≤ applied ≤ commit ≤ last, and what is purged was durable (Raft §7)."""
+"""Purged ≤ snapshot ≤ applied ≤ commit ≤ last, and purged entries were durable (Raft §7)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["check_floor", "check_indexes"]
 
 
 def check_indexes(member_id: int, status: Status) -> None:
-    """The core's figures. Raises `Violation`."""
+    """Check the core's indexes. Raises `Violation`."""
     if not (
         status.applied <= status.commit <= status.last_index
         and status.first_index - 1 <= status.commit
@@ -19,7 +19,7 @@ def check_indexes(member_id: int, status: Status) -> None:
 
 
 def check_floor(member: ObservedMember, first_index: int, snapshot_index: int) -> None:
-    """Where its store begins. Raises `Violation`."""
+    """Check the beginning of its store. Raises `Violation`."""
     status = member.status
     if not first_index - 1 <= snapshot_index <= len(member.disk.entries) or (
         status is not None and snapshot_index > status.commit

@@ -1,5 +1,5 @@
 """A refused proposal is not in the log: a value occurs at most as often as it was proposed and not refused,
-and no other value occurs (D8)."""
+and no other value occurs. A refusal is certain (D8)."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ class RefusedProposals:
         for value, count in found.items():
             if count > allowed[value]:
                 raise Violation(
-                    "what is refused is not appended",
+                    "refused proposals are not appended",
                     f"{value!r} is there {count} times, {allowed[value]} offers of it were not refused",
                 )

@@ -1,5 +1,5 @@
-"""A server outside the newest Configuration that it knows as committed neither leads nor stands for
-election: a removed one, and one that only joins (thesis 4.2.2; D6)."""
+"""A server outside the newest Configuration that it knows as committed neither leads nor
+campaigns: a removed one, and one that is joining (thesis 4.2.2; D6 lists what each may send)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ class RemovedMembers:
             and all(server.id != member.id for server in status.configuration.servers)
         ):
             raise Violation(
-                "who is no member does not lead",
+                "only members lead",
                 f"{member.id} is {status.role.value} in term {status.term} under {status.configuration}",
             )

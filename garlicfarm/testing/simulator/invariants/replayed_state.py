@@ -1,5 +1,5 @@
-"""A state is a function of the committed log: whoever applied up to an index, entry by entry or from a
-snapshot, is in the state that replaying all of the log gives (Raft §7)."""
+"""A state is a function of the committed log: a member that applied up to an index, entry by entry or from a
+snapshot, is in the state that a replay of the whole log gives (Raft §7)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A snapshot that is received stands for committed entries: its term is that of its last entry, its
-Configuration the one in force there (Raft §7)."""
+"""A received snapshot covers committed entries: its term is that of its last entry, its Configuration the one
+in force there (Raft §7)."""
 
 from __future__ import annotations
 
