@@ -47,6 +47,14 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
     assert set(MARKDOWN) <= reached
 
 
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_decision_cited_on_a_page_is_a_link(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    if page.name == "protocol.md":
+        text = re.sub(r"\*\*D\d+: ", "", text)  # the decisions themselves
+    assert re.findall(r"\bD\d{1,2}\b", re.sub(r"\[[^\]]*\]\([^)]*\)", "", text)) == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_page_names_no_machine_of_ours(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
