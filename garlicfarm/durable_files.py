@@ -26,7 +26,7 @@ def fsync_path(path: Path) -> None:
 def write_new_file(path: Path, data: bytes, mode: int) -> None:
     """Write a file that must not exist yet, all of it or nothing; missing directories are made, private.
 
-    ``mode`` limits the permissions, whatever the umask. Raises `OSError`.
+    ``mode`` limits the permissions, regardless of the umask. Raises `OSError`.
     """
     make_private_directory(path.parent)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -41,7 +41,7 @@ def write_new_file(path: Path, data: bytes, mode: int) -> None:
 def replace_file(path: Path, parts: Iterable[bytes], mode: int) -> None:
     """Write a file, in the place of an older one if there is one: a crash leaves the old one or the new one.
 
-    ``parts`` follow each other in it, and ``mode`` is its mode, whatever the umask. It is written as
+    ``parts`` follow each other in it, and ``mode`` is its mode, regardless of the umask. It is written as
     ``NAME.new`` beside ``path``, which is removed after an error. Raises `OSError`.
     """
     new = path.with_name(f"{path.name}.new")

@@ -8,7 +8,7 @@ A variable is ``GARLICFARM_`` and the key path in capitals, its parts joined by 
   are not in the file are not made.
 * A string is used as it is. Every other value is parsed as a TOML value (``true``, ``3``, ``1.5``,
   ``["SHA-256"]``), and so are the values of plugin tables (``GARLICFARM_TRANSPORT__SSL__CA=ca.pem``);
-  whatever is not TOML there is a string.
+  a value that is not TOML is a string.
 * Variables without two underscores (``GARLICFARM_CONFIG``) are not overrides.
 """
 

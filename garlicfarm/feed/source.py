@@ -37,7 +37,7 @@ class EntrySource(Protocol):
         least one, and at most ``max_bytes`` as records.
 
         :param upto: the last index to read; the iteration ends there. None: it does not end, but waits for
-            further commits.
+            later commits.
         :raises Compacted: at the first step, ``after`` < first_index − 1: start from the state.
         :raises FellBehind: at a later step, the reader was slower than the log's retention.
         :raises StorageError: the store cannot be read.

@@ -1,12 +1,12 @@
 """Real i2pd routers on a network of their own, for tests and for the lab.
 
 The routers run in the network namespace of the calling process, which must have no interface except ``lo``:
-no packet can leave, whatever a router tries. Without such a namespace nothing here starts;
+no packet can leave, regardless of what a router tries. Without such a namespace nothing here starts;
 `reexec_in_private_network` makes one (no root needed). Alternatively each router has its own namespace, and
 `tun_network` connects them by links that fail on command and lead nowhere else.
 
 Addresses are 198.18.0.11 and up, or those of the hosts, from the range for benchmarks (RFC 2544): i2pd
-before 2.51.0 drops peers at 127.0.0.0/8 and at private addresses whatever its configuration says. Each
+before 2.51.0 drops peers at 127.0.0.0/8 and at private addresses regardless of its configuration. Each
 router has its own address and data directory, knows the others from files (no reseeding), and answers
 I2PControl.
 """

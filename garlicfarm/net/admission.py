@@ -37,7 +37,7 @@ class Admission:
 
     :param per_address: the limit for one address (IPv6: one /64).
     :param total: the limit for all. A quarter is reserved for known addresses.
-    :param named: further known addresses, each as from `network_of`; asked at each connection.
+    :param named: other known addresses, each as from `network_of`; asked at each connection.
 
     `welcome` makes the address of a member known. A peer whose address is not its own (``address_is_peer``
     False) is a stranger without an address: only ``total`` bounds it.

@@ -16,7 +16,7 @@ __all__ = ["DialCredentials", "dial"]
 
 @dataclass(frozen=True, slots=True)
 class DialCredentials:
-    """Who logs in to which farm; see `garlicfarm.http.upgrade.Initiator`.
+    """The login of a dialler: its identity and the farm; see `garlicfarm.http.upgrade.Initiator`.
 
     ``farm_id``: the farm that is meant, None: any of that name. ``extensions``: what is offered, name and
     version. ``challenges`` are remembered from one stream to the next.

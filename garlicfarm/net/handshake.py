@@ -87,7 +87,7 @@ async def initiate(
 
     Cancelled: closes what it opened; the server may or may not have let us in.
 
-    Source: protocol page §3.
+    Source: docs/reference/protocol.md, "Handshake".
     """
     initiator = Initiator(
         host=host,
@@ -191,7 +191,7 @@ async def respond(
 
     Nothing that a peer does raises. Cancelled, or raising: ``stream`` is closed.
 
-    Source: protocol page §3, D3.
+    Source: docs/reference/protocol.md, "Handshake", D3.
     """
     established: Established | None = None
     with limiter.place(peer) as place:

@@ -165,8 +165,8 @@ class Link:
                 await self._race(let_in)
             if not let_in:
                 hint = (
-                    "is that node up? what stands before it, a tunnel or a proxy, may take connections for "
-                    "nobody"
+                    "is that node up? a tunnel or a proxy in front of it may accept connections "
+                    "while it is down"
                 )
                 if self._refusal is not None:  # each wrong password delays the next answer
                     hint = f"before that, {self._refusal}"

@@ -128,7 +128,8 @@ class RemoteStatus(_Document, frozen=True):
 
 
 class MetaStatus(_Document, frozen=True):
-    """The key ``meta``. ``publishing`` is absent where this server cannot publish (section 6, point 3)."""
+    """The key ``meta``. ``publishing`` is absent if this server cannot publish, which
+    may make it ineligible ("The common algorithm", point 3)."""
 
     destination: str | None = None
     last_published_ls: str | None = msgspec.field(name="lastPublishedLS", default=None)

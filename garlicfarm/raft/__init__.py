@@ -32,7 +32,7 @@ The contract of each input
 * `RawNode.set_extensions`: at each new connection, before the answers that come on it.
 * `RawNode.propose`, `RawNode.propose_conf_change`, `RawNode.read_index`: each token gets exactly one entry
   in `Ready.outcomes` or `Ready.reads`, unless the call raised.
-* `RawNode.report_persisted`: in order of the tokens; one report may stand for all earlier ones. By then the
+* `RawNode.report_persisted`: in order of the tokens; one report covers all earlier ones. By then the
   storage shows what was written.
 * `RawNode.report_chunk_stored`: once for each piece, in order.
 * `RawNode.report_applied`: after `Ready.restore` and `Ready.committed` were applied, never backwards. Until

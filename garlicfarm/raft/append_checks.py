@@ -38,7 +38,7 @@ def check_entries(request: Request) -> CheckedEntries:
         if entry.value_type is ValueType.CONFIGURATION:
             configuration = decode_configuration(entry.value)
             if not configuration.servers:
-                raise RemoteProtocolError("a Configuration that names nobody", where)
+                raise RemoteProtocolError("a Configuration without members", where)
             configurations.append((index, configuration))
         elif entry.value_type is not ValueType.APPLICATION:
             raise RemoteProtocolError("a value that never lies in a log", where)

@@ -180,7 +180,7 @@ class RawNode:
 
     @property
     def has_more_committed(self) -> bool:
-        """Whether the next `ready` has committed entries without any further input."""
+        """Whether the next `ready` has committed entries even without more input."""
         return self._state.has_more_committed
 
     @property

@@ -1,5 +1,7 @@
-"""How a leader brings in a new server: an invitation, then the committed entries (protocol page §5,
-"Join")."""
+"""How a leader adds a new server: an invitation, then the committed entries.
+
+Source: docs/reference/protocol.md, "What JRaft's bytes settle".
+"""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Replication:
                 self._send_append(peer, progress, ())
 
     def send_commit_index(self) -> None:
-        """Tell every peer the last commit index, whatever else is on its way."""
+        """Tell every peer the last commit index, even while other requests are pending."""
         for peer, progress in self.progress.items():
             if progress.sent_commit_index < self._state.commit_index:
                 self._send_append(peer, progress, ())

@@ -11,7 +11,7 @@ from garlicfarm.errors import ConfigError
 
 __all__ = ["Tunnel", "b32_address"]
 
-# Only type=server: type=http would rewrite whatever looks like headers. Three inbound tunnels, not five:
+# Only type=server: type=http would rewrite anything that looks like headers. Three inbound tunnels, not five:
 # i2pd may list two more, and i2pd 2.45.1 (LeaseSet::PopulateLeases) can misread a LeaseSet2 of six or more
 # leases as the older form. A router that does so sends into nowhere from then on.
 _I2PD = """\

@@ -1,4 +1,5 @@
-"""A farm that has lost its majority for good: one survivor's store becomes a new farm of this member alone.
+"""A farm that has lost its majority permanently: one survivor's store becomes a new farm of this member
+alone.
 
 The new farm has another id, and so other member passwords (D10): members of the old farm that come back are
 refused at the handshake, and the two farms cannot mix. The new farm has the survivor's whole log, including

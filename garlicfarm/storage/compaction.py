@@ -15,7 +15,7 @@ __all__ = ["delete_entries", "install"]
 
 _STEP_ENTRIES = 1000
 _STEP_BYTES = 4 << 20
-_FREE_PAGES = 1024  # kept for the next entries; further ones are given back
+_FREE_PAGES = 1024  # kept for the next entries; others are given back
 _STEP_PAGES = 256
 
 

@@ -3,11 +3,11 @@
 Theory of operation
 ===================
 
-After the handshake a connection carries requests one way and responses the other, one after another,
-with nothing between them. A `Request` is a header of 45 bytes and its log entries, a `Response` is
-26 bytes; where the extension leader-hint is in force, a refused ClientRequest's is followed by one
-log entry (`ResponseDecoder.next_message` is told when to expect it). No message has an id: responses
-come in the order of the requests, and the owner of the connection pairs them.
+After the handshake a connection carries requests one way and responses the other, one after another, with
+nothing between them. A `Request` is a header of 45 bytes and its log entries, a `Response` is 26 bytes; where
+the extension leader-hint is in force, a refused ClientRequest's is followed by one log entry (the caller of
+`ResponseDecoder.next_message` says when to expect it). No message has an id: responses come in the order of
+the requests, and the owner of the connection pairs them.
 
 *Writing* has no state: `encode_request` and `encode_response` return the bytes of one message. A value
 inside a log entry is encoded once, by its author, and then only copied: leader, disk and followers

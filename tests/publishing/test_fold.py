@@ -1,4 +1,4 @@
-"""The fold, point by point of section 6 of the protocol page."""
+"""The fold, point by point of "The common algorithm" in docs/reference/protocol.md."""
 
 from __future__ import annotations
 

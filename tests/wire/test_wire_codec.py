@@ -28,7 +28,8 @@ from garlicfarm.wire import (
 
 APP, CONF, SERVER, PACK, CHUNK = ValueType
 
-# The table of the protocol page and D5, once more: type -> kinds of its entries, and whether exactly one.
+# The tables of docs/reference/protocol.md ("Messages", and D5's extensions) once more: type -> kinds of its
+# entries, and whether exactly one.
 CARRIES: dict[int, tuple[set[ValueType], bool]] = {
     1: (set(), False),
     3: ({APP, CONF}, False),

@@ -115,7 +115,8 @@ async def test_leader_of_two_leaves_the_other_one_alone(autojump_clock: MockCloc
 
 
 async def test_follower_asks_the_leader_for_its_own_removal(autojump_clock: MockClock) -> None:
-    """RemoveServer and its answer, then LeaveCluster and its (protocol page §5, "Leave")."""
+    """RemoveServer and its answer, then LeaveCluster and its (docs/reference/protocol.md, "What JRaft's bytes
+    settle")."""
     async with cluster(3) as nodes:
         leader = await nodes.leader()
         other = next(n for n in (1, 2, 3) if n != leader)
