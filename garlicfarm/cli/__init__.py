@@ -43,7 +43,7 @@ COMMANDS = {
 @click.group(cls=CommandGroup, targets=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="garlicfarm")
 def cli() -> None:
-    """A cluster node for the Garlic Farm protocol: Raft decides who publishes a Meta LeaseSet.
+    """A cluster node for the Garlic Farm protocol: members agree by Raft on a Meta LeaseSet's publisher.
 
     Start with `garlicfarm lab`, which runs a farm of three nodes on this machine.
     """

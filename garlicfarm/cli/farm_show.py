@@ -23,8 +23,8 @@ SHOWN_CHARS = 60
 @click.command()
 @shared_options()
 def show(options: Options) -> None:
-    """Every statistic of every member, with its age; scores and their parts, who is recent, eligible and
-    publisher, and why; and what administrators have set: who, when, and by which entry.
+    """Every statistic of every member, with its age; scores and their parts; which members are recent,
+    eligible and publisher, and why; and the administrators' orders: by whom, when, and by which entry.
     """
 
     async def question(client: AdminClient, farm: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ __all__ = ["recover"]
 @click.option("--yes-i-understand", "agreed", is_flag=True, help="Do it. Without this, only show the effect.")
 @shared_options("config", "farm", "output")
 def recover(options: Options, agreed: bool) -> None:
-    """Make the stopped node of this machine a farm of its own, after most members were lost for good.
+    """Make the stopped node of this machine a farm of its own, after most members were lost permanently.
 
     Its store becomes that of a new farm, with a new id and this node as its only member. Entries that only
     the lost members held are lost. Without --yes-i-understand nothing is changed.
