@@ -36,11 +36,11 @@ lab: .venv/base ## a farm of three nodes on this machine, ranked by Spark (LAB="
 	else $(MAKE) --silent --no-print-directory .venv/spark && .venv/bin/garlicfarm lab --until ranked $(LAB); fi
 
 test: .venv/test ## ruff, mypy and the quick tests; prints the CPU-seconds that they took
-	@.venv/bin/python tools/metered.py "make test" sh -ec '$(MAKE) --no-print-directory check; \
+	@.venv/bin/python -m tools.metered "make test" sh -ec '$(MAKE) --no-print-directory check; \
 		$(PYTEST) -m "not slow and not spark and not i2p" --must-run "$(MUST_RUN)"'
 
 test-slow: .venv/test ## the tests that take longer: processes that are killed, mutants, browsers, real routers
-	@.venv/bin/python tools/metered.py "make test-slow" \
+	@.venv/bin/python -m tools.metered "make test-slow" \
 		$(PYTEST) -m "slow and not spark and not i2p" --must-run "$(MUST_RUN)"
 
 test-spark: .venv/test .venv/spark ## the tests that need Spark (installs it: about 560 MiB)
@@ -69,36 +69,36 @@ soak: sim ## the same at length (SEEDS=10000 HOURS=400), and farms of 1 to 5 mem
 		--seeds $$(( ($(SEEDS) + 9) / 10 )) || exit; done
 
 fuzz: .venv/test .venv/fuzz ## hostile bytes into every decoder and into stores, for MINUTES: by atheris, else by Hypothesis
-	.venv/bin/python tests/fuzz/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+	.venv/bin/python -m tests.fuzz.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 crash: .venv/test ## own processes, their leader killed KILLS times; nothing acknowledged may be lost
-	.venv/bin/python tests/crash/run.py --kills $(KILLS) --must-run "$(MUST_RUN)"
+	.venv/bin/python -m tests.crash.run --kills $(KILLS) --must-run "$(MUST_RUN)"
 
 chaos: .venv/test ## own processes, FAULTS faults of their networks, disks, clocks and lives; nothing promised may be broken
-	.venv/bin/python tests/chaos/run.py --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) --must-run "$(MUST_RUN)"
-	.venv/bin/python tests/chaos/run.py --nodes 3 --faults 2 --kinds kill pause --mutant reads-anywhere
+	.venv/bin/python -m tests.chaos.run --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) --must-run "$(MUST_RUN)"
+	.venv/bin/python -m tests.chaos.run --nodes 3 --faults 2 --kinds kill pause --mutant reads-anywhere
 
 soak-i2p: .venv/test ## routers killed and restarted, and MINUTES of late packets, below farms on real routers (20 minutes)
-	.venv/bin/python tests/i2p/soak.py --minutes $(MINUTES) --must-run "$(MUST_RUN)"
+	.venv/bin/python -m tests.i2p.soak --minutes $(MINUTES) --must-run "$(MUST_RUN)"
 
 tour: .venv/base ## compose.yaml in containers: kill the leader, cut a network, heal (as root on Debian 12: gets an engine)
-	.venv/bin/python tests/compose/tour.py
+	.venv/bin/python -m tests.compose.tour
 
 tour-i2p: .venv/base ## the profile i2p of compose.yaml in containers: kill the leader and its router (gets an engine as well)
-	.venv/bin/python tests/compose/tour_i2p.py
+	.venv/bin/python -m tests.compose.tour_i2p
 
 bench: .venv/base ## what three processes commit per second, what it costs; failover, restart, memory, the fold, catching up
 	@status=0; for each in commits memory failover long_log catch_up fold isolation; do \
-		.venv/bin/python benchmarks/$$each.py || status=1; done; exit $$status
+		.venv/bin/python -m benchmarks.$$each || status=1; done; exit $$status
 
 bench-spark: .venv/test .venv/spark ## what ranking in Spark costs; fails where a ratio is not kept
-	.venv/bin/python benchmarks/spark.py --memory
+	.venv/bin/python -m benchmarks.spark --memory
 
 bench-i2p: .venv/base ## what a farm costs in round trips where I2P is slow: real routers (needs i2pd, iproute2); fails where a limit is not kept
-	.venv/bin/python benchmarks/i2p.py
+	.venv/bin/python -m benchmarks.i2p
 
 bench-cost: .venv/base ## what a farm of five costs each node: traffic, memory, CPU, disk; quarter of an hour (COST=--i2p: over real routers)
-	.venv/bin/python benchmarks/cost.py $(COST)
+	.venv/bin/python -m benchmarks.cost $(COST)
 
 wheel: .venv/base ## the distribution, into dist/
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .

@@ -30,17 +30,11 @@ from datetime import datetime
 from pathlib import Path
 
 import trio
-from bench_farm import (
-    VALUE_BYTES,
-    RetryingClient,
-    bench_farm,
-    percentile,
-    report,
-    resident_mb,
-    retrying_client,
-)
+from bench_farm import RetryingClient, retrying_client
 from reference_copy import reference_copy
 
+from benchmarks.bench_farm import VALUE_BYTES, Poster, bench_farm, percentile, poster, report, resident_mb
+from benchmarks.plain_copy import plain_copy
 from garlicfarm import logs
 from garlicfarm.application import Application
 from garlicfarm.config import load
@@ -159,7 +153,7 @@ async def lagging(entries: int, *, compacted: bool) -> AsyncIterator[Lagging]:
     snapshots = {"snapshot_every_entries": entries, "keep_entries": 1}
     retention = snapshots if compacted else {"snapshot_every_entries": NEVER}
     plan = FarmPlan(application="log", raft=FAST, retention=retention)
-    command = (sys.executable, __file__, "--node")
+    command = (sys.executable, "-m", __spec__.name, "--node")
     async with (
         bench_farm(plan, command=command) as farm,
         retrying_client(farm.endpoints, farm.farm_id) as client,
@@ -186,7 +180,7 @@ async def under_load(round_: Lagging, entries: int) -> tuple[float, float, float
     arguments = [json.dumps(farm.endpoints), farm.farm_id.hex()]
     times = leader.directory / "commits"
     async with trio.open_nursery() as nursery:
-        command = [sys.executable, __file__, "--drive", str(times), *arguments]
+        command = [sys.executable, "-m", __spec__.name, "--drive", str(times), *arguments]
         driver = await nursery.start(trio.run_process, command)
         while not times.exists():  # noqa: ASYNC110 - another process makes the file
             await trio.sleep(0.02)

@@ -16,8 +16,9 @@ import time
 from pathlib import Path
 
 import trio
-from bench_farm import VALUE_BYTES, RetryingClient, bench_farm, cpu_s, retrying_client
+from bench_farm import RetryingClient, retrying_client
 
+from benchmarks.bench_farm import VALUE_BYTES, Poster, bench_farm, cpu_s, poster
 from garlicfarm.lab.processes import FAST, ProcessFarm
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.transport import Transport
@@ -106,7 +107,9 @@ async def measure(outstanding: int, seconds: float) -> dict:
 
 async def run_driver(outstanding: int, seconds: float, farm: ProcessFarm) -> dict:
     arguments = [str(outstanding), str(seconds), json.dumps(farm.endpoints), farm.farm_id.hex()]
-    done = await trio.run_process([sys.executable, __file__, "--drive", *arguments], capture_stdout=True)
+    done = await trio.run_process(
+        [sys.executable, "-m", __spec__.name, "--drive", *arguments], capture_stdout=True
+    )
     return json.loads(done.stdout)
 
 

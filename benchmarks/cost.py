@@ -40,10 +40,11 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import trio
-from bench_farm import USER, bench_farm, cpu_s, resident_mb, retrying_client
-from bench_sockets import Connection, Meter, Traffic, connections
+from bench_farm import retrying_client
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.bench_farm import USER, bench_farm, cpu_s, poster, resident_mb
+from benchmarks.bench_sockets import Connection, Meter, Traffic, connections
 from garlicfarm.config import load
 from garlicfarm.config.model import RetentionSection
 from garlicfarm.credentials.master_key import mint_master_key
@@ -437,7 +438,7 @@ def main() -> int:
     if which("ss") is None:
         parser.error("ss not found: apt install iproute2")
     if options.i2p and not in_private_network():
-        reexec_in_private_network([sys.executable, *sys.argv])
+        reexec_in_private_network([sys.executable, "-m", __spec__.name, *sys.argv[1:]])
     stayed = trio.run(lambda: main_async(options.minutes * 60, over_i2p=options.i2p))
     return 0 if stayed else 1
 

@@ -15,13 +15,9 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from bench_farm import report
-
+from benchmarks.bench_farm import report
 from garlicfarm.publishing.application import PublisherApplication
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.publishing.posting import WEEK_MS, WORST, Posting, changes_in, noisy
 from tests.publishing.scripted_log import configuration
 

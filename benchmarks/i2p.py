@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from bench_farm import PASSWORD, USER, report
-from commits import drive, fdatasync_ms
 
+from benchmarks.bench_farm import PASSWORD, USER, report
+from benchmarks.commits import drive, fdatasync_ms
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError, GarlicFarmError, TransportError
 from garlicfarm.http.digest import ChallengeCache
@@ -152,7 +152,7 @@ async def post(outstanding: str, seconds: str, member: str, farm_id: str) -> dic
 
 async def on_host(router: I2pdRouter, *arguments: str) -> dict[str, float]:
     """Run a function of this file on a host."""
-    command = ["nsenter", f"--net={router.place}", sys.executable, __file__, *arguments]
+    command = ["nsenter", f"--net={router.place}", sys.executable, "-m", __spec__.name, *arguments]
     done = await trio.run_process(command, capture_stdout=True)
     result: dict[str, float] = json.loads(done.stdout)
     return result
@@ -307,7 +307,7 @@ def why_not() -> str | None:
         check_programs()
     except ConfigError as error:
         return str(error)
-    return why_unavailable(SANDBOX) or startup_error([*SANDBOX, sys.executable, __file__, "nagle"])
+    return why_unavailable(SANDBOX) or startup_error([*SANDBOX, sys.executable, "-m", __spec__.name, "nagle"])
 
 
 def main() -> int:
@@ -327,7 +327,7 @@ def main() -> int:
             if reason := why_not():
                 print(f"bench-i2p: skipped: {reason}")
             else:
-                reexec_in_private_network([sys.executable, __file__, "inside"])
+                reexec_in_private_network([sys.executable, "-m", __spec__.name, "inside"])
     return 0
 
 

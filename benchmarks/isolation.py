@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import TextIO
 
 import trio
-from bench_farm import PASSWORD, USER, RetryingClient, percentile, report, retrying_client
+from bench_farm import RetryingClient, retrying_client
 
+from benchmarks.bench_farm import PASSWORD, USER, Poster, percentile, poster, report
 from garlicfarm import logs
 from garlicfarm.config import load
 from garlicfarm.credentials.member_credentials import write_secret_file
@@ -83,7 +84,7 @@ def add_quiet_farm(farm: ProcessFarm) -> None:
 @asynccontextmanager
 async def two_farms() -> AsyncIterator[ProcessFarm]:
     """The farm to flood, and the quiet one beside it."""
-    command = (sys.executable, __file__, "--node")
+    command = (sys.executable, "-m", __spec__.name, "--node")
     plan = FarmPlan(application="log", raft=FAST)
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as temporary:
         directory = Path(temporary) / "farm"

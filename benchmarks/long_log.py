@@ -22,18 +22,19 @@ import time
 from collections.abc import Callable
 
 import trio
-from bench_farm import (
+from bench_farm import retrying_client
+
+from benchmarks.bench_farm import (
     QUICK,
     USER,
     VALUE_BYTES,
     bench_farm,
     cpu_s,
     percentile,
+    poster,
     report,
     resident_mb,
-    retrying_client,
 )
-
 from garlicfarm.lab.processes import ProcessFarm
 from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.entries import encode_status

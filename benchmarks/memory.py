@@ -10,8 +10,9 @@ import json
 import os
 
 import trio
-from bench_farm import VALUE_BYTES, RetryingClient, bench_farm, resident_mb
+from bench_farm import RetryingClient
 
+from benchmarks.bench_farm import VALUE_BYTES, Poster, bench_farm, resident_mb
 from garlicfarm.lab.processes import FAST
 from garlicfarm.setup.provision import FarmPlan
 

@@ -30,8 +30,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from garlicfarm_plugin_spark.ranking import Fold, rankings
 from garlicfarm_plugin_spark.session import Session
 from garlicfarm_plugin_spark.source import GarlicFarm, LogReader
@@ -110,7 +108,7 @@ class Feed:
     """The process that runs `serve`; both processes use the machine's clock."""
 
     def __init__(self, directory: Path, entries: int, live: int = 0) -> None:
-        command = [sys.executable, __file__, "--serve", str(directory), str(entries), str(live)]
+        command = [sys.executable, "-m", __spec__.name, "--serve", str(directory), str(entries), str(live)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.options: dict[str, str] = self.answer()["options"]
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
-import runpy
 import shutil
 import signal
 import socket
 import subprocess
 from collections.abc import Callable, Generator, Iterator
 from functools import cache, partial
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from garlicfarm.errors import ConfigError
 from garlicfarm.lab import i2pd, tun_network
+from tests.crash import powerloss
 
-HERE = Path(__file__).parent
 NAMESPACE = ("unshare", "--map-root-user", "--net")
 
 # How fast a machine draws examples says nothing of the product: speed is the benchmarks' business.
@@ -55,16 +53,10 @@ def _ipv6() -> str | None:
     return None
 
 
-def _fuse() -> str | None:
-    powerloss = runpy.run_path(str(HERE / "crash" / "powerloss.py"))
-    reason: str | None = powerloss["why_unavailable"]()
-    return reason
-
-
 NEEDS: dict[str, Callable[[], str | None]] = {
     "browser": cache(partial(_program, "chromium", "--version")),
     "curl": cache(partial(_program, "curl", "--version")),
-    "fuse": cache(_fuse),
+    "fuse": cache(powerloss.why_unavailable),
     "i2pd": cache(_i2pd),
     "ipv6": cache(_ipv6),
     "netns": cache(partial(_program, *NAMESPACE, "true")),

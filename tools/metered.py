@@ -1,6 +1,6 @@
 """Run a command, and print at its end what it cost: CPU-seconds (user and system) of it and all its children.
 
-    python tools/metered.py NAME COMMAND [ARGUMENT ...]
+    python -m tools.metered NAME COMMAND [ARGUMENT ...]
 
 The last line is ``NAME: 271 CPU-seconds, 160 s``, and the exit code is the command's. A process counts once
 its parent has waited for it, so what a killed parent leaves behind is missing.

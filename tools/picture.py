@@ -3,7 +3,7 @@
 ::
 
     make .venv/base .venv/spark
-    .venv/bin/python tools/picture.py
+    .venv/bin/python -m tools.picture
 
 It runs the lab in a pseudo-terminal, waits until Spark has ranked and keeps up, ends the lab, and turns
 that frame into an SVG. The lines below the tables, with the lab's temporary directory, are left out; other

@@ -1,6 +1,6 @@
 """Makes docs/images/dashboard.png anew: the page of a real farm of three processes, one of them killed.
 
-Needs Chromium, and a minute: ``python tests/browser/picture.py [FILE [dark]]`` from the project's folder.
+Needs Chromium, and a minute: ``python -m tests.browser.picture [FILE [dark]]`` from the project's folder.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from pathlib import Path
 
 import trio
 
+from garlicfarm.cli.lab import running_lab
+from garlicfarm.credentials.users import UserStore
+from garlicfarm.lab.processes import ProcessFarm
+from tests.browser.chromium import chromium
+
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from garlicfarm.cli.lab import running_lab  # noqa: E402
-from garlicfarm.credentials.users import UserStore  # noqa: E402
-from garlicfarm.lab.processes import ProcessFarm  # noqa: E402
-from tests.browser.chromium import chromium  # noqa: E402
-
 WATCHED_S = 45
 SIZE = (1200, 1330)
 

@@ -1,11 +1,11 @@
 """The client of the chaos test, a process of its own: posts and reads without end, and journals what it was
 told.
 
-``chaos_client.py SPEC.json`` until its stdin ends; the journal is the crash test's (`crash_client`), and
-``history`` beside it has every operation with its invocation and completion, for `linearizable`. Every other
-writer posts over the Raft wire to the member that it takes for the leader, the others over the admin API to
-any node; nothing is ever posted twice. Readers ask any node for linearizable reads, and follow it to the
-leader where it names one.
+``python -m tests.chaos.chaos_client SPEC.json`` until its stdin ends; the journal is the crash test's
+(`crash_client`), and ``history`` beside it has every operation with its invocation and completion, for
+`linearizable`. Every other writer posts over the Raft wire to the member that it takes for the leader, the
+others over the admin API to any node; nothing is ever posted twice. Readers ask any node for linearizable
+reads, and follow it to the leader where it names one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from pathlib import Path
 
 import msgspec
 import trio
-from crash_client import ENTRY_BYTES, PASSWORD, REFUSED_PAUSE_S, Journal, Spec
-from linearizable import Operation, Post, Read
 
 from garlicfarm.client import AdminClient
 from garlicfarm.client.farm import open_farm_client
@@ -36,6 +34,8 @@ from garlicfarm.errors import (
 )
 from garlicfarm.lab.processes import NodeProcess
 from garlicfarm.plugins import make_transport
+from tests.chaos.linearizable import Operation, Post, Read
+from tests.crash.crash_client import ENTRY_BYTES, PASSWORD, REFUSED_PAUSE_S, Journal, Spec
 
 ANSWER_S = 4.0
 READERS = 3

@@ -14,21 +14,20 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import chaos_client
-import launch
 import msgspec
-import powerloss
 import trio
-from crash_checks import Violation, read_log
-from ledger import Ledger
-from linearizable import Operation, Post, Read, check_linearizable
-from watched_farm import RAFT, RETENTION, WatchedFarm
 
 from garlicfarm.durable_files import fsync_path
 from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
 from garlicfarm.lab.tun_network import LinkFaults, Network, address, network
 from garlicfarm.setup.provision import LOCAL_USER, FarmPlan, MemberPlan
 from garlicfarm.wire import ValueType
+from tests.chaos import chaos_client, launch
+from tests.chaos.ledger import Ledger
+from tests.chaos.linearizable import Operation, Post, Read, check_linearizable
+from tests.crash import powerloss
+from tests.crash.crash_checks import Violation, read_log
+from tests.crash.watched_farm import RAFT, RETENTION, WatchedFarm
 
 __all__ = ["ChaosFarm", "Plan", "chaos_farm"]
 
@@ -71,7 +70,7 @@ async def chaos_farm(plan: Plan, directory: Path) -> AsyncIterator[ChaosFarm]:
         if plan.networked:
             wires = await stack.enter_async_context(network(plan.nodes))
             places = {node_id: await wires.place(node_id) for node_id in members}
-        command = (sys.executable, launch.__file__, str(offsets), plan.mutant, "node", "start")
+        command = (sys.executable, "-m", launch.__name__, str(offsets), plan.mutant, "node", "start")
         farm = await stack.enter_async_context(
             process_farm(directory / "farm", members, farm_plan, command=command, places=places, start=False)
         )
@@ -81,7 +80,7 @@ async def chaos_farm(plan: Plan, directory: Path) -> AsyncIterator[ChaosFarm]:
         clocks = {node_id: launch.Clock(offsets / f"clock-{node_id}") for node_id in members}
         chaos = ChaosFarm(farm, directory, plan.seed, wires, disks, clocks)
         try:
-            async with chaos.client(chaos_client.__file__, WRITERS, PAUSE_S):
+            async with chaos.client(chaos_client.__name__, WRITERS, PAUSE_S):
                 await chaos.until("nothing was committed", chaos.progress)
                 yield chaos
             index, states = await chaos.settle()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import mutant
-
 from garlicfarm.node.read_index import ReadIndexRequests
+from tests.crash import mutant
 
 __all__ = ["MUTANTS", "SHOWN_BY"]
 

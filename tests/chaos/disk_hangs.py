@@ -6,7 +6,8 @@ from collections.abc import Collection
 from functools import partial
 
 import trio
-from chaos_farm import ChaosFarm
+
+from tests.chaos.chaos_farm import ChaosFarm
 
 __all__ = ["hang_disks"]
 

@@ -9,11 +9,11 @@ from itertools import product
 from typing import NamedTuple
 
 import trio
-from chaos_farm import ChaosFarm
-from disk_hangs import hang_disks
-from flood import flood
 
 from garlicfarm.lab.tun_network import LinkFaults
+from tests.chaos.chaos_farm import ChaosFarm
+from tests.chaos.disk_hangs import hang_disks
+from tests.chaos.flood import flood
 
 __all__ = ["KINDS", "Kind", "draw"]
 

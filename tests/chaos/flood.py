@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
-from crash_checks import Violation
-from crash_client import PASSWORD
-from watched_farm import WatchedFarm
 
 from garlicfarm.client.farm import FarmClient, open_farm_client
 from garlicfarm.credentials.users import UserStore
@@ -23,9 +20,12 @@ from garlicfarm.errors import NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.lab.processes import ProcessFarm, process_farm
 from garlicfarm.plugins import make_transport
 from garlicfarm.setup.provision import FarmPlan
+from tests.crash.crash_checks import Violation
+from tests.crash.crash_client import PASSWORD
+from tests.crash.watched_farm import WatchedFarm
 
 if TYPE_CHECKING:
-    from chaos_farm import ChaosFarm
+    from tests.chaos.chaos_farm import ChaosFarm
 
 __all__ = ["flood"]
 

@@ -1,4 +1,4 @@
-"""Runs a node with a wall clock of its own: ``launch.py CLOCKS MUTANT node start …``.
+"""Runs a node with a wall clock of its own: ``python -m tests.chaos.launch CLOCKS MUTANT node start …``.
 
 ``MUTANT`` is what it does wrong (one of `chaos_mutants`), or ``-``. In the directory ``CLOCKS``,
 ``clock-ID`` holds how many seconds (a double) the wall clock of node ID is off at the moment.
@@ -11,7 +11,6 @@ What C libraries ask the kernel themselves is not off. The monotonic clock is le
 from __future__ import annotations
 
 import mmap
-import os
 import struct
 import sys
 import time
@@ -50,11 +49,9 @@ def main() -> None:
     clocks, mutated = Path(sys.argv.pop(1)), sys.argv.pop(1)
     node = Path(sys.argv[sys.argv.index("--config") + 1]).parent.name.removeprefix("node-")
     Clock(clocks / f"clock-{node}").wear()
-    sys.path[0] = os.getcwd()  # as for `python -m`, not this file's directory
-
-    import chaos_mutants
 
     from garlicfarm.cli import main as cli
+    from tests.chaos import chaos_mutants
 
     if mutated != "-":
         chaos_mutants.MUTANTS[mutated]()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from crash_checks import Violation
-
 from garlicfarm.log_application import LogApplication
 from garlicfarm.raft.types import Entry
+from tests.crash.crash_checks import Violation
 
 __all__ = ["Ledger"]
 

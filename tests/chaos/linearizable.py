@@ -26,7 +26,8 @@ import math
 from collections.abc import Iterable, Mapping
 
 import msgspec
-from crash_checks import Violation
+
+from tests.crash.crash_checks import Violation
 
 __all__ = ["Operation", "Post", "Read", "check_linearizable"]
 

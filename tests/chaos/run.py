@@ -28,19 +28,15 @@ import tempfile
 import time
 from pathlib import Path
 
-HERE = Path(__file__).parent
-CRASH = HERE.parent / "crash"
-sys.path.append(str(CRASH))
+import trio
 
-import chaos_mutants  # noqa: E402
-import powerloss  # noqa: E402
-import trio  # noqa: E402
-from chaos_farm import ChaosFarm, Plan, chaos_farm, count  # noqa: E402
-from crash_checks import Violation  # noqa: E402
-from faults import KINDS, draw  # noqa: E402
-
-from garlicfarm.lab import tun_network  # noqa: E402
-from garlicfarm.lab.line_server import startup_error  # noqa: E402
+from garlicfarm.lab import tun_network
+from garlicfarm.lab.line_server import startup_error
+from tests.chaos import chaos_mutants
+from tests.chaos.chaos_farm import ChaosFarm, Plan, chaos_farm, count
+from tests.chaos.faults import KINDS, draw
+from tests.crash import powerloss
+from tests.crash.crash_checks import Violation
 
 NODES = 5
 INTERRUPTED = 130
@@ -74,9 +70,7 @@ def run_sandbox(arguments: list[str], must_run: str) -> int:
         return 1 if must_run else 0
     way = ways[reasons.index(None)]
     directory = tempfile.mkdtemp(prefix="garlicfarm-chaos-")
-    command = [*way, sys.executable, __file__, *arguments, "--inside", directory]
-    paths = [os.environ.get("PYTHONPATH", ""), str(CRASH), str(HERE)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [*way, sys.executable, "-m", __spec__.name, *arguments, "--inside", directory]
     interrupted = False
 
     def end(*_: object) -> None:
@@ -87,7 +81,7 @@ def run_sandbox(arguments: list[str], must_run: str) -> int:
             child.stdin.close()  # which tells the inside to end in order
             signal.alarm(round(END_S))
 
-    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True) as child:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as child:
         signal.signal(signal.SIGALRM, lambda *_: child.kill())  # and with it everything inside
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, end)
@@ -126,7 +120,7 @@ def run_inside(options: argparse.Namespace) -> int:
     )
     again = f"make chaos FAULTS={options.faults} SEED={options.seed}"
     if kinds != list(KINDS) or options.nodes != NODES:
-        again = shlex.join([sys.executable, *sys.argv[: sys.argv.index("--inside")]])
+        again = shlex.join([sys.executable, "-m", __spec__.name, *sys.argv[1 : sys.argv.index("--inside")]])
     print(f"chaos: {options.nodes} nodes, {options.faults} faults, seed {options.seed}", flush=True)
     broken: list[BaseException] = []
     ended = trio.CancelScope()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import runpy
 import signal
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -18,14 +16,12 @@ import trio
 from garlicfarm.log_application import LogApplication
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire import ValueType
+from tests.chaos.launch import Clock
+from tests.chaos.ledger import Ledger
+from tests.crash.crash_checks import Violation
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 DEADLINE_S = 240.0  # ends what hangs; three nodes and a client on a busy machine take their time
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(HERE.parent / "crash")
-    LEDGER: dict[str, Any] = runpy.run_path(str(HERE / "ledger.py"))
-Violation = LEDGER["Violation"]
 
 
 def log(*labels: str, first: int = 2, term: int = 1) -> list[Entry]:
@@ -35,9 +31,9 @@ def log(*labels: str, first: int = 2, term: int = 1) -> list[Entry]:
     ]
 
 
-def ledger(*labels: str) -> Any:
+def ledger(*labels: str) -> Ledger:
     """What is known after nodes 1 and 2 showed these entries, from index 2 on."""
-    made = LEDGER["Ledger"]()
+    made = Ledger()
     for node in (1, 2):
         made.page(node, log(*labels), len(labels) + 1)
     return made
@@ -109,22 +105,25 @@ def test_ledger_of_two_leaders_in_a_term_or_a_term_that_falls_says_so() -> None:
 
 
 def test_clock_that_is_set_moves_the_wall_clock_alone(tmp_path: Path) -> None:
-    clock: Any = runpy.run_path(str(HERE / "launch.py"))["Clock"](tmp_path / "clock")
+    clock = Clock(tmp_path / "clock")
     clock.off_s = -3600.0
     program = (
-        "import launch, pathlib, sys, time; a = time.time(), time.time_ns(), time.monotonic();"
+        "import pathlib, sys, time; from tests.chaos import launch;"
+        "a = time.time(), time.time_ns(), time.monotonic();"
         "launch.Clock(pathlib.Path(sys.argv[1])).wear();"
         "print(time.time() - a[0], (time.time_ns() - a[1]) / 1e9, time.monotonic() - a[2])"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "clock")]
-    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert [round(float(moved), -2) for moved in done.stdout.split()] == [-3600.0, -3600.0, 0.0]
 
 
 async def start(nursery: trio.Nursery, *arguments: str) -> trio.Process:
-    command = [sys.executable, "-u", str(HERE / "run.py"), *arguments]
+    command = [sys.executable, "-u", "-m", "tests.chaos.run", *arguments]
     process: trio.Process = await nursery.start(
-        partial(trio.run_process, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        partial(
+            trio.run_process, command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
     )
     return process
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-import runpy
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-HERE = Path(__file__).parent
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(HERE.parent / "crash")
-    CHECKER: dict[str, Any] = runpy.run_path(str(HERE / "linearizable.py"))
-Violation, Post, Read, check = (CHECKER[n] for n in ("Violation", "Post", "Read", "check_linearizable"))
+from tests.chaos.linearizable import Post, Read
+from tests.chaos.linearizable import check_linearizable as check
+from tests.crash.crash_checks import Violation
 
 LOG = {2: "a", 3: "b", 5: "c"}
 
@@ -89,7 +84,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Any], dict[int, str]]:
     """Up to three posts, some of which are in the log, in any order, and up to three reads."""
     labels = draw(st.permutations("abc"))[: draw(st.integers(0, 3))]
     log = dict(enumerate(labels, 1))
-    made = []
+    made: list[Any] = []
     for label in "abc":
         begun, ended = map(float, draw(TIMES))
         index = next((index for index, each in log.items() if each == label), 0)

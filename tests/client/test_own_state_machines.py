@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from examples.key_value import KeyValue
 from garlicfarm.client import AdminClient
 from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.credentials.users import UserStore
@@ -61,11 +61,10 @@ def test_key_value_store_takes_15_lines_of_code_at_most() -> None:
 
 @pytest.mark.slow
 async def test_key_value_stores_agree_and_survive_their_leader(tmp_path: Path) -> None:
-    key_value = runpy.run_path(str(EXAMPLES / "key_value.py"))["KeyValue"]
     async with farm_of_three(tmp_path) as farm:
         one, two, three = farm.nodes.values()
         async with client_of(one, two, three) as here, client_of(three, two, one) as there:
-            mine, other = key_value(here), key_value(there)
+            mine, other = KeyValue(here), KeyValue(there)
             await mine.put(b"fruit", b"fig")
             assert await other.get(b"fruit") == b"fig"
             await other.put(b"fruit", b"lemon")
@@ -74,7 +73,7 @@ async def test_key_value_stores_agree_and_survive_their_leader(tmp_path: Path) -
             leader = (await here.status("farm"))["leader"]
             await farm.kill(leader)
             async with client_of(*(node for node in farm.nodes.values() if node.process)) as later:
-                new, found = key_value(later), None
+                new, found = KeyValue(later), None
                 while found is None:
                     with suppress(NotLeader, NoQuorum):  # until another one leads
                         found = await new.get(b"root")

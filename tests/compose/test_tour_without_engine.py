@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-TOUR = Path(__file__).with_name("tour.py")
-TOUR_I2P = Path(__file__).with_name("tour_i2p.py")
+from tests.compose import tour as tour_over_tls
+
+ROOT = Path(__file__).parents[2]
+TOUR = "tests.compose.tour"
+TOUR_I2P = "tests.compose.tour_i2p"
 NOT_ROOT = "echo 1000"
 
 
@@ -27,10 +29,12 @@ def install(directory: Path, name: str, script: str) -> None:
     (directory / name).chmod(0o755)
 
 
-def take(programs: Path, tour: Path = TOUR) -> subprocess.CompletedProcess[str]:
+def take(programs: Path, tour: str = TOUR) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "CA_BUNDLE": "/dev/null"}
-    command = [sys.executable, str(tour)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-m", tour]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def engine(programs: Path, *failing: str) -> Path:
@@ -42,7 +46,7 @@ def engine(programs: Path, *failing: str) -> Path:
 
 
 @pytest.mark.parametrize("tour", [TOUR, TOUR_I2P], ids=["tls", "i2p"])
-def test_tour_without_engine_and_not_root_says_so_and_is_no_failure(programs: Path, tour: Path) -> None:
+def test_tour_without_engine_and_not_root_says_so_and_is_no_failure(programs: Path, tour: str) -> None:
     engine(programs, "info")
     ended = take(programs, tour)
     assert ended.returncode == 0, ended.stderr
@@ -85,8 +89,7 @@ def test_tour_whose_packages_do_not_come_in_time_is_no_failure(
 ) -> None:
     calls = engine(programs)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    tour = runpy.run_path(str(TOUR))
-    monkeypatch.setitem(tour["build"].__globals__, "BUILD_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(tour_over_tls, "BUILD_TIMEOUT_S", 5.0)
     install(
         programs,
         "docker",
@@ -94,6 +97,6 @@ def test_tour_whose_packages_do_not_come_in_time_is_no_failure(
         case "$*" in *"garlicfarm-tour build"*) [ $(grep -c "garlicfarm-tour build" {calls}) -lt {late} ] ||
             exec sleep 20; exit 1;; esac""",
     )
-    with pytest.raises(tour["Unavailable"], match="the packages have not come in 5 s"):
-        tour["build"](["node1"])
+    with pytest.raises(tour_over_tls.Unavailable, match="the packages have not come in 5 s"):
+        tour_over_tls.build(["node1"])
     assert calls.read_text().count("garlicfarm-tour build") == late

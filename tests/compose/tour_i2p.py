@@ -11,13 +11,9 @@ import sys
 import time
 from functools import partial
 from ipaddress import IPv4Network
-from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1] / "i2p"))
-
-from echo import Side, silent
-from tour import (
+from tests.compose.tour import (
     POLL_S,
     PROJECT,
     compose,
@@ -31,6 +27,7 @@ from tour import (
     status,
     until,
 )
+from tests.i2p.echo import Side, silent
 
 NODES = ("i2p1", "i2p2", "i2p3")
 RANGE = IPv4Network("198.18.0.0/15")

@@ -8,7 +8,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from garlicfarm.application import Application
 from garlicfarm.errors import EntryRefused, StorageError
 from garlicfarm.log_application import LogApplication
 from garlicfarm.publishing.application import PublisherApplication
@@ -18,9 +17,20 @@ from garlicfarm.storage import LogStore
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
-__all__ = ["Attempts", "Log", "Violation", "check_attempts", "check_logs", "fold", "read_journal", "read_log"]
+__all__ = [
+    "Attempts",
+    "Log",
+    "StateMachine",
+    "Violation",
+    "check_attempts",
+    "check_logs",
+    "fold",
+    "read_journal",
+    "read_log",
+]
 
 FARM = "farm"
+StateMachine = LogApplication | PublisherApplication
 
 
 class Violation(Exception):
@@ -79,7 +89,7 @@ def read_log(directory: Path) -> Log:
     return Log(hard_state, genesis, entries)
 
 
-def fold(log: Log, application: Application, up_to: int) -> Counter[str]:
+def fold(log: Log, application: StateMachine, up_to: int) -> Counter[str]:
     """Fold the entries up to an index; how often each label was applied (`LogApplication` skips none).
 
     Raises `Violation` for an entry with a sequence that was applied twice.
@@ -101,7 +111,7 @@ def fold(log: Log, application: Application, up_to: int) -> Counter[str]:
     return applied
 
 
-def _label(entry: Entry, application: Application) -> str:
+def _label(entry: Entry, application: StateMachine) -> str:
     if isinstance(application, LogApplication):
         return entry.value.rstrip(b".").decode()
     try:
@@ -117,7 +127,7 @@ def _label(entry: Entry, application: Application) -> str:
 
 
 def check_logs(
-    logs: Mapping[int, Log], states: Mapping[int, bytes], application: Application, index: int
+    logs: Mapping[int, Log], states: Mapping[int, bytes], application: StateMachine, index: int
 ) -> None:
     """All logs are one up to ``index``, which all nodes have applied, and as far as all know entries to
     be committed (a commit index on disk may be old); and folding it up to ``index``, which made
@@ -140,7 +150,7 @@ def check_logs(
             raise Violation(f"node {node} served a state at index {index} that is not the fold of its log")
 
 
-def check_attempts(attempts: Attempts, log: Log, application: Application) -> int:
+def check_attempts(attempts: Attempts, log: Log, application: StateMachine) -> int:
     """Every acknowledged entry is at its index, and none is in the log more often than attempts explain.
     Returns how many attempts with an unknown outcome are in the log."""
     labels = {

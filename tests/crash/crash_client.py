@@ -1,7 +1,7 @@
 """The client of the crash test, a process of its own: posts without end, and journals what it was told.
 
-``crash_client.py SPEC.json`` until its stdin ends. Each task posts entry after entry, each with a label
-of its own, ``<writer>-<number>``. The journal has a line per attempt, synced in batches::
+``python -m tests.crash.crash_client SPEC.json`` until its stdin ends. Each task posts entry after entry, each
+with a label of its own, ``<writer>-<number>``. The journal has a line per attempt, synced in batches::
 
     ack      MONOTONIC_S INDEX TERM LABEL     the farm said: committed, there
     unknown  MONOTONIC_S 0     0    LABEL     sent, not answered: it may be in the log, once
@@ -149,12 +149,12 @@ class Writers:
                 config={"by": user},
             )
             entry = encode_status(note)
-            await self._post_note(nodes, user, f"{user}-{sequence}", entry)
+            await self.post_note(nodes, user, f"{user}-{sequence}", entry)
             if random.random() < AGAIN:
-                await self._post_note(nodes, user, f"{user}-{sequence}", entry)
+                await self.post_note(nodes, user, f"{user}-{sequence}", entry)
             await trio.sleep(random.uniform(0, 2 * self._spec.pause_s))
 
-    async def _post_note(self, nodes: list[NodeProcess], user: str, label: str, entry: bytes) -> None:
+    async def post_note(self, nodes: list[NodeProcess], user: str, label: str, entry: bytes) -> None:
         """Post the same bytes to one node after the other until one acknowledges them."""
         random.shuffle(nodes)
         while True:

@@ -9,13 +9,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-import crash_client
-import powerloss
 import trio
-from watched_farm import RAFT, RETENTION, WatchedFarm
 
 from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
 from garlicfarm.setup.provision import FarmPlan
+from tests.crash import crash_client, powerloss
+from tests.crash.watched_farm import RAFT, RETENTION, WatchedFarm
 
 __all__ = ["Rounds", "run_rounds"]
 
@@ -72,7 +71,7 @@ class _Run(WatchedFarm):
 
     async def run(self) -> str:
         application = self._rounds.application
-        async with self.client(crash_client.__file__, WRITERS[application], PAUSE_S[application]):
+        async with self.client(crash_client.__name__, WRITERS[application], PAUSE_S[application]):
             befall = self._cut_power if self._storage else self._kill
             while self._kills["leader"] < self._rounds.kills:
                 # Mostly under load; after the first time also before there is a leader again.

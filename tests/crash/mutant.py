@@ -1,4 +1,4 @@
-"""Runs a node that acknowledges before it has synced: ``mutant.py NAME node start …``.
+"""Runs a node that acknowledges before it has synced: ``python -m tests.crash.mutant NAME node start …``.
 
 The crash test on storage that loses unsynced writes has to find every one of them.
 """

@@ -25,11 +25,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-import mutant
-import powerloss
 import trio
-from crash_checks import Violation
-from crash_farm import Rounds, run_rounds
+
+from tests.crash import mutant, powerloss
+from tests.crash.crash_checks import Violation
+from tests.crash.crash_farm import Rounds, run_rounds
 
 PHASES = ("log", "publisher", "power")
 BROKEN = "a promise was broken"
@@ -58,8 +58,10 @@ def main() -> int:
         if reason is not None:
             print(f"power: skipped, {reason}")
             return SKIPPED
-        os.execvp("unshare", ["unshare", "-rm", sys.executable, *sys.argv, "--mounted"])
-    node = NODE if options.mutant is None else (mutant.__file__, options.mutant, "node", "start")
+        os.execvp(
+            "unshare", ["unshare", "-rm", sys.executable, "-m", __spec__.name, *sys.argv[1:], "--mounted"]
+        )
+    node = NODE if options.mutant is None else ("-m", mutant.__name__, options.mutant, "node", "start")
     rounds = Rounds(options.phase, options.kills, options.acks, options.seed, (sys.executable, *node))
     return run_phase(rounds, options.mutant)
 
@@ -110,7 +112,7 @@ def run_all(kills: int, acks: int, *, skipped_is_fine: bool) -> int:
 def run_child(*arguments: str, broken: bool = False) -> int:
     """Run one phase in a process of its own; 0 if it ended as it has to: with a broken promise, or
     without. `SKIPPED` where it cannot run."""
-    command = [sys.executable, __file__, *arguments]
+    command = [sys.executable, "-m", __spec__.name, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
         assert child.stdout is not None
         seen = False

@@ -9,15 +9,20 @@ from pathlib import Path
 import pytest
 import trio
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 DEADLINE_S = 240.0  # ends what hangs; three nodes and a client on a busy machine take their time
 
 
 async def run(*arguments: str) -> tuple[int, str]:
-    command = [sys.executable, str(HERE / "run.py"), *arguments]
+    command = [sys.executable, "-m", "tests.crash.run", *arguments]
     with trio.fail_after(DEADLINE_S):
         done = await trio.run_process(
-            command, capture_stdout=True, stderr=subprocess.STDOUT, check=False, stdin=subprocess.DEVNULL
+            command,
+            cwd=ROOT,
+            capture_stdout=True,
+            stderr=subprocess.STDOUT,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
     return done.returncode, done.stdout.decode()
 

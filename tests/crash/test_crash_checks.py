@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +12,12 @@ from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.raft.types import Entry, HardState
 from garlicfarm.wire import ValueType, encode_configuration
 from garlicfarm.wire.messages import ClusterServer, Configuration
+from tests.crash.crash_checks import Attempts, Log, Violation, check_attempts, check_logs, fold
 
-CHECKS: dict[str, Any] = runpy.run_path(str(Path(__file__).with_name("crash_checks.py")))
-Attempts, Log, Violation = CHECKS["Attempts"], CHECKS["Log"], CHECKS["Violation"]
 GENESIS = Configuration(0, 0, (ClusterServer(1, "ssl://a.example:1"),))
 
 
-def log(*labels: str) -> Any:
+def log(*labels: str) -> Log:
     """A log with a Configuration, then an entry per label."""
     entries = [Entry(1, 1, ValueType.CONFIGURATION, encode_configuration(GENESIS))]
     entries += [
@@ -41,9 +38,8 @@ def attempts(*acknowledged: tuple[str, int], unknown: tuple[str, ...] = (), term
     )
 
 
-def check(told: Any, found: Any) -> int:
-    result: int = CHECKS["check_attempts"](told, found, LogApplication())
-    return result
+def check(told: Attempts, found: Log) -> int:
+    return check_attempts(told, found, LogApplication())
 
 
 def test_attempts_that_all_are_where_they_were_acknowledged_pass() -> None:
@@ -81,24 +77,24 @@ def test_attempts_that_the_log_contradicts_are_told(told: Any, found: Any, sente
 
 
 def test_fold_of_a_note_that_came_twice_applies_it_once() -> None:
-    applied = CHECKS["fold"](log(*(note("a", n) for n in (1, 1, 2, 1))), PublisherApplication("farm"), 5)
+    applied = fold(log(*(note("a", n) for n in (1, 1, 2, 1))), PublisherApplication("farm"), 5)
     assert applied == {"a-1": 1, "a-2": 1}
 
 
 def test_fold_that_applies_an_entry_twice_is_told() -> None:
     with pytest.raises(Violation, match="a-1 was applied 2 times"):
-        CHECKS["fold"](log("a-1", "a-1"), LogApplication(), 3)
+        fold(log("a-1", "a-1"), LogApplication(), 3)
 
 
 def test_logs_that_differ_or_are_short_or_fold_to_another_state_are_told() -> None:
     application = LogApplication()
-    CHECKS["fold"](log("a-1", "a-2"), application, 3)
+    fold(log("a-1", "a-2"), application, 3)
     state = application.snapshot()
-    CHECKS["check_logs"]({1: log("a-1", "a-2"), 2: log("a-1", "a-2", "a-3")}, {1: state}, application, 3)
+    check_logs({1: log("a-1", "a-2"), 2: log("a-1", "a-2", "a-3")}, {1: state}, application, 3)
     for other, states, sentence in (
         (log("a-1", "b-2"), {1: state}, "nodes 1 and 2 differ at index 3"),
         (log("a-1"), {1: state}, "node 2 has applied entry 3; its log ends at 2"),
         (log("a-1", "a-2"), {1: state, 2: bytes(40)}, "node 2 served a state at index 3"),
     ):
         with pytest.raises(Violation, match=sentence):
-            CHECKS["check_logs"]({1: log("a-1", "a-2"), 2: other}, states, application, 3)
+            check_logs({1: log("a-1", "a-2"), 2: other}, states, application, 3)

@@ -20,8 +20,6 @@ from typing import Any, TypeVar
 
 import msgspec
 import trio
-from crash_checks import Attempts, Violation, check_attempts, check_logs, fold, read_journal, read_log
-from crash_client import PASSWORD, Spec
 
 from garlicfarm.client import AdminClient
 from garlicfarm.credentials.users import UserStore
@@ -39,6 +37,17 @@ from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.entries import encode_status
 from garlicfarm.setup.provision import LOCAL_USER
+from tests.crash.crash_checks import (
+    Attempts,
+    StateMachine,
+    Violation,
+    check_attempts,
+    check_logs,
+    fold,
+    read_journal,
+    read_log,
+)
+from tests.crash.crash_client import PASSWORD, Spec
 
 __all__ = ["RAFT", "RETENTION", "WatchedFarm"]
 
@@ -75,7 +84,7 @@ class WatchedFarm:
 
     @asynccontextmanager
     async def client(self, program: str, writers: int, pause_s: float) -> AsyncIterator[None]:
-        """Start the nodes, and a client that posts as long as the block lasts."""
+        """Start the nodes, and a client, the module ``program``, that posts as long as the block lasts."""
         spec = Spec(
             application=self._application,
             journal=str(self.journal),
@@ -92,7 +101,7 @@ class WatchedFarm:
         await self.start(self.farm.nodes)
         path = self.directory / "client.json"
         path.write_bytes(msgspec.json.encode(spec))
-        command = [sys.executable, program, str(path)]
+        command = [sys.executable, "-m", program, str(path)]
         async with trio.open_nursery() as nursery:
             process = await nursery.start(partial(trio.run_process, command, stdin=subprocess.PIPE))
             yield
@@ -222,7 +231,9 @@ class WatchedFarm:
         attempts.terms.update(self._own.terms)
         logs = {node.id: read_log(node.directory) for node in self.farm.nodes.values()}
         log = logs[min(logs)]
-        application = PublisherApplication("farm") if self._application == "publisher" else LogApplication()
+        application: StateMachine = LogApplication()
+        if self._application == "publisher":
+            application = PublisherApplication("farm")
         appeared = check_attempts(attempts, log, application)
         applied = fold(log, application, index)
         check_logs(logs, states, application, index)

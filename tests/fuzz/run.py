@@ -6,8 +6,8 @@ targets, each in a process of its own. First a target with a planted defect show
 
 An input that raises is kept in ``findings/TARGET``, from where `test_fuzz` replays it::
 
-    run.py --minutes 10
-    run.py --replay tests/fuzz/findings/wire/…
+    python -m tests.fuzz.run --minutes 10
+    python -m tests.fuzz.run --replay tests/fuzz/findings/wire/…
 
 Exit 0: nothing was found; 1: something was, and it says what, or the planted defect was not.
 """
@@ -30,7 +30,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
 FINDINGS = Path(__file__).parent / "findings"
 INSTRUMENTED = ["garlicfarm", "h11", "tomllib"]
 PLANTED = "planted"
@@ -54,7 +53,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--found", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
     if options.replay is not None:
         target(options.replay.parent.name).run(options.replay.read_bytes())
         print("it raises nothing")
@@ -106,7 +104,7 @@ def run_child(name: str, seconds: float, options: argparse.Namespace, found: Pat
     """Fuzz one target; how it ended, that in a line, and all that it wrote."""
     before = set(found.glob("*"))
     arguments = ["--targets", name, "--engine", options.engine, "--seed", options.seed, "--seconds", seconds]
-    command = [sys.executable, __file__, *map(str, arguments), "--found", str(found)]
+    command = [sys.executable, "-m", __spec__.name, *map(str, arguments), "--found", str(found)]
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="garlicfarm-fuzz-") as scratch:  # libFuzzer cleans nothing up
         environment = os.environ | {"TMPDIR": scratch}
@@ -121,7 +119,7 @@ def run_child(name: str, seconds: float, options: argparse.Namespace, found: Pat
     if child.returncode:
         report += f"; exit {child.returncode}"
     if new:
-        report += f"; found {new[0]}; once more: {sys.executable} {__file__} --replay {new[0]}"
+        report += f"; found {new[0]}; once more: {sys.executable} -m {__spec__.name} --replay {new[0]}"
     return child.returncode, report, output
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import trio
-from echo import Side, silent, stand_in
 
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.lab_rank import RankProcess, rank_process
@@ -27,6 +26,7 @@ from garlicfarm.lab.i2pd import I2pdRouter, i2pd_network
 from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
 from garlicfarm.setup.i2p_tunnel import Tunnel
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
+from tests.i2p.echo import Side, silent, stand_in
 
 DEADLINE_S = 600.0
 REACHED_S = 120.0

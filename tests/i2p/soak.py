@@ -30,16 +30,22 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-HERE = Path(__file__).parent
-CRASH = HERE.parent / "crash"
-sys.path.append(str(CRASH))
+import msgspec
+import trio
 
-import msgspec  # noqa: E402
-import soak_client  # noqa: E402
-import trio  # noqa: E402
-from crash_checks import Violation  # noqa: E402
-from echo import Side  # noqa: E402
-from farm_over_i2p import (  # noqa: E402
+from garlicfarm.config.model import PRESETS
+from garlicfarm.credentials.master_key import mint_master_key
+from garlicfarm.errors import ConfigError
+from garlicfarm.lab.i2pd import I2pdRouter, check_programs, i2pd_network, i2pd_restarted
+from garlicfarm.lab.processes import ProcessFarm, process_farm
+from garlicfarm.lab.tun_network import LinkFaults, Network, network, why_unavailable
+from garlicfarm.setup.i2p_tunnel import Tunnel
+from garlicfarm.setup.provision import FarmPlan
+from tests.crash.crash_checks import Violation
+from tests.crash.watched_farm import RETENTION, WatchedFarm
+from tests.i2p import soak_client
+from tests.i2p.echo import Side
+from tests.i2p.farm_over_i2p import (
     NETWORK_FAILED,
     PORTS,
     Report,
@@ -49,16 +55,6 @@ from farm_over_i2p import (  # noqa: E402
     plan_of,
     sides_of,
 )
-from watched_farm import RETENTION, WatchedFarm  # noqa: E402
-
-from garlicfarm.config.model import PRESETS  # noqa: E402
-from garlicfarm.credentials.master_key import mint_master_key  # noqa: E402
-from garlicfarm.errors import ConfigError  # noqa: E402
-from garlicfarm.lab.i2pd import I2pdRouter, check_programs, i2pd_network, i2pd_restarted  # noqa: E402
-from garlicfarm.lab.processes import ProcessFarm, process_farm  # noqa: E402
-from garlicfarm.lab.tun_network import LinkFaults, Network, network, why_unavailable  # noqa: E402
-from garlicfarm.setup.i2p_tunnel import Tunnel  # noqa: E402
-from garlicfarm.setup.provision import FarmPlan  # noqa: E402
 
 NODES = (1, 2, 3)
 WRITERS = 12
@@ -262,7 +258,7 @@ async def soaked_farm(act: Act, directory: Path, wires: Network) -> AsyncIterato
             for node in farm.nodes.values():
                 name_proxy(node.directory, routers[node.id - 1])
             soak = Soak(act, farm, directory, routers, restarted)
-            async with soak.client(soak_client.__file__, WRITERS, PAUSE_S):
+            async with soak.client(soak_client.__name__, WRITERS, PAUSE_S):
                 await soak.begin(sides_of(routers[: len(NODES)]))
                 soak.tell("connected")
                 await soak.until_all(NODES, lambda status: status["publisher"], PUBLISHER_S, "no publisher")
@@ -410,18 +406,15 @@ def leaves(error: BaseException) -> list[BaseException]:
 
 async def run_acts(acts: list[str], minutes: float, base: Path) -> list[str]:
     """Run each in a sandbox of its own, all at once; which of them failed, or were not let end."""
-    paths = [os.environ.get("PYTHONPATH", ""), str(CRASH)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     failed = set(acts)
 
     async def run(act: str) -> None:
         for attempt in range(NETWORKS):
             place = base / f"{act}-{attempt}"
             place.mkdir()
-            command = [*SANDBOX, sys.executable, __file__, "--acts", act, "--minutes", str(minutes)]
+            arguments = ["--acts", act, "--minutes", str(minutes), "--inside", str(place)]
             done = await trio.run_process(
-                [*command, "--inside", str(place)],
-                env=environment,
+                [*SANDBOX, sys.executable, "-m", __spec__.name, *arguments],
                 check=False,
                 start_new_session=True,
                 deliver_cancel=kill_sandbox,

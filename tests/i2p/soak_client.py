@@ -1,8 +1,9 @@
 """The client of the soak, a process of its own: posts notes without end, and journals what it was told.
 
-``soak_client.py SPEC.json`` until its stdin ends; specification and journal are the crash test's. Each
-writer posts to one node only, so that a node without a quorum is asked as often as the others; the same
-bytes until they are acknowledged (D17). In the end it writes how long the answers took beside the journal.
+``python -m tests.i2p.soak_client SPEC.json`` until its stdin ends; specification and journal are the crash
+test's. Each writer posts to one node only, so that a node without a quorum is asked as often as the others;
+the same bytes until they are acknowledged (D17). In the end it writes how long the answers took beside the
+journal.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 import trio
-from crash_client import PASSWORD, REFUSED_PAUSE_S, Journal, Spec, Writers
 
 from garlicfarm.client import AdminClient
 from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.errors import NoQuorum, NotLeader, OutcomeUnknown, ProposalDropped, UnreachableError
 from garlicfarm.lab.processes import NodeProcess
+from tests.crash.crash_client import PASSWORD, REFUSED_PAUSE_S, Journal, Spec, Writers
 
 ANSWER_S = 70.0
 """By then every post has its answer: a node gives one up after 52 s, and its admin API after 60 s."""
@@ -29,7 +30,7 @@ class SoakWriters(Writers):
         self.acknowledged_s: list[float] = []
         self.declined_s: list[float] = []
 
-    async def _post_note(self, nodes: list[NodeProcess], user: str, label: str, entry: bytes) -> None:
+    async def post_note(self, nodes: list[NodeProcess], user: str, label: str, entry: bytes) -> None:
         nodes.sort(key=lambda node: node.id)
         node = nodes[int(user.removeprefix("writer")) % len(nodes)]
         assert node.url is not None

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import runpy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from garlicfarm.lab.processes import free_ports
+from tests.i2p import farm_over_i2p
+from tests.i2p.echo import Side, silent, stand_in
+from tests.i2p.farm_over_i2p import Unreached, in_time
 
-HERE = Path(__file__).parent
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(HERE)
-    ECHO: dict[str, Any] = runpy.run_path(str(HERE / "echo.py"))
-    FARM: dict[str, Any] = runpy.run_path(str(HERE / "farm_over_i2p.py"))
 TUNNELS = {1: "one.b32.i2p:27150", 2: "two.b32.i2p:27150"}
 
 
@@ -64,11 +58,10 @@ def ask() -> Iterator[Callable[..., list[tuple[int, int]]]]:
             sides = {}
             for number, port in zip(TUNNELS, free_ports(2), strict=True):
                 if number in listening:
-                    stack.enter_context(ECHO["stand_in"](port))
+                    stack.enter_context(stand_in(port))
                 way = stack.enter_context(proxy(number in deaf))
-                sides[number] = ECHO["Side"](TUNNELS[number], port, way)
-            found: list[tuple[int, int]] = ECHO["silent"](sides, 5.0)
-            return found
+                sides[number] = Side(TUNNELS[number], port, way)
+            return silent(sides, 5.0)
 
         yield ask
 
@@ -93,7 +86,7 @@ def test_echo_blames_no_router_where_a_listener_is_silent_itself(
 def pairs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """What the echo tells the farm's test: none is silent, unless the list is added to."""
     told: list[tuple[int, int]] = []
-    monkeypatch.setitem(FARM["check_routers"].__globals__, "silent", lambda sides: told)
+    monkeypatch.setattr(farm_over_i2p, "silent", lambda sides: told)
     return told
 
 
@@ -107,10 +100,10 @@ async def test_farm_that_comes_about_no_later_than_so_long_after_an_echo_is_well
         await trio.sleep_until(begun + takes_s)
         return "there"
 
-    assert await FARM["in_time"]("it", {}, come_about) == "there"
+    assert await in_time("it", {}, come_about) == "there"
 
 
-@pytest.mark.parametrize(("silent", "error"), [([], AssertionError), ([(1, 3)], FARM["Unreached"])])
+@pytest.mark.parametrize(("silent", "error"), [([], AssertionError), ([(1, 3)], Unreached)])
 async def test_farm_that_does_not_come_about_is_its_routers_fault_only_where_they_are_silent(
     pairs: list[tuple[int, int]],
     autojump_clock: trio.testing.MockClock,
@@ -119,4 +112,4 @@ async def test_farm_that_does_not_come_about_is_its_routers_fault_only_where_the
 ) -> None:
     pairs += silent
     with pytest.raises(error):
-        await FARM["in_time"]("it", {}, trio.sleep_forever)
+        await in_time("it", {}, trio.sleep_forever)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("farm_over_i2p.py")
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 660
 NETWORKS = 3
@@ -29,11 +28,12 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What came about in one life of the farm, in order."""
-    command = ["unshare", "--map-root-user", "--net", "env", f"PYTHONPATH={ROOT}", sys.executable]
+    command = ["unshare", "--map-root-user", "--net", sys.executable, "-m", "tests.i2p.farm_over_i2p"]
     for _ in range(NETWORKS):
         directory = str(tmp_path_factory.mktemp("i2p"))
         ended = subprocess.run(
-            [*command, str(SCRIPT), directory, *(["rank"] if HAS_SPARK else [])],
+            [*command, directory, *(["rank"] if HAS_SPARK else [])],
+            cwd=ROOT,
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -15,15 +14,11 @@ import trio
 import trio.testing
 
 from garlicfarm.errors import NoQuorum, OutcomeUnknown
+from tests.crash.crash_checks import Violation
+from tests.i2p import farm_over_i2p, soak, soak_client
 
-HERE = Path(__file__).parent
-SCRIPT = HERE / "soak.py"
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(HERE)
-    SOAK: dict[str, Any] = runpy.run_path(str(SCRIPT))
-    CLIENT: dict[str, Any] = runpy.run_path(str(HERE / "soak_client.py"))
-Violation = SOAK["Violation"]
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "tests.i2p.soak"]
 
 
 def status(node: int = 1, leader: int | None = None, *errors: str | None) -> dict[str, Any]:
@@ -45,13 +40,13 @@ def status(node: int = 1, leader: int | None = None, *errors: str | None) -> dic
     ids=["between", "at-the-end", "unsorted-no-more", "outside", "none"],
 )
 def test_longest_gap_counts_from_the_beginning_to_the_end(moments: list[float], gap_s: float) -> None:
-    assert SOAK["longest_gap"](moments, 10.0, 20.0) == gap_s
+    assert soak.longest_gap(moments, 10.0, 20.0) == gap_s
 
 
 def test_commits_that_stop_for_too_long_are_a_violation() -> None:
-    SOAK["bounded"](10.0, 10.0, "then")
+    soak.bounded(10.0, 10.0, "then")
     with pytest.raises(Violation, match=r"then, nothing was committed for 10.1 s; 10 s are allowed"):
-        SOAK["bounded"](10.1, 10.0, "then")
+        soak.bounded(10.1, 10.0, "then")
 
 
 @pytest.mark.parametrize(
@@ -59,24 +54,25 @@ def test_commits_that_stop_for_too_long_are_a_violation() -> None:
 )
 def test_leader_that_changes_needlessly_is_a_violation(after: dict[str, Any]) -> None:
     before = status(leader=1)
-    SOAK["unchanged"](before, status(leader=1), "then")
+    soak.unchanged(before, status(leader=1), "then")
     with pytest.raises(Violation, match=r"then, node \d came to lead in term \d after node 1 in term 7"):
-        SOAK["unchanged"](before, before | after, "then")
+        soak.unchanged(before, before | after, "then")
 
 
 def test_node_is_alone_once_it_says_why() -> None:
     why = "nothing listens at the I2P proxy 127.0.0.1:4444"
-    assert SOAK["is_alone"](status(2, None, why, why))
-    assert not SOAK["is_alone"](status(2, None, why, None))
-    assert not SOAK["is_alone"](status(2, None, why, "no answer within 12 s"))
-    assert not SOAK["is_alone"](status(2, 2, why, why))
+    assert soak.is_alone(status(2, None, why, why))
+    assert not soak.is_alone(status(2, None, why, None))
+    assert not soak.is_alone(status(2, None, why, "no answer within 12 s"))
+    assert not soak.is_alone(status(2, 2, why, why))
 
 
 @pytest.mark.parametrize(("must_run", "code"), [("", 0), ("curl", 0), ("curl i2pd", 1)])
 def test_soak_without_i2pd_says_so(must_run: str, code: int, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--must-run", must_run],
-        env={"PATH": str(tmp_path), "PYTHONPATH": str(HERE.parents[1])},
+        [*COMMAND, "--must-run", must_run],
+        cwd=ROOT,
+        env={"PATH": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=60,
@@ -88,14 +84,16 @@ def test_soak_without_i2pd_says_so(must_run: str, code: int, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("silent", "failures", "error"),
-    [([], 0, None), ([], 1, None), ([], 2, "Violation"), ([(1, 3)], 1, "Unreached")],
+    [([], 0, None), ([], 1, None), ([], 2, Violation), ([(1, 3)], 1, farm_over_i2p.Unreached)],
     ids=["at-once", "after-an-echo", "never", "silent"],
 )
 async def test_soak_that_does_not_begin_is_its_routers_fault_only_where_they_are_silent(
-    monkeypatch: pytest.MonkeyPatch, silent: list[tuple[int, int]], failures: int, error: str | None
+    monkeypatch: pytest.MonkeyPatch,
+    silent: list[tuple[int, int]],
+    failures: int,
+    error: type[Exception] | None,
 ) -> None:
-    module = SOAK["Soak"].begin.__globals__
-    monkeypatch.setitem(module["check_routers"].__globals__, "silent", lambda sides: silent)
+    monkeypatch.setattr(farm_over_i2p, "silent", lambda sides: silent)
     left = [Violation("not every node reached every other one")] * failures
 
     async def lead() -> dict[str, Any]:
@@ -105,12 +103,12 @@ async def test_soak_that_does_not_begin_is_its_routers_fault_only_where_they_are
         if left:
             raise left.pop()
 
-    soak = SimpleNamespace(lead=lead, connected=connected, tell=lambda *_, **__: None)
+    begun: Any = SimpleNamespace(lead=lead, connected=connected, tell=lambda *_, **__: None)
     if error is None:
-        await module["Soak"].begin(soak, {})
+        await soak.Soak.begin(begun, {})
     else:
-        with pytest.raises(module[error]):
-            await module["Soak"].begin(soak, {})
+        with pytest.raises(error):
+            await soak.Soak.begin(begun, {})
     assert not left
 
 
@@ -149,13 +147,13 @@ def posting(monkeypatch: pytest.MonkeyPatch) -> Any:
     """``posting(answers)`` posts a note and returns the writers and their journal."""
 
     async def post(*answers: tuple[int, int] | Exception) -> tuple[Any, Journal]:
-        journal = Journal()
-        writers = CLIENT["SoakWriters"](SimpleNamespace(), journal)
-        module = writers._post_note.__func__.__globals__
-        monkeypatch.setitem(module, "AdminClient", Answers(*answers))
-        monkeypatch.setitem(module, "pin_of_file", lambda path: "pin")
-        node = SimpleNamespace(id=1, url="https://127.0.0.1:9", directory=Path())
-        await writers._post_note([node], "writer4", "writer4-1", b"note")
+        spec: Any = SimpleNamespace()
+        journal: Any = Journal()
+        writers = soak_client.SoakWriters(spec, journal)
+        monkeypatch.setattr(soak_client, "AdminClient", Answers(*answers))
+        monkeypatch.setattr(soak_client, "pin_of_file", lambda path: "pin")
+        node: Any = SimpleNamespace(id=1, url="https://127.0.0.1:9", directory=Path())
+        await writers.post_note([node], "writer4", "writer4-1", b"note")
         return writers, journal
 
     return post
@@ -184,7 +182,8 @@ async def test_client_that_gets_no_answer_ends_in_an_error(
 @pytest.mark.timeout(1230)
 def test_soak_short() -> None:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--acts", "delay", "--minutes", "0.5"],
+        [*COMMAND, "--acts", "delay", "--minutes", "0.5"],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=1200,

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import cost
 from benchmarks.bench_sockets import Connection, Meter, Traffic, parse
 from garlicfarm.config.model import RetentionSection
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 # Of iproute2 6.1. The third connection is one that no process has any more; the fourth one's ends are held by
 # a parent and by its child.
 PRINTED = """\
@@ -52,12 +50,8 @@ def test_meter_connections_that_come_and_go_are_counted_from_the_first_reading()
 
 
 @pytest.fixture
-def told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., dict[str, Any]]:
+def told(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
     """What is told of a log at so many entries an hour, shortened to `keep` of them."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    cost = import_module("cost")
 
     def tell(entries_per_hour: float, keep: int, seen: list[tuple[int, int, int]]) -> dict[str, Any]:
         retention = RetentionSection(snapshot_every_entries=20, keep_entries=keep)

@@ -7,12 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "i2p.py"
+ROOT = Path(__file__).parents[2]
 
 
 def test_benchmark_without_i2pd_says_so_and_breaks_no_limit(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, str(BENCHMARK)],
+        [sys.executable, "-m", "benchmarks.i2p"],
+        cwd=ROOT,
         env={**os.environ, "PATH": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -20,12 +20,12 @@ ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 
 IMPORT = """
-import runpy, sys
-missing, *paths = sys.argv[1:]
+import importlib, sys
+missing, *modules = sys.argv[1:]
 for name in missing.split():
     sys.modules[name] = None  # as if it was not installed
-for path in paths:
-    runpy.run_path(path, run_name="imported")
+for module in modules:
+    importlib.import_module(module)
 """
 
 
@@ -35,11 +35,12 @@ def test_benchmarks_need_nothing_of_the_tests_but_those_of_spark() -> None:
     assert {"pytest", "hypothesis"} <= set(missing)
     makefile = (ROOT / "Makefile").read_text()
     assert re.findall(r"^(bench\S*):.*\.venv/test", makefile, re.MULTILINE) == ["bench-spark"]
-    scripts = sorted(str(path) for path in BENCHMARKS.glob("*.py") if path.name != "spark.py")
-    assert len(scripts) > 10
+    modules = sorted(f"benchmarks.{path.stem}" for path in BENCHMARKS.glob("*.py") if path.stem != "spark")
+    assert len(modules) > 10
     done = subprocess.run(
-        [sys.executable, "-c", IMPORT, " ".join(missing), *scripts],
-        env={"PYTHONPATH": str(BENCHMARKS)},
+        [sys.executable, "-c", IMPORT, " ".join(missing), *modules],
+        cwd=ROOT,
+        env={},
         capture_output=True,
         text=True,
     )

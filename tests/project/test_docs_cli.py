@@ -1,6 +1,6 @@
 """The command line's reference is what the commands say of themselves.
 
-``python tests/project/test_docs_cli.py`` writes the page anew.
+``python -m tests.project.test_docs_cli`` writes the page anew.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _meaning(option: click.Option) -> str:
 def test_reference_of_commands_is_what_the_commands_say() -> None:
     text = PAGE.read_text(encoding="utf-8")
     shown = text.partition(BEGIN)[2].partition(END)[0]
-    assert shown == render(), f"the commands changed: python {Path(__file__).name} writes the page anew"
+    assert shown == render(), f"the commands changed: python -m {__name__} writes the page anew"
 
 
 def test_reference_of_exit_codes_names_each_code_once() -> None:

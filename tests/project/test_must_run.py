@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-import runpy
 import shutil
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import NEEDS
 
 pytest_plugins = ["pytester"]
 
@@ -101,8 +102,7 @@ def test_tests_of_another_worker_are_counted_where_it_was_started(run: pytest.Py
 
 def test_every_need_has_a_marker() -> None:
     markers = re.findall(r'^    "(\w+): needs ', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    needs = runpy.run_path(str(CONFTEST))["NEEDS"]
-    assert sorted(markers) == sorted([*needs, "spark"])
+    assert sorted(markers) == sorted([*NEEDS, "spark"])
 
 
 def test_no_test_skips_but_by_its_marker() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import runpy
 import sqlite3
 import struct
 import subprocess
@@ -34,9 +33,10 @@ from garlicfarm.storage import (
 from garlicfarm.storage import writer as writer_module
 from garlicfarm.storage.snapshots import list_snapshots, read_snapshot
 from garlicfarm.wire import ClusterServer, Configuration, ValueType, encode_configuration
+from tests.storage import compaction_child
 
-CHILD = Path(__file__).with_name("compaction_child.py")
-MODEL: dict[str, Any] = runpy.run_path(str(CHILD))
+ROOT = Path(__file__).parents[2]
+CHILD = (sys.executable, compaction_child.__file__)
 MEMBERS = Configuration(7, 0, (ClusterServer(1, "ssl://a:1"), ClusterServer(4, "ssl://d:1")))
 
 
@@ -381,13 +381,13 @@ def test_process_killed_between_snapshots_and_deletions_loses_nothing(directory:
     rnd = Random(8)
     reported = 0
     for _ in range(12):
-        with subprocess.Popen([sys.executable, str(CHILD), str(directory)], stdout=subprocess.PIPE) as child:
+        with subprocess.Popen([*CHILD, str(directory)], stdout=subprocess.PIPE) as child:
             assert child.stdout is not None
             lines = [child.stdout.readline() for _ in range(rnd.randint(5, 40))]
             child.kill()
             lines += child.stdout.readlines()
         reported = int([line for line in lines if line.endswith(b"\n")][-1].split()[1])
-        first = MODEL["check"](directory, reported)
+        first = compaction_child.check(directory, reported)
     assert first > 100
     assert reported > 500
 
@@ -395,9 +395,8 @@ def test_process_killed_between_snapshots_and_deletions_loses_nothing(directory:
 @pytest.mark.slow
 @pytest.mark.fuse
 def test_power_lost_between_snapshots_and_deletions_loses_nothing_reported(tmp_path: Path) -> None:
-    rounds = Path(__file__).with_name("power_rounds.py")
-    command = ["unshare", "-rm", sys.executable, str(rounds), str(tmp_path), "10"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    command = ["unshare", "-rm", sys.executable, "-m", "tests.storage.power_rounds", str(tmp_path), "10"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     reported, first, unsynced = map(int, done.stdout.split())
     assert reported > 200

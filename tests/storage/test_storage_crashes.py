@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import runpy
 import subprocess
 import sys
 from contextlib import closing
@@ -14,20 +13,20 @@ from typing import Any
 import pytest
 
 from garlicfarm.storage import LogStore
+from tests.storage import storage_child
 
-CHILD = Path(__file__).with_name("storage_child.py")
-MODEL: dict[str, Any] = runpy.run_path(str(CHILD))
+CHILD = (sys.executable, storage_child.__file__)
 
 
 def check_against_model(directory: Path, seed: int, start: tuple[Any, Any], reported: int) -> tuple[Any, Any]:
     """The store is in the state after some step from ``reported`` on; returns that state."""
     with closing(LogStore.open(directory, farm="farm")) as store:
-        found = MODEL["contents"](store)
+        found = storage_child.contents(store)
     state, log = start
     if reported == -1 and found == start:
         return found
-    for step in MODEL["steps"](seed, len(log), state):
-        state, log = MODEL["applied"](state, log, step)
+    for step in storage_child.steps(seed, len(log), state):
+        state, log = storage_child.applied(state, log, step)
         if step.token >= reported and found == (state, log):
             return found
         assert step.token < reported + 20, f"{found[0]}, {len(found[1])} entries is no state after {reported}"
@@ -37,9 +36,7 @@ def check_against_model(directory: Path, seed: int, start: tuple[Any, Any], repo
 def run_child(command: list[str], directory: Path, seed: int, **options: int) -> tuple[list[int], str]:
     """Run the child to its end; the tokens reported, and the line that tells of an error."""
     arguments = [str(directory), str(seed), *(f"{name}={number}" for name, number in options.items())]
-    done = subprocess.run(
-        [*command, sys.executable, str(CHILD), *arguments], stdout=subprocess.PIPE, check=True, timeout=60
-    )
+    done = subprocess.run([*command, *CHILD, *arguments], stdout=subprocess.PIPE, check=True, timeout=60)
     lines = done.stdout.decode().splitlines()
     tokens = [int(line.split()[1]) for line in lines if line.startswith("durable")]
     assert tokens == sorted(set(tokens))
@@ -51,9 +48,9 @@ def run_child(command: list[str], directory: Path, seed: int, **options: int) ->
 def test_killed_writer_loses_nothing_reported_and_shows_no_half_step(directory: Path) -> None:
     rnd = Random(20)
     with closing(LogStore.open(directory, farm="farm")) as store:
-        start = MODEL["contents"](store)
+        start = storage_child.contents(store)
     for seed in range(20):
-        command = [sys.executable, str(CHILD), str(directory), str(seed), "checkpoint_bytes=200000"]
+        command = [*CHILD, str(directory), str(seed), "checkpoint_bytes=200000"]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
             assert child.stdout is not None
             lines = [child.stdout.readline() for _ in range(rnd.randint(0, 60))]
@@ -107,7 +104,7 @@ def test_error_of_a_write_or_sync_ends_the_writer_and_is_not_retried(
 ) -> None:
     trace = tmp_path / "trace"
     with closing(LogStore.open(directory, farm="farm")) as store:
-        start = MODEL["contents"](store)
+        start = storage_child.contents(store)
     paths = [part for name in files.split() for part in ("-P", str(directory / name))]
     calls = ["-e", "trace=fdatasync,fsync,pwrite64,write,ftruncate", "-e", f"inject={fault}"]
     command = ["strace", "-f", "-o", str(trace), *paths, *calls]
@@ -124,7 +121,7 @@ def test_error_of_a_write_or_sync_ends_the_writer_and_is_not_retried(
 
 def test_file_that_may_not_grow_ends_the_writer_with_all_reported_kept(directory: Path) -> None:
     with closing(LogStore.open(directory, farm="farm")) as store:
-        start = MODEL["contents"](store)
+        start = storage_child.contents(store)
     tokens, error = run_child([], directory, 6, file_limit=300_000)
     assert error.startswith("StorageError")
     assert tokens[-1] > 5
