@@ -61,7 +61,7 @@ from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.entries import encode_status
 from garlicfarm.setup.i2p_tunnel import Tunnel
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
-from garlicfarm_plugin_i2pcontrol._client import I2PControlClient
+from garlicfarm_plugin_i2pcontrol.client import I2PControlClient
 
 MEMBERS = 5
 READY_S = 900.0

@@ -21,7 +21,7 @@ import msgspec
 
 from garlicfarm.errors import ConfigError, NotSupported
 from garlicfarm.router import Bandwidth, DestinationStatus, RemoteStatus, Router, RouterStatus
-from garlicfarm_plugin_i2pcontrol._client import I2PControlClient, Question
+from garlicfarm_plugin_i2pcontrol.client import I2PControlClient, Question
 
 __all__ = ["I2PControlConfig", "I2PControlRouter", "router_status"]
 

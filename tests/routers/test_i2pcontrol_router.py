@@ -16,7 +16,7 @@ from garlicfarm.errors import ConfigError, NotSupported, RouterError
 from garlicfarm.plugins import make_router
 from garlicfarm.router import Bandwidth, Router, RouterStatus
 from garlicfarm.testing.router_suite import RouterSuite
-from garlicfarm_plugin_i2pcontrol import I2PControlRouter, _client, router_status
+from garlicfarm_plugin_i2pcontrol import I2PControlRouter, client, router_status
 
 CAPTURED_STATUS = RouterStatus(
     uptime=214_000,
@@ -167,8 +167,8 @@ async def test_requests_of_all_methods_never_set_anything(control_server, make, 
         assert_reads(request["method"], params)
 
 
-@pytest.mark.parametrize("question", list(_client.Question))
-def test_question_is_one_that_reads(question: _client.Question) -> None:
+@pytest.mark.parametrize("question", list(client.Question))
+def test_question_is_one_that_reads(question: client.Question) -> None:
     assert_reads(*question.value)
 
 
@@ -397,7 +397,7 @@ async def test_server_that_misbehaves_raises_router_error_in_time(
     control_server.raw = raw
     async with make(url=control_server.url) as router:
         with monkeypatch.context() as patch:
-            patch.setattr(_client, "TIMEOUT_S", 0.3)
+            patch.setattr(client, "TIMEOUT_S", 0.3)
             with trio.fail_after(60), pytest.raises(RouterError, match=r"127\.0\.0\.1") as caught:
                 await router.get_local_router_status()
         assert not isinstance(caught.value, NotSupported)
