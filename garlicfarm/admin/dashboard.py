@@ -48,7 +48,7 @@ HEADERS = {
 _STATIC = {"dashboard.css": "text/css", "dashboard.js": "text/javascript"}
 
 
-def _seconds(value: float | None) -> str:
+def duration_text(value: float | None) -> str:
     if value is None:
         return "–"
     if value < 1:
@@ -72,7 +72,7 @@ _PAGES = Environment(
 )
 _PAGES.filters |= {
     "figure": lambda value: "–" if value is None else f"{value:,}",
-    "seconds": _seconds,
+    "seconds": duration_text,
     "part": lambda name: name.replace("_", " "),
     "when": _when,
 }

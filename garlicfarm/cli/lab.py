@@ -155,7 +155,7 @@ async def running_lab(
     async with AsyncExitStack() as stack:
         members = await _members(stack, directory, nodes, router)
         farm = await stack.enter_async_context(process_farm(directory / "farm", members, _plan(directory)))
-        await _set_interval(farm, interval_ms)
+        await commit_interval(farm, interval_ms)
         yield farm
 
 
@@ -207,7 +207,7 @@ async def _members(stack: AsyncExitStack, directory: Path, nodes: int, router: s
     }
 
 
-async def _set_interval(farm: ProcessFarm, interval_ms: int) -> None:
+async def commit_interval(farm: ProcessFarm, interval_ms: int) -> None:
     """Commit the posting interval, as an administrator would, and again where that may have failed: setting
     it twice is as good as once. On a busy machine the first election takes long; only --timeout ends this."""
     import trio

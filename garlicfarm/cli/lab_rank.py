@@ -58,9 +58,9 @@ class Preparation:
 
     def measure(self) -> None:
         """Take the figures of this moment."""
-        downloaded = _tree_bytes(self._scratch, "pip-unpack-")
+        downloaded = tree_bytes(self._scratch, "pip-unpack-")
         self._downloaded = max(self._downloaded, downloaded)  # pip removes them at last
-        grown = _tree_bytes(self._prefix)
+        grown = tree_bytes(self._prefix)
         self._first = grown if self._first is None else self._first
         self._installed = grown - self._first
 
@@ -73,7 +73,7 @@ class Preparation:
         return f"Spark and a Java are being installed: {what}, {waited_s:.0f} s"
 
 
-def _tree_bytes(directory: Path, prefix: str = "") -> int:
+def tree_bytes(directory: Path, prefix: str = "") -> int:
     """The bytes of the files below ``directory``, in those of its folders whose name begins so."""
     size = 0
     for path, folders, files in os.walk(directory):

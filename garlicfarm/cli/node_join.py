@@ -128,7 +128,7 @@ def enrol(options: Options, config: Config, token: JoinToken, undo: Callable[[],
 
     log = logs.configured(level("warning", options.verbosity), config.log.format, sys.stderr)
     try:
-        with log, _progress() as show:
+        with log, join_progress() as show:
             trio.run(_join, config, token, options.timeout_s, show)
     except* GarlicFarmError:
         if undo is not None and _is_untouched(config, token):
@@ -245,7 +245,7 @@ class _Enrolment:
         raft = section.raft
         patience_s = PATIENCE_ELECTIONS * raft.election_timeout_max_s
         answer_s = raft.election_timeout_max_s + 2 * raft.rpc_timeout_s
-        connect, is_jraft = self._connector()
+        connect, is_jraft = member_connector(self._config, self._token)
         endpoint = Endpoint.parse(section.endpoint, section.default_transport)
         # JRaft's own spelling; the scheme it does not read.
         said = str(Endpoint("tcp", endpoint.host, endpoint.port)) if is_jraft else section.endpoint
@@ -273,40 +273,6 @@ class _Enrolment:
                     raise
             if await self._is_member_within(wait_s):
                 return
-
-    def _connector(self) -> tuple[Callable[[str], Awaitable[Established]], bool]:
-        """What opens a connection to a member, and whether that is without a handshake."""
-        from functools import cache
-
-        from garlicfarm.credentials.member_credentials import member_password
-        from garlicfarm.extensions import LEADER_HINT
-        from garlicfarm.http.digest import ChallengeCache
-        from garlicfarm.net.dial import DialCredentials, dial
-        from garlicfarm.plugins import make_transport
-        from garlicfarm.transport import Endpoint, Transport
-
-        token, config = self._token, self._config
-        section = _section(config, token)
-        default = section.default_transport
-
-        @cache
-        def transport(scheme: str) -> Transport:
-            return make_transport(scheme, config.transport.get(scheme, {}), config.base_dir)
-
-        credentials = DialCredentials(
-            token.farm,
-            str(token.id),
-            member_password(token.farm_secret, token.farm_id, token.id),
-            ChallengeCache(section.algorithms),
-            token.farm_id,
-            {LEADER_HINT: "1"},
-        )
-
-        async def connect(text: str) -> Established:
-            endpoint = Endpoint.parse(text, default)
-            return await dial(transport(endpoint.scheme), endpoint, credentials)
-
-        return connect, not transport(default).handshake
 
     async def _is_member_within(self, wait_s: float) -> bool:
         """Whether this node becomes a member, as long as something comes in at least every ``wait_s``."""
@@ -344,11 +310,47 @@ class _Enrolment:
         return max(sizes)
 
 
+def member_connector(
+    config: Config, token: JoinToken
+) -> tuple[Callable[[str], Awaitable[Established]], bool]:
+    """What opens a connection to a member, and whether that is without a handshake."""
+    from functools import cache
+
+    from garlicfarm.credentials.member_credentials import member_password
+    from garlicfarm.extensions import LEADER_HINT
+    from garlicfarm.http.digest import ChallengeCache
+    from garlicfarm.net.dial import DialCredentials, dial
+    from garlicfarm.plugins import make_transport
+    from garlicfarm.transport import Endpoint, Transport
+
+    section = _section(config, token)
+    default = section.default_transport
+
+    @cache
+    def transport(scheme: str) -> Transport:
+        return make_transport(scheme, config.transport.get(scheme, {}), config.base_dir)
+
+    credentials = DialCredentials(
+        token.farm,
+        str(token.id),
+        member_password(token.farm_secret, token.farm_id, token.id),
+        ChallengeCache(section.algorithms),
+        token.farm_id,
+        {LEADER_HINT: "1"},
+    )
+
+    async def connect(text: str) -> Established:
+        endpoint = Endpoint.parse(text, default)
+        return await dial(transport(endpoint.scheme), endpoint, credentials)
+
+    return connect, not transport(default).handshake
+
+
 # Progress
 
 
 @contextmanager
-def _progress() -> Iterator[Show]:
+def join_progress() -> Iterator[Show]:
     """A bar on a terminal, else a line for each stage."""
     if not sys.stderr.isatty():
         yield _Lines().show

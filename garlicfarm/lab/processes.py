@@ -157,7 +157,7 @@ class ProcessFarm:
                     deliver_cancel=terminate,
                 )
             )
-        patience = _Patience(node.process.pid, START_TIMEOUT_S)
+        patience = Patience(node.process.pid, START_TIMEOUT_S)
         while not ready.exists():
             if (code := node.process.returncode) is not None:
                 raise node.failure(f"ended with exit code {code} before it listened")
@@ -178,7 +178,7 @@ class ProcessFarm:
         process = node.process
         if process is None:
             return 0
-        patience = _Patience(process.pid, STOP_TIMEOUT_S)
+        patience = Patience(process.pid, STOP_TIMEOUT_S)
         process.send_signal(how)
         while (code := process.returncode) is None:
             if patience.is_over():
@@ -189,7 +189,7 @@ class ProcessFarm:
         return code
 
 
-class _Patience:
+class Patience:
     """Over once a process has used a processor, or been idle, for ``timeout_s`` in all. Waiting for a
     processor or the disk of a busy machine does not count, and no wall clock is read.
 
@@ -199,17 +199,17 @@ class _Patience:
     def __init__(self, pid: int, timeout_s: float) -> None:
         self._pid = pid
         self._timeout_s = timeout_s
-        self._began_s = _activity(pid)[0]
+        self._began_s = activity(pid)[0]
         self._idle_s = 0.0
 
     def is_over(self) -> bool:
-        cpu_s, is_idle = _activity(self._pid)
+        cpu_s, is_idle = activity(self._pid)
         # Even if we look late: a machine too busy for us is too busy for that process.
         self._idle_s += LOOK_S if is_idle else 0
         return cpu_s - self._began_s + self._idle_s > self._timeout_s
 
 
-def _activity(pid: int) -> tuple[float, bool]:
+def activity(pid: int) -> tuple[float, bool]:
     """The seconds of processor time that a process has used, and whether all its threads wait for
     something other than a processor or the disk. (0, True) if the system does not say."""
     try:

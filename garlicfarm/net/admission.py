@@ -23,7 +23,7 @@ import trio
 
 from garlicfarm.transport import Peer, Place, Stage, network_of
 
-__all__ = ["Admission"]
+__all__ = ["Admission", "HeldPlace"]
 
 KNOWN_FOR_S = 3600.0
 BURST = 128  # handshakes of an address after a pause: 16 members that reconnect at once need two each
@@ -53,7 +53,7 @@ class Admission:
         self._per_address = per_address
         self._total = total
         self._named = named
-        self._places: dict[_HeldPlace, None] = {}  # in the order in which they entered their stage
+        self._places: dict[HeldPlace, None] = {}  # in the order in which they entered their stage
         self._known: dict[str, float] = {}  # until when
         self._tokens: dict[str, tuple[float, float]] = {}  # how many at which time
 
@@ -63,7 +63,7 @@ class Admission:
         return len(self._places)
 
     @contextmanager
-    def admit(self, peer: Peer, on_cut: Callable[[Peer], None] = lambda peer: None) -> Iterator[Place]:
+    def admit(self, peer: Peer, on_cut: Callable[[Peer], None] = lambda peer: None) -> Iterator[HeldPlace]:
         """A place for one connection while the context lasts.
 
         If another connection needs it, ``on_cut(peer)`` is called and the context cancelled. ``on_cut`` is
@@ -73,7 +73,7 @@ class Admission:
         known = network is not None and self._is_known(network)
         self._make_room(network, known=known)
         with trio.CancelScope() as scope:
-            place = _HeldPlace(self, peer, network, known, scope, on_cut)
+            place = HeldPlace(self, peer, network, known, scope, on_cut)
             self._places[place] = None
             try:
                 yield place
@@ -118,7 +118,7 @@ class Admission:
         return granted
 
 
-class _HeldPlace(Place):
+class HeldPlace(Place):
     """A place of an `Admission`."""
 
     def __init__(
@@ -161,7 +161,7 @@ class _HeldPlace(Place):
         self._scope.cancel()
 
 
-def _cut(places: Sequence[_HeldPlace]) -> None:
+def _cut(places: Sequence[HeldPlace]) -> None:
     """Cut the oldest of the least advanced stage that holds more than its share."""
     share = len(places) // (len(Stage) + 1)  # so small that not all stages can be at their share
     for stage in Stage:

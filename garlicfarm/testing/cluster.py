@@ -53,7 +53,7 @@ from garlicfarm.testing.memory_storage import Stored, UnsyncedStorage
 from garlicfarm.transport import Endpoint, Peer
 from garlicfarm.wire.messages import ClusterServer, Configuration, SnapshotSyncRequest
 
-__all__ = ["Cluster", "cluster"]
+__all__ = ["Cluster", "MemoryStore", "MemoryStoreWriter", "cluster"]
 
 FARM = "farm"
 PORT = 27150
@@ -61,7 +61,7 @@ PATIENCE_S = 300.0
 FSYNC_S = 0.002
 
 
-class _Disk(UnsyncedStorage):
+class MemoryStore(UnsyncedStorage):
     """A `garlicfarm.node.store.Store`; loses unsynced data when its node is killed."""
 
     def __init__(self, genesis: Genesis) -> None:
@@ -78,12 +78,12 @@ class _Disk(UnsyncedStorage):
         return Snapshot(*born, meta.index, meta.term, meta.configuration, servers, state)
 
 
-class _Writer:
+class MemoryStoreWriter:
     """A `garlicfarm.node.store.StoreWriter`: everything queued becomes durable at once."""
 
     def __init__(
         self,
-        disk: _Disk,
+        disk: MemoryStore,
         on_durable: Callable[[int], None],
         on_batch: Callable[[int, float], None],
         on_chunk: Callable[[int, int, SnapshotMeta | None], None],
@@ -146,7 +146,7 @@ class Cluster:
         self._secret = secrets.token_bytes(32)
         servers = tuple(ClusterServer(i, f"memory://{_host(i)}:{PORT}") for i in range(1, size + 1))
         self._genesis = Genesis(FARM, self._farm_id, "log", 1, Configuration(0, 0, servers))
-        self._disks = {server.id: _Disk(self._genesis) for server in servers}
+        self._disks = {server.id: MemoryStore(self._genesis) for server in servers}
         self._nodes: dict[int, _Node] = {}
 
     # ------------------------------------------------------------------ observation
@@ -224,7 +224,7 @@ class Cluster:
         """Start one more node, on an empty store; ``replica(leader).membership.change`` makes it a member."""
         node = max(self._disks) + 1
         genesis = msgspec.structs.replace(self._genesis, configuration=Configuration(0, 0, ()))
-        self._disks[node] = _Disk(genesis)
+        self._disks[node] = MemoryStore(genesis)
         await self._nursery.start(self._run, node)
         return ClusterServer(node, f"memory://{_host(node)}:{PORT}")
 
@@ -261,7 +261,7 @@ class Cluster:
         logger = logging.getLogger("garlicfarm.testing.cluster")
         log = EventLogger(logger, clock=trio.current_time, farm=FARM, node=node)  # the simulated one too
         host = ReplicaHost(node, dial_member, NodeMetrics().farm(FARM), log)
-        replica = Replica(section, disk, partial(_Writer, disk), self._application(), host)
+        replica = Replica(section, disk, partial(MemoryStoreWriter, disk), self._application(), host)
         lookup = member_lookup([self._secret], self._farm_id, lambda user: {})
         verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
         farms = {FARM: FarmCredentials(FARM, self._farm_id, verifier, EXTENSIONS)}

@@ -103,7 +103,7 @@ async def run(job: Job, viewer: Viewer) -> None:
         )
         try:
             async with trio.open_nursery() as nursery:
-                runner = _Runner(job, viewer, session)
+                runner = QueryRunner(job, viewer, session)
                 nursery.start_soon(_watch, feed, head, runner)
                 await runner.run()
                 nursery.cancel_scope.cancel()
@@ -114,7 +114,7 @@ async def run(job: Job, viewer: Viewer) -> None:
         feed.close()
 
 
-async def _watch(feed: FarmFeed, head: FarmHead, runner: _Runner) -> None:
+async def _watch(feed: FarmFeed, head: FarmHead, runner: QueryRunner) -> None:
     """Keep the commit index up to date."""
     while True:
         runner.committed(head.commit_index)
@@ -125,7 +125,7 @@ async def _watch(feed: FarmFeed, head: FarmHead, runner: _Runner) -> None:
             runner.committed(None)
 
 
-class _Runner:
+class QueryRunner:
     def __init__(self, job: Job, viewer: Viewer, session: Session) -> None:
         self._job = job
         self._viewer = viewer
@@ -185,7 +185,7 @@ class _Runner:
                     await self._look(query)
                 await self._look(query)
             except (Py4JError, PySparkException, OSError) as error:
-                failed = _meaning(error)
+                failed = query_error(error)
             finally:
                 receive.close()  # unblocks emit()
                 if query is not None and self._session.alive:
@@ -224,7 +224,7 @@ class _Runner:
             self._viewer.progress(self._index, self._commit_index)
 
 
-def _meaning(error: Exception) -> GarlicFarmError:
+def query_error(error: Exception) -> GarlicFarmError:
     """The error that the source or the fold raised in a process of Spark's, from its traceback."""
     found = _OURS.findall(text_of(error))
     if not found:

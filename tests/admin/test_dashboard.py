@@ -12,7 +12,7 @@ import httpx
 import msgspec
 import pytest
 
-from garlicfarm.admin.dashboard import _seconds
+from garlicfarm.admin.dashboard import duration_text
 from garlicfarm.admin.dashboard_history import Line, plot
 from garlicfarm.client.trust import client_tls
 from garlicfarm.errors import EntryRefused, NoQuorum, NotLeader
@@ -392,7 +392,7 @@ async def test_refused_form_says_what_is_wrong_and_what_to_do(
     ],
 )
 def test_durations_have_the_unit_that_is_read_best(value: float | None, text: str) -> None:
-    assert _seconds(value) == text
+    assert duration_text(value) == text
 
 
 async def test_farms_have_a_page_each(node: FakeNode, url: str) -> None:

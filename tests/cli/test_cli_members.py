@@ -16,7 +16,7 @@ import pytest
 
 from garlicfarm.cli import run
 from garlicfarm.cli.exits import Exit
-from garlicfarm.cli.node_join import _Lines, _progress
+from garlicfarm.cli.node_join import join_progress
 from garlicfarm.credentials.join_token import decode_token
 from garlicfarm.credentials.member_credentials import write_secret_file
 from garlicfarm.errors import NoQuorum, NotLeader, OutcomeUnknown, ProposalDropped
@@ -277,8 +277,7 @@ def test_token_is_not_made_during_a_rotation(served: Served, store: Path, capsys
 
 
 def test_progress_off_a_terminal_is_a_line_for_each_tenth(capsys: Capture) -> None:
-    with _progress() as show:
-        assert getattr(show, "__self__", None).__class__ is _Lines
+    with join_progress() as show:
         show("invited", 0, None)
         for done in range(1001):
             show("catching up, entries", done, 1000)
@@ -292,8 +291,8 @@ def test_progress_off_a_terminal_is_a_line_for_each_tenth(capsys: Capture) -> No
 
 def test_progress_on_a_terminal_is_a_bar() -> None:
     program = (
-        "from garlicfarm.cli.node_join import _progress\n"
-        "with _progress() as show:\n"
+        "from garlicfarm.cli.node_join import join_progress\n"
+        "with join_progress() as show:\n"
         "    show('[red]catching up', 30, 120)\n"
     )
     ours, theirs = pty.openpty()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from garlicfarm.cli.lab import _set_interval
+from garlicfarm.cli.lab import commit_interval
 from garlicfarm.errors import GarlicFarmError, NoQuorum, OutcomeUnknown, ProposalDropped, UnreachableError
 from garlicfarm.lab.processes import NodeProcess
 from garlicfarm.refusals import Refusal
@@ -36,7 +36,7 @@ class Node(NodeProcess):
 
 
 async def set_interval(node: Node) -> None:
-    await _set_interval(SimpleNamespace(name="farm", nodes={1: node}), 2000)  # type: ignore[arg-type]
+    await commit_interval(SimpleNamespace(name="farm", nodes={1: node}), 2000)  # type: ignore[arg-type]
 
 
 async def test_interval_is_set_again_until_it_is_known_to_be_set(tmp_path: Path, autojump_clock: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio
 from rich.console import Console
 
-from garlicfarm.cli.lab_rank import MIB, Preparation, _tree_bytes
+from garlicfarm.cli.lab_rank import MIB, Preparation, tree_bytes
 from garlicfarm.cli.lab_screen import LabScreen
 from garlicfarm.lab.processes import NodeProcess
 from tests.cli.test_cli_tables import ranking, status
@@ -100,4 +100,4 @@ async def test_preparation_tells_what_came_and_how_long_it_took(
 
 
 def test_size_of_a_folder_that_is_not_there_is_none(tmp_path: Path) -> None:
-    assert _tree_bytes(tmp_path / "none") == 0
+    assert tree_bytes(tmp_path / "none") == 0

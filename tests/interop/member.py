@@ -24,7 +24,7 @@ from garlicfarm.node.replica import Replica
 from garlicfarm.node.session import Principal, Session
 from garlicfarm.raft import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage import Genesis
-from garlicfarm.testing.cluster import _Disk, _Writer
+from garlicfarm.testing.cluster import MemoryStore, MemoryStoreWriter
 from garlicfarm.wire import ResponseDecoder
 from garlicfarm.wire.messages import ClusterServer, Configuration, Response, SnapshotSyncRequest
 
@@ -59,7 +59,7 @@ class MessagePrinter(Application):
         self.applied.clear()
 
 
-class Disk(_Disk):
+class Disk(MemoryStore):
     """Pieces of snapshots as JRaft sends them: no header, no checksum; the last one says that it is."""
 
     def store_chunk(self, request: SnapshotSyncRequest) -> tuple[int, SnapshotMeta | None]:
@@ -128,7 +128,7 @@ class Member:
 
         log = EventLogger(logging.getLogger("tests.interop"), farm="farm", node=member)
         host = ReplicaHost(member, dial, self.metrics.farm("farm"), log)
-        self.farm = Replica(section, disk, partial(_Writer, disk), self.application, host)
+        self.farm = Replica(section, disk, partial(MemoryStoreWriter, disk), self.application, host)
 
     def connect(self) -> Wire:
         """A JRaft peer's connection to the node."""

@@ -16,7 +16,7 @@ import trio
 
 from garlicfarm.errors import UnreachableError
 from garlicfarm.lab import processes
-from garlicfarm.lab.processes import LOOK_S, _activity, _Patience, process_farm
+from garlicfarm.lab.processes import LOOK_S, Patience, activity, process_farm
 from garlicfarm.setup.provision import MemberPlan
 
 WAITS = "print('it waits', flush=True); import time; time.sleep(600)"
@@ -61,7 +61,7 @@ async def test_node_that_the_machine_keeps_from_running_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "START_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(processes, "_activity", lambda pid: (0.0, False))
+    monkeypatch.setattr(processes, "activity", lambda pid: (0.0, False))
     async with process_farm(tmp_path / "farm", 1, command=(sys.executable, "-c", LATE), start=False) as farm:
         await farm.start(1)
         assert farm.nodes[1].url == "https://127.0.0.1:1"
@@ -72,29 +72,29 @@ def test_patience_ends_after_processor_time_or_idle_looks(
     monkeypatch: pytest.MonkeyPatch, uses_s: float, is_idle: bool
 ) -> None:
     used = itertools.count()
-    monkeypatch.setattr(processes, "_activity", lambda pid: (5 + uses_s * next(used), is_idle))
-    patience = _Patience(1, 1.01)
+    monkeypatch.setattr(processes, "activity", lambda pid: (5 + uses_s * next(used), is_idle))
+    patience = Patience(1, 1.01)
     looks = next(number for number in itertools.count(1) if patience.is_over())
     assert looks == 1 + round(1 / (uses_s or LOOK_S))
 
 
 def test_activity_is_that_of_all_threads_as_the_kernel_counts_it() -> None:
-    before, is_idle = _activity(os.getpid())
+    before, is_idle = activity(os.getpid())
     assert not is_idle, "we are just running"
     until = time.process_time() + 0.1
     while time.process_time() < until:
         pass
-    assert _activity(os.getpid())[0] > before
+    assert activity(os.getpid())[0] > before
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"x")
         process.stdin.flush()
         process.stdout.read(1)  # it has started; now it waits for more
-        while not _activity(process.pid)[1]:
+        while not activity(process.pid)[1]:
             pass
         process.stdin.close()
-    assert _activity(2**22 + 1) == (0, True)  # there is no such process
+    assert activity(2**22 + 1) == (0, True)  # there is no such process
 
 
 async def test_node_that_was_started_by_hand_is_found(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from garlicfarm.errors import AuthError, ConfigError, GarlicFarmError
 from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_sink
 from garlicfarm_plugin_spark.java import find_java_home
-from garlicfarm_plugin_spark.runner import _meaning
+from garlicfarm_plugin_spark.runner import query_error
 from garlicfarm_plugin_spark.session import Session
 from tests.spark.feed_server import FeedServer, feed_server
 from tests.spark.script import expectations, scripted_log
@@ -342,14 +342,16 @@ def test_what_java_says_is_told_by_its_deepest_cause() -> None:
             "Caused by: java.io.IOException: No space left on device\n\t... 1 more\n"
         )
 
-    assert str(_meaning(Raised("[STREAM_FAILED] Query terminated"))) == "IOException: No space left on device"
-    assert str(_meaning(Exception("plain\nand more"))) == "plain"
+    assert (
+        str(query_error(Raised("[STREAM_FAILED] Query terminated"))) == "IOException: No space left on device"
+    )
+    assert str(query_error(Exception("plain\nand more"))) == "plain"
     java = (
         "An error occurred while calling o1.start.\n: java.io.FileNotFoundException: /x (Is a file)\n\tat a.b"
     )
-    assert str(_meaning(Exception(java))) == "FileNotFoundException: /x (Is a file)"
+    assert str(query_error(Exception(java))) == "FileNotFoundException: /x (Is a file)"
     ours = "  File x\ngarlicfarm.errors.AuthError: the password is wrong\n"
-    assert isinstance(_meaning(Exception(ours)), AuthError)
+    assert isinstance(query_error(Exception(ours)), AuthError)
 
 
 class Unspeakable(Py4JJavaError):
@@ -363,7 +365,7 @@ class Unspeakable(Py4JJavaError):
 
 
 def test_error_of_a_java_that_died_is_told_by_its_class() -> None:
-    assert str(_meaning(Unspeakable())) == "Unspeakable"
+    assert str(query_error(Unspeakable())) == "Unspeakable"
 
 
 def test_java_that_dies_at_the_start_is_an_error_of_ours_and_its_process_is_reaped(

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 from garlicfarm.errors import FellBehind, GarlicFarmError, UnreachableError
 from garlicfarm_plugin_spark.feed import Nodes
-from garlicfarm_plugin_spark.runner import Job, _Runner
+from garlicfarm_plugin_spark.runner import Job, QueryRunner
 
 pytestmark = pytest.mark.spark
 
@@ -36,7 +36,7 @@ class Notes:
         self.said.append(text)
 
 
-class FailingQuery(_Runner):
+class FailingQuery(QueryRunner):
     """Fails of the same each time; nothing of Spark's runs."""
 
     def __init__(self, error: GarlicFarmError, *, once: bool) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from garlicfarm.cli.node_join import _Enrolment
+from garlicfarm.cli.node_join import member_connector
 from garlicfarm.client.farm import open_farm_client
 from garlicfarm.config import load
 from garlicfarm.credentials.join_token import JoinToken
@@ -118,7 +118,7 @@ async def newcomer(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
         async def dial(imposter: Imposter) -> object:
             monkeypatch.setattr("garlicfarm.plugins.make_transport", lambda *table: imposter)
-            connect, _ = _Enrolment(config, token, None, lambda *stage: None)._connector()  # type: ignore[arg-type]
+            connect, _ = member_connector(config, token)
             return await connect(ENDPOINT)
 
         yield dial
