@@ -400,3 +400,54 @@ def test_door_between_rooms_forced_is_noticed(module: str, line: str) -> None:
 )
 def test_open_door_is_open(module: str, line: str) -> None:
     assert violations(module, line) == []
+
+
+def shortcuts(source: str) -> list[str]:
+    """How a module of the tests, tools or benchmarks reaches code past the doors, one sentence each."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module or ''}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path":
+            found.append("uses sys.path")
+        found += [f"imports {name}" for name in names if name.split(".")[0] == "runpy" or name == "sys.path"]
+        found += [f"imports the private {name}" for name in names if is_private(name)]
+    return found
+
+
+def is_private(name: str) -> bool:
+    return any(part.startswith("_") and not part.endswith("__") for part in name.split("."))
+
+
+@pytest.mark.parametrize("folder", ["tests", "tools", "benchmarks"])
+def test_tests_tools_and_benchmarks_take_no_shortcuts(folder: str) -> None:
+    found = {
+        str(path.relative_to(ROOT)): taken
+        for path in (ROOT / folder).rglob("*.py")
+        if (taken := shortcuts(path.read_text(encoding="utf-8")))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import sys\nsys.path.insert(0, 'x')",
+        "import sys\nsys.path[0] = 'x'",
+        "from sys import path",
+        "import runpy",
+        "from runpy import run_path",
+        "from garlicfarm.admin.dashboard import _private",
+        "import garlicfarm._private",
+        "def f() -> None:\n    from garlicfarm._private import name",
+    ],
+)
+def test_shortcut_is_noticed(line: str) -> None:
+    assert shortcuts(line) != []
+
+
+def test_straight_way_is_no_shortcut() -> None:
+    assert shortcuts("from __future__ import annotations\nfrom a.b import __doc__, c\nimport os.path") == []
