@@ -111,3 +111,22 @@ async def test_stream_overtaken_by_the_retention_fell_behind() -> None:
     log.store.first_index = 6
     with pytest.raises(FellBehind, match="after 4"):
         await anext(stream)
+
+
+async def test_pages_are_read_beside_the_loop_that_sends_the_heartbeats() -> None:
+    threads = []
+
+    class Reader:
+        def entries(self, after: int, upto: int, max_bytes: int) -> list[Entry]:
+            threads.append(threading.get_ident())
+            return []
+
+        def surplus(self, upto: int, keep_entries: int, keep_bytes: int) -> int:
+            threads.append(threading.get_ident())
+            return 0
+
+    pages = PageReader(Reader(), trio.CapacityLimiter(1))
+    await pages.read(0, 1, 100)
+    await pages.surplus(1, 1, 1)
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads
