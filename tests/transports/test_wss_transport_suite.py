@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 from wsproto import ConnectionType, WSConnection
-from wsproto.events import AcceptConnection, Request
+from wsproto.events import AcceptConnection, CloseConnection, Request
 
 from garlicfarm.errors import ConfigError, TransportError
 from garlicfarm.lab.processes import free_ports
@@ -148,3 +148,30 @@ def test_ca_that_is_none_is_refused(tmp_path: Path) -> None:
     for name in ("ca.pem", "missing.pem"):
         with pytest.raises(ConfigError, match=name):
             make_transport("wss", {"ca": name}, tmp_path)
+
+
+async def test_server_that_closes_waits_for_the_closing_frame_of_its_peer() -> None:
+    """Or a proxy between the two could reset the peer's connection, and lose our last bytes."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    web, server = WSConnection(ConnectionType.CLIENT), WSConnection(ConnectionType.SERVER)
+    server.receive_data(web.send(Request(host="a.example", target="/")))
+    list(server.events())
+    web.receive_data(server.send(AcceptConnection()))
+    list(web.events())
+    stream, is_finished = WebSocketStream(ours, server), False
+
+    async def finish() -> None:
+        nonlocal is_finished
+        await stream.finish()
+        is_finished = True
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(finish)
+        web.receive_data(bytes(await theirs.receive_some(100)))
+        (closing,) = web.events()
+        assert isinstance(closing, CloseConnection)
+        await theirs.send_all(b"\x82\x80\0\0\0\0")  # a frame that was on its way
+        await trio.testing.wait_all_tasks_blocked()
+        assert not is_finished
+        await theirs.send_all(web.send(closing.response()))
+    assert is_finished

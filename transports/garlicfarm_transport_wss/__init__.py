@@ -115,7 +115,7 @@ class WssTransport(Transport):
                 self.on_drop(peer, reason)
                 return
             await handler(stream, peer)
-            await stream.send_close()
+            await stream.finish()
 
         await serve_tcp(self, url, connection, address_is_peer=False, task_status=task_status)
 

@@ -105,6 +105,18 @@ class WebSocketStream(trio.abc.Stream):
         ):
             await self._send(CloseConnection(code=CloseReason.NORMAL_CLOSURE))
 
+    async def finish(self) -> None:
+        """Close as a server does (RFC 6455, section 7.1.1): send the closing frame, then discard everything
+        up to the peer's, for a second. A reverse proxy that is disconnected earlier may still hold unread
+        bytes of the peer; it then resets the peer's connection, and our last bytes are lost."""
+        await self.send_close()
+        with (
+            trio.move_on_after(CLOSE_TIMEOUT_S),
+            suppress(trio.BrokenResourceError, trio.ClosedResourceError),
+        ):
+            while await self._receive():
+                self._received.clear()
+
     async def aclose(self) -> None:
         try:
             await self.send_close()
