@@ -30,11 +30,17 @@ from datetime import datetime
 from pathlib import Path
 
 import trio
-from bench_farm import RetryingClient, retrying_client
-from reference_copy import reference_copy
 
-from benchmarks.bench_farm import VALUE_BYTES, Poster, bench_farm, percentile, poster, report, resident_mb
-from benchmarks.plain_copy import plain_copy
+from benchmarks.bench_farm import (
+    VALUE_BYTES,
+    RetryingClient,
+    bench_farm,
+    percentile,
+    report,
+    resident_mb,
+    retrying_client,
+)
+from benchmarks.reference_copy import reference_copy
 from garlicfarm import logs
 from garlicfarm.application import Application
 from garlicfarm.config import load

@@ -16,9 +16,8 @@ import time
 from pathlib import Path
 
 import trio
-from bench_farm import RetryingClient, retrying_client
 
-from benchmarks.bench_farm import VALUE_BYTES, Poster, bench_farm, cpu_s, poster
+from benchmarks.bench_farm import VALUE_BYTES, RetryingClient, bench_farm, cpu_s, retrying_client
 from garlicfarm.lab.processes import FAST, ProcessFarm
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.transport import Transport

@@ -40,10 +40,9 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import trio
-from bench_farm import retrying_client
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.bench_farm import USER, bench_farm, cpu_s, poster, resident_mb
+from benchmarks.bench_farm import USER, bench_farm, cpu_s, resident_mb, retrying_client
 from benchmarks.bench_sockets import Connection, Meter, Traffic, connections
 from garlicfarm.config import load
 from garlicfarm.config.model import RetentionSection

@@ -14,9 +14,16 @@ import argparse
 import sys
 
 import trio
-from bench_farm import RetryingClient, retrying_client
 
-from benchmarks.bench_farm import QUICK, VALUE_BYTES, Poster, bench_farm, percentile, poster, report
+from benchmarks.bench_farm import (
+    QUICK,
+    VALUE_BYTES,
+    RetryingClient,
+    bench_farm,
+    percentile,
+    report,
+    retrying_client,
+)
 from garlicfarm.lab.processes import ProcessFarm
 from garlicfarm.setup.provision import FarmPlan
 

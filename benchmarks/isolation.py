@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import TextIO
 
 import trio
-from bench_farm import RetryingClient, retrying_client
 
-from benchmarks.bench_farm import PASSWORD, USER, Poster, percentile, poster, report
+from benchmarks.bench_farm import PASSWORD, USER, RetryingClient, percentile, report, retrying_client
 from garlicfarm import logs
 from garlicfarm.config import load
 from garlicfarm.credentials.member_credentials import write_secret_file

@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable
 
 import trio
-from bench_farm import retrying_client
 
 from benchmarks.bench_farm import (
     QUICK,
@@ -31,9 +30,9 @@ from benchmarks.bench_farm import (
     bench_farm,
     cpu_s,
     percentile,
-    poster,
     report,
     resident_mb,
+    retrying_client,
 )
 from garlicfarm.lab.processes import ProcessFarm
 from garlicfarm.publishing.documents import StatusDocument

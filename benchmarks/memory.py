@@ -10,9 +10,8 @@ import json
 import os
 
 import trio
-from bench_farm import RetryingClient
 
-from benchmarks.bench_farm import VALUE_BYTES, Poster, bench_farm, resident_mb
+from benchmarks.bench_farm import VALUE_BYTES, RetryingClient, bench_farm, resident_mb
 from garlicfarm.lab.processes import FAST
 from garlicfarm.setup.provision import FarmPlan
 
