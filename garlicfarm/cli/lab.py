@@ -246,7 +246,7 @@ async def _ask(farm: ProcessFarm) -> tuple[dict[str, Any] | None, dict[str, Any]
 
 
 async def _wait(farm: ProcessFarm, until: str) -> None:
-    """Until the nodes name a leader or a publisher; says who."""
+    """Until the nodes name a leader or a publisher; says which."""
     import trio
 
     while True:

@@ -63,7 +63,7 @@ def ranking_table(
 ) -> Table:
     """A row per member, best first, for a terminal of ``width`` columns.
 
-    ``status``: the body of ``GET …/status``, which knows who cannot be reached and what happened.
+    ``status``: the body of ``GET …/status``, with the members that cannot be reached and the events.
     """
     from garlicfarm.cli.tables import Column, make_table, sparkline
     from garlicfarm.publishing.ranking import reason

@@ -1,4 +1,4 @@
-"""The application ``publisher``, algorithm version 1: who publishes a Meta LeaseSet, and its contents.
+"""The application ``publisher``, version 1: which member publishes a Meta LeaseSet, and what that lists.
 
 A deterministic fold over the committed log, in index order, in integers only. Its input is every
 Application entry (judged by `entries`) and every Configuration; its whole state is `fold_state.FarmState`,

@@ -46,7 +46,7 @@ Which module holds what
 * `state`: term, vote, log and commit index, which all roles share. `durability`: what guarantees that
   nothing is promised before it is on disk.
 * `roles`: follower, candidate or leader, and what changes that. `election_timer`: the election timeout and
-  the leader's lease. `votes`: who gets a vote or a pre-vote, and who may campaign.
+  the leader's lease. `votes`: which candidate gets a vote or a pre-vote, and when a member may campaign.
 * `requests`: what each request does. `append_checks` and `follower`: taking entries and snapshots.
 * `candidate`: pre-vote and election. `leader`: one term of leading, with its parts: `replication` and
   `progress` (what each follower gets next), `proposals` (what clients wait for), `read_index` (linearizable

@@ -186,7 +186,7 @@ class RawNode:
     @property
     def has_more_catch_up(self) -> bool:
         """Whether the next `ready` with ``catch_up`` has entries or a snapshot for lagging followers
-        without any further input."""
+        without more input."""
         return self._roles.leader is not None and self._roles.leader.has_more_catch_up
 
     # ------------------------------------------------------------------ what it is

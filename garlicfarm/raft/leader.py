@@ -66,7 +66,7 @@ class Leader:
 
     @property
     def has_more_catch_up(self) -> bool:
-        """Whether a lagging follower can be sent more without any further input."""
+        """Whether a lagging follower can be sent more without more input."""
         return self._replication.has_more_catch_up
 
     @property

@@ -46,7 +46,7 @@ class Replication:
         self._joiner_of = joiner_of
         self.servers: tuple[ClusterServer, ...] = ()
         self.progress: dict[int, Progress] = {}
-        self.has_more_catch_up = False  # a lagging follower can be sent more without any further input
+        self.has_more_catch_up = False  # a lagging follower can be sent more without more input
 
     def set_servers(self, servers: tuple[ClusterServer, ...]) -> None:
         """Replicate to exactly these servers from now on."""

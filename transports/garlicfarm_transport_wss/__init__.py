@@ -31,7 +31,7 @@ __all__ = ["WebSocketStream", "WssConfig", "WssTransport"]
 HANDSHAKE_TIMEOUT_S = 10.0
 CHUNK_BYTES = 65536
 # The status codes of a reverse proxy without a listener behind it.
-NOBODY = (502, 503, 504)
+UPSTREAM_DOWN = (502, 503, 504)
 
 
 class WssConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,7 +143,7 @@ async def _open(stream: trio.SSLStream[trio.SocketStream], endpoint: Endpoint) -
     if isinstance(event, AcceptConnection):
         return WebSocketStream(stream, web)
     status = event.status_code if isinstance(event, RejectConnection) else 0
-    if status in NOBODY:
+    if status in UPSTREAM_DOWN:
         raise UnreachableError(f"{endpoint} answers {status}", "is the node behind the reverse proxy up?")
     hint = "does the reverse proxy pass Upgrade on, and is path in the endpoint right?"
     raise TransportError(f"{endpoint} answers {status} instead of opening a WebSocket", hint)

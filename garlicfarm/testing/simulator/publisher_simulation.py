@@ -6,7 +6,7 @@ The members of a `SimulatedCluster` fold `garlicfarm.publishing.application.Publ
 posts its status every interval of its own clock and repeats it until it is committed, as a node's status
 reporter does, and keeps its `garlicfarm.publishing.lease.Lease`. All faults of the simulator strike them, the
 publisher most often; clocks run at rates up to 5 % off, and one member's wall clock shows anything.
-An administrator changes the interval and who may publish. A process that died counts as one that
+An administrator changes the interval and which members may publish. A process that died counts as one that
 publishes until its next one has begun: its router did not get the order to stop.
 
 Then all faults end, and some member has to publish (docs/reference/protocol.md, "The common algorithm", point
