@@ -21,7 +21,7 @@ import msgspec
 
 from garlicfarm import renamed
 from garlicfarm.credentials.private_files import read_private_file
-from garlicfarm.credentials.roles import ROLES, Role
+from garlicfarm.credentials.roles import ROLES, Role, includes
 from garlicfarm.durable_files import replace_file
 from garlicfarm.errors import ConfigError
 from garlicfarm.http.digest import ALGORITHMS, REALM, ha1
@@ -194,5 +194,4 @@ class Login:
 
     def has_role(self, least: Role) -> bool:
         """Whether the user has this role now, or one that includes it."""
-        role = self.role
-        return role is not None and ROLES.index(role) >= ROLES.index(least)
+        return includes(self.role, least)

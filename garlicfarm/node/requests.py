@@ -130,7 +130,8 @@ class IncomingRequests:
         """Check posted entries. Not when they arrive: this member may not have been the leader then."""
         if not self._unchecked:
             return
-        until, raw = trio.current_time() + SLICE_S, self._core.raw
+        now, raw = trio.current_time(), self._core.raw
+        until = now + SLICE_S
         while self._unchecked:
             session = next(iter(self._unchecked))
             posts = self._unchecked.pop(session)
@@ -139,9 +140,12 @@ class IncomingRequests:
             refusal, is_checked = None, True  # if this member does not lead, the core redirects the client
             if not is_forgotten and raw.role is Role.LEADER:
                 for refusal in refusals:
-                    if refusal is not None or trio.current_time() >= until:
+                    now = trio.current_time()
+                    if refusal is not None or now >= until:
                         is_checked = refusal is not None
                         break
+            else:
+                now = trio.current_time()
             if is_checked:
                 posts.popleft()
             if refusal is not None:
@@ -150,7 +154,7 @@ class IncomingRequests:
                 self._pass_on(request, token)
             if posts:
                 self._unchecked[session] = posts  # behind the others
-            if trio.current_time() >= until:
+            if now >= until:
                 return
 
     def answer(self, token: int, response: Response | None) -> None:

@@ -15,6 +15,7 @@ import trio
 
 from garlicfarm.application import Origin
 from garlicfarm.config.model import HEADERS_BYTES
+from garlicfarm.credentials.roles import Role, includes
 from garlicfarm.credentials.users import Login
 from garlicfarm.errors import AuthError, EntryRefused, OutcomeUnknown, RemoteProtocolError
 from garlicfarm.extensions import LEADER_HINT
@@ -56,10 +57,10 @@ _MEMBER_REQUESTS = {
 
 class Principal:
     """The identity at the other end, which decides what it may send (D6): a member by its id, or a client (id
-    0) with the current role of the user of ``login``. ``extensions`` are in force on this connection.
-    ``is_jraft``: there was no handshake; each request names its own source."""
+    0) with the role that the user of ``login`` had at the last `refresh`. ``extensions`` are in force on this
+    connection. ``is_jraft``: there was no handshake; each request names its own source."""
 
-    __slots__ = ("_may_post", "extensions", "is_jraft", "login", "member_id", "name")
+    __slots__ = ("_may_post", "_role", "extensions", "is_jraft", "login", "member_id", "name")
 
     def __init__(
         self,
@@ -77,6 +78,13 @@ class Principal:
         self.extensions = extensions
         self.login = login
         self.is_jraft = is_jraft
+        self._role: Role | None = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look up the user's role. That reads the file system, so it is done for each batch of requests."""
+        if self.login is not None:
+            self._role = self.login.role
 
     @property
     def user(self) -> str:
@@ -85,17 +93,17 @@ class Principal:
 
     @property
     def may_post(self) -> bool:
-        return self._may_post if self.login is None else self.login.has_role("writer")
+        return self._may_post if self.login is None else includes(self._role, "writer")
 
     @property
     def is_admin(self) -> bool:
         """Whether it may change any member."""
-        return self.is_jraft if self.login is None else self.login.has_role("admin")
+        return self.is_jraft if self.login is None else includes(self._role, "admin")
 
     @property
     def is_valid(self) -> bool:
         """False once its user was removed or got another password."""
-        return self.login is None or self.login.role is not None
+        return self.login is None or self._role is not None
 
 
 class RequestReceiver(Protocol):
@@ -216,8 +224,9 @@ class Session:
         self._ready.set()
 
     async def _watch_login(self) -> NoReturn:
-        while self._principal.is_valid:  # noqa: ASYNC110 - another process writes the users file
+        while self._principal.is_valid:
             await trio.sleep(LOGIN_CHECK_S)
+            self._principal.refresh()
         raise AuthError(f"{self._principal.name} is no longer a user")
 
     # ------------------------------------------------------------------ in
@@ -240,6 +249,7 @@ class Session:
                 self._decoder.receive_eof()
                 return
             self._decoder.receive_data(data)
+            self._principal.refresh()
 
     def _next_message(self) -> Request | None:
         try:
