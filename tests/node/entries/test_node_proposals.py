@@ -91,13 +91,13 @@ async def test_post_without_a_quorum_ends_in_time_and_none_is_acknowledged(autoj
         farm, begun = nodes.replica(leader), trio.current_time()
         with pytest.raises(OutcomeUnknown):
             await farm.post(b"on the leader alone", 0)
-        assert trio.current_time() - begun <= farm.core.answer_timeout_s
+        assert trio.current_time() <= begun + farm.core.answer_timeout_s
         await nodes.kill(leader)
         await nodes.restart(survivor)
         farm, begun = nodes.replica(survivor), trio.current_time()
         with pytest.raises(NoQuorum):
             await farm.post(b"on a follower alone", 0)
-        assert trio.current_time() - begun <= farm.core.answer_timeout_s
+        assert trio.current_time() <= begun + farm.core.answer_timeout_s
         await nodes.restart(other)  # both know all that was acknowledged
         await nodes.leader()
         assert (await farm.post(b"again with two", 0))[0] > index
