@@ -14,7 +14,7 @@ __all__ = ["ReadIndexRequests"]
 MAX_PENDING_READS = 4096
 
 
-class _Read:
+class _ReadIndexRequest:
     """``done`` is set once ``index`` is confirmed, or failed (None)."""
 
     __slots__ = ("done", "index")
@@ -30,7 +30,7 @@ class ReadIndexRequests:
     def __init__(self, core: Core, disk: Disk) -> None:
         self._core = core
         self._disk = disk
-        self._asked: dict[int, _Read] = {}  # cancelled ones too: the core holds them
+        self._asked: dict[int, _ReadIndexRequest] = {}  # cancelled ones too: the core holds them
 
     async def read_index(self) -> int:
         """An index that is applied here, not below any that was acknowledged before the call.
@@ -44,7 +44,7 @@ class ReadIndexRequests:
         disk.must_answer()
         if len(self._asked) >= MAX_PENDING_READS:
             raise ProposalDropped(Refusal.TOO_MANY_READS)
-        token, read = core.next_token(), _Read()
+        token, read = core.next_token(), _ReadIndexRequest()
         self._asked[token] = read
         core.put(self._ask, token)
         with trio.move_on_after(core.answer_timeout_s):

@@ -49,9 +49,10 @@ Which module holds what
   the leader's lease. `votes`: which candidate gets a vote or a pre-vote, and when a member may campaign.
 * `requests`: what each request does. `append_checks` and `follower`: taking entries and snapshots.
 * `candidate`: pre-vote and election. `leader`: one term of leading, with its parts: `replication` and
-  `progress` (what each follower gets next), `proposals` (what clients wait for), `read_index` (linearizable
+  `progress` (what each follower gets next), `uncommitted` (what clients wait for), `read_index` (linearizable
   reads), `conf_change` and `joiner` (changes of the members), `transfer` (handing over).
-* `log`: durable and pending entries as one log. `membership`: the Configuration in force, and pending ones.
+* `log`: durable and pending entries as one log. `configuration_tracker`: the Configuration in force, and
+  pending ones.
 
 The messages, by number
 -----------------------

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from garlicfarm.errors import DiskHangs, ProposalDropped
 from garlicfarm.raft.conf_change import PendingConfChange
-from garlicfarm.raft.proposals import Proposals
 from garlicfarm.raft.read_index import ReadIndexQueue
 from garlicfarm.raft.replication import Replication
 from garlicfarm.raft.state import RaftState
@@ -22,6 +21,7 @@ from garlicfarm.raft.types import (
     PeerStatus,
     ProposalOutcome,
 )
+from garlicfarm.raft.uncommitted import UncommittedProposals
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import (
@@ -49,7 +49,7 @@ class Leader:
         self.is_stepping_down = False
         self.is_yielding = False
         self._disk_deadline_ms: int | None = None  # until when it may lead while its disk hangs
-        self._proposals = Proposals(state.config.max_uncommitted_bytes)
+        self._proposals = UncommittedProposals(state.config.max_uncommitted_bytes)
         self._reads = ReadIndexQueue(state)
         self._conf_change = PendingConfChange(state)
         self._transfer = LeadershipTransfer(state)

@@ -18,7 +18,7 @@ __all__ = ["READ_INDEX", "ReadIndexForwarder", "ReadIndexQueue", "refuse_read"]
 _RESPONSE = MessageType.READ_INDEX_RESPONSE
 
 
-class _Read(msgspec.Struct):
+class _WaitingRead(msgspec.Struct):
     token: int
     index: int
     after_seq: int  # requests up to this one were sent before the read began
@@ -33,12 +33,12 @@ class ReadIndexQueue:
 
     def __init__(self, state: RaftState) -> None:
         self._state = state
-        self._waiting: deque[_Read] = deque()
+        self._waiting: deque[_WaitingRead] = deque()
 
     def add(self, token: int, index: int, *, is_forwarded: bool) -> None:
         """Begin a read at ``index``: the commit index, or a later one that this term still has to commit."""
         state = self._state
-        self._waiting.append(_Read(token, index, state.last_seq, {state.id}, is_forwarded))
+        self._waiting.append(_WaitingRead(token, index, state.last_seq, {state.id}, is_forwarded))
         self.release()
 
     def is_waiting_for(self, last_seq: int) -> bool:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from garlicfarm.raft.configuration_tracker import ConfigurationTracker
 from garlicfarm.raft.durability import DurabilityBarrier, OwnVote
 from garlicfarm.raft.log import RaftLog
-from garlicfarm.raft.membership import Membership
 from garlicfarm.raft.types import (
     Entry,
     LogPosition,
@@ -46,7 +46,7 @@ class RaftState:
         hard_state, configuration = storage.initial_state()
         self.term, self.vote, self.commit_index = hard_state.term, hard_state.vote, hard_state.commit
         self.applied_index = self._handed_out_index = storage.snapshot().index
-        self.membership = Membership(configuration, self.log, self.commit_index)
+        self.membership = ConfigurationTracker(configuration, self.log, self.commit_index)
         self.leader_id = 0  # of the current term, 0: unknown
         self.now_ms = 0
         self.extensions: dict[int, frozenset[str]] = {}  # in force towards each peer (D5)

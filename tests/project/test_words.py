@@ -76,6 +76,8 @@ MODULES = {
     "garlicfarm.raft.appended": "garlicfarm.raft.append_checks",
     "garlicfarm.raft.candidacy": "garlicfarm.raft.candidate",
     "garlicfarm.raft.changes": "garlicfarm.raft.conf_change",
+    "garlicfarm.raft.membership": "garlicfarm.raft.configuration_tracker",
+    "garlicfarm.raft.proposals": "garlicfarm.raft.uncommitted",
     "garlicfarm.raft.enrolment": "garlicfarm.raft.joiner",
     "garlicfarm.raft.leadership": "garlicfarm.raft.leader",
     "garlicfarm.raft.member": "garlicfarm.raft.state",

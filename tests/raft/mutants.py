@@ -361,7 +361,7 @@ MUTANTS = (
     Mutant(
         "membership",
         "puts a Configuration in force when it is appended",
-        "membership",
+        "configuration_tracker",
         [
             (
                 "self._pending.append((index, configuration))",

@@ -8,12 +8,12 @@ from garlicfarm.raft.log import RaftLog
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
-__all__ = ["Membership"]
+__all__ = ["ConfigurationTracker"]
 
 _PAGE_BYTES = 1 << 20
 
 
-class Membership:
+class ConfigurationTracker:
     """A Configuration takes force when it is committed, as in JRaft (D7)."""
 
     def __init__(self, in_force: Configuration, log: RaftLog, commit: int) -> None:
