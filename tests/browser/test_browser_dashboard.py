@@ -189,7 +189,7 @@ async def test_form_on_another_page_is_refused_though_the_browser_is_logged_in_a
     await until(lambda: node.requests > asked)
     assert await page.value("location.href") == f"{url}/"
     assert "forbidden" in await page.text()
-    assert "from elsewhere" in await page.text(), "it was the page, not the login, that was refused"
+    assert "a page of another site" in await page.text(), "it was the page, not the login, that was refused"
     assert node.farm.log == []
     stop.set()
 
