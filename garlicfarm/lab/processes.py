@@ -131,6 +131,7 @@ class ProcessFarm:
         nursery: trio.Nursery,
     ) -> None:
         self.name = plan.name
+        self.application = plan.application
         self.farm_id = made.farm_id
         self.endpoints = {server.id: server.endpoint for server in made.configuration.servers}
         self.nodes = {node_id: NodeProcess(node_id, path) for node_id, path in made.directories.items()}

@@ -121,7 +121,7 @@ class ChaosFarm(WatchedFarm):
         disks: dict[int, powerloss.Storage],
         clocks: dict[int, launch.Clock],
     ) -> None:
-        super().__init__(farm, "log", directory, random.Random(seed))
+        super().__init__(farm, directory, random.Random(seed))
         self.nodes = sorted(farm.nodes)
         self.disks = disks
         self.clocks = clocks

@@ -54,7 +54,7 @@ async def flood(chaos: ChaosFarm, rnd: random.Random) -> str:
             users = UserStore(node.directory / "data" / "users")
             for number in range(USERS):
                 users.add(f"flood{number}", "writer", PASSWORD)
-        farm = _FloodedFarm(processes, "farm", directory, rnd)
+        farm = _FloodedFarm(processes, directory, rnd)
         await farm.start(processes.nodes)
         await farm.until("there was no leader", farm.leader)
         await farm.until("no note was committed", farm.post_fresh)

@@ -62,7 +62,7 @@ class _Run(WatchedFarm):
     def __init__(
         self, rounds: Rounds, directory: Path, farm: ProcessFarm, storage: powerloss.Storage | None
     ) -> None:
-        super().__init__(farm, rounds.application, directory, random.Random(rounds.seed))
+        super().__init__(farm, directory, random.Random(rounds.seed))
         self._rounds = rounds
         self._storage = storage
         self._kills: Counter[str] = Counter()

@@ -64,21 +64,20 @@ T = TypeVar("T")
 
 
 class WatchedFarm:
-    """``farm``, not started yet, of application ``application``; ``directory`` is for the client's files,
-    ``drawn`` where all random choices come from. ``patience_s``: within that, what is waited for has to
-    come about; ``ask_s``: within that, a node has to answer a question."""
+    """``farm``, not started yet; ``directory`` is for the client's files, ``drawn`` where all random choices
+    come from. ``patience_s``: within that, what is waited for has to come about; ``ask_s``: within that, a
+    node has to answer a question."""
 
     patience_s = 45.0
     ask_s = 3.0
 
-    def __init__(self, farm: ProcessFarm, application: str, directory: Path, drawn: random.Random) -> None:
+    def __init__(self, farm: ProcessFarm, directory: Path, drawn: random.Random) -> None:
         self.farm = farm
         self.directory = directory
         self.random = drawn
         self.journal = directory / "journal"
         self.journal.touch()
         self.acks = 0
-        self._application = application
         self._journal_read = 0
         self._own = Attempts([], Counter(), Counter(), {})
 
@@ -86,7 +85,7 @@ class WatchedFarm:
     async def client(self, program: str, writers: int, pause_s: float) -> AsyncIterator[None]:
         """Start the nodes, and a client, the module ``program``, that posts as long as the block lasts."""
         spec = Spec(
-            application=self._application,
+            application=self.farm.application,
             journal=str(self.journal),
             directories={node.id: str(node.directory) for node in self.farm.nodes.values()},
             endpoints=self.farm.endpoints,
@@ -184,7 +183,7 @@ class WatchedFarm:
         number = len(own.acknowledged) + own.unknown.total() + own.refused.total() + 1
         label = f"{LOCAL_USER}-{number}"
         value = label.encode()
-        if self._application == "publisher":
+        if self.farm.application == "publisher":
             config: dict[str, object] = {"by": LOCAL_USER}
             value = encode_status(StatusDocument("farm", 1, 0, sequence=number, config=config))
         try:
@@ -232,7 +231,7 @@ class WatchedFarm:
         logs = {node.id: read_log(node.directory) for node in self.farm.nodes.values()}
         log = logs[min(logs)]
         application: StateMachine = LogApplication()
-        if self._application == "publisher":
+        if self.farm.application == "publisher":
             application = PublisherApplication("farm")
         appeared = check_attempts(attempts, log, application)
         applied = fold(log, application, index)

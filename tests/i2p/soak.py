@@ -99,7 +99,7 @@ class Soak(WatchedFarm):
         routers: list[I2pdRouter],
         restarted: AsyncExitStack,
     ) -> None:
-        super().__init__(farm, "publisher", directory, random.Random())
+        super().__init__(farm, directory, random.Random())
         self._routers = dict(zip(NODES, routers, strict=False))
         self._dead: dict[int, I2pdRouter] = {}
         self._restarted = restarted
