@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
 
-from garlicfarm.config.model import FarmSection
+from garlicfarm.config.model import Config, FarmSection
 from garlicfarm.credentials.roles import Role
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import FarmMetrics
@@ -123,7 +124,9 @@ class PeerContacts(Protocol):
 class ApplicationContext(Protocol):
     """What a node offers to the application of one of its farms, while that farm's replica runs.
 
-    ``section``: the table ``[[farm]]`` of the configuration. ``router``: entered; None where the farm has
+    ``section``: the table ``[[farm]]`` of the configuration; relative paths of plugins in it are relative to
+    ``base_dir``. ``data_dir``: the node's data directory; what an application keeps there it keeps below
+    ``APPLICATION/FARM``. ``router``: entered; None where the farm has
     none. ``admin_url``: where other machines find this node's admin API, None where they cannot reach it.
     ``metrics``: the farm's metrics; ``metrics.registry`` takes collectors of the application's own, and is
     shared by all farms of the node.
@@ -135,6 +138,10 @@ class ApplicationContext(Protocol):
     def node_id(self) -> int: ...
     @property
     def section(self) -> FarmSection: ...
+    @property
+    def base_dir(self) -> Path: ...
+    @property
+    def data_dir(self) -> Path: ...
     @property
     def router(self) -> Router | None: ...
     @property
@@ -213,9 +220,9 @@ class Application(ABC):
         the member that forwards. Raises `EntryRefused` (the author's fault) with the field and the reason.
         """
 
-    def check_configuration(self, section: FarmSection) -> None:  # noqa: B027 - most need nothing of it
-        """Raises `ConfigError`: the table ``[[farm]]`` is of no use to this application. Called before the
-        node listens."""
+    def check_configuration(self, section: FarmSection, config: Config) -> None:  # noqa: B027 - most need none
+        """Raises `ConfigError`: the table ``[[farm]]``, ``section`` of ``config``, is of no use to this
+        application. Called before the node listens."""
 
     async def run(self, context: ApplicationContext) -> None:  # noqa: B027 - most have no tasks
         """The application's own tasks, from before the first entry is applied until cancelled; by default

@@ -27,6 +27,7 @@ __all__ = [
     "OutcomeUnknown",
     "PluginError",
     "ProposalDropped",
+    "PublisherError",
     "RemoteProtocolError",
     "Removed",
     "RouterError",
@@ -90,6 +91,10 @@ class UnreachableError(TransportError):
 
 class RouterError(GarlicFarmError):
     """The I2P router could not be queried, or its answer was unusable."""
+
+
+class PublisherError(GarlicFarmError):
+    """A publisher could not publish, stop or get ready. The message says why, for the operator."""
 
 
 class NotSupported(RouterError):

@@ -1,4 +1,4 @@
-"""The registry of transports, routers and feeds: entry points of installed distributions.
+"""The registry of transports, routers, publishers and feeds: entry points of installed distributions.
 
 Listing reads metadata only; loading imports only the chosen plugin.
 """
@@ -16,26 +16,28 @@ from typing import Any, TypeVar
 import msgspec
 
 from garlicfarm.errors import ConfigError, PluginError
+from garlicfarm.publisher import Publisher, PublisherSite
 from garlicfarm.router import Router
 from garlicfarm.transport import Transport
 
 __all__ = [
-    "API_VERSION",
     "FEEDS",
+    "PUBLISHERS",
     "ROUTERS",
     "TRANSPORTS",
     "PluginInfo",
     "list_plugins",
     "load_plugin",
     "make",
+    "make_publisher",
     "make_router",
     "make_transport",
 ]
 
 TRANSPORTS = "garlicfarm.transports"
 ROUTERS = "garlicfarm.routers"
+PUBLISHERS = "garlicfarm.publishers"
 FEEDS = "garlicfarm.feeds"
-API_VERSION = 1
 
 T = TypeVar("T")
 
@@ -77,9 +79,9 @@ def load_plugin(group: str, name: str, base_class: type[T]) -> type[T]:
     except (ImportError, AttributeError) as exc:
         needed = _what_to_install(found[0])
         raise PluginError(f"{label} cannot be imported: {exc}; {needed}", info.distribution) from exc
-    version = getattr(plugin, "api_version", None)
-    if isinstance(plugin, type) and version != API_VERSION:
-        wanted = f"{label} has api_version {version}, this garlicfarm needs {API_VERSION}"
+    version, wanted_version = getattr(plugin, "api_version", None), getattr(base_class, "api_version", 1)
+    if isinstance(plugin, type) and version != wanted_version:
+        wanted = f"{label} has api_version {version}, this garlicfarm needs {wanted_version}"
         raise PluginError(f"{wanted}; install a matching {info.distribution}", info.distribution)
     if not (isinstance(plugin, type) and issubclass(plugin, base_class)):
         raise PluginError(f"{label}: {info.value} is not a {base_class.__name__}", info.distribution)
@@ -92,15 +94,17 @@ def load_plugin(group: str, name: str, base_class: type[T]) -> type[T]:
     return plugin
 
 
-def make(group: str, base_class: type[T], name: str, table: Mapping[str, Any], base_dir: Path) -> T:
-    """Load a plugin and construct it from its configuration ``table``.
+def make(
+    group: str, base_class: type[T], name: str, table: Mapping[str, Any], base_dir: Path, *more: object
+) -> T:
+    """Load a plugin and construct it from its configuration ``table``, and ``more`` where its kind takes it.
 
     Relative paths in ``table`` are relative to ``base_dir``. Raises what `load_plugin` raises, and
     `ConfigError` with every problem of ``table``.
     """
     plugin: Any = load_plugin(group, name, base_class)
     noun = group.removeprefix("garlicfarm.").removesuffix("s")
-    made: T = plugin(_convert(table, plugin.Config, f"{noun} {name}"), base_dir)
+    made: T = plugin(_convert(table, plugin.Config, f"{noun} {name}"), base_dir, *more)
     return made
 
 
@@ -112,6 +116,11 @@ def make_transport(scheme: str, table: Mapping[str, Any], base_dir: Path) -> Tra
 def make_router(name: str, table: Mapping[str, Any], base_dir: Path) -> Router:
     """The router plugin ``name`` from ``[farm.router]`` without ``plugin``; raises as `make` does."""
     return make(ROUTERS, Router, name, table, base_dir)  # type: ignore[type-abstract]
+
+
+def make_publisher(name: str, table: Mapping[str, Any], base_dir: Path, site: PublisherSite) -> Publisher:
+    """The publisher plugin ``name`` from its own keys of ``[[farm.publisher]]``; raises as `make` does."""
+    return make(PUBLISHERS, Publisher, name, table, base_dir, site)  # type: ignore[type-abstract]
 
 
 def _info(found: EntryPoint) -> PluginInfo:

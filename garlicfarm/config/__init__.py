@@ -18,6 +18,7 @@ from garlicfarm.config.model import (
     MetaSection,
     NodeSection,
     Origin,
+    PublisherSection,
     RaftSection,
     RetentionSection,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "MetaSection",
     "NodeSection",
     "Origin",
+    "PublisherSection",
     "RaftSection",
     "RetentionSection",
     "find_config",

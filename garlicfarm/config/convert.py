@@ -10,10 +10,10 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-from garlicfarm.config.model import OptionalPath, Origin
+from garlicfarm.config.model import OptionalPath, Origin, OtherKeys
 from garlicfarm.errors import ConfigError
 
-__all__ = ["Converter", "Sources", "is_list", "join", "section_type", "unknown_key"]
+__all__ = ["Converter", "Sources", "is_list", "join", "other_keys", "section_type", "unknown_key"]
 
 Sources = dict[str, str]
 """Key path (``farm[0].raft.heartbeat_s``) to the source of its value. Values without an entry come from the
@@ -37,12 +37,19 @@ class Converter:
             self._problem(key, f"{_shown(raw)} is not allowed; it must be a table")
             return None
         fields = msgspec.structs.fields(kind)
-        known = [field.name for field in fields]
+        known = [field.name for field in fields if field.type != OtherKeys]
+        others = other_keys(kind)
+        if others is not None:
+            taken = {name: value for name, value in raw.items() if name in known}
+            raw = {**taken, others: {name: value for name, value in raw.items() if name not in known}}
         found = len(self.problems)
         for name in raw:
-            if name not in known:
+            if name not in known and name != others:
                 self._problem(join(key, name), unknown_key(name, known))
-        values = {field.name: self._field(field, raw, join(key, field.name)) for field in fields}
+        values = {
+            field.name: self._field(field, raw, key if field.name == others else join(key, field.name))
+            for field in fields
+        }
         if len(self.problems) > found:
             return None
         try:
@@ -108,6 +115,11 @@ class Converter:
     def _problem(self, key: str, sentence: str) -> None:
         source = self._sources.get(key, "")
         self.problems.append(f"{key} (from the {source}): {sentence}" if source else f"{key}: {sentence}")
+
+
+def other_keys(kind: type[msgspec.Struct]) -> str | None:
+    """The field that takes the keys that have no field of their own; None: such keys are problems."""
+    return next((field.name for field in msgspec.structs.fields(kind) if field.type == OtherKeys), None)
 
 
 def section_type(kind: Any) -> type[msgspec.Struct] | None:

@@ -20,7 +20,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from garlicfarm.config.convert import Sources, is_list, join, section_type, unknown_key
+from garlicfarm.config.convert import Sources, is_list, join, other_keys, section_type, unknown_key
 from garlicfarm.config.model import Document, PluginTable, PluginTables
 from garlicfarm.config.validators import parse_toml
 
@@ -62,7 +62,7 @@ def _set(raw: Any, kind: type[msgspec.Struct] | None, key: str, parts: list[str]
     part, *rest = parts
     key = join(key, part)
     fields = {} if kind is None else {field.name: field.type for field in msgspec.structs.fields(kind)}
-    if kind is not None and part not in fields:
+    if kind is not None and part not in fields and other_keys(kind) is None:
         raise NoSuchKey(f"{key}: {unknown_key(part, fields)}")
     inner = fields.get(part, Any)
     section = section_type(inner)

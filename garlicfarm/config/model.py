@@ -30,6 +30,7 @@ __all__ = [
     "NodeSection",
     "OptionalPath",
     "Origin",
+    "PublisherSection",
     "RaftSection",
     "RetentionSection",
 ]
@@ -85,6 +86,19 @@ OptionalDestination = Annotated[
 PluginTable = Annotated[
     dict[str, Any], _allowed("a table whose key plugin names a router plugin", validators.is_plugin_table)
 ]
+PluginName = Annotated[
+    str, _allowed("a plugin's name, of a-z 0-9 _ -", pattern=r"^[a-z][a-z0-9_-]*\Z", max_length=64)
+]
+OtherKeys = Annotated[dict[str, Any], _allowed("the plugin's own keys")]
+"""A field of this type takes all keys of its table that have no field."""
+YesOrNo = Annotated[bool, _allowed("true or false")]
+RetireSeconds = Annotated[
+    float, _allowed("seconds, from 0.1 to 11.25, a quarter of the lease", ge=0.1, le=11.25)
+]
+CheckUrl = Annotated[
+    str, _allowed('tcp://HOST:PORT or an http:// URL, or "" for none', validators.is_check_url)
+]
+Threshold = Annotated[int, _allowed("a whole number from 1 to 100", ge=1, le=100)]
 PluginTables = Annotated[dict[str, dict[str, Any]], _allowed("a table of tables, as [transport.ssl]")]
 
 
@@ -176,6 +190,21 @@ class LeafSection(msgspec.Struct, frozen=True, kw_only=True):
     destination: Destination
 
 
+class PublisherSection(msgspec.Struct, frozen=True, kw_only=True):
+    """One ``[[farm.publisher]]``. ``required``: while it cannot publish, this node cannot.
+    ``retire_timeout_s``: how long it may take to stop publishing. ``check``: the service behind it, tested
+    every ``check_interval_s``; it counts as down after ``check_threshold`` failures in a row. ``options``:
+    all other keys, which are the plugin's."""
+
+    plugin: PluginName
+    required: YesOrNo = True
+    retire_timeout_s: RetireSeconds = 5.0
+    check: CheckUrl = ""
+    check_interval_s: Seconds = 10.0
+    check_threshold: Threshold = 3
+    options: OtherKeys = {}
+
+
 class FarmSection(msgspec.Struct, frozen=True, kw_only=True):
     """One ``[[farm]]``. ``router`` is the raw table, including ``plugin``; {} if there is none."""
 
@@ -190,6 +219,7 @@ class FarmSection(msgspec.Struct, frozen=True, kw_only=True):
     router: PluginTable = {}
     meta: MetaSection
     leaf: tuple[LeafSection, ...] = ()
+    publisher: tuple[PublisherSection, ...] = ()
 
 
 class Origin(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from garlicfarm.transport import Endpoint
 
 __all__ = [
     "is_admin_url",
+    "is_check_url",
     "is_destination",
     "is_dial_url",
     "is_listen_url",
@@ -68,6 +69,18 @@ def is_admin_url(text: str) -> bool:
         return False
     bare = url.path in ("", "/") and not (url.query or url.fragment or url.username)
     return url.scheme == "https" and host_and_port and bare
+
+
+def is_check_url(text: str) -> bool:
+    """Whether it names something to connect to, ``tcp://HOST:PORT`` or an ``http://`` URL; "" is none."""
+    try:
+        url = urlsplit(text)
+        named = bool(url.hostname) and (url.port or url.scheme == "http") and not url.username
+    except ValueError:
+        return False
+    if url.scheme == "tcp":
+        return bool(named) and not (url.path or url.query or url.fragment)
+    return not text or (url.scheme == "http" and bool(named))
 
 
 def is_destination(text: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import msgspec
 
@@ -25,11 +26,14 @@ __all__ = ["ReplicaContext", "ReplicaHost"]
 class ReplicaHost(msgspec.Struct, frozen=True):
     """The node's services for one of its replicas.
 
-    ``dial(id, endpoint)`` opens an authenticated stream to another member. ``router``: the farm's, entered.
-    ``admin_url()``: the node's admin URL as other machines reach it, None if they cannot.
+    ``base_dir`` and ``data_dir``: see `garlicfarm.application.ApplicationContext`. ``dial(id, endpoint)``
+    opens an authenticated stream to another member. ``router``: the farm's, entered. ``admin_url()``: the
+    node's admin URL as other machines reach it, None if they cannot.
     """
 
     node_id: int
+    base_dir: Path
+    data_dir: Path
     dial: Callable[[int, str], Awaitable[Established]]
     metrics: FarmMetrics
     log: EventLogger
@@ -51,6 +55,8 @@ class ReplicaContext:
     ) -> None:
         self.farm = section.name
         self.node_id = host.node_id
+        self.base_dir = host.base_dir
+        self.data_dir = host.data_dir
         self.section = section
         self.router = host.router
         self.log = host.log

@@ -104,7 +104,7 @@ def open_farm(
     farm_secrets = read_secret_file(section.secret_file)
     log = EventLogger(logging.getLogger("garlicfarm.raft"), farm=section.name, node=node_id)
     application = make_application(section.name)
-    application.check_configuration(section)
+    application.check_configuration(section, config)
     for problem in store.problems:
         log.warning("snapshot-unusable", cause=problem)
     if store.restored is not None:
@@ -134,7 +134,8 @@ def open_farm(
     )
     dialler = MemberDialler(parts.transports, section.default_transport, dial_credentials, parts.log)
     metrics = parts.metrics.farm(section.name)
-    host = ReplicaHost(node_id, dialler.dial, metrics, log, router, parts.admin_url)
+    paths = config.base_dir, config.node.data_dir
+    host = ReplicaHost(node_id, *paths, dialler.dial, metrics, log, router, parts.admin_url)
     replica = Replica(section, store, make_writer, application, host)
     if store.restored is not None:
         replica.membership.on_restored(store.restored.configuration, store.restored.all_members)

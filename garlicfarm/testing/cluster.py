@@ -260,7 +260,8 @@ class Cluster:
 
         logger = logging.getLogger("garlicfarm.testing.cluster")
         log = EventLogger(logger, clock=trio.current_time, farm=FARM, node=node)  # the simulated one too
-        host = ReplicaHost(node, dial_member, NodeMetrics().farm(FARM), log)
+        paths = Path("unused"), Path("unused")
+        host = ReplicaHost(node, *paths, dial_member, NodeMetrics().farm(FARM), log)
         replica = Replica(section, disk, partial(MemoryStoreWriter, disk), self._application(), host)
         lookup = member_lookup([self._secret], self._farm_id, lambda user: {})
         verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)

@@ -415,6 +415,43 @@ def test_load_not_toml_names_file_and_line(tmp_path: Path) -> None:
         load(tmp_path / "absent.toml", {})
 
 
+PUBLISHER = """
+[[farm.publisher]]
+plugin = "sam"
+required = false
+address = "127.0.0.1:7656"
+"""
+
+
+def test_publisher_gets_the_keys_that_are_not_the_nodes(tmp_path: Path) -> None:
+    variables = {"GARLICFARM_FARM__0__PUBLISHER__0__TARGET": "127.0.0.1:80"}
+    config = load_text(tmp_path, SMALLEST + PUBLISHER, **variables)
+    (publisher,) = config.farm[0].publisher
+    assert (publisher.plugin, publisher.required, publisher.check_threshold) == ("sam", False, 3)
+    assert publisher.options == {"address": "127.0.0.1:7656", "target": "127.0.0.1:80"}
+    assert source(config, "farm[0].publisher[0].address") == "file"
+    assert source(config, "farm[0].publisher[0].target").endswith("__TARGET")
+
+
+def test_publisher_named_options_is_a_key_of_the_plugin(tmp_path: Path) -> None:
+    config = load_text(tmp_path, SMALLEST + PUBLISHER + "options = { a = 1 }\n")
+    assert config.farm[0].publisher[0].options["options"] == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("retire_timeout_s = 12", "12 is not allowed; it must be seconds, from 0.1 to 11.25"),
+        ('check = "ftp://a:1"', '"ftp://a:1" is not allowed; it must be tcp://HOST:PORT or'),
+        ('check = "tcp://a"', '"tcp://a" is not allowed; it must be tcp://HOST:PORT or'),
+        ("check_threshold = 0", "0 is not allowed; it must be a whole number from 1"),
+    ],
+)
+def test_publisher_with_a_wrong_value_is_refused(tmp_path: Path, line: str, words: str) -> None:
+    (problem,) = problems(tmp_path, SMALLEST + PUBLISHER + line)
+    assert f"farm[0].publisher[0].{line.partition(' ')[0]}: {words}" in problem
+
+
 def test_environment_overrides_file(tmp_path: Path) -> None:
     config = load_text(
         tmp_path,

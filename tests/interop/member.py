@@ -127,7 +127,8 @@ class Member:
             return without_handshake(ours, "farm")
 
         log = EventLogger(logging.getLogger("tests.interop"), farm="farm", node=member)
-        host = ReplicaHost(member, dial, self.metrics.farm("farm"), log)
+        paths = Path("unused"), Path("unused")
+        host = ReplicaHost(member, *paths, dial, self.metrics.farm("farm"), log)
         self.farm = Replica(section, disk, partial(MemoryStoreWriter, disk), self.application, host)
 
     def connect(self) -> Wire:

@@ -29,6 +29,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "[farm.retention]": model.RetentionSection,
     "[farm.meta]": model.MetaSection,
     "[[farm.leaf]]": model.LeafSection,
+    "[[farm.publisher]]": model.PublisherSection,
 }
 PLUGINS: dict[str, type[msgspec.Struct]] = {
     "### [transport.ssl]": SslConfig,
@@ -49,6 +50,8 @@ TABLES = {
     "router",
     "meta",
     "leaf",
+    "publisher",
+    "options",
 }
 
 

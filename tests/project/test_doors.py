@@ -91,9 +91,10 @@ ROOMS: dict[str, set[str]] = {
     "net": {"credentials", "http", "transport", "wire"},
     "node": {
         *("admin", "application", "config", "credentials", "feed", "http", "log_application", "net"),
-        *("plugins", "publishing", "raft", "router", "storage", "transport", "wire"),
+        *("plugins", "publisher", "publishing", "raft", "router", "storage", "transport", "wire"),
     },
-    "plugins": {"router", "transport"},
+    "plugins": {"publisher", "router", "transport"},
+    "publisher": {"publishing"},
     "router": {"publishing"},
     "renamed": set(),
     "setup": {
@@ -103,7 +104,7 @@ ROOMS: dict[str, set[str]] = {
     "storage": {"raft", "wire"},
     "testing": {
         *("application", "config", "credentials", "http", "lab", "log_application", "net", "node"),
-        *("publishing", "raft", "router", "storage", "transport", "wire"),
+        *("publisher", "publishing", "raft", "router", "storage", "transport", "wire"),
     },
     "transport": set(),
 }

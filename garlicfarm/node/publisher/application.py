@@ -10,7 +10,7 @@ import msgspec
 import trio
 
 from garlicfarm.application import Application, ApplicationContext, MemberReport, Origin
-from garlicfarm.config import FarmSection
+from garlicfarm.config import Config, FarmSection
 from garlicfarm.credentials.master_key import check_master_key
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.publisher.handover import HandOver
@@ -50,7 +50,7 @@ class PublisherService(Application):
     def check(self, entry: bytes, origin: Origin) -> None:
         self.fold.check_posted(entry, origin.member, origin.user, origin.now_ms)
 
-    def check_configuration(self, section: FarmSection) -> None:
+    def check_configuration(self, section: FarmSection, config: Config) -> None:
         meta = section.meta
         if section.router and meta.destination and meta.key_file is not None:
             check_master_key(meta.key_file, meta.destination)

@@ -1,0 +1,156 @@
+"""The publisher interface: how the member that a farm has named publishes (docs/reference/protocol.md,
+section 7, D19: routers measure, publishers publish).
+
+A publisher plugin is a class found through the entry point group ``garlicfarm.publishers``. Its name is the
+value of ``plugin =`` in ``[[farm.publisher]]``; its ``Config`` checks the keys of that table that are not the
+node's own (`garlicfarm.config.PublisherSection`). Check your plugin with
+`garlicfarm.testing.publisher_suite.PublisherSuite`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+
+import msgspec
+
+from garlicfarm.publishing.documents import DestinationStatus
+
+__all__ = [
+    "KeyReport",
+    "MasterSession",
+    "Publication",
+    "Published",
+    "Publisher",
+    "PublisherSite",
+    "PublisherStatus",
+]
+
+
+class MasterSession(Protocol):
+    """What a publisher gets of the keys of the master destination: never a key itself."""
+
+    @property
+    def destination(self) -> bytes:
+        """The binary master destination."""
+
+    def session_configuration(self, options: Mapping[str, str], now_ms: int) -> bytes:
+        """A signed I2CP SessionConfig for the master destination. ``options``: those that the caller wants;
+        where the keys are a bundle, its own take their place, since they were signed with it. ``now_ms``:
+        wall clock, ms since 1970."""
+        ...
+
+
+class PublisherSite(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a publisher works. ``directory``: a directory of its own for what must survive a restart; it may
+    not exist yet. ``master``: None where this node has no keys of the farm's master destination."""
+
+    farm: str
+    node_id: int
+    directory: Path
+    master: MasterSession | None = None
+
+
+class Publication(msgspec.Struct, frozen=True, kw_only=True):
+    """An order to publish.
+
+    ``due_index``: the index of the log from which this member is due to start: it rises with each change of
+    the publisher, and can serve as a fencing token. ``published_ms``: the ``published`` date, ms since 1970,
+    later than any that the farm knows. ``expires_ms``: when what is published expires, if it is not published
+    again. ``lease_set``: the signed Meta LeaseSet (type 7); None where the node has no keys of the master
+    destination, or no leaf is usable.
+    """
+
+    due_index: int
+    published_ms: int
+    expires_ms: int
+    lease_set: bytes | None = None
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """What was given to a router. ``published_ms``: its date, ms since 1970. ``lease_set``: its bytes, where
+    the publisher knows them."""
+
+    published_ms: int
+    lease_set: bytes | None = None
+
+
+class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """``is_publishing``: whether the publication stands, as far as the publisher knows; ``since_ms`` and
+    ``until_ms``: from when, and until when if it is not published again; ms since 1970. ``leaf``: the figures
+    that its own sessions give of its destination. ``problems``: one sentence each, for operators."""
+
+    is_publishing: bool
+    since_ms: int | None = None
+    until_ms: int | None = None
+    leaf: DestinationStatus | None = None
+    problems: tuple[str, ...] = ()
+
+
+class KeyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys that a publisher signs with, if they were made offline. ``transient``: the first 8 bytes of
+    the SHA-256 of the transient public key, in hexadecimal. ``expires_ms``: when they expire, ms since
+    1970."""
+
+    transient: str
+    expires_ms: int
+
+
+class Publisher(ABC):
+    """One way to publish. An async context manager, entered and left by one task of the node; what it opens
+    must end when it is left. It may be entered again later.
+
+    The constructor reads its files and checks everything that it can: `ConfigError`. It does nothing else.
+    `standby`, `publish` and `retire` are never called two at once; `status` may be called during them, and
+    answers at once. The caller sets deadlines by cancelling. They raise `PublisherError`, with a sentence for
+    the operator, where the router or what else they need fails them. Any other error is a defect of the
+    plugin: the node leaves the publisher, logs the error, and enters it again later.
+    """
+
+    api_version: ClassVar[int] = 1
+    Config: ClassVar[type[msgspec.Struct]]
+
+    def __init__(self, config: Any, base_dir: Path, site: PublisherSite) -> None:
+        """``config`` is an instance of ``Config``; relative paths in it are relative to ``base_dir``."""
+        self.config = config
+        self.base_dir = base_dir
+        self.site = site
+
+    @property
+    def destination(self) -> bytes | None:
+        """The binary destination whose LeaseSet it publishes; None if it publishes none. One that is not the
+        master destination is a leaf of this member."""
+        return None
+
+    @property
+    def key(self) -> KeyReport | None:
+        """Its offline keys; None: it has none of its own, or they are long-term keys."""
+        return None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        return None
+
+    @abstractmethod
+    async def standby(self) -> None:
+        """Get ready to publish, and publish nothing: when it returns, nothing of an earlier process is
+        published either. A member whose required publishers are not on standby cannot publish. May be called
+        again at any time; cancelled, it may be called again."""
+
+    @abstractmethod
+    async def publish(self, order: Publication) -> Published:
+        """Publish, or publish anew. Returns when a router has taken it. Calls with equal ``due_index`` and
+        ``published_ms`` are one order. Cancelled, it may or may not be published: `retire` follows."""
+
+    @abstractmethod
+    async def retire(self, successor: bytes | None) -> None:
+        """Stop publishing; returns when that is certain. May be called when nothing is published.
+        ``successor``: the LeaseSet of the member that publishes next, where it is known."""
+
+    @abstractmethod
+    async def status(self) -> PublisherStatus:
+        """What is published now."""
