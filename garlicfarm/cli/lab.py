@@ -202,6 +202,7 @@ async def _members(stack: AsyncExitStack, directory: Path, nodes: int, router: s
             admin_url="https://127.0.0.1:0",
             router=tables[node_id - 1],
             leaves=(b64encode(leaves[node_id - 1], b"-~").decode(),),
+            publishers=({"plugin": "simulated"},) if router == "simulated" else (),
         )
         for node_id, port in enumerate(free_ports(nodes), 1)
     }

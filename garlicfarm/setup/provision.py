@@ -93,7 +93,8 @@ class MemberPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``endpoint`` is what others dial; a pin is added to it where the transport is ``ssl`` (D11).
     ``listen`` "": every address at the endpoint's port, or loopback if the endpoint is there.
-    ``router`` is the table ``[farm.router]``, {} for none; ``leaves`` are I2P base64.
+    ``router`` is the table ``[farm.router]``, {} for none; ``leaves`` are I2P base64; ``publishers`` are tables
+    ``[[farm.publisher]]``.
     """
 
     endpoint: str
@@ -101,6 +102,7 @@ class MemberPlan(msgspec.Struct, frozen=True, kw_only=True):
     admin_url: str = f"https://127.0.0.1:{ADMIN_PORT}"
     router: Mapping[str, Any] = {}
     leaves: tuple[str, ...] = ()
+    publishers: tuple[Mapping[str, Any], ...] = ()
 
 
 class MadeFarm(msgspec.Struct, frozen=True):
@@ -292,6 +294,7 @@ def farm_tables(farm: FarmPlan, endpoint: Endpoint, data: str, member: MemberPla
         ("[farm.router]", member.router),
         ("[farm.meta]", meta),
         *(("[[farm.leaf]]", {"destination": leaf}) for leaf in member.leaves),
+        *(("[[farm.publisher]]", publisher) for publisher in member.publishers),
     ]
 
 

@@ -11,15 +11,15 @@ import trio
 
 from garlicfarm.application import Application, ApplicationContext, MemberReport, Origin
 from garlicfarm.config import Config, FarmSection
-from garlicfarm.credentials.master_key import check_master_key
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.publisher.handover import HandOver
+from garlicfarm.node.publisher.published_record import PublishedRecord
+from garlicfarm.node.publisher.publishers import make_publishers, publisher_directory, read_master_keys
 from garlicfarm.node.publisher.publishing_task import PublishingTask
 from garlicfarm.node.publisher.status_reporter import StatusReporter
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import NodeReport
 from garlicfarm.publishing.entries import encode_admin
-from garlicfarm.publishing.i2p_base64 import decode_destination
 from garlicfarm.publishing.lease import Lease
 from garlicfarm.wire.messages import Configuration
 
@@ -32,6 +32,7 @@ class PublisherService(Application):
 
     def __init__(self, farm: str) -> None:
         self.fold = PublisherApplication(farm)
+        self._publishing: PublishingTask | None = None  # while the application runs
 
     # ------------------------------------------------------------------ the state machine
 
@@ -51,23 +52,22 @@ class PublisherService(Application):
         self.fold.check_posted(entry, origin.member, origin.user, origin.now_ms)
 
     def check_configuration(self, section: FarmSection, config: Config) -> None:
-        meta = section.meta
-        if section.router and meta.destination and meta.key_file is not None:
-            check_master_key(meta.key_file, meta.destination)
+        node = config.node
+        keys = read_master_keys(section, node.id)
+        make_publishers(section, node.id, config.base_dir, node.data_dir, keys)
 
     # ------------------------------------------------------------------ the tasks
 
     async def run(self, context: ApplicationContext) -> None:
         """Report, hand over, publish, and log what the fold decides."""
-        fold, meta, lease = self.fold, context.section.meta, Lease()
-        publishing = None
-        if context.router is not None and meta.destination and meta.key_file is not None:
-            master = decode_destination(meta.destination)
-            publishing = PublishingTask(context, fold, context.router, master, lease)
+        fold, section, node_id, lease = self.fold, context.section, context.node_id, Lease()
+        keys = read_master_keys(section, node_id)
+        plugins = make_publishers(section, node_id, context.base_dir, context.data_dir, keys)
+        record = PublishedRecord(publisher_directory(context.data_dir, section.name) / "published.json")
+        self._publishing = publishing = PublishingTask(context, fold, lease, keys, plugins, record)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._log_decisions, context, fold.publisher, dict(fold.skipped))
-            if publishing is not None:
-                nursery.start_soon(publishing.run)
+            nursery.start_soon(publishing.run)
             nursery.start_soon(StatusReporter(context, fold, publishing, lease).run)
             nursery.start_soon(HandOver(context, fold).run)
 
@@ -98,7 +98,8 @@ class PublisherService(Application):
             metrics.set_score(member, score)
 
     def status(self) -> Mapping[str, Any]:
-        return {"publisher": self.fold.publisher, "events": self.fold.events()}
+        publishers = [] if self._publishing is None else self._publishing.describe()
+        return {"publisher": self.fold.publisher, "publishers": publishers, "events": self.fold.events()}
 
     def member_report(self, member: int) -> MemberReport:
         newest = self.fold.newest(member)

@@ -1,158 +1,210 @@
-"""Publishes the Meta LeaseSet while this node is the publisher, within its lease.
+"""Has the publishers of a farm publish while this node is the publisher, within its lease.
 
-Source: docs/reference/protocol.md, "The common algorithm", point 6.
+Source: docs/reference/protocol.md, D19 and "The common algorithm", points 3 and 6.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from hashlib import sha256
-from typing import NoReturn
+from collections.abc import Hashable, Sequence
+from typing import Any, NoReturn
 
 import trio
 
 from garlicfarm.application import ApplicationContext
-from garlicfarm.errors import NotSupported, RouterError
+from garlicfarm.i2p.keys import DestinationKeys
+from garlicfarm.i2p.lease_set import MetaLeaseSet, encode_meta_lease_set
+from garlicfarm.node.publisher import boot_clock
+from garlicfarm.node.publisher.hosted_publisher import HostedPublisher
+from garlicfarm.node.publisher.published_record import PublishedRecord
+from garlicfarm.publisher import KeyReport, Publication, Published, Publisher
 from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.documents import DestinationStatus
+from garlicfarm.publishing.i2p_base64 import encode
 from garlicfarm.publishing.lease import Lease, lease_ms
-from garlicfarm.publishing.meta_leaseset import MetaLease, encode_contents
-from garlicfarm.router import Router
 
-__all__ = ["PublishingTask", "boot_ms"]
+__all__ = ["PublishingTask"]
 
-ROUTER_TIMEOUT_S = 30.0
-REPUBLISH_S = 60.0
-RETRY_S = 5.0
-WATCH_S = 1.0  # timers stop while the machine is suspended, the lease does not
-
-
-def boot_ms() -> int:
-    """Milliseconds of a clock that counts the time while the machine is suspended."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+MAX_EXPIRES_S = 65_535  # a LeaseSet's header has 16 bits for it
 
 
 class PublishingTask:
-    """Starts and stops publishing through the router.
+    """Runs the publishers of one farm, tells them this node's role (it is their
+    `garlicfarm.node.publisher.hosted_publisher.Role`), and says what to report of them.
 
-    ``lease`` is this process's, kept by the status reporter. ``is_publishing``: whether the router
-    accepted the last contents; None if it cannot publish. ``last_published_ms``: the ``published``
-    date last given to the router, 0 = never by this process. ``cleared``: the router has confirmed that it
-    publishes nothing of an earlier process.
+    ``lease`` is this process's, kept by the status reporter. ``keys``: of the master destination.
     """
 
     def __init__(
         self,
         context: ApplicationContext,
         fold: PublisherApplication,
-        router: Router,
-        master: bytes,
         lease: Lease,
+        keys: DestinationKeys | None,
+        publishers: Sequence[Publisher],
+        record: PublishedRecord,
     ) -> None:
         self._context = context
         self._fold = fold
-        self._router = router
-        self._master_hash = sha256(master).digest()
         self._lease = lease
-        self._published: list[tuple[bytes, int]] = []  # hash and cost of each published leaf
-        self._published_at = -REPUBLISH_S
-        self._half_life_s = 0.0
-        self._may_be_published = False  # the router may have accepted it despite its answer
-        self._silent_since_ms: int | None = None  # since when it does not confirm that it stopped
-        self.is_publishing: bool | None = None
-        self.last_published_ms = 0
-        self.cleared = trio.Event()
+        self._keys = keys
+        self._record = record
+        self.publishers = [
+            HostedPublisher(plugin, section, self, context.log)
+            for plugin, section in zip(publishers, context.section.publisher, strict=True)
+        ]
+
+    async def run(self) -> NoReturn:
+        """Run them until cancelled; then they stop."""
+        async with trio.open_nursery() as nursery:
+            for publisher in self.publishers:
+                nursery.start_soon(publisher.run)
+            await trio.sleep_forever()
+        raise AssertionError("unreachable: it runs until cancelled")
+
+    async def wait_confirmed(self) -> None:
+        """Return when every publisher has confirmed that nothing of an earlier process is published."""
+        for publisher in self.publishers:
+            await publisher.confirmed.wait()
+
+    # ------------------------------------------------------------------ the role
+
+    @property
+    def is_due(self) -> bool:
+        fold = self._fold
+        return fold.publisher == self._context.node_id and fold.due_since is not None
+
+    @property
+    def lease_ms(self) -> int:
+        return lease_ms(self._fold.interval_ms, self._fold.R)
+
+    @property
+    def lease_left_ms(self) -> int:
+        expires_ms = self._lease.expires_ms
+        return 0 if expires_ms is None else max(0, expires_ms - boot_clock.boot_ms())
+
+    @property
+    def listed(self) -> Hashable:
+        return tuple((lease.hash, lease.cost) for lease in self._fold.leases())
+
+    @property
+    def forced_index(self) -> int:
+        return self._fold.publish_index
+
+    def order(self) -> Publication:
+        fold, now_ms = self._fold, time.time_ns() // 1_000_000
+        published_ms = fold.published_ms(now_ms)
+        published_s = published_ms // 1000
+        leases = fold.leases()
+        end_s = max(
+            (lease.end_date for lease in leases), default=published_s + fold.policy.lifetime_ms // 1000
+        )
+        expires_s = min(max(end_s - published_s, 1), MAX_EXPIRES_S)
+        lease_set = None
+        if self._keys is not None and leases:
+            keys = self._keys
+            meta = MetaLeaseSet(
+                destination=keys.destination,
+                published_s=published_s,
+                expires_s=expires_s,
+                leases=leases,
+                offline=keys.offline,
+            )
+            lease_set = encode_meta_lease_set(meta, keys.sign)
+        assert fold.due_since is not None
+        return Publication(
+            due_index=fold.due_since,
+            published_ms=published_ms,
+            expires_ms=published_ms + expires_s * 1000,
+            lease_set=lease_set,
+        )
+
+    async def on_published(self, published: Published) -> None:
+        try:
+            await trio.to_thread.run_sync(self._record.add, published)
+        except OSError as error:  # it is published all the same
+            self._context.log.warning("publication-not-recorded", cause=str(error))
+
+    async def wait_changed(self) -> None:
+        await self._context.wait_applied(self._context.applied_index)
+
+    # ------------------------------------------------------------------ what to report
+
+    @property
+    def can_publish(self) -> bool:
+        """Whether all required publishers are ready, their services up and their keys valid, and no other
+        member with a lower id signs with the same transient key."""
+        required = [publisher for publisher in self.publishers if publisher.is_required]
+        now_ms = time.time_ns() // 1_000_000
+        return (
+            bool(self.publishers)
+            and all(publisher.is_ready for publisher in required)
+            and all(publisher.check is None or publisher.check.is_up for publisher in required)
+            and all(key.expires_ms > now_ms for key in self.keys())
+            and not self._fold.duplicate_transients(self._context.node_id)
+        )
 
     @property
     def publishing_to_report(self) -> bool | None:
-        """The value of ``meta.publishing`` in the status. After this node has lost the role, the next
-        publisher starts once this one reports false. So it reports true until its router has confirmed
-        that it stopped. It waits for a silent router as long as the farm waits for a dead node: a lease."""
-        named = self._fold.publisher == self._context.node_id
-        if self.is_publishing is None or named or not self._may_be_published:
-            return self.is_publishing
-        wait_ms = lease_ms(self._fold.interval_ms, self._fold.R)
-        return self._silent_since_ms is None or boot_ms() < self._silent_since_ms + wait_ms
+        """The value of ``meta.publishing`` in the status; None: leave the key out.
 
-    async def run(self) -> NoReturn:
-        """Publish whenever it is this node's turn, until cancelled; then stop."""
-        # Withdraw the publication of an earlier process, and find out whether the router can publish at all.
-        # It may still be starting.
-        while not await self._withdraw():  # noqa: ASYNC110 - a router does not say when it is up
-            await trio.sleep(RETRY_S)
-        self.cleared.set()
-        try:
-            while True:
-                pause_s = RETRY_S
-                if self.is_publishing is not None:
-                    pause_s = await self._follow()
-                with trio.move_on_after(pause_s):
-                    await self._context.wait_applied(self._context.applied_index)
-        finally:
-            if self._may_be_published:
-                with trio.move_on_after(1, shield=True):
-                    await self._withdraw()
-
-    async def _follow(self) -> float:
-        """Start or stop publishing if due; the seconds until the next look, at most."""
-        now_ms, expires_ms = boot_ms(), self._lease.expires_ms
-        if expires_ms is None or not self._fold.may_publish(self._context.node_id, now_ms, expires_ms):
-            if self._may_be_published:
-                await self._withdraw()
-            return RETRY_S
-        left_s = (expires_ms - now_ms) / 1000
-        leases = self._fold.leases()
-        listed = [(lease.hash, lease.cost) for lease in leases]
-        age_s = trio.current_time() - self._published_at
-        is_due = age_s >= (REPUBLISH_S if listed != self._published else max(self._half_life_s, REPUBLISH_S))
-        if leases and is_due:
-            # The router must not start late, when the lease no longer covers it.
-            with trio.move_on_after(min(left_s, ROUTER_TIMEOUT_S)) as scope:
-                await self._publish(leases)
-            if scope.cancelled_caught:
-                self._on_failure("no answer in time")
-        return max(0.0, min((expires_ms - boot_ms()) / 1000, WATCH_S if self.is_publishing else RETRY_S))
-
-    async def _publish(self, leases: Sequence[MetaLease]) -> None:
-        now_ms = time.time_ns() // 1_000_000
-        published_ms = self._fold.published_ms(now_ms)
-        self._may_be_published, self._silent_since_ms = True, None
-        try:
-            await self._router.publish_meta_ls(self._master_hash, encode_contents(leases))
-        except NotSupported:
-            self.is_publishing = None
-            return
-        except RouterError as error:
-            self._on_failure(str(error))
-            return
-        if not self.is_publishing:
-            self._context.log.info("publishing", leases=len(leases))
-        self.is_publishing = True
-        self.last_published_ms = published_ms
-        self._published_at = trio.current_time()
-        self._half_life_s = (min(lease.end_date for lease in leases) - now_ms / 1000) / 2
-        self._published = [(lease.hash, lease.cost) for lease in leases]
-
-    def _on_failure(self, cause: str) -> None:
-        self._context.log.warning("publish-failed", cause=cause)
-        self.is_publishing = False
-
-    async def _withdraw(self) -> bool:
-        """Stop publishing; False: the router did not confirm it."""
-        try:
-            with trio.fail_after(ROUTER_TIMEOUT_S):
-                await self._router.stop_publishing_meta_ls(self._master_hash)
-        except NotSupported:
-            self.is_publishing = None
+        After this node has lost the role, the next publisher starts once this one reports false. So it
+        reports true until every publisher has confirmed that it stopped.
+        """
+        publishers = self.publishers
+        if self._fold.publisher == self._context.node_id:
+            if not self.can_publish:
+                return None
+            return any(publisher.is_publishing or publisher.is_starting for publisher in publishers)
+        if any(publisher.may_be_published(self.lease_ms) for publisher in publishers):
             return True
-        except (RouterError, trio.TooSlowError) as error:
-            self._context.log.warning("withdraw-failed", cause=str(error) or "no answer in time")
-            self._silent_since_ms = boot_ms() if self._silent_since_ms is None else self._silent_since_ms
-            return False
-        if self.is_publishing:
-            self._context.log.info("not-publishing")
-        self.is_publishing = self._may_be_published = False
-        self._silent_since_ms = None
-        self._published = []
-        self._published_at = -REPUBLISH_S
-        return True
+        return False if self.can_publish else None
+
+    @property
+    def last_published_ms(self) -> int | None:
+        """When a router has last taken something, wall clock, 0: never; None without publishers."""
+        newest = self._record.newest
+        return (0 if newest is None else newest.published_ms) if self.publishers else None
+
+    @property
+    def last_published_ls(self) -> bytes | None:
+        """Its bytes, where they are known."""
+        return None if self._record.newest is None else self._record.newest.lease_set
+
+    def leaves(self) -> list[DestinationStatus]:
+        """The leaves that publishers serve, with the figures that their sessions give."""
+        master = None if self._keys is None else self._keys.destination
+        return [
+            publisher.status.leaf or DestinationStatus(destination=encode(publisher.destination))
+            for publisher in self.publishers
+            if publisher.destination is not None and publisher.destination != master
+        ]
+
+    def is_backend_up(self, destination: bytes) -> bool:
+        """Whether the service behind a leaf answers; True where nothing checks it."""
+        return all(
+            publisher.check.is_up
+            for publisher in self.publishers
+            if publisher.destination == destination and publisher.check is not None
+        )
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Each publisher, for the farm's status: ready for JSON. ``state``: `HostedPublisher.state`."""
+        return [
+            {
+                "plugin": publisher.name,
+                "required": publisher.is_required,
+                "state": publisher.state,
+                "since_ms": publisher.status.since_ms,
+                "until_ms": publisher.status.until_ms,
+                "problems": publisher.problems(),
+            }
+            for publisher in self.publishers
+        ]
+
+    def keys(self) -> list[KeyReport]:
+        """The offline keys that this node signs with, each once."""
+        found = [publisher.key for publisher in self.publishers]
+        if self._keys is not None and self._keys.transient is not None and self._keys.expires_ms is not None:
+            found.append(KeyReport(transient=self._keys.transient, expires_ms=self._keys.expires_ms))
+        return list({key.transient: key for key in found if key is not None}.values())

@@ -10,7 +10,8 @@ import trio
 from garlicfarm._version import __version__
 from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NotSupported, RouterError
-from garlicfarm.node.publisher.publishing_task import PublishingTask, boot_ms
+from garlicfarm.node.publisher.boot_clock import boot_ms
+from garlicfarm.node.publisher.publishing_task import PublishingTask
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import (
     ConnectTest,
@@ -42,7 +43,7 @@ class StatusReporter:
         self,
         context: ApplicationContext,
         fold: PublisherApplication,
-        publishing: PublishingTask | None,
+        publishing: PublishingTask,
         lease: Lease,
     ) -> None:
         self._context = context
@@ -84,12 +85,10 @@ class StatusReporter:
     async def _report_all(self) -> NoReturn:
         while self._context.applied_index == 0:  # the farm is unknown before it has a leader
             await self._context.wait_applied(0)
-        if self._publishing is not None:
-            # Its first status lets others publish. So it waits while the router may still publish for an
-            # earlier process, for a silent router as long as the farm waits for a dead node.
-            fold = self._fold
-            with trio.move_on_after(lease_ms(fold.interval_ms, fold.R) / 1000):
-                await self._publishing.cleared.wait()
+        # Its first status lets others publish. So it waits while a router may still publish for an earlier
+        # process, for a silent router as long as the farm waits for a dead node.
+        with trio.move_on_after(lease_ms(self._fold.interval_ms, self._fold.R) / 1000):
+            await self._publishing.wait_confirmed()
         due = trio.current_time()
         while True:
             begun_ms = boot_ms()
@@ -182,11 +181,13 @@ class StatusReporter:
 
     def _meta(self) -> MetaStatus:
         meta, publishing = self._context.section.meta, self._publishing
+        newest = publishing.last_published_ls
         return MetaStatus(
             destination=meta.destination or None,
             publish_config=meta.publish,
-            last_published_time=publishing.last_published_ms if publishing else None,
-            publishing=publishing.publishing_to_report if publishing else None,
+            last_published_ls=None if newest is None else encode(newest),
+            last_published_time=publishing.last_published_ms,
+            publishing=publishing.publishing_to_report,
         )
 
     async def _router_status(self, deadline: float) -> RouterStatus | None:

@@ -1,0 +1,305 @@
+"""Runs one publisher plugin: has it publish while this node has the role, and stop in time.
+
+A plugin that fails never hurts another one or the node: its errors are logged, and it is tried again. One
+that does not stop in time is left, which ends what it has opened.
+
+Source: docs/reference/protocol.md, D19 and "The common algorithm", point 6.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import Literal, NoReturn, Protocol
+
+import trio
+
+from garlicfarm.config import PublisherSection
+from garlicfarm.errors import PublisherError, first_error
+from garlicfarm.logs import EventLogger
+from garlicfarm.node.publisher import boot_clock
+from garlicfarm.node.publisher.backend_check import BackendCheck
+from garlicfarm.publisher import KeyReport, Publication, Published, Publisher, PublisherStatus
+
+__all__ = ["HostedPublisher", "Role", "State"]
+
+State = Literal["not ready", "standby", "starting", "publishing", "retiring"]
+
+PREPARE_TIMEOUT_S = 60.0
+PUBLISH_TIMEOUT_S = 60.0
+REPUBLISH_S = 60.0
+FORCED_S = 20.0  # between two publications that administrators ordered, as routers limit them
+RETRY_S = 5.0
+WATCH_S = 1.0  # timers stop while the machine is suspended, the lease does not
+
+
+class Role(Protocol):
+    """What a publisher needs to know of the role that the farm has given to this node."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether this node is named, and the only holder."""
+        ...
+
+    @property
+    def lease_ms(self) -> int:
+        """How long a lease lasts from its beginning."""
+        ...
+
+    @property
+    def lease_left_ms(self) -> int:
+        """How long the lease of this process lasts; 0: it has none, or it is over."""
+        ...
+
+    @property
+    def listed(self) -> Hashable:
+        """What the Meta LeaseSet lists: another value when it has to be published anew."""
+        ...
+
+    @property
+    def forced_index(self) -> int:
+        """The index of the newest order of an administrator to publish now, 0: none."""
+        ...
+
+    def order(self) -> Publication:
+        """The order to carry out now."""
+        ...
+
+    async def on_published(self, published: Published) -> None:
+        """A router has taken it."""
+
+    async def wait_changed(self) -> None:
+        """Return when some of this may have changed."""
+        ...
+
+
+class HostedPublisher:
+    """``plugin``, and what is known of its work.
+
+    ``is_ready``: it is on standby, or publishes. ``is_publishing``: a router has taken its last order, and
+    the publication stands as far as the plugin knows. ``is_starting``: its first attempt is under way.
+    ``confirmed``: that nothing of an earlier process is published. ``problem``: why it does not publish, ""
+    if nothing is wrong. ``status``: the plugin's newest.
+    """
+
+    def __init__(self, plugin: Publisher, section: PublisherSection, role: Role, log: EventLogger) -> None:
+        self.plugin = plugin
+        self.name = section.plugin
+        self.is_required = section.required
+        self.check = (
+            BackendCheck(section.check, section.check_interval_s, section.check_threshold)
+            if section.check
+            else None
+        )
+        self._retire_timeout_s = section.retire_timeout_s
+        self._role = role
+        self._log = log
+        self.is_ready = self.is_publishing = self.is_starting = False
+        self.confirmed = trio.Event()
+        self.problem = ""
+        self.status = PublisherStatus(is_publishing=False)
+        self._may_be_published = False  # a router may publish it, whatever it answered
+        self._unconfirmed_since_ms: int | None = None  # since when it does not confirm that it stopped
+        self._attempt: trio.CancelScope | None = None
+        self._inside = trio.CancelScope()
+        self._retry_at = self._published_at = -math.inf
+        self._half_life_s = 0.0
+        self._listed: Hashable = None
+        self._forced_index = 0
+        self._changed = trio.Event()
+
+    @property
+    def destination(self) -> bytes | None:
+        """The binary destination whose LeaseSet it publishes, if any."""
+        return self.plugin.destination
+
+    @property
+    def key(self) -> KeyReport | None:
+        """Its own offline keys, if any."""
+        return self.plugin.key
+
+    @property
+    def state(self) -> State:
+        """What it does."""
+        if self.is_publishing:
+            return "publishing" if self._may_publish() else "retiring"
+        if not self.is_ready:
+            return "not ready"
+        return "starting" if self._may_publish() else "standby"
+
+    def problems(self) -> list[str]:
+        """Why it does not do its work, one sentence each."""
+        found = [self.problem, *self.status.problems, "" if self.check is None else self.check.problem]
+        return list(dict.fromkeys(filter(None, found)))
+
+    def may_be_published(self, lease_ms: int) -> bool:
+        """Whether others have to wait: a router may still publish for this node. A plugin that does not
+        confirm its end is waited for as long as the farm waits for a dead node: ``lease_ms``."""
+        since_ms = self._unconfirmed_since_ms
+        return self._may_be_published and (since_ms is None or boot_clock.boot_ms() < since_ms + lease_ms)
+
+    async def run(self) -> NoReturn:
+        """Run the plugin until cancelled; then have it stop."""
+        async with trio.open_nursery() as nursery:
+            if self.check is not None:
+                nursery.start_soon(self.check.run)
+            while True:
+                try:
+                    with trio.CancelScope() as self._inside:
+                        await self._enter()
+                except Exception as error:  # noqa: BLE001 - a plugin's defect is not the node's
+                    found = first_error(error)
+                    self._note("publisher-failed", f"{type(found).__name__}: {found}")
+                self._on_left()
+                await trio.sleep(RETRY_S if self.problem else 0)
+        raise AssertionError("unreachable: it runs until cancelled")
+
+    async def _enter(self) -> None:
+        async with self.plugin as plugin, trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch, plugin)
+            try:
+                await self._prepare(plugin)
+                await self._work(plugin)
+            except BaseException as error:
+                is_cancelled = isinstance(first_error(error), trio.Cancelled)
+                if (
+                    is_cancelled and not self._inside.cancel_called and self._may_be_published
+                ):  # the node ends
+                    with trio.move_on_after(self._retire_s(), shield=True):
+                        await self._retire(plugin)
+                raise
+
+    def _on_left(self) -> None:
+        self.is_ready = self.is_publishing = self.is_starting = False
+        if self._may_be_published and self._unconfirmed_since_ms is None:
+            self._unconfirmed_since_ms = boot_clock.boot_ms()
+        self.status = PublisherStatus(is_publishing=False)
+
+    async def _prepare(self, plugin: Publisher) -> None:
+        while True:
+            cause = "not ready in time"
+            with trio.move_on_after(PREPARE_TIMEOUT_S):
+                try:
+                    await plugin.standby()
+                except PublisherError as error:
+                    cause = str(error)
+                else:
+                    break
+            self._note("publisher-not-ready", cause)
+            await trio.sleep(RETRY_S)
+        self.is_ready, self.problem = True, ""
+        self._on_stopped()
+        self.confirmed.set()
+
+    async def _work(self, plugin: Publisher) -> NoReturn:
+        while True:
+            if self._may_publish():
+                if self._is_due():
+                    await self._publish(plugin)
+            elif self._may_be_published:
+                with trio.move_on_after(self._retire_s()):
+                    await self._retire(plugin)
+                if self._may_be_published:
+                    self._leave("it did not stop in time")
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Until the role has changed, or the plugin's work; not for long, since time passes, too."""
+        with trio.move_on_after(RETRY_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._wait_role)
+                await self._changed.wait()
+                nursery.cancel_scope.cancel()
+        self._changed = trio.Event()
+
+    async def _wait_role(self) -> None:
+        await self._role.wait_changed()
+        self._changed.set()
+
+    async def _watch(self, plugin: Publisher) -> NoReturn:
+        """Stop what must not go on: an attempt without the role, anything at all after the lease."""
+        while True:
+            if self._attempt is not None and not self._may_publish():
+                self._attempt.cancel()
+            if self._may_be_published and self.is_ready and not self._role.lease_left_ms:
+                self._leave("the lease is over")
+            self.status = await plugin.status()
+            if self.is_publishing and not self.status.is_publishing:
+                self.is_publishing = False
+                self._note("publication-lost", "; ".join(self.status.problems) or "for no known reason")
+                self._changed.set()
+            left_s = self._role.lease_left_ms / 1000
+            due_s = [left_s, left_s - self._retire_s()] if self._may_be_published else []
+            await trio.sleep(min([WATCH_S, *(s for s in due_s if s > 0)]))
+
+    def _may_publish(self) -> bool:
+        return self._role.is_due and self._role.lease_left_ms > self._retire_s() * 1000
+
+    def _retire_s(self) -> float:
+        """How long it may take to stop: at most a quarter of a lease, which may be short."""
+        return min(self._retire_timeout_s, self._role.lease_ms / 4000)
+
+    def _is_due(self) -> bool:
+        """Whether to publish now: at first and after a failure; then at half the lifetime and when the list
+        has changed, at most once a minute; and once after each order of an administrator."""
+        age_s = trio.current_time() - self._published_at
+        if not self.is_publishing:
+            return trio.current_time() >= self._retry_at
+        if self._role.forced_index > self._forced_index and age_s >= FORCED_S:
+            return True
+        lasts_s = self._half_life_s if self._role.listed == self._listed else 0.0
+        return age_s >= max(lasts_s, REPUBLISH_S)
+
+    async def _publish(self, plugin: Publisher) -> None:
+        role = self._role
+        listed, forced_index, order = role.listed, role.forced_index, role.order()
+        self.is_starting = not (self._may_be_published or self.problem)
+        self._may_be_published, self._unconfirmed_since_ms = True, None
+        cause = "not published in time"
+        with trio.move_on_after(PUBLISH_TIMEOUT_S) as self._attempt:
+            try:
+                published = await plugin.publish(order)
+            except PublisherError as error:
+                cause = str(error)
+            else:
+                cause = ""
+        self._attempt, self.is_starting = None, False
+        if cause:
+            self.is_publishing = False
+            self._retry_at = trio.current_time() + RETRY_S
+            if self._may_publish():
+                self._note("publish-failed", cause)
+            else:
+                self._changed.set()  # it has to retire
+            return
+        if not self.is_publishing:
+            self._log.info("publishing", publisher=self.name, due_index=order.due_index)
+        self.is_publishing, self.problem = True, ""
+        self._listed, self._forced_index = listed, forced_index
+        self._published_at = trio.current_time()
+        self._half_life_s = (order.expires_ms - order.published_ms) / 2000
+        await role.on_published(published)
+
+    async def _retire(self, plugin: Publisher) -> None:
+        try:
+            await plugin.retire(None)
+        except PublisherError as error:
+            self._note("retire-failed", str(error))
+        else:
+            if self.is_publishing:
+                self._log.info("not-publishing", publisher=self.name)
+            self._on_stopped()
+
+    def _on_stopped(self) -> None:
+        """Nothing is published for this node any more, and that is certain."""
+        self.is_publishing = self._may_be_published = False
+        self._unconfirmed_since_ms = None
+        self._retry_at = -math.inf
+
+    def _leave(self, cause: str) -> None:
+        self._note("publisher-left", cause)
+        self._inside.cancel()
+
+    def _note(self, event: str, cause: str) -> None:
+        self.problem = cause
+        self._log.warning(event, publisher=self.name, cause=cause)

@@ -1,0 +1,71 @@
+"""Makes the publishers of a farm, and reads the keys of its master destination."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from garlicfarm.config import FarmSection
+from garlicfarm.credentials.destination_keys import read_keys
+from garlicfarm.errors import ConfigError
+from garlicfarm.i2p.destination import decode_destination
+from garlicfarm.i2p.keys import DestinationKeys
+from garlicfarm.plugins import make_publisher
+from garlicfarm.publisher import Publisher, PublisherSite
+
+__all__ = ["make_publishers", "publisher_directory", "read_master_keys"]
+
+
+class _MasterSession:
+    """See `garlicfarm.publisher.MasterSession`."""
+
+    def __init__(self, keys: DestinationKeys) -> None:
+        self._keys = keys
+
+    @property
+    def destination(self) -> bytes:
+        return self._keys.destination
+
+    def session_configuration(self, options: Mapping[str, str], now_ms: int) -> bytes:
+        return self._keys.session_configuration(options, now_ms)
+
+
+def read_master_keys(section: FarmSection, node_id: int) -> DestinationKeys | None:
+    """The keys in ``meta.key_file``, if it is set. Raises `ConfigError`: missing, readable by others, no keys,
+    those of another destination, or a bundle made for another node."""
+    meta = section.meta
+    if meta.key_file is None:
+        return None
+    keys = read_keys(meta.key_file)
+    if not meta.destination or keys.destination != decode_destination(meta.destination):
+        raise ConfigError([f"{meta.key_file} does not hold the key of meta.destination"])
+    if keys.node not in (None, node_id):
+        raise ConfigError([f"{meta.key_file} is the bundle of node {keys.node}, this is node {node_id}"])
+    return keys
+
+
+def make_publishers(
+    section: FarmSection, node_id: int, base_dir: Path, data_dir: Path, keys: DestinationKeys | None
+) -> list[Publisher]:
+    """The publishers of ``[[farm.publisher]]``, in that order.
+
+    Raises `PluginError`, and `ConfigError`: a table is not usable, or two publish the same destination.
+    """
+    made: list[Publisher] = []
+    for number, table in enumerate(section.publisher):
+        site = PublisherSite(
+            farm=section.name,
+            node_id=node_id,
+            directory=publisher_directory(data_dir, section.name) / f"{number}-{table.plugin}",
+            master=None if keys is None else _MasterSession(keys),
+        )
+        made.append(make_publisher(table.plugin, table.options, base_dir, site))
+    destinations = [plugin.destination for plugin in made if plugin.destination is not None]
+    if len({*destinations}) < len(destinations):
+        raise ConfigError([f"farm {section.name}: two publishers publish the same destination"])
+    return made
+
+
+def publisher_directory(data_dir: Path, farm: str) -> Path:
+    """Where the application `publisher` keeps its files about a farm."""
+    return data_dir / "publisher" / farm

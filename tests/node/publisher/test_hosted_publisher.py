@@ -1,0 +1,309 @@
+"""A hosted publisher: it publishes within the lease, and stops whatever it may have begun."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self, cast
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm.config import PublisherSection
+from garlicfarm.errors import PublisherError
+from garlicfarm.logs import EventLogger
+from garlicfarm.node.publisher import boot_clock
+from garlicfarm.node.publisher.hosted_publisher import HostedPublisher
+from garlicfarm.publisher import Publication, Published, Publisher, PublisherSite, PublisherStatus
+
+Clock = trio.testing.MockClock
+HANG = "hang"
+LEASE_MS = 45_000
+SITE = PublisherSite(farm="farm", node_id=1, directory=Path("unused"))
+
+
+class Plugin(Publisher):
+    """It notes its calls, and has the troubles that it is given, one per call."""
+
+    Config = msgspec.Struct
+
+    def __init__(self) -> None:
+        super().__init__(None, Path(), SITE)
+        self.calls: list[tuple[int, str]] = []
+        self.trouble: list[Exception | str | None] = []
+        self.orders: list[Publication] = []
+        self.is_entered = False
+        self.stands = False
+
+    async def __aenter__(self) -> Self:
+        assert not self.is_entered
+        self.is_entered = True
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.is_entered = self.stands = False
+        self.calls.append((round(trio.current_time()), "left"))
+
+    async def _do(self, what: str) -> None:
+        assert self.is_entered
+        self.calls.append((round(trio.current_time()), what))
+        trouble = self.trouble.pop(0) if self.trouble else None
+        if isinstance(trouble, Exception):
+            raise trouble
+        if trouble == HANG:
+            await trio.sleep_forever()
+        await trio.lowlevel.checkpoint()
+
+    async def standby(self) -> None:
+        await self._do("standby")
+        self.stands = False
+
+    async def publish(self, order: Publication) -> Published:
+        self.orders.append(order)
+        await self._do("publish")
+        self.stands = True
+        return Published(published_ms=order.published_ms)
+
+    async def retire(self, successor: bytes | None) -> None:
+        await self._do("retire")
+        self.stands = False
+
+    async def status(self) -> PublisherStatus:
+        return PublisherStatus(is_publishing=self.stands)
+
+    def done(self) -> list[str]:
+        calls, self.calls = [what for _, what in self.calls], []
+        return calls
+
+
+class Fake:
+    """A hosted plugin, and its role, set by hand."""
+
+    def __init__(self) -> None:
+        self.named = False
+        self.lease_ends_s = 10**9
+        self.lease_ms = LEASE_MS
+        self.listed: tuple[str, ...] = ("a",)
+        self.forced_index = 0
+        self.published: list[Published] = []
+        self.lasts_s = 3600
+        self.plugin = Plugin()
+        log = EventLogger(logging.getLogger("test"), interval_s=0)
+        section = PublisherSection(plugin="fake")
+        self.hosted = HostedPublisher(self.plugin, section, cast(Any, self), log)
+
+    @property
+    def is_due(self) -> bool:
+        return self.named
+
+    @property
+    def lease_left_ms(self) -> int:
+        return max(0, self.lease_ends_s * 1000 - boot_clock.boot_ms())
+
+    def order(self) -> Publication:
+        now_ms = int(trio.current_time() * 1000)
+        return Publication(due_index=7, published_ms=now_ms, expires_ms=now_ms + self.lasts_s * 1000)
+
+    async def on_published(self, published: Published) -> None:
+        self.published.append(published)
+
+    async def wait_changed(self) -> None:
+        await trio.sleep_forever()
+
+    def blocks_others(self) -> bool:
+        return self.hosted.may_be_published(self.lease_ms)
+
+
+@pytest.fixture(autouse=True)
+def slept(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """``ms``: how long the machine has been suspended, which Trio's clock does not see."""
+    slept = SimpleNamespace(ms=0)
+    monkeypatch.setattr(boot_clock, "boot_ms", lambda: int(trio.current_time() * 1000) + slept.ms)
+    return slept
+
+
+async def test_publishes_while_named_and_retires_after(autojump_clock: Clock) -> None:
+    fake = Fake()
+    hosted, plugin = fake.hosted, fake.plugin
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hosted.run)
+        await trio.sleep(50)
+        assert plugin.done() == ["standby"]
+        assert (hosted.is_ready, hosted.is_publishing) == (True, False)
+        fake.named = True
+        await trio.sleep(50)
+        assert plugin.done() == ["publish"]
+        assert hosted.is_publishing
+        assert len(fake.published) == 1
+        fake.listed = ("a", "b")
+        await trio.sleep(5)  # at most once a minute
+        assert plugin.done() == []
+        await trio.sleep(10)
+        assert plugin.done() == ["publish"]
+        await trio.sleep(1790)
+        assert plugin.done() == []
+        await trio.sleep(20)  # half of its life is over
+        assert plugin.done() == ["publish"]
+        fake.named = False
+        await trio.sleep(6)
+        assert plugin.done() == ["retire"]
+        assert not hosted.is_publishing
+        assert not fake.blocks_others()
+        nursery.cancel_scope.cancel()
+    assert plugin.done() == ["left"]
+
+
+async def test_order_of_an_administrator_is_carried_out_once_and_not_too_often(autojump_clock: Clock) -> None:
+    fake = Fake()
+    fake.named, fake.forced_index = True, 5  # an order that is older than the first publication
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(10)
+        assert fake.plugin.done() == ["standby", "publish"]
+        fake.forced_index = 9
+        await trio.sleep(5)
+        fake.forced_index = 10
+        assert fake.plugin.done() == []
+        await trio.sleep(10)
+        assert fake.plugin.done() == ["publish"]
+        await trio.sleep(60)
+        assert fake.plugin.done() == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_retires_before_the_lease_ends_and_when_the_node_ends(autojump_clock: Clock) -> None:
+    fake = Fake()
+    fake.named, fake.lease_ends_s = True, 40
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(60)
+        assert fake.plugin.calls == [(0, "standby"), (0, "publish"), (35, "retire")]
+        fake.lease_ends_s = 10**9
+        await trio.sleep(10)
+        assert fake.plugin.done()[-1] == "publish"
+        nursery.cancel_scope.cancel()
+    assert fake.plugin.done() == ["retire", "left"]
+
+
+@pytest.mark.parametrize("trouble", [HANG, PublisherError("it does not listen")])
+async def test_left_where_it_does_not_retire_in_time(trouble: Exception | str, autojump_clock: Clock) -> None:
+    fake = Fake()
+    fake.named = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(10)
+        fake.plugin.done()
+        fake.named, fake.plugin.trouble = False, [trouble, HANG]
+        await trio.sleep(20)
+        assert fake.plugin.done() == ["retire", "left", "standby"]
+        assert fake.blocks_others()  # nothing has confirmed yet that it stopped
+        await trio.sleep(LEASE_MS / 1000)
+        assert not fake.blocks_others()  # as long as the farm waits for a dead node
+        await trio.sleep(30)
+        assert fake.hosted.is_ready
+        nursery.cancel_scope.cancel()
+
+
+async def test_left_at_once_where_the_machine_slept_beyond_the_lease(
+    autojump_clock: Clock, slept: SimpleNamespace
+) -> None:
+    fake = Fake()
+    fake.named, fake.lease_ends_s = True, 45
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(20.1)
+        assert fake.plugin.done() == ["standby", "publish"]
+        slept.ms = 3_600_000
+        await trio.sleep(1)
+        assert fake.plugin.done() == ["left"]
+        await trio.sleep(10)
+        assert fake.plugin.done() == ["standby"]  # which confirms that nothing is published
+        assert not fake.blocks_others()
+        nursery.cancel_scope.cancel()
+
+
+async def test_attempt_ends_with_the_role_and_is_retired(autojump_clock: Clock) -> None:
+    fake = Fake()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(4)
+        fake.named, fake.plugin.trouble = True, [HANG]
+        await trio.sleep(5)
+        assert fake.plugin.done() == ["standby", "publish"]
+        assert (fake.hosted.is_starting, fake.hosted.is_publishing) == (True, False)
+        fake.named = False
+        assert fake.blocks_others()
+        await trio.sleep(2)
+        assert fake.plugin.done() == ["retire"]
+        assert not fake.blocks_others()
+        nursery.cancel_scope.cancel()
+
+
+async def test_failing_attempts_are_repeated_and_do_not_count_as_starting(autojump_clock: Clock) -> None:
+    fake = Fake()
+    fake.named = True
+    fake.plugin.trouble = [None, PublisherError("refused"), HANG, PublisherError("refused")]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(4)
+        assert fake.hosted.problem == "refused"
+        await trio.sleep(20)
+        assert not fake.hosted.is_starting  # so its status says that it does not publish
+        await trio.sleep(80)
+        assert fake.plugin.done() == ["standby"] + ["publish"] * 4
+        assert fake.hosted.is_publishing
+        assert fake.hosted.problem == ""
+        nursery.cancel_scope.cancel()
+
+
+async def test_publication_that_is_lost_is_published_anew(autojump_clock: Clock) -> None:
+    fake = Fake()
+    fake.named = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(10)
+        fake.plugin.stands = False
+        await trio.sleep(2)
+        assert fake.plugin.done() == ["standby", "publish", "publish"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_standby_that_fails_is_repeated_and_nothing_is_published_before(autojump_clock: Clock) -> None:
+    fake = Fake()
+    fake.named, fake.plugin.trouble = True, [PublisherError("no router"), HANG, PublisherError("no router")]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(60)
+        assert not fake.hosted.is_ready
+        assert not fake.hosted.confirmed.is_set()
+        await trio.sleep(60)
+        assert fake.plugin.done() == ["standby"] * 4 + ["publish"]
+        nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def noted(caplog: pytest.LogCaptureFixture, event: str) -> Iterator[None]:
+    with caplog.at_level(logging.INFO, "test"):
+        yield
+    assert event in caplog.text
+
+
+async def test_defect_of_a_plugin_costs_only_the_plugin(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake = Fake()
+    fake.named, fake.plugin.trouble = True, [None, ZeroDivisionError("a defect")]
+    with noted(caplog, "publisher-failed"):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fake.hosted.run)
+            await trio.sleep(1)
+            assert not fake.hosted.is_ready
+            assert fake.blocks_others() or fake.named
+            await trio.sleep(10)
+            assert fake.plugin.done() == ["standby", "publish", "left", "standby", "publish"]
+            nursery.cancel_scope.cancel()
