@@ -185,7 +185,7 @@ def _base64(text: str) -> str:
     import base64
     import binascii
 
-    from garlicfarm.publishing.i2p_base64 import encode
+    from garlicfarm.i2p.encoding import encode
 
     digits = text.removesuffix(_B32).upper()
     try:

@@ -108,7 +108,7 @@ class _Asked:
         return rows
 
     async def _leaf(self, prefix: str, destination: str) -> list[dict[str, Any]]:
-        from garlicfarm.publishing.i2p_base64 import decode_destination
+        from garlicfarm.i2p.destination import decode_destination
         from garlicfarm.router import figures
 
         binary = decode_destination(destination)

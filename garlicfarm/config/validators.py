@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from garlicfarm.errors import ConfigError
-from garlicfarm.publishing.i2p_base64 import decode_destination
+from garlicfarm.i2p.destination import decode_destination
 from garlicfarm.transport import Endpoint
 
 __all__ = [

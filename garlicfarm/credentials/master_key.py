@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from garlicfarm.credentials.private_files import read_private_file, write_private_file
 from garlicfarm.errors import ConfigError
-from garlicfarm.publishing import i2p_base64
+from garlicfarm.i2p.destination import decode_destination
+from garlicfarm.i2p.encoding import decode, encode
 
 __all__ = ["check_master_key", "mint_master_key"]
 
@@ -31,8 +32,8 @@ def mint_master_key(path: Path) -> str:
     seed = secrets.token_bytes(32)
     public = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
     destination = secrets.token_bytes(256 + 96) + public + _CERTIFICATE
-    write_private_file(path, f"{i2p_base64.encode(destination + bytes(256) + seed)}\n".encode())
-    return i2p_base64.encode(destination)
+    write_private_file(path, f"{encode(destination + bytes(256) + seed)}\n".encode())
+    return encode(destination)
 
 
 def check_master_key(path: Path, destination: str) -> None:
@@ -42,8 +43,8 @@ def check_master_key(path: Path, destination: str) -> None:
     """
     text = read_private_file(path).strip()
     try:
-        key = i2p_base64.decode(text)
-        binary = i2p_base64.decode_destination(destination)
+        key = decode(text)
+        binary = decode_destination(destination)
     except ValueError as error:
         raise ConfigError([f"{path} does not hold a private key in I2P base64"]) from error
     if not key.startswith(binary) or len(key) != len(binary) + 256 + 32:

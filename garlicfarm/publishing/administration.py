@@ -32,8 +32,8 @@ from typing import Annotated
 import msgspec
 
 from garlicfarm.errors import EntryRefused
+from garlicfarm.i2p.encoding import decode_hash
 from garlicfarm.publishing.documents import IntervalMs, MemberId, PublishConfig, Staleness
-from garlicfarm.publishing.i2p_base64 import decode_hash
 from garlicfarm.publishing.scoring import WEIGHTS
 from garlicfarm.publishing.validation import at, checker
 

@@ -30,9 +30,10 @@ from __future__ import annotations
 import msgspec
 
 from garlicfarm.errors import EntryRefused
+from garlicfarm.i2p.destination import destination_hash
+from garlicfarm.i2p.encoding import decode, decode_hash
 from garlicfarm.publishing.administration import Admin, check_by, parse_admin
 from garlicfarm.publishing.documents import DestinationStatus, NodeReport, StatusDocument
-from garlicfarm.publishing.i2p_base64 import decode, decode_hash, destination_hash
 from garlicfarm.publishing.strict_json import decode_object
 from garlicfarm.publishing.validation import at, checker
 

@@ -12,10 +12,10 @@ from collections.abc import Collection
 import msgspec
 
 from garlicfarm.errors import EntryRefused
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing.administration import LifetimeMs, Margin, Percent
 from garlicfarm.publishing.documents import U63, IntervalMs, PublishConfig, Staleness
 from garlicfarm.publishing.entries import Administrative, Leaf
-from garlicfarm.publishing.i2p_base64 import encode
 from garlicfarm.publishing.scoring import WEIGHTS
 
 __all__ = [

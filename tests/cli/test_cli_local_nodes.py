@@ -23,8 +23,8 @@ from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.credentials.member_credentials import read_secret_file
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError, StorageError, StorageInUse
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
-from garlicfarm.publishing.i2p_base64 import encode
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm, create_node
 from garlicfarm.storage import DataDirectory, LogStore
 

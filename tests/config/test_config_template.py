@@ -10,8 +10,8 @@ import pytest
 
 from garlicfarm.cli import run
 from garlicfarm.config import load
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
-from garlicfarm.publishing.i2p_base64 import encode
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 
 Capture = pytest.CaptureFixture[str]

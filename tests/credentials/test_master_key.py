@@ -8,7 +8,8 @@ import pytest
 
 from garlicfarm.credentials.master_key import check_master_key, mint_master_key
 from garlicfarm.errors import ConfigError
-from garlicfarm.publishing.i2p_base64 import decode, decode_destination, encode
+from garlicfarm.i2p.destination import decode_destination
+from garlicfarm.i2p.encoding import decode, encode
 
 
 def test_minted_key_is_that_of_its_destination(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ MODULES = {
     "garlicfarm.users": "garlicfarm.credentials.users",
     # publishing
     "garlicfarm.farm": "garlicfarm.publishing",
-    "garlicfarm.farm.base64": "garlicfarm.publishing.i2p_base64",
+    "garlicfarm.farm.base64": "garlicfarm.i2p.encoding",
     "garlicfarm.farm.explain": "garlicfarm.publishing.ranking",
     "garlicfarm.farm.log": "garlicfarm.log_application",
     "garlicfarm.farm.metals": "garlicfarm.publishing.meta_leaseset",
@@ -56,7 +56,8 @@ MODULES = {
     "garlicfarm.farm.schema": "garlicfarm.publishing.validation",
     "garlicfarm.farm.state": "garlicfarm.publishing.application",
     "garlicfarm.farm.status": "garlicfarm.publishing.entries",
-    "garlicfarm.publishing.base64": "garlicfarm.publishing.i2p_base64",
+    "garlicfarm.publishing.base64": "garlicfarm.i2p.encoding",
+    "garlicfarm.publishing.i2p_base64": "garlicfarm.i2p.encoding, garlicfarm.i2p.destination",
     "garlicfarm.publishing.metals": "garlicfarm.publishing.meta_leaseset",
     "garlicfarm.publishing.records": "garlicfarm.publishing.fold_state",
     "garlicfarm.publishing.schema": "garlicfarm.publishing.validation",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from garlicfarm.publishing import i2p_base64
+from garlicfarm.i2p.destination import destination_hash
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import encode_admin, encode_status
 from tests.publishing.scripted_log import T0, configuration, destination, status
@@ -12,7 +13,7 @@ from tests.publishing.scripted_log import T0, configuration, destination, status
 
 def leaf_hash(seed: int) -> str:
     """The hash of `destination` (seed), as it is written."""
-    return i2p_base64.encode(i2p_base64.destination_hash(destination(seed)))
+    return encode(destination_hash(destination(seed)))
 
 
 class Log:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from garlicfarm.publishing import i2p_base64
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import (
     Bandwidth,
@@ -44,7 +44,7 @@ def configuration(*ids: int, index: int = 0) -> Configuration:
 def destination(seed: int) -> str:
     """A destination of 391 bytes (Ed25519), distinct per seed."""
     filler = hashlib.shake_256(b"leaf %d" % seed).digest(384)
-    return i2p_base64.encode(filler + CERTIFICATE)
+    return encode(filler + CERTIFICATE)
 
 
 def status(member: int, date: int, **changes: Any) -> StatusDocument:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from garlicfarm.errors import EntryRefused
-from garlicfarm.publishing import i2p_base64
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing.administration import ACTIONS
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import StatusDocument
@@ -86,10 +86,10 @@ def test_check_status_of_16_leaves_in_a_farm_of_50_is_far_from_the_limit() -> No
         "configuredConnections": 1,
         "currentConnections": 1,
         "leaseSetExpires": T0,
-        "blacklist": [i2p_base64.encode(bytes([n]) * 32) for n in range(8)],
+        "blacklist": [encode(bytes([n]) * 32) for n in range(8)],
     }
     remote = {
-        "hash": i2p_base64.encode(bytes(32)),
+        "hash": encode(bytes(32)),
         "lastSeenVersion": "0.9.64",
         "fetchTimeMs": 1,
         "connectTest": {"ms": 1, "ok": True},
@@ -113,8 +113,8 @@ ARGS: dict[str, dict[str, Any]] = {
     "interval": {"ms": 1000},
     "staleness": {"R": 3},
     "override": {"member": 2, "mode": "on"},
-    "exclude": {"hash": i2p_base64.encode(bytes(32))},
-    "include": {"hash": i2p_base64.encode(bytes(32))},
+    "exclude": {"hash": encode(bytes(32))},
+    "include": {"hash": encode(bytes(32))},
     "weights": dict(WEIGHTS),
     "publisher": {"margin": 1},
     "remove": {"member": 2},

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from garlicfarm.errors import EntryRefused
-from garlicfarm.publishing import i2p_base64
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import RouterStatus, StatusDocument
 from garlicfarm.publishing.entries import (
@@ -32,8 +32,8 @@ def leaf(**changes: Any) -> dict[str, Any]:
     return {"destination": destination(1)} | changes
 
 
-SHORT = i2p_base64.encode(bytes(386))
-LYING = i2p_base64.encode(bytes(384) + CERTIFICATE + b"x")
+SHORT = encode(bytes(386))
+LYING = encode(bytes(384) + CERTIFICATE + b"x")
 FOREIGN_ALPHABET = destination(1).replace("-", "+").replace("~", "/")
 SPARE_BITS = destination(1)[:-3] + "B=="
 ADMIN = {"action": "interval", "by": "alice", "args": {"ms": 1000}}

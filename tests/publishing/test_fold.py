@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from garlicfarm.publishing import i2p_base64
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing.documents import MetaStatus
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.scoring import WEIGHTS
@@ -410,7 +410,7 @@ def test_contents_cost_follows_the_score_of_the_best_member_that_reports_the_lea
     log.order("weights", dict.fromkeys(WEIGHTS, 0) | {"bandwidth_headroom": 100})
 
     def costs() -> dict[str, int]:
-        return {i2p_base64.encode(one.hash): one.cost for one in log.farm.leases()}
+        return {encode(one.hash): one.cost for one in log.farm.leases()}
 
     log.post(1, 0, leaves=(1,), headroom=100)
     log.post(2, 0, leaves=(1, 2), headroom=85)

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from garlicfarm.publishing import i2p_base64
+from garlicfarm.i2p.destination import destination_hash
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing.application import PublisherApplication
 from tests.publishing.naive_fold import NaiveFold
 from tests.publishing.scripted_log import T0, configuration, destination
@@ -39,7 +40,7 @@ MALFORMED = [
     ),
 ]
 LEAVES = [destination(seed) for seed in range(20)]
-HASHES = [i2p_base64.encode(i2p_base64.destination_hash(leaf)) for leaf in LEAVES]
+HASHES = [encode(destination_hash(leaf)) for leaf in LEAVES]
 WEIGHTS = ["router_uptime", "job_lag", "tunnel_health", "bandwidth_headroom", "destination_health"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
-from garlicfarm.publishing import i2p_base64
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.scoring import WEIGHTS
@@ -22,20 +22,20 @@ def test_exclude_takes_a_leaf_out_and_the_last_one_takes_the_role() -> None:
     log = Log(1, 2)
     log.post(1, 0, leaves=(1, 2))
     log.exclude(1)
-    assert [i2p_base64.encode(one.hash) for one in log.farm.leases()] == [leaf_hash(2)]
+    assert [encode(one.hash) for one in log.farm.leases()] == [leaf_hash(2)]
     log.post(1, 1, leaves=(1, 2))
     assert len(log.farm.leases()) == 1
     log.exclude(2)
     assert (log.farm.leases(), log.farm.publisher) == ((), None)
     assert log.farm.ranking()["excluded"] == sorted([leaf_hash(1), leaf_hash(2)])
     log.order("include", {"hash": leaf_hash(1)})
-    assert [i2p_base64.encode(one.hash) for one in log.farm.leases()] == [leaf_hash(1)]
+    assert [encode(one.hash) for one in log.farm.leases()] == [leaf_hash(1)]
     assert log.farm.publisher == 1
 
 
 def test_exclude_more_than_fit_is_refused_and_skipped() -> None:
     log = Log(1)
-    hashes = [i2p_base64.encode(number.to_bytes(32, "big")) for number in range(1025)]
+    hashes = [encode(number.to_bytes(32, "big")) for number in range(1025)]
     for one in hashes[:1024]:
         log.order("exclude", {"hash": one})
     before = log.farm.ranking()

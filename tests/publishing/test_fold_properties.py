@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from garlicfarm.errors import EntryRefused
-from garlicfarm.publishing import i2p_base64
+from garlicfarm.i2p.destination import destination_hash
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import MetaStatus
 from garlicfarm.publishing.entries import encode_admin, encode_status, parse_entry
@@ -66,8 +67,8 @@ INTERVALS = st.builds(
 )
 PARAMETERS = st.sampled_from(
     [
-        ("exclude", {"hash": i2p_base64.encode(i2p_base64.destination_hash(destination(1)))}),
-        ("include", {"hash": i2p_base64.encode(i2p_base64.destination_hash(destination(1)))}),
+        ("exclude", {"hash": encode(destination_hash(destination(1)))}),
+        ("include", {"hash": encode(destination_hash(destination(1)))}),
         ("weights", {name: 100 * (name == "bandwidth_headroom") for name in WEIGHTS}),
         ("weights", dict(WEIGHTS)),
         ("staleness", {"R": 5}),

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from garlicfarm.errors import EntryRefused
-from garlicfarm.publishing import i2p_base64, validation
+from garlicfarm.i2p.encoding import encode
+from garlicfarm.publishing import validation
 from garlicfarm.publishing.administration import ACTIONS
 from garlicfarm.publishing.entries import parse_entry
 from garlicfarm.publishing.json_schema import entry_schema
@@ -39,9 +40,9 @@ BEYOND_A_SCHEMA = {
 
 VALIDATOR = Draft202012Validator(entry_schema())
 
-I2P_BASE64 = st.binary(max_size=8).map(i2p_base64.encode)
+I2P_BASE64 = st.binary(max_size=8).map(encode)
 DESTINATIONS = st.integers(0, 3).map(destination)
-HASHES = st.binary(min_size=32, max_size=32).map(i2p_base64.encode)
+HASHES = st.binary(min_size=32, max_size=32).map(encode)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=3) | I2P_BASE64 | DESTINATIONS | HASHES
 INTEGERS = st.sampled_from([-1, 0, 1, 2, 3, 999, 1000, 3_600_000, 2**31 - 1, 2**31, 2**63 - 1, 2**63])
 SCALARS = st.none() | st.booleans() | INTEGERS | TEXT | st.just(0.5)
@@ -147,8 +148,8 @@ VALID_ARGS = {
     "interval": {"ms": 1000},
     "staleness": {"R": 3},
     "override": {"member": 1},
-    "exclude": {"hash": i2p_base64.encode(bytes(32))},
-    "include": {"hash": i2p_base64.encode(bytes(32))},
+    "exclude": {"hash": encode(bytes(32))},
+    "include": {"hash": encode(bytes(32))},
     "weights": dict(WEIGHTS),
     "publisher": {"margin": 0},
 }

@@ -9,8 +9,9 @@ import pytest
 
 from garlicfarm.application import Origin
 from garlicfarm.errors import StorageDamaged
+from garlicfarm.i2p.destination import decode_destination, destination_hash
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.log_application import LogApplication
-from garlicfarm.publishing import i2p_base64
 from garlicfarm.publishing.entries import Leaf
 from garlicfarm.publishing.lease import Lease, lease_ms
 from garlicfarm.publishing.meta_leaseset import MetaLease, choose, cost, encode_contents, published_ms
@@ -115,10 +116,10 @@ def test_published_is_own_time_but_a_second_after_the_newest_known() -> None:
 
 def test_base64_of_a_destination_round_trips_and_has_a_known_hash() -> None:
     text = destination(7)
-    binary = i2p_base64.decode_destination(text)
-    assert (len(binary), i2p_base64.encode(binary)) == (391, text)
-    assert i2p_base64.destination_hash(text) == sha256(binary).digest()
-    assert i2p_base64.encode(b"\xfb\xff\xbf") == "-~-~"
+    binary = decode_destination(text)
+    assert (len(binary), encode(binary)) == (391, text)
+    assert destination_hash(text) == sha256(binary).digest()
+    assert encode(b"\xfb\xff\xbf") == "-~-~"
 
 
 def test_lease_is_three_quarters_of_the_silence_that_others_must_see() -> None:

@@ -10,6 +10,8 @@ import trio
 from garlicfarm._version import __version__
 from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NotSupported, RouterError
+from garlicfarm.i2p.destination import decode_destination, router_hash
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.node.publisher.boot_clock import boot_ms
 from garlicfarm.node.publisher.publishing_task import PublishingTask
 from garlicfarm.publishing.application import PublisherApplication
@@ -23,7 +25,6 @@ from garlicfarm.publishing.documents import (
     StatusDocument,
 )
 from garlicfarm.publishing.entries import encode_status
-from garlicfarm.publishing.i2p_base64 import decode_destination, encode, router_hash
 from garlicfarm.publishing.lease import Lease, lease_ms
 from garlicfarm.router import STATUS_TIMEOUT_S
 

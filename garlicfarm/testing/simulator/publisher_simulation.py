@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import (
@@ -32,7 +33,6 @@ from garlicfarm.publishing.documents import (
     StatusDocument,
 )
 from garlicfarm.publishing.entries import encode_admin, encode_status
-from garlicfarm.publishing.i2p_base64 import encode
 from garlicfarm.publishing.lease import Lease
 from garlicfarm.testing.simulator.clients import Administrator, Client
 from garlicfarm.testing.simulator.cluster import Outcome, SimulatedCluster

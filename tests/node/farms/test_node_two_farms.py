@@ -9,9 +9,9 @@ from unittest.mock import ANY
 import trio
 
 from garlicfarm.credentials.member_credentials import write_secret_file
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.node.replica import Replica
-from garlicfarm.publishing.i2p_base64 import encode
 from garlicfarm.storage import Genesis, create_store
 from garlicfarm.wire.messages import ClusterServer, Configuration
 from tests.node.support.cluster import Cluster, cluster

@@ -16,9 +16,9 @@ import trio
 from garlicfarm.cli import run
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import Removed, first_error
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.processes import free_ports
-from garlicfarm.publishing.i2p_base64 import encode
 from garlicfarm.setup.provision import MemberPlan
 from tests.node.support.cluster import Cluster, cluster, password_of
 

@@ -8,11 +8,11 @@ from typing import Any
 import trio
 
 from garlicfarm.credentials.master_key import mint_master_key
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.node.publisher import PublisherService
 from garlicfarm.publishing.application import PublisherApplication
-from garlicfarm.publishing.i2p_base64 import encode
 from garlicfarm.setup.provision import MemberPlan
 from tests.node.support.cluster import Cluster, cluster
 

@@ -10,12 +10,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 import trio
+from garlicfarm.credentials.destination_keys import create_keys
+from garlicfarm.i2p.lease_set import MetaLease, decode_meta_lease_set, verify_meta_lease_set
 
 from garlicfarm.application import ApplicationContext
 from garlicfarm.config import PublisherSection
-from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.i2p.lease_set import MetaLease, decode_meta_lease_set, verify_meta_lease_set
 from garlicfarm.node.publisher.boot_clock import boot_ms
 from garlicfarm.node.publisher.published_record import PublishedRecord
 from garlicfarm.node.publisher.publishing_task import PublishingTask

@@ -15,10 +15,11 @@ import trio.testing
 
 from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NoQuorum, OutcomeUnknown, ProposalDropped
+from garlicfarm.i2p.destination import decode_destination, destination_hash
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.node.publisher import PublisherService, status_reporter
 from garlicfarm.node.publisher.publishing_task import PublishingTask
 from garlicfarm.node.publisher.status_reporter import StatusReporter
-from garlicfarm.publishing import i2p_base64
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import RouterStatus
 from garlicfarm.publishing.entries import encode_admin, encode_status
@@ -174,16 +175,14 @@ async def test_first_status_waits_until_the_router_publishes_nothing_of_an_earli
 async def test_status_says_how_the_handshakes_with_the_other_members_went(autojump_clock: Clock) -> None:
     farm, _, reporter = made()
     info = destination(3)  # a router info begins with an identity of this shape
-    router = RouterStatus(
-        last_published_ri=i2p_base64.encode(i2p_base64.decode_destination(info) + b"addresses")
-    )
+    router = RouterStatus(last_published_ri=encode(decode_destination(info) + b"addresses"))
     farm.application.apply(1, 1, encode_status(status(3, T0, router=router)))
     farm.application.apply(2, 1, encode_status(status(2, T0)))
     farm.handshakes[2] = (0.0125, True)
     await run_for(1, reporter)
     farm.handshakes |= {2: (5.0, False), 3: (0.02, True)}
     await run_for(INTERVAL_S, reporter)
-    hash_ = i2p_base64.encode(i2p_base64.destination_hash(info))
+    hash_ = encode(destination_hash(info))
     assert [json.loads(entry)["remoteRouters"] for entry in farm.posted] == [
         [{"member": 2, "connectTest": {"ms": 12, "ok": True}}, {"hash": hash_, "member": 3}],
         [

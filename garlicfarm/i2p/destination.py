@@ -1,0 +1,97 @@
+"""Destinations, and the Ed25519 keys in them.
+
+::
+
+    destination = 256 bytes encryption key | 128 bytes signing field | certificate
+    certificate = type u8 | length u16 | length bytes             387 bytes and more in all
+
+One that we make has 391 bytes: its encryption key is unused, its signing field ends with the public key, and
+its certificate is ``05 0004 0007 0000``: a key certificate, signing type 7 (Ed25519), encryption type 0.
+
+Source: I2P common structures, "Destination", "KeyCertificate".
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from garlicfarm.i2p.encoding import decode
+
+__all__ = [
+    "DESTINATION_BYTES",
+    "FILLER_BYTES",
+    "check_signature",
+    "decode_destination",
+    "destination_hash",
+    "make_destination",
+    "router_hash",
+    "signing_key",
+    "split_destination",
+]
+
+DESTINATION_BYTES = 391
+"""Of a destination with an Ed25519 key."""
+FILLER_BYTES = 256 + 96
+
+_CERTIFICATE_LENGTH = slice(385, 387)
+_MIN_DESTINATION_BYTES = 387
+_KEY = slice(FILLER_BYTES, FILLER_BYTES + 32)
+_KEY_CERTIFICATE = bytes.fromhex("050004")
+_ED25519 = bytes.fromhex("0007")
+_ENCRYPTION_TYPE_0 = bytes(2)
+
+
+def decode_destination(text: str) -> bytes:
+    """A destination in I2P base64 to its binary form, of exactly the length that its certificate
+    says. Raises `ValueError`."""
+    destination, rest = split_destination(decode(text))
+    if rest:
+        raise ValueError("not a destination")
+    return destination
+
+
+def split_destination(data: bytes) -> tuple[bytes, bytes]:
+    """The destination that ``data`` begins with, and the rest. Raises `ValueError`: it is too short."""
+    end = _MIN_DESTINATION_BYTES + int.from_bytes(data[_CERTIFICATE_LENGTH], "big")
+    if len(data) < end:
+        raise ValueError("not a destination")
+    return data[:end], data[end:]
+
+
+def destination_hash(text: str) -> bytes:
+    """The 32-byte SHA-256 under which a destination (I2P base64) is known. Raises `ValueError`."""
+    return sha256(decode_destination(text)).digest()
+
+
+def router_hash(router_info: str) -> bytes:
+    """The 32-byte SHA-256 under which the router of a router info (base64) is known: that of the identity
+    it begins with, which has the shape of a destination. Raises `ValueError` for any other text."""
+    data = decode(router_info)
+    return sha256(data[: _MIN_DESTINATION_BYTES + int.from_bytes(data[_CERTIFICATE_LENGTH], "big")]).digest()
+
+
+def make_destination(public: bytes, filler: bytes) -> bytes:
+    """The destination of an Ed25519 public key of 32 bytes. ``filler``: 352 random bytes, which make its
+    hash one of many for this key."""
+    if len(public) != 32 or len(filler) != FILLER_BYTES:
+        raise ValueError("a destination is made of a public key of 32 bytes and 352 bytes of filler")
+    return filler + public + _KEY_CERTIFICATE + _ED25519 + _ENCRYPTION_TYPE_0
+
+
+def signing_key(destination: bytes) -> Ed25519PublicKey:
+    """The public key of a binary destination. Raises `ValueError`: its key is of another type."""
+    certificate = destination[_KEY.stop :]
+    if not certificate.startswith(_KEY_CERTIFICATE + _ED25519) or len(destination) != DESTINATION_BYTES:
+        raise ValueError("the destination's signing key is not of type 7 (Ed25519)")
+    return Ed25519PublicKey.from_public_bytes(destination[_KEY])
+
+
+def check_signature(key: Ed25519PublicKey, signature: bytes, data: bytes) -> None:
+    """Raises `ValueError`: ``signature`` is not that of ``data`` by ``key``."""
+    try:
+        key.verify(signature, data)
+    except InvalidSignature:
+        raise ValueError("the signature does not match") from None
