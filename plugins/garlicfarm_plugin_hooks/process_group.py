@@ -1,0 +1,146 @@
+"""Commands in process groups of their own, which end with the command, the deadline or the caller."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import trio
+
+__all__ = ["ProcessGroups", "kill_left_behind"]
+
+TAIL_BYTES = 4096
+READ_BYTES = 65536
+READ_PAUSE_S = 0.01
+"""Between two reads, so that a command that prints without end does not occupy the node."""
+LAST_READS = 16
+"""Of what the pipe still holds when the command has ended: a process that left the group may print on."""
+KILL_AFTER_S = 1.0
+"""How long a group has to end after SIGTERM, and its first process after SIGKILL."""
+
+
+class ProcessGroups:
+    """Runs one command after the other."""
+
+    def __init__(self) -> None:
+        self._survivor: trio.Process | None = None
+
+    @property
+    def survivor(self) -> int | None:
+        """The id of a process that could not be killed and still runs: it belongs to another user, or waits
+        for a device."""
+        if self._survivor is not None and self._survivor.poll() is not None:
+            self._survivor = None
+        return None if self._survivor is None else self._survivor.pid
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        directory: Path,
+        stderr_tail: bytearray,
+        on_started: Callable[[int], Awaitable[None]],
+    ) -> int:
+        """Run a command to its end and return its status: that of its exit, or minus a signal.
+
+        It has no stdin, and its stdout is dropped. ``stderr_tail`` receives the last 4 KiB of its stderr,
+        also if the call is cancelled. ``on_started`` is told its process group. When the command ends, what
+        is left of its group is killed. Cancelled, it sends SIGTERM to the group, and SIGKILL when the command
+        has ended, or after a second. Raises `OSError`: it cannot be started.
+        """
+        read_end, write_end = os.pipe()
+        os.set_blocking(read_end, False)
+        try:
+            try:
+                process = await trio.lowlevel.open_process(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=write_end,
+                    env=dict(environment),
+                    cwd=directory,
+                    start_new_session=True,
+                )
+            finally:
+                os.close(write_end)
+            try:
+                with _descriptor(process.pid) as ended:
+                    try:
+                        await on_started(process.pid)
+                        async with trio.open_nursery() as nursery:
+                            nursery.start_soon(_keep_tail, read_end, stderr_tail)
+                            await trio.lowlevel.wait_readable(ended)
+                            nursery.cancel_scope.cancel()
+                    finally:
+                        # Reaped only after its group was killed: the id could be another group's by then.
+                        _signal(process.pid, signal.SIGTERM)
+                        with trio.move_on_after(KILL_AFTER_S, shield=True):
+                            await trio.lowlevel.wait_readable(ended)
+            finally:
+                _signal(process.pid, signal.SIGKILL)
+                with trio.move_on_after(KILL_AFTER_S, shield=True) as scope:
+                    await process.wait()
+                if scope.cancelled_caught:
+                    self._survivor = process
+                for _ in range(LAST_READS):
+                    if not _read(read_end, stderr_tail):
+                        break
+            return await process.wait()
+        finally:
+            os.close(read_end)
+
+
+async def kill_left_behind(group: int, variable: str) -> None:
+    """Kill a process group of an earlier process of the node, if it still runs. ``variable``, "NAME=value",
+    in the environment of its members tells it from a later group with the same id."""
+    for pid in await trio.to_thread.run_sync(lambda: list(_members(group, variable.encode()))):
+        with suppress(ProcessLookupError), _descriptor(pid) as descriptor:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            await trio.lowlevel.wait_readable(descriptor)
+
+
+def _members(group: int, variable: bytes) -> Iterator[int]:
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            after_name = (directory / "stat").read_bytes().rpartition(b")")[2].split()  # state, parent, group
+            if int(after_name[2]) == group and variable in (directory / "environ").read_bytes().split(b"\0"):
+                yield int(directory.name)
+        except (OSError, IndexError):
+            continue  # it has ended, or belongs to another user
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # the latter: all of it runs as another user
+        os.killpg(group, number)
+
+
+@contextmanager
+def _descriptor(pid: int) -> Iterator[int]:
+    """A descriptor that becomes readable when the process ends, reaped or not."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+async def _keep_tail(descriptor: int, tail: bytearray) -> None:
+    while True:
+        await trio.lowlevel.wait_readable(descriptor)
+        if not _read(descriptor, tail):
+            return
+        await trio.sleep(READ_PAUSE_S)
+
+
+def _read(descriptor: int, tail: bytearray) -> bool:
+    try:
+        data = os.read(descriptor, READ_BYTES)
+    except BlockingIOError:
+        return False
+    tail += data
+    del tail[:-TAIL_BYTES]
+    return bool(data)
