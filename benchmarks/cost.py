@@ -46,8 +46,9 @@ from benchmarks.bench_farm import USER, bench_farm, cpu_s, resident_mb, retrying
 from benchmarks.bench_sockets import Connection, Meter, Traffic, connections
 from garlicfarm.config import load
 from garlicfarm.config.model import RetentionSection
-from garlicfarm.credentials.master_key import mint_master_key
+from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import GarlicFarmError
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.i2pd import (
     I2pdRouter,
@@ -135,7 +136,7 @@ class Measured:
 async def measured_farm(directory: Path, *, over_i2p: bool) -> AsyncIterator[Measured]:
     """The farm, running. Prints the routers' traffic before the farm starts."""
     master = directory / "master.key"
-    plan = FarmPlan(preset="i2p", master=mint_master_key(master), master_key_file=master)
+    plan = FarmPlan(preset="i2p", master=encode(create_keys(master).destination), master_key_file=master)
     listens = dict(enumerate(free_ports(MEMBERS), 1))
     async with AsyncExitStack() as stack:
         if over_i2p:

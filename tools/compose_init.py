@@ -18,8 +18,9 @@ from typing import Any
 import trio
 
 from garlicfarm.credentials.certificates import pin_of_file
-from garlicfarm.credentials.master_key import mint_master_key
+from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.credentials.users import UserStore
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.i2pd import CERTIFICATE, leaf_of, make_i2pd
 from garlicfarm.lab.processes import FAST
@@ -89,7 +90,7 @@ def write(path: Path, text: str) -> None:
 def make_farm(scratch: Path, members: dict[int, MemberPlan], **plan: Any) -> None:
     """Create the farm in ``scratch``, and fill the volumes except for the configurations."""
     key_file = scratch / "master.key"
-    master = mint_master_key(key_file)
+    master = encode(create_keys(key_file).destination)
     farm = create_farm(scratch / "farm", members, FarmPlan(master=master, master_key_file=key_file, **plan))
     for number, volume in VOLUMES.items():
         replace(volume / "data", farm.directories[number] / "data")

@@ -161,12 +161,13 @@ async def running_lab(
 
 def _plan(directory: Path) -> FarmPlan:
     """The farm, with a master destination of its own: its key is in ``master.key`` of ``directory``."""
-    from garlicfarm.credentials.master_key import mint_master_key
+    from garlicfarm.credentials.destination_keys import create_keys
+    from garlicfarm.i2p.encoding import encode
     from garlicfarm.lab.processes import FAST
     from garlicfarm.setup.provision import FarmPlan
 
     key_file = directory / "master.key"
-    return FarmPlan(raft=FAST, master=mint_master_key(key_file), master_key_file=key_file)
+    return FarmPlan(raft=FAST, master=encode(create_keys(key_file).destination), master_key_file=key_file)
 
 
 async def _members(stack: AsyncExitStack, directory: Path, nodes: int, router: str) -> dict[int, MemberPlan]:

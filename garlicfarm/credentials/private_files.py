@@ -9,26 +9,35 @@ from pathlib import Path
 from garlicfarm.durable_files import write_new_file
 from garlicfarm.errors import ConfigError
 
-__all__ = ["read_private_file", "write_private_file"]
+__all__ = ["read_private_bytes", "read_private_file", "write_private_file"]
 
 
 def read_private_file(path: Path) -> str:
     """The text of a file that holds a secret.
 
-    :raises ConfigError: missing, not readable, not UTF-8, or its mode lets others read or write it
-        (the operator's fault).
+    :raises ConfigError: as `read_private_bytes`, or it is not UTF-8.
+    """
+    try:
+        return read_private_bytes(path).decode()
+    except UnicodeDecodeError:
+        # Not chained: the error carries the file's contents.
+        raise ConfigError([f"{path} is not text"]) from None
+
+
+def read_private_bytes(path: Path) -> bytes:
+    """The bytes of a file that holds a secret.
+
+    :raises ConfigError: missing, not readable, or its mode lets others read or write it (the operator's
+        fault).
     """
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & 0o077:
                 raise ConfigError([f"{path} holds secrets, but its mode is {mode:04o}: chmod 600 {path}"])
-            return file.read().decode()
+            return file.read()
     except OSError as error:
         raise ConfigError([f"{path} cannot be read: {error.strerror}"]) from error
-    except UnicodeDecodeError:
-        # Not chained: the error carries the file's contents.
-        raise ConfigError([f"{path} is not text"]) from None
 
 
 def write_private_file(path: Path, data: bytes) -> None:

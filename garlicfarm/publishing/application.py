@@ -52,6 +52,7 @@ from collections.abc import Mapping
 import msgspec
 
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
+from garlicfarm.i2p.lease_set import MetaLease
 from garlicfarm.publishing import meta_leaseset, ranking, scoring
 from garlicfarm.publishing.administration import check_arguments
 from garlicfarm.publishing.documents import PublishConfig, StatusDocument
@@ -200,7 +201,7 @@ class PublisherApplication:
         """Point 4: the score of each current member that has a status, 0 … 1,000,000."""
         return {id_: self._statuses[id_].score for id_ in self.members if id_ in self._statuses}
 
-    def leases(self) -> tuple[meta_leaseset.MetaLease, ...]:
+    def leases(self) -> tuple[MetaLease, ...]:
         """Point 7: what the Meta LeaseSet lists. Republish when hashes or costs differ; the end dates
         move with farm time."""
         recent = [member for member in self._state.members if self.is_recent(member)]

@@ -1,12 +1,5 @@
-"""The contents of the farm's Meta LeaseSet (LS2 type 7), as bytes. The router signs it.
-
-::
-
-    contents  = num u8 | num x MetaLease                            num 0 … 16
-    MetaLease = hash 32 | flags 3 | cost u8 | end_date u32          40 bytes, big-endian
-
-``hash`` is the SHA-256 of the leaf destination; ``flags`` is 3, a LeaseSet2, in its low four bits;
-``end_date`` is in seconds. Entries are sorted by hash, so equal inputs give equal bytes.
+"""The contents of the farm's Meta LeaseSet (LS2 type 7): which leaves, at which cost, until when. Entries are
+sorted by hash, so equal inputs give equal bytes (`garlicfarm.i2p.lease_set`).
 
 * It lists the usable leaves of recent members, at most 16: those of lowest cost, then lowest hash.
 * ``cost``, 0 … 15, follows from the score of the member's newest status: steps of 1/16 of the range, 0 the
@@ -16,37 +9,22 @@
 * ``end_date`` is farm time + the lifetime in force (one hour, unless administrators set another), or the end
   of the leaf's LeaseSet if its status reports an earlier one. Leaves that ended by farm time are not listed.
 
-Source: I2P common structures, "MetaLease", "MetaLeaseSet"; docs/reference/protocol.md, "The common
-algorithm", point 7.
+Source: docs/reference/protocol.md, "The common algorithm", point 7.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 
-import msgspec
-
+from garlicfarm.i2p.lease_set import MAX_LEASES, MetaLease, encode_meta_leases
 from garlicfarm.publishing.entries import Leaf
 from garlicfarm.publishing.scoring import FULL
 
-__all__ = ["COSTS", "MAX_LEASES", "MetaLease", "choose", "cost", "encode_contents", "published_ms"]
+__all__ = ["COSTS", "choose", "cost", "encode_contents", "published_ms"]
 
 COSTS = 16
-MAX_LEASES = 16
 
 _STEP = FULL // COSTS
-
-_META_LEASE = struct.Struct(">32s3sBI")
-_FLAGS_LEASE_SET_2 = b"\0\0\3"
-
-
-class MetaLease(msgspec.Struct, frozen=True, order=True):
-    """One leaf in the Meta LeaseSet. ``cost`` 0 … 15, lower is better; ``end_date`` in seconds."""
-
-    hash: bytes
-    cost: int
-    end_date: int
 
 
 def cost(score: int, before: int | None) -> int:
@@ -76,8 +54,7 @@ def choose(leaves: Iterable[tuple[Leaf, int]], farm_time_ms: int, lifetime_ms: i
 
 def encode_contents(leases: Iterable[MetaLease]) -> bytes:
     """The bytes that ``Router.publish_meta_ls`` takes, entries in the order given."""
-    entries = [_META_LEASE.pack(one.hash, _FLAGS_LEASE_SET_2, one.cost, one.end_date) for one in leases]
-    return bytes([len(entries)]) + b"".join(entries)
+    return encode_meta_leases(leases)
 
 
 def published_ms(own_ms: int, last_published_ms: int) -> int:

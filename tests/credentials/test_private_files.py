@@ -12,10 +12,11 @@ import trio
 
 from garlicfarm.cli import run
 from garlicfarm.config import load
-from garlicfarm.credentials.master_key import mint_master_key
+from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.setup.add_farm import add_farm
 from garlicfarm.setup.provision import STAGING, FarmPlan, MemberPlan, create_farm, create_node
 from tests.node.support.cluster import ALONE, cluster
@@ -48,7 +49,7 @@ def test_everything_that_commands_make_is_private_without_a_umask(
     made = tmp_path / "made"
     made.mkdir(mode=0o700)
     key = made / "keys" / "new" / "master.key"
-    plan = FarmPlan(application="publisher", master=mint_master_key(key), master_key_file=key)
+    plan = FarmPlan(application="publisher", master=encode(create_keys(key).destination), master_key_file=key)
     create_node(made / "here" / "and" / "there", 1, MemberPlan(endpoint="ssl://127.0.0.1:1"), plan)
     create_farm(made / "a" / "farm", {1: MemberPlan(endpoint="ssl://127.0.0.1:1")}, plan)
     node = made / "here" / "and" / "there"
@@ -89,7 +90,7 @@ def test_names_of_secrets_and_of_their_directories_are_synced(
 
     monkeypatch.setattr(os, "fsync", recording)
     key = tmp_path / "keys" / "new" / "master.key"
-    plan = FarmPlan(application="publisher", master=mint_master_key(key), master_key_file=key)
+    plan = FarmPlan(application="publisher", master=encode(create_keys(key).destination), master_key_file=key)
     create_node(tmp_path / "here" / "there", 1, MemberPlan(endpoint="ssl://127.0.0.1:1"), plan)
     last = {path: place for place, path in enumerate(synced)}
     for path in tmp_path.rglob("*"):
@@ -111,8 +112,8 @@ def test_secret_that_could_not_be_written_leaves_no_half_of_it(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         with pytest.raises(ConfigError, match="No space left"):
-            mint_master_key(path)
+            create_keys(path)
     assert not path.exists()
-    mint_master_key(path)
+    create_keys(path)
     with pytest.raises(ConfigError, match="exists"):
-        mint_master_key(path)
+        create_keys(path)

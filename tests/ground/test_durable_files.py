@@ -12,7 +12,7 @@ import pytest
 
 from garlicfarm.config.rewrite import rewrite
 from garlicfarm.credentials.certificates import make_certificate
-from garlicfarm.credentials.master_key import mint_master_key
+from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.credentials.member_credentials import write_secret_file
 from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.credentials.users import UserStore
@@ -70,7 +70,7 @@ def _certificate(at: Path) -> list[Path]:
 
 
 def _master_key(at: Path) -> list[Path]:
-    mint_master_key(at / "new" / "master.key")
+    create_keys(at / "new" / "master.key")
     return [at / "new" / "master.key"]
 
 

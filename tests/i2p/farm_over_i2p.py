@@ -20,8 +20,9 @@ import trio
 
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.lab_rank import RankProcess, rank_process
-from garlicfarm.credentials.master_key import mint_master_key
+from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import GarlicFarmError
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.i2pd import I2pdRouter, i2pd_network
 from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
 from garlicfarm.setup.i2p_tunnel import Tunnel
@@ -228,7 +229,7 @@ async def main(directory: Path, *, with_spark: bool) -> None:
     report = Report()
     tunnels = [Tunnel("garlicfarm-farm", "127.0.0.1", port, 27150, "garlicfarm-farm.dat") for port in PORTS]
     master = directory / "master.key"
-    plan = FarmPlan(preset="i2p", master=mint_master_key(master), master_key_file=master)
+    plan = FarmPlan(preset="i2p", master=encode(create_keys(master).destination), master_key_file=master)
     with trio.fail_after(DEADLINE_S):
         async with i2pd_network(directory / "routers", len(PORTS), tunnels) as routers:
             report.tell("routers", count=len(routers))

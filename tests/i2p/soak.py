@@ -34,8 +34,9 @@ import msgspec
 import trio
 
 from garlicfarm.config.model import PRESETS
-from garlicfarm.credentials.master_key import mint_master_key
+from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import ConfigError
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.i2pd import I2pdRouter, check_programs, i2pd_network, i2pd_restarted
 from garlicfarm.lab.processes import ProcessFarm, process_farm
 from garlicfarm.lab.tun_network import LinkFaults, Network, network, why_unavailable
@@ -244,7 +245,12 @@ async def soaked_farm(act: Act, directory: Path, wires: Network) -> AsyncIterato
         Tunnel("garlicfarm-farm", "127.0.0.1", port, 27150, "garlicfarm-farm.dat") for port in PORTS[:3]
     ]
     master = directory / "master.key"
-    plan = FarmPlan(preset="i2p", master=mint_master_key(master), master_key_file=master, retention=RETENTION)
+    plan = FarmPlan(
+        preset="i2p",
+        master=encode(create_keys(master).destination),
+        master_key_file=master,
+        retention=RETENTION,
+    )
     async with i2pd_network(directory / "routers", act.routers, tunnels, wires) as routers:
         members = {}
         for node_id, port, router in zip(NODES, PORTS, routers, strict=False):

@@ -93,7 +93,7 @@ ROOMS: dict[str, set[str]] = {
     "credentials": {"config", "http", "i2p", "transport"},
     "durable_files": set(),
     "feed": {"raft", "wire"},
-    "lab": {"client", "credentials", "setup"},
+    "lab": {"client", "credentials", "i2p", "setup"},
     "log_application": {"application"},
     "logs": set(),
     "metrics": set(),

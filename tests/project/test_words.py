@@ -39,7 +39,7 @@ MODULES = {
     "garlicfarm.i2p_tunnel": "garlicfarm.setup.i2p_tunnel",
     "garlicfarm.identity": "garlicfarm.credentials.member_credentials, garlicfarm.credentials.private_files",
     "garlicfarm.link": "garlicfarm.net.link",
-    "garlicfarm.master_key": "garlicfarm.credentials.master_key",
+    "garlicfarm.master_key": "garlicfarm.credentials.destination_keys",
     "garlicfarm.provision": "garlicfarm.setup.provision",
     "garlicfarm.recovery": "garlicfarm.setup.recovery",
     "garlicfarm.tcp": "garlicfarm.net.tcp",
@@ -136,7 +136,7 @@ WORDS = {
     "dial_plain": "dial_without_handshake",
     # credentials, setup
     "further_farm": "add_farm",
-    "read_master_key": "check_master_key",
+    "read_master_key": "read_keys",
     "sync_directory": "garlicfarm.durable_files.fsync_path",
     # storage
     "PlainIncoming": "JRaftSnapshotReceiver",

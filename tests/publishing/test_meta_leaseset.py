@@ -11,10 +11,11 @@ from garlicfarm.application import Origin
 from garlicfarm.errors import StorageDamaged
 from garlicfarm.i2p.destination import decode_destination, destination_hash
 from garlicfarm.i2p.encoding import encode
+from garlicfarm.i2p.lease_set import MetaLease
 from garlicfarm.log_application import LogApplication
 from garlicfarm.publishing.entries import Leaf
 from garlicfarm.publishing.lease import Lease, lease_ms
-from garlicfarm.publishing.meta_leaseset import MetaLease, choose, cost, encode_contents, published_ms
+from garlicfarm.publishing.meta_leaseset import choose, cost, encode_contents, published_ms
 from garlicfarm.wire.messages import ClusterServer, Configuration
 from tests.publishing.scripted_log import T0, destination
 

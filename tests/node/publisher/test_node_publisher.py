@@ -12,11 +12,11 @@ import trio.testing
 
 from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import NotSupported, RouterError
+from garlicfarm.i2p.lease_set import MetaLease
 from garlicfarm.node.publisher import publishing_task
 from garlicfarm.node.publisher.publishing_task import PublishingTask
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.lease import Lease
-from garlicfarm.publishing.meta_leaseset import MetaLease
 from garlicfarm.router import Router
 
 Clock = trio.testing.MockClock

@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from garlicfarm.credentials.master_key import mint_master_key
+from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.processes import free_ports
@@ -40,7 +40,7 @@ async def until_publishing(nodes: Cluster, publisher: int) -> None:
 
 async def test_publisher_changes_over_all_members_while_the_leader_stays(tmp_path: Path) -> None:
     key = tmp_path / "master.key"
-    master = mint_master_key(key)
+    master = encode(create_keys(key).destination)
     members = {
         node_id: MemberPlan(
             endpoint=f"ssl://127.0.0.1:{port}",

@@ -1,0 +1,154 @@
+"""The files with the keys of a destination, mode 0600: the long-term key, or the bundle of one node.
+
+A long-term key is one line of I2P base64 of the bytes of a private key file (`garlicfarm.i2p.keys`); the
+binary files of i2pd and Java I2P are read, too. A bundle is one JSON document::
+
+    {"schema": "garlicfarm.bundle/1", "node": 1, "destination": "…", "offline": "…", "seed": "…",
+     "configurations": {"meta": "…", "standby": "…", "active": "…"}}        all I2P base64
+
+Source: docs/reference/protocol.md, D21; docs/howto/keys.md.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from garlicfarm.credentials.private_files import read_private_bytes, write_private_file
+from garlicfarm.errors import ConfigError
+from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
+from garlicfarm.i2p.encoding import b32_address, decode, encode
+from garlicfarm.i2p.keys import DestinationKeys, decode_private_key
+from garlicfarm.i2p.offline import OfflineSignature
+from garlicfarm.i2p.session_options import PURPOSES, Purpose
+
+__all__ = ["create_keys", "inspect_keys", "read_keys", "write_bundle"]
+
+_SCHEMA = "garlicfarm.bundle/1"
+
+
+class _Bundle(msgspec.Struct, forbid_unknown_fields=True):
+    schema: str
+    node: int
+    destination: str
+    offline: str
+    seed: str
+    configurations: dict[Purpose, str]
+
+
+def create_keys(path: Path) -> DestinationKeys:
+    """Make a new destination and write its long-term key to ``path``.
+
+    Raises `ConfigError`: ``path`` exists or cannot be written.
+    """
+    seed = secrets.token_bytes(32)
+    public = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+    destination = make_destination(public, secrets.token_bytes(FILLER_BYTES))
+    keys = DestinationKeys(destination=destination, seed=seed)
+    write_private_file(path, f"{keys.sam_private_key()}\n".encode())
+    return keys
+
+
+def read_keys(path: Path, *, node_id: int | None = None, destination: bytes | None = None) -> DestinationKeys:
+    """Read a long-term key or a bundle that can be used now.
+
+    :param node_id: the node that a bundle must be for; None: any
+    :param destination: the binary destination whose keys they must be; None: any
+    :raises ConfigError: as `inspect_keys`; expired; or of another node or destination
+    """
+    keys = inspect_keys(path)
+    if destination not in (None, keys.destination):
+        raise ConfigError(
+            [
+                f"{path} does not hold the key of {b32_address(destination)}, "
+                f"but that of {b32_address(keys.destination)}"
+            ]
+        )
+    if keys.node is not None and node_id not in (None, keys.node):
+        raise ConfigError(
+            [f"{path} is the bundle of node {keys.node}, and this is node {node_id}: copy its own here"]
+        )
+    if keys.expires_ms is not None and keys.expires_ms <= time.time() * 1000:
+        day = time.strftime("%Y-%m-%d", time.gmtime(keys.expires_ms / 1000))
+        raise ConfigError(
+            [f"{path} expired on {day}: make new bundles with `garlicfarm keys offline` and copy this node's"]
+        )
+    return keys
+
+
+def inspect_keys(path: Path) -> DestinationKeys:
+    """Read keys to show them: they may have expired, and be those of any node.
+
+    Raises `ConfigError`: missing, readable by others, truncated, no keys, or their parts do not belong
+    together (the operator's fault).
+    """
+    data = read_private_bytes(path)
+    try:
+        text = data.decode("ascii").strip()
+    except UnicodeDecodeError:
+        return _private_key(path, data)
+    if text.startswith("{"):
+        return _bundle(path, text)
+    try:
+        key = decode(text)
+    except ValueError:
+        # Not chained here and below: these errors, or their frames, carry secrets.
+        raise ConfigError([f"{path} does not hold a private key in I2P base64, nor a bundle"]) from None
+    return _private_key(path, key)
+
+
+def write_bundle(path: Path, bundle: DestinationKeys) -> None:
+    """Write a bundle of `garlicfarm.i2p.keys.make_bundle` to a new file.
+
+    Raises `ConfigError`: ``path`` exists or cannot be written.
+    """
+    assert bundle.offline is not None, "a bundle has a transient key"
+    document = {
+        "schema": _SCHEMA,
+        "node": bundle.node,
+        "destination": encode(bundle.destination),
+        "offline": encode(bundle.offline.encode()),
+        "seed": encode(bundle.seed),
+        "configurations": {purpose: encode(data) for purpose, data in bundle.configurations.items()},
+    }
+    write_private_file(path, f"{json.dumps(document, indent=2)}\n".encode())
+
+
+def _private_key(path: Path, data: bytes) -> DestinationKeys:
+    try:
+        return decode_private_key(data)
+    except ValueError as error:
+        raise ConfigError(
+            [f"{path} does not hold the private key of an Ed25519 destination: {error}"]
+        ) from None
+
+
+def _bundle(path: Path, text: str) -> DestinationKeys:
+    broken = f"{path} is not a whole bundle of `garlicfarm keys offline`; copy it again"
+    try:
+        raw: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ConfigError([broken]) from None
+    schema = raw.get("schema")
+    if schema != _SCHEMA:
+        raise ConfigError([f"{path} has the schema {schema!r}; this version reads {_SCHEMA!r}"])
+    try:
+        document = msgspec.convert(raw, _Bundle)
+        keys = DestinationKeys(
+            destination=decode(document.destination),
+            seed=decode(document.seed),
+            offline=OfflineSignature.decode(decode(document.offline)),
+            configurations={purpose: decode(data) for purpose, data in document.configurations.items()},
+            node=document.node,
+        )
+    except (msgspec.ValidationError, ValueError):
+        raise ConfigError([broken]) from None
+    if keys.configurations.keys() != set(PURPOSES):
+        raise ConfigError([broken])
+    return keys

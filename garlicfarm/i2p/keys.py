@@ -1,0 +1,171 @@
+"""The keys of a destination, as a node has them: the long-term key, or a bundle that signs for a while.
+
+A private key file of I2P, which SAM takes too, holds ::
+
+    destination 391 | private encryption key 256 (unused) | long-term seed 32                              679
+    destination 391 | private encryption key 256 (unused) | zeros 32 | offline signature 102
+                    | transient seed 32                                                                    813
+
+A *bundle* has what the second form has, and I2CP configurations that the long-term key signed in advance. It
+belongs to one node.
+
+Source: I2P common structures, "Destination", "PrivateKeyFile"; i2pd and Java I2P private key files;
+docs/reference/protocol.md, D21.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from garlicfarm.errors import ConfigError
+from garlicfarm.i2p.destination import split_destination
+from garlicfarm.i2p.encoding import b32_address, encode
+from garlicfarm.i2p.offline import OFFLINE_BYTES, OfflineSignature, sign_offline, signer
+from garlicfarm.i2p.session_configuration import (
+    encode_session_configuration,
+    verify_session_configuration,
+)
+from garlicfarm.i2p.session_options import PURPOSES, Purpose, has_options_of, session_options
+
+__all__ = ["DestinationKeys", "decode_private_key", "make_bundle"]
+
+_ENCRYPTION_BYTES = 256
+_SEED_BYTES = 32
+_LONG_TERM_BYTES = _ENCRYPTION_BYTES + _SEED_BYTES
+_OFFLINE_BYTES = _LONG_TERM_BYTES + OFFLINE_BYTES + _SEED_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationKeys:
+    """The keys of one destination. Its ``repr`` shows no secret.
+
+    ``destination``: binary. ``seed``: of the key that signs now, 32 bytes. ``offline``: the permission of the
+    transient key; None: the long-term key is here. ``configurations``: I2CP configurations signed in advance.
+    ``node``: the id of the node whose bundle it is. ``encryption``: the unused private encryption key.
+
+    Raises `ValueError`, when it is made: the parts do not belong together. The expiry is not checked.
+    """
+
+    destination: bytes
+    seed: bytes
+    offline: OfflineSignature | None = None
+    configurations: Mapping[Purpose, bytes] = field(default_factory=dict)
+    node: int | None = None
+    encryption: bytes = bytes(_ENCRYPTION_BYTES)
+
+    def __post_init__(self) -> None:
+        key = signer(self.destination, self.offline)
+        if len(self.seed) != _SEED_BYTES or _public(self.seed) != key.public_bytes_raw():
+            raise ValueError("the private key is not that of its destination")
+        for purpose, data in self.configurations.items():
+            configuration = verify_session_configuration(data)
+            if configuration.destination != self.destination:
+                raise ValueError("a configuration is that of another destination")
+            if not has_options_of(purpose, configuration.options):
+                raise ValueError(f"the configuration for {purpose} has the options of another")
+
+    def __repr__(self) -> str:
+        transient = f" transient={self.transient}" if self.transient else ""
+        node = f" node={self.node}" if self.node is not None else ""
+        return f"<DestinationKeys {b32_address(self.destination)}{transient}{node}>"
+
+    @property
+    def expires_ms(self) -> int | None:
+        """Until when they sign, ms since 1970; None: long-term."""
+        return None if self.offline is None else self.offline.expires_s * 1000
+
+    @property
+    def transient(self) -> str | None:
+        """The first 8 bytes of the SHA-256 of the transient public key, in hexadecimal; None: long-term."""
+        return None if self.offline is None else sha256(self.offline.transient).hexdigest()[:16]
+
+    def sign(self, data: bytes) -> bytes:
+        """The 64-byte signature of the transient key, or else of the long-term key."""
+        return Ed25519PrivateKey.from_private_bytes(self.seed).sign(data)
+
+    def session_configuration(
+        self, options: Mapping[str, str], now_ms: int, purpose: Purpose = "meta"
+    ) -> bytes:
+        """A signed I2CP SessionConfig. The long-term key signs ``options`` and ``now_ms`` (ms since 1970)
+        now; a bundle has one for each ``purpose``, with its own options and date.
+
+        :raises ConfigError: the long-term key is not here, and signed none for this purpose (the operator's
+            fault).
+        """
+        if self.offline is None:
+            return encode_session_configuration(self.destination, options, now_ms, self.sign)
+        if purpose not in self.configurations:
+            raise ConfigError(
+                [
+                    f"the keys of {b32_address(self.destination)} were made offline without an I2CP "
+                    f"configuration for {purpose}: make a bundle with `garlicfarm keys offline`"
+                ]
+            )
+        return self.configurations[purpose]
+
+    def sam_private_key(self) -> str:
+        """The private key as SAM's ``DESTINATION=`` takes it, in I2P base64: a secret."""
+        if self.offline is None:
+            return encode(self.destination + self.encryption + self.seed)
+        block = bytes(_SEED_BYTES) + self.offline.encode()
+        return encode(self.destination + self.encryption + block + self.seed)
+
+
+def decode_private_key(data: bytes) -> DestinationKeys:
+    """Read the bytes of a private key file. Raises `ValueError`: the wrong length, a key of another type, or
+    parts that do not belong together."""
+    destination, rest = split_destination(data)
+    encryption, seed = rest[:_ENCRYPTION_BYTES], rest[_ENCRYPTION_BYTES:_LONG_TERM_BYTES]
+    if len(rest) == _LONG_TERM_BYTES:
+        return DestinationKeys(destination=destination, seed=seed, encryption=encryption)
+    if len(rest) != _OFFLINE_BYTES or seed != bytes(_SEED_BYTES):
+        raise ValueError("the private key has the wrong length")
+    return DestinationKeys(
+        destination=destination,
+        seed=rest[-_SEED_BYTES:],
+        offline=OfflineSignature.decode(rest[_LONG_TERM_BYTES:-_SEED_BYTES]),
+        encryption=encryption,
+    )
+
+
+def make_bundle(
+    long_term: DestinationKeys,
+    transient_seed: bytes,
+    *,
+    node: int,
+    expires_s: int,
+    now_ms: int,
+    hops: int,
+    quantity: int,
+) -> DestinationKeys:
+    """A bundle for ``node``, signed by the long-term key.
+
+    :param transient_seed: 32 random bytes, used for this bundle only
+    :param expires_s: until when it signs, s since 1970
+    :param now_ms: the date of the configurations, ms since 1970
+    :param hops: the length of the sessions' tunnels
+    :param quantity: how many tunnels they have in each direction
+    :raises ValueError: ``long_term`` is a bundle itself, or an argument is outside its range
+    """
+    if long_term.offline is not None:
+        raise ValueError("only the long-term key can sign a bundle")
+    return DestinationKeys(
+        destination=long_term.destination,
+        seed=transient_seed,
+        offline=sign_offline(long_term.seed, _public(transient_seed), expires_s),
+        configurations={
+            purpose: long_term.session_configuration(
+                session_options(purpose, hops, quantity), now_ms, purpose
+            )
+            for purpose in PURPOSES
+        },
+        node=node,
+    )
+
+
+def _public(seed: bytes) -> bytes:
+    return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()

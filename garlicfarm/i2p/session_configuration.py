@@ -1,0 +1,109 @@
+"""The I2CP SessionConfig: what a client shows to a router to open a session for a destination.
+
+::
+
+    configuration = destination | Mapping | date u64 (ms) | signature 64, by the long-term key, of that
+    Mapping       = length u16 of what follows | pairs of string '=' string ';', sorted by key
+    string        = length u8 | bytes
+
+Routers accept only the signature of the long-term key here, also where an offline signature stands in the
+LeaseSet, and do not look at the date.
+
+Source: I2CP specification, "Session Config"; common structures, "Mapping".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from garlicfarm.i2p.destination import check_signature, signing_key, split_destination
+
+__all__ = [
+    "SessionConfiguration",
+    "decode_session_configuration",
+    "encode_session_configuration",
+    "verify_session_configuration",
+]
+
+_DATE_BYTES = 8
+_SIGNATURE_BYTES = 64
+
+
+class SessionConfiguration(msgspec.Struct, frozen=True):
+    """``destination``: binary. ``options``: I2CP's, ASCII. ``date_ms``: ms since 1970."""
+
+    destination: bytes
+    options: Mapping[str, str]
+    date_ms: int
+
+
+def encode_session_configuration(
+    destination: bytes, options: Mapping[str, str], now_ms: int, sign: Callable[[bytes], bytes]
+) -> bytes:
+    """The signed configuration. ``now_ms``: its date, ms since 1970. ``sign`` returns the 64-byte signature
+    of its argument by the long-term key. Raises `ValueError`: an option or the date cannot be written."""
+    if not 0 <= now_ms < 2**64:
+        raise ValueError("the date is outside of 64 bits")
+    body = destination + _encode_mapping(options) + now_ms.to_bytes(_DATE_BYTES, "big")
+    return body + sign(body)
+
+
+def decode_session_configuration(data: bytes) -> SessionConfiguration:
+    """Read a configuration; its signature is not checked. Raises `ValueError`:
+    `encode_session_configuration` does not write such bytes for a destination with an Ed25519 key."""
+    destination, rest = split_destination(data)
+    signing_key(destination)
+    length = int.from_bytes(rest[:2], "big")
+    mapping, rest = rest[2 : 2 + length], rest[2 + length :]
+    if len(mapping) != length or len(rest) != _DATE_BYTES + _SIGNATURE_BYTES:
+        raise ValueError("the configuration has another length")
+    options = _decode_mapping(mapping)
+    return SessionConfiguration(destination, options, int.from_bytes(rest[:_DATE_BYTES], "big"))
+
+
+def verify_session_configuration(data: bytes) -> SessionConfiguration:
+    """Read a configuration and check its signature. Raises `ValueError`: malformed, or the long-term key did
+    not sign it."""
+    configuration = decode_session_configuration(data)
+    key = signing_key(configuration.destination)
+    check_signature(key, data[-_SIGNATURE_BYTES:], data[:-_SIGNATURE_BYTES])
+    return configuration
+
+
+def _encode_mapping(options: Mapping[str, str]) -> bytes:
+    pairs = b"".join(
+        _encode_string(key) + b"=" + _encode_string(value) + b";" for key, value in sorted(options.items())
+    )
+    if len(pairs) >= 2**16:
+        raise ValueError("the options are longer than 65535 bytes")
+    return len(pairs).to_bytes(2, "big") + pairs
+
+
+def _encode_string(text: str) -> bytes:
+    data = text.encode("ascii")
+    if len(data) > 255:
+        raise ValueError("an option is longer than 255 bytes")
+    return bytes([len(data)]) + data
+
+
+def _decode_mapping(data: bytes) -> dict[str, str]:
+    options: dict[str, str] = {}
+    last, at = "", 0
+    while at < len(data):
+        key, at = _decode_string(data, at, b"=")
+        value, at = _decode_string(data, at, b";")
+        if options and key <= last:
+            raise ValueError("the options are not sorted")
+        options[key] = value
+        last = key
+    return options
+
+
+def _decode_string(data: bytes, at: int, end: bytes) -> tuple[str, int]:
+    """The string at ``at``, and the place after it and ``end``."""
+    stop = at + 1 + (data[at] if at < len(data) else 0)
+    if data[stop : stop + 1] != end:
+        raise ValueError("the options are malformed")
+    return data[at + 1 : stop].decode("ascii"), stop + 1
