@@ -55,6 +55,7 @@ from garlicfarm.http.upgrade import (
     Responder,
     farm_target,
 )
+from garlicfarm.i2p import i2cp as messages_of_i2cp
 from garlicfarm.log_application import LogApplication
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import check_author, parse_entry
@@ -679,8 +680,47 @@ def _store_seeds() -> list[bytes]:
     return [bytes([kind]) + place for kind in kinds for place in places]
 
 
+# i2cp
+
+
+def i2cp(data: bytes) -> None:
+    """What a router sends over I2CP, whole and in pieces."""
+
+    def messages(pieces: Iterator[bytes]) -> list[Any]:
+        decoder = messages_of_i2cp.MessageDecoder()
+        found: list[Any] = []
+        try:
+            for piece in pieces:
+                decoder.receive_data(piece)
+                while (message := decoder.next_message()) is not None:
+                    found.append(message)
+            decoder.receive_eof()
+        except RemoteProtocolError as error:
+            found.append(str(error))
+        return found
+
+    size, data = data[0] if data else 0, data[1:]
+    assert messages(_pieces(data, size)) == messages(_pieces(data, 0))
+
+
+def _i2cp_seeds() -> list[bytes]:
+    lease = bytes(range(32)) + bytes(4)
+    bodies = {
+        20: bytes.fromhex("a1b201"),
+        21: b"\xa1\xb2\x01" + lease + bytes(8),
+        30: b"\x04gone",
+        33: bytes.fromhex("0000019aa5b6c7d8") + b"\x062.45.1",
+        37: b"\xa1\xb2\x02" + 2 * (lease + bytes(8)),
+        39: bytes.fromhex("ffff0000000100") + bytes(391),
+        31: b"\xa1\xb2payload",
+    }
+    messages = [len(body).to_bytes(4, "big") + bytes([type_]) + body for type_, body in bodies.items()]
+    return [bytes([size]) + stream for size in (0, 3) for stream in (*messages, b"".join(messages))]
+
+
 TARGETS: Mapping[str, Target] = {
     "wire": Target(wire, _wire_seeds),
+    "i2cp": Target(i2cp, _i2cp_seeds),
     "upgrade": Target(upgrade, _upgrade_seeds),
     "digest": Target(digest, _digest_seeds),
     "status": Target(status, _status_seeds),
