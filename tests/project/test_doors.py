@@ -97,7 +97,7 @@ ROOMS: dict[str, set[str]] = {
     "log_application": {"application"},
     "logs": set(),
     "metrics": set(),
-    "net": {"credentials", "http", "transport", "wire"},
+    "net": {"credentials", "http", "i2p", "transport", "wire"},
     "node": {
         *("admin", "application", "config", "credentials", "feed", "http", "i2p", "log_application"),
         *("net", "plugins", "publisher", "publishing", "raft", "router", "storage", "transport", "wire"),

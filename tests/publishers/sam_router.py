@@ -1,0 +1,128 @@
+"""A router that speaks SAM, scripted: what it answers to a command can be replaced, and all of it is kept."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from garlicfarm.transport import Endpoint
+
+__all__ = ["SamRouter"]
+
+
+class SamRouter:
+    """Use it as an async context manager. ``replies``: command → line without its end, raw bytes to send, or
+    None for no answer at all; "" closes the connection. ``greeting``: first bytes of each stream.
+    ``is_found``: whether a look-up finds the service. ``is_closing``: whether it closes after the client's
+    EOF."""
+
+    def __init__(self) -> None:
+        self.replies: dict[str, str | bytes | None] = {}
+        self.commands: list[str] = []
+        self.sessions: dict[str, str] = {}
+        self.forwards: dict[str, str] = {}
+        self.streams = 0
+        self.is_found = True
+        self.is_closing = True
+        self.greeting = b""
+        self.changed = trio.Event()
+        self._connections: set[trio.SocketStream] = set()
+
+    async def __aenter__(self) -> SamRouter:
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._nursery.cancel_scope.cancel()
+        await self._manager.__aexit__(None, None, None)
+
+    async def start(self, port: int = 0) -> None:
+        serve = partial(trio.serve_tcp, self._connection, port, host="127.0.0.1")
+        self._scope = trio.CancelScope()
+        (listener,) = await self._nursery.start(self._serve, serve)
+        self.address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        self.endpoint = Endpoint.parse(f"sam://{self.address}")
+
+    async def _serve(self, serve, task_status) -> None:
+        with self._scope:
+            await serve(task_status=task_status)
+
+    def kill(self) -> None:
+        """End all connections, and listen no longer, as a killed process does."""
+        self._scope.cancel()
+        self.cut()
+
+    def cut(self) -> None:
+        for stream in self._connections:
+            stream.socket.close()
+
+    async def seen(self, command: str, count: int = 1) -> None:
+        """Wait for the ``count``-th command of this kind."""
+        while sum(each.startswith(command) for each in self.commands) < count:
+            await self.changed.wait()
+
+    def told(self, command: str) -> list[dict[str, str]]:
+        """The arguments of all commands of this kind."""
+        return [
+            dict(word.split("=", 1) for word in each.removeprefix(command).split())
+            for each in self.commands
+            if each.startswith(command)
+        ]
+
+    def _note(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+    async def _connection(self, stream: trio.SocketStream) -> None:
+        self._connections.add(stream)
+        mine: list[tuple[dict[str, str], str]] = []
+        try:
+            received = bytearray()
+            while data := await stream.receive_some():
+                received += data
+                while b"\n" in received:
+                    line, _, rest = received.partition(b"\n")
+                    received = bytearray(rest)
+                    await self._command(stream, line.decode(), mine)
+            if not self.is_closing:
+                await trio.sleep_forever()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            for table, name in mine:
+                table.pop(name, None)
+            self._connections.discard(stream)
+            self._note()
+
+    async def _command(self, stream: trio.SocketStream, line: str, mine: list) -> None:
+        self.commands.append(line)
+        self._note()
+        command = " ".join(line.split()[:2])
+        arguments = dict(word.split("=", 1) for word in line.split()[2:])
+        session = arguments.get("ID", "")
+        reply = {
+            "HELLO VERSION": "HELLO REPLY RESULT=OK VERSION=3.1",
+            "SESSION CREATE": f"SESSION STATUS RESULT=OK DESTINATION={arguments.get('DESTINATION')}",
+            "NAMING LOOKUP": f"NAMING REPLY RESULT=KEY_NOT_FOUND NAME={arguments.get('NAME')}",
+        }.get(command, "STREAM STATUS RESULT=OK")
+        if command == "STREAM CONNECT" and not self.is_found:
+            reply = "STREAM STATUS RESULT=CANT_REACH_PEER"
+        given = self.replies.get(command, reply)
+        if command == "SESSION CREATE" and (given is None or given == reply):
+            self.sessions[session] = arguments["DESTINATION"]
+            mine.append((self.sessions, session))
+        if command == "STREAM FORWARD" and given == reply:
+            self.forwards[session] = arguments["PORT"]
+            mine.append((self.forwards, session))
+        if given == "":
+            stream.socket.close()
+        elif given is not None:
+            data = given if isinstance(given, bytes) else f"{given}\n".encode()
+            if command == "STREAM CONNECT" and given == "STREAM STATUS RESULT=OK":
+                self.streams += 1
+                data += self.greeting
+            await stream.send_all(data)
+        self._note()
