@@ -43,9 +43,3 @@ class FileRouter(Router):
 
     async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:
         raise NotSupported("the file has no figures of others")
-
-    async def publish_meta_ls(self, master_hash: bytes, contents: bytes) -> None:
-        raise NotSupported("a file cannot publish")
-
-    async def stop_publishing_meta_ls(self, master_hash: bytes) -> None:
-        raise NotSupported("a file cannot publish")

@@ -1,8 +1,9 @@
-"""The router interface between a node and its I2P router (docs/reference/protocol.md, section 7).
+"""The router interface: what a node learns from its I2P router (docs/reference/protocol.md, section 7).
 
-A router plugin is a class found through the entry point group ``garlicfarm.routers``. Its name is the
-value of ``plugin =`` in ``[farm.router]``; its ``Config`` checks the remaining keys of that table. Check
-your plugin with `garlicfarm.testing.router_suite.RouterSuite`.
+Routers measure, publishers publish (D19; `garlicfarm.publisher`). A router plugin is a class found through
+the entry point group ``garlicfarm.routers``. Its name is the value of ``plugin =`` in ``[farm.router]``; its
+``Config`` checks the remaining keys of that table. Check your plugin with
+`garlicfarm.testing.router_suite.RouterSuite`.
 """
 
 from __future__ import annotations
@@ -42,11 +43,10 @@ class Router(ABC):
     """One I2P router. An async context manager: entered once by the node, left when it ends.
 
     Every method may raise `RouterError` (the router cannot be queried, or its answer is unusable) and
-    `NotSupported` (it never can). The caller sets deadlines. A cancelled query has no effect; a cancelled
-    publication may or may not have reached the router.
+    `NotSupported` (it never can). The caller sets deadlines. A cancelled query has no effect.
     """
 
-    api_version: ClassVar[int] = 1
+    api_version: ClassVar[int] = 2
     Config: ClassVar[type[msgspec.Struct]]
     origins: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Optional, for `garlicfarm router show`: the source of each figure, in the router's own terms, as
@@ -80,15 +80,6 @@ class Router(ABC):
     @abstractmethod
     async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:
         """This router's measurements of a remote destination (32-byte hash), ``None`` if there are none."""
-
-    @abstractmethod
-    async def publish_meta_ls(self, master_hash: bytes, contents: bytes) -> None:
-        """Publish the Meta LeaseSet of ``master_hash`` with ``contents`` = ``num u8`` and ``num``
-        MetaLease entries of 40 bytes."""
-
-    @abstractmethod
-    async def stop_publishing_meta_ls(self, master_hash: bytes) -> None:
-        """Stop publishing it. The copies of floodfills stay until they expire."""
 
 
 def figures(status: RouterStatus | DestinationStatus) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def choose(leaves: Iterable[tuple[Leaf, int]], farm_time_ms: int, lifetime_ms: i
 
 
 def encode_contents(leases: Iterable[MetaLease]) -> bytes:
-    """The bytes that ``Router.publish_meta_ls`` takes, entries in the order given."""
+    """The contents of a Meta LeaseSet as bytes, entries in the order given."""
     return encode_meta_leases(leases)
 
 

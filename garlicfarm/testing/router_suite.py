@@ -25,7 +25,7 @@ import msgspec
 import pytest
 import trio
 
-from garlicfarm.errors import LocalProtocolError, NotSupported, RouterError
+from garlicfarm.errors import NotSupported, RouterError
 from garlicfarm.router import (
     Bandwidth,
     DestinationStatus,
@@ -44,9 +44,6 @@ ANSWER_TIMEOUT_S = 15.0
 """No question to a router, working or not, may take longer."""
 
 MASTER_HASH = hashlib.sha256(b"master").digest()
-LEAF_HASHES = [hashlib.sha256(bytes([i])).digest() for i in range(2)]
-CONTENTS = b"\x02" + b"".join(leaf + bytes.fromhex("000003 00 7fffffff") for leaf in LEAF_HASHES)
-"""A Meta LeaseSet's contents with two leaves: hash 32 | flags 3 | cost 1 | end date 4 (s)."""
 
 
 class RouterSuite:
@@ -68,7 +65,7 @@ class RouterSuite:
         return bytes(384) + bytes.fromhex("05000400070000")
 
     async def test_class_declares_api_version_and_config(self, router: Router) -> None:
-        assert type(router).api_version == 1
+        assert type(router).api_version == Router.api_version
         assert issubclass(type(router).Config, msgspec.Struct)
         assert isinstance(router.config, type(router).Config)
 
@@ -124,32 +121,6 @@ class RouterSuite:
             _check_document(status, RemoteStatus)
             assert status.hash == b64encode(MASTER_HASH, altchars=b"-~").decode()
 
-    async def test_publishing_can_be_repeated_and_stopped_twice(self, router: Router) -> None:
-        async with router:
-            if not await _publishes(router):
-                return
-            await _answer(router.publish_meta_ls, MASTER_HASH, CONTENTS)
-            await _answer(router.stop_publishing_meta_ls, MASTER_HASH)
-            await _answer(router.stop_publishing_meta_ls, MASTER_HASH)
-
-    async def test_publishing_unsupported_says_so_for_stopping_too(self, router: Router) -> None:
-        async with router:
-            if await _publishes(router):
-                await _answer(router.stop_publishing_meta_ls, MASTER_HASH)
-                return
-            with pytest.raises(NotSupported):
-                await _answer(router.stop_publishing_meta_ls, MASTER_HASH)
-
-    @pytest.mark.parametrize(
-        "contents",
-        [b"", b"\x00", CONTENTS[:-1], CONTENTS + b"\x00", b"\x03" + CONTENTS[1:]],
-        ids=["empty", "no-lease", "cut-short", "too-long", "lying-count"],
-    )
-    async def test_publishing_malformed_contents_is_refused(self, router: Router, contents: bytes) -> None:
-        async with router:
-            with pytest.raises((LocalProtocolError, RouterError)):
-                await _answer(router.publish_meta_ls, MASTER_HASH, contents)
-
     async def test_questions_from_several_tasks_are_all_answered(self, router: Router) -> None:
         answers: list[RouterStatus] = []
 
@@ -167,15 +138,6 @@ class RouterSuite:
             with trio.move_on_after(after_s):
                 await router.get_local_router_status()
             _check_document(await _answer(router.get_local_router_status), RouterStatus)
-
-    async def test_cancelled_publication_leaves_the_router_usable(self, router: Router) -> None:
-        async with router:
-            if not await _publishes(router):
-                return
-            with trio.move_on_after(0):
-                await router.publish_meta_ls(MASTER_HASH, CONTENTS)
-            await _answer(router.publish_meta_ls, MASTER_HASH, CONTENTS)
-            await _answer(router.stop_publishing_meta_ls, MASTER_HASH)
 
     async def test_router_left_and_entered_again_answers(self, router: Router) -> None:
         for _ in range(2):
@@ -205,14 +167,6 @@ async def _supported(method: Callable[..., Awaitable[T]], *arguments: object) ->
         return await _answer(method, *arguments)
     except NotSupported:
         return None
-
-
-async def _publishes(router: Router) -> bool:
-    try:
-        await _answer(router.publish_meta_ls, MASTER_HASH, CONTENTS)
-    except NotSupported:
-        return False
-    return True
 
 
 def _check_document(status: Any, document: type[msgspec.Struct]) -> None:

@@ -2,7 +2,7 @@
 
 Both report uptime, participating tunnels, bandwidth limit and current bandwidth; Java I2P also its job
 lag. They report neither exploratory tunnels nor destinations; these figures stay absent and count as the
-middle of their range (D13). They cannot name leaves (``[[farm.leaf]]`` does) and cannot publish.
+middle of their range (D13). They cannot name leaves (``[[farm.leaf]]`` does).
 
 Never expose I2PControl: i2pd 2.45.1 issues tokens but does not check them.
 """
@@ -115,12 +115,6 @@ class I2PControlRouter(Router):
 
     async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:
         raise NotSupported("I2PControl has no measurements of others")
-
-    async def publish_meta_ls(self, master_hash: bytes, contents: bytes) -> None:
-        raise NotSupported("I2PControl cannot publish a Meta LeaseSet")
-
-    async def stop_publishing_meta_ls(self, master_hash: bytes) -> None:
-        raise NotSupported("I2PControl cannot publish a Meta LeaseSet")
 
 
 def router_status(

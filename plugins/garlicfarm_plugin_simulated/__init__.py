@@ -1,8 +1,7 @@
 """Router plugin ``simulated``: a simulated router with plausible figures.
 
 The figures vary smoothly and are a function of (seed, seconds since the first query), so that two runs
-with one seed are equal; seeds differ like real routers. It serves one leaf, for any master, and stores
-what is published through it in `SimulatedRouter.published`.
+with one seed are equal; seeds differ like real routers. It serves one leaf, for any master.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from types import MappingProxyType
 import msgspec
 import trio
 
-from garlicfarm.errors import ConfigError, LocalProtocolError, RouterError
+from garlicfarm.errors import ConfigError, RouterError
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.router import Bandwidth, DestinationStatus, RemoteStatus, Router, RouterStatus, Tunnels
 
@@ -26,8 +25,6 @@ __all__ = ["SimulatedConfig", "SimulatedRouter", "simulated_status"]
 
 LEASE_SET_MS = 600_000
 LEASE_SET_RENEWED_MS = 480_000
-META_LEASE_BYTES = 40
-MAX_META_LEASES = 16
 FIGURES = (
     *("router.uptime", "router.jobLag", "router.exploratoryTunnels", "router.participatingTunnels"),
     *("router.configuredBandwidth.in", "router.configuredBandwidth.out"),
@@ -59,8 +56,6 @@ class SimulatedRouter(Router):
         super().__init__(config, base_dir)
         self.destination = _destination(config)
         """The binary leaf destination."""
-        self.published: dict[bytes, bytes] = {}
-        """What it publishes now: hash of the master destination → contents."""
         self._started_s: float | None = None
 
     async def get_local_router_status(self) -> RouterStatus:
@@ -92,20 +87,6 @@ class SimulatedRouter(Router):
     async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:
         await trio.lowlevel.checkpoint()
         return None
-
-    async def publish_meta_ls(self, master_hash: bytes, contents: bytes) -> None:
-        """See `Router.publish_meta_ls`. Raises `LocalProtocolError` if ``contents`` is malformed."""
-        await trio.lowlevel.checkpoint()
-        count = contents[0] if contents else 0
-        if not 1 <= count <= MAX_META_LEASES or len(contents) != 1 + count * META_LEASE_BYTES:
-            raise LocalProtocolError(
-                f"{len(contents)} bytes are not a count of 1 to 16 and 40 bytes for each"
-            )
-        self.published[master_hash] = contents
-
-    async def stop_publishing_meta_ls(self, master_hash: bytes) -> None:
-        await trio.lowlevel.checkpoint()
-        self.published.pop(master_hash, None)
 
     def _elapsed_s(self) -> float:
         if self._started_s is None:

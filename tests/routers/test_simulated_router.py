@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garlicfarm.errors import ConfigError, LocalProtocolError, RouterError
+from garlicfarm.errors import ConfigError, RouterError
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.plugins import make_router
 from garlicfarm.router import RouterStatus
@@ -20,7 +20,6 @@ from garlicfarm.testing.router_suite import RouterSuite
 from garlicfarm_plugin_simulated import SimulatedConfig, SimulatedRouter, simulated_status
 
 MASTER = bytes(32)
-LEASES = b"\x01" + bytes(40)
 WANDERING = ["job_lag", "exploratory_tunnels", "participating_tunnels"]
 
 
@@ -137,24 +136,3 @@ async def test_destination_from_the_configuration_is_served() -> None:
 def test_destination_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"router\.destination"):
         SimulatedRouter(SimulatedConfig(destination=text), Path())
-
-
-# Publishing
-
-
-async def test_published_contents_can_be_read_until_stopped(router: SimulatedRouter) -> None:
-    await router.publish_meta_ls(MASTER, LEASES)
-    assert router.published == {MASTER: LEASES}
-    await router.publish_meta_ls(MASTER, b"\x02" + bytes(80))
-    assert router.published == {MASTER: b"\x02" + bytes(80)}
-    await router.stop_publishing_meta_ls(MASTER)
-    assert router.published == {}
-
-
-@pytest.mark.parametrize("contents", [b"", b"\x00", LEASES[:-1], LEASES + b"\x00", b"\x11" + bytes(40 * 17)])
-async def test_published_contents_that_are_malformed_are_refused_and_not_kept(
-    router: SimulatedRouter, contents: bytes
-) -> None:
-    with pytest.raises(LocalProtocolError):
-        await router.publish_meta_ls(MASTER, contents)
-    assert router.published == {}

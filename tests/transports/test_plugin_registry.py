@@ -56,6 +56,10 @@ class Newer(Good):
     api_version = 2
 
 
+class RouterOfVersion1(SimulatedRouter):
+    api_version = 1
+
+
 class WithoutConfig(Example):
     pass
 
@@ -216,3 +220,11 @@ def test_config_whose_fields_contradict_is_a_config_error(install: Install, tmp_
     install("alpha-plugins", "gamma", "Good")
     with pytest.raises(ConfigError, match="example gamma: size is below 0"):
         make(GROUP, Example, "gamma", {"name": "n", "size": -1}, tmp_path)
+
+
+def test_router_plugin_of_version_1_is_refused_by_name(install: Install, tmp_path: Path) -> None:
+    """It could publish through its router, which nothing asks of a router any more."""
+    install("old-routers", "old", "RouterOfVersion1", group=ROUTERS)
+    refused = "plugin 'old' of old-routers 1.5 has api_version 1, this garlicfarm needs 2; install a matching"
+    with pytest.raises(PluginError, match=refused):
+        make_router("old", {}, tmp_path)
