@@ -52,6 +52,7 @@ from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.i2pd import (
     I2pdRouter,
+    RouterPlan,
     i2pd_network,
     in_private_network,
     reexec_in_private_network,
@@ -132,18 +133,22 @@ class Measured:
         }
 
 
+def behind_tunnel(port: int) -> RouterPlan:
+    tunnel = Tunnel("farm", "127.0.0.1", port, 27150, "garlicfarm-farm.dat")
+    return RouterPlan(tunnels=(tunnel,), has_proxy=True)
+
+
 @asynccontextmanager
 async def measured_farm(directory: Path, *, over_i2p: bool) -> AsyncIterator[Measured]:
     """The farm, running. Prints the routers' traffic before the farm starts."""
     master = directory / "master.key"
     plan = FarmPlan(preset="i2p", master=encode(create_keys(master).destination), master_key_file=master)
     listens = dict(enumerate(free_ports(MEMBERS), 1))
+    routers: Sequence[I2pdRouter]
     async with AsyncExitStack() as stack:
         if over_i2p:
-            tunnels = [
-                Tunnel("farm", "127.0.0.1", port, 27150, "garlicfarm-farm.dat") for port in listens.values()
-            ]
-            routers = await stack.enter_async_context(i2pd_network(directory / "routers", MEMBERS, tunnels))
+            plans = [behind_tunnel(port) for port in listens.values()]
+            routers = await stack.enter_async_context(i2pd_network(directory / "routers", plans))
             members = {i: member_behind(routers[i - 1], i, port) for i, port in listens.items()}
             dials = {int(router.proxy.rpartition(":")[2]) for router in routers}
             await trio.sleep(SETTLE_S)
@@ -151,7 +156,7 @@ async def measured_farm(directory: Path, *, over_i2p: bool) -> AsyncIterator[Mea
             await trio.sleep(IDLE_S)
             tell("cost_routers", farm=False, **await idle.per_hour(routers, IDLE_S))
         else:
-            routers = []
+            routers = ()
             members = {i: simulated_member(i, port) for i, port in listens.items()}
             dials = set(listens.values())
         farm = await stack.enter_async_context(process_farm(directory / "farm", members, plan, start=False))

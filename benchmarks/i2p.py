@@ -35,7 +35,13 @@ from benchmarks.commits import drive, fdatasync_ms
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError, GarlicFarmError, TransportError
 from garlicfarm.http.digest import ChallengeCache
-from garlicfarm.lab.i2pd import I2pdRouter, check_programs, i2pd_network, reexec_in_private_network
+from garlicfarm.lab.i2pd import (
+    I2pdRouter,
+    RouterPlan,
+    check_programs,
+    i2pd_network,
+    reexec_in_private_network,
+)
 from garlicfarm.lab.line_server import startup_error
 from garlicfarm.lab.processes import ProcessFarm, process_farm
 from garlicfarm.lab.tun_network import LinkFaults, network, why_unavailable
@@ -214,11 +220,12 @@ def plan_of(router: I2pdRouter) -> MemberPlan:
 
 async def measure(directory: Path) -> bool:
     """Measure all figures; whether they are within their limits."""
-    tunnels = [Tunnel("garlicfarm-farm", "127.0.0.1", PORT, PORT, "garlicfarm-farm.dat")] * NODES
+    tunnel = Tunnel("garlicfarm-farm", "127.0.0.1", PORT, PORT, "garlicfarm-farm.dat")
+    plans = [RouterPlan(tunnels=(tunnel,), has_proxy=True)] * NODES
     with trio.fail_after(DEADLINE_S):
         async with (
             network(NODES) as wires,
-            i2pd_network(directory, NODES, tunnels, wires, ssu2=False) as started,
+            i2pd_network(directory, plans, wires, ssu2=False) as started,
         ):
             routers = dict(enumerate(started, 1))
             places = {number: router.place for number, router in routers.items()}

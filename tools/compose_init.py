@@ -22,7 +22,7 @@ from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
-from garlicfarm.lab.i2pd import CERTIFICATE, leaf_of, make_i2pd
+from garlicfarm.lab.i2pd import CERTIFICATE, RouterPlan, leaf_of, make_i2pd
 from garlicfarm.lab.processes import FAST
 from garlicfarm.setup.i2p_tunnel import Tunnel, b32_address
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
@@ -51,7 +51,8 @@ def member(number: int) -> MemberPlan:
 
 def make_over_i2p(scratch: Path, network: str) -> None:
     addresses = [f"{network}.{10 + number}" for number in VOLUMES]
-    made = trio.run(make_i2pd, scratch, addresses, [TUNNEL] * len(addresses))
+    plans = [RouterPlan(tunnels=(TUNNEL,), has_proxy=True)] * len(addresses)
+    made = trio.run(make_i2pd, scratch, addresses, plans)
     routers = dict(zip(VOLUMES, made, strict=True))
     make_farm(scratch, {number: member_beside(router) for number, router in routers.items()}, preset="i2p")
     for number, router in routers.items():

@@ -180,10 +180,11 @@ async def _members(stack: AsyncExitStack, directory: Path, nodes: int, router: s
     tables: list[dict[str, Any]] = []
     leaves: list[bytes] = []
     if router == "i2pcontrol":
-        from garlicfarm.lab.i2pd import i2pd_network
+        from garlicfarm.lab.i2pd import RouterPlan, i2pd_network
 
         _say(f"starting {nodes} i2pd routers on a network of their own")
-        for found in await stack.enter_async_context(i2pd_network(directory / "routers", nodes)):
+        network = i2pd_network(directory / "routers", [RouterPlan()] * nodes, hops=1)
+        for found in await stack.enter_async_context(network):
             tables.append(
                 {
                     "plugin": "i2pcontrol",

@@ -8,7 +8,7 @@ no packet can leave, regardless of what a router tries. Without such a namespace
 Addresses are 198.18.0.11 and up, or those of the hosts, from the range for benchmarks (RFC 2544): i2pd
 before 2.51.0 drops peers at 127.0.0.0/8 and at private addresses regardless of its configuration. Each
 router has its own address and data directory, knows the others from files (no reseeding), and answers
-I2PControl.
+I2PControl. A `RouterPlan` says what else it does.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import signal
 import socket
 import subprocess
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, overload
 
 import trio
 
@@ -37,7 +37,9 @@ from garlicfarm.setup.i2p_tunnel import Tunnel, b32_address
 
 __all__ = [
     "CERTIFICATE",
+    "I2pdNetwork",
     "I2pdRouter",
+    "RouterPlan",
     "check_programs",
     "i2pd_network",
     "i2pd_restarted",
@@ -50,6 +52,9 @@ __all__ = [
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 CONTROL_PORT = 7650
+I2CP_PORT, SAM_PORT = 7654, 7656
+PORTS_APART = 10
+"""Routers may share one loopback: those of the second router are so much higher, and so on."""
 CERTIFICATE = "i2pcontrol.crt.pem"
 PACKAGES = {"i2pd": "i2pd", "ip": "iproute2", "unshare": "util-linux", "setpriv": "util-linux"}
 
@@ -57,7 +62,7 @@ PACKAGES = {"i2pd": "i2pd", "ip": "iproute2", "unshare": "util-linux", "setpriv"
 CONFIGURATION = """\
 log = file
 logfile = {data_dir}/i2pd.log
-loglevel = warn
+loglevel = {log_level}
 daemon = false
 host = {address}
 address4 = {address}
@@ -67,7 +72,7 @@ ipv6 = false
 nat = false
 netid = 99
 reservedrange = false
-floodfill = true
+floodfill = {floodfill}
 bandwidth = {bandwidth_kb}
 share = 100
 [ntcp2]
@@ -94,7 +99,13 @@ outbound.quantity = 2
 [socksproxy]
 enabled = false
 [sam]
-enabled = false
+enabled = {sam}
+address = 127.0.0.1
+port = {sam_port}
+[i2cp]
+enabled = {i2cp}
+address = 127.0.0.1
+port = {i2cp_port}
 [upnp]
 enabled = false
 [nettime]
@@ -130,10 +141,35 @@ outbound.length = {hops}
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterPlan:
+    """What one router of a network does besides carrying others' tunnels."""
+
+    is_floodfill: bool = True
+    """It stores other routers' LeaseSets. A network needs at least one such router."""
+    has_leaf: bool = True
+    """It has the server tunnel ``leaf``, to port 9000 of its address. A client's router has none."""
+    has_proxy: bool = False
+    """It has an HTTP proxy on its loopback."""
+    has_sam: bool = False
+    """It has SAM on its loopback."""
+    has_i2cp: bool = False
+    """It has I2CP on its loopback."""
+    tunnels: Sequence[Tunnel] = ()
+    """More server tunnels."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """What its data directory contains before its first start, by name, as the keys of a tunnel."""
+    log_level: str = "warn"
+    """i2pd's, in ``i2pd.log``. A floodfill with ``info`` writes ``LeaseSet2 updated: `` and the b32 name of
+    the destination whenever it stores a newer LeaseSet."""
+
+
 @dataclass(frozen=True, slots=True)
 class I2pdRouter:
     """One running i2pd: the address of its I2PControl, and values of its configuration."""
 
+    id: int
+    """1 for the first router of a network."""
     address: str
     url: str
     password_file: Path
@@ -143,11 +179,15 @@ class I2pdRouter:
     bandwidth_kb: int
     """Configured bandwidth, KiB/s, the same each way."""
     leaf: bytes
-    """The destination of a server tunnel, in binary form."""
+    """The destination of its tunnel ``leaf``, in binary form, b"" if it has none."""
     proxy: str
     """The URL of its HTTP proxy, "" if it has none."""
+    sam: str
+    """HOST:PORT of its SAM, "" if it has none."""
+    i2cp: str
+    """HOST:PORT of its I2CP, "" if it has none."""
     address_of_tunnel: str
-    """The b32 address of the tunnel that it was given, "" if it was given none."""
+    """The b32 address of the first tunnel that it was given, "" if it was given none."""
     place: str
     """The file of its network namespace, "" if that is this process's."""
 
@@ -177,31 +217,68 @@ def reexec_in_private_network(argv: Sequence[str]) -> NoReturn:
     os.execvp("unshare", ["unshare", "--map-root-user", "--net", *argv])
 
 
+class I2pdNetwork(Sequence[I2pdRouter]):
+    """The routers of a network, in order, of which each can be killed and started again; made by
+    `i2pd_network`."""
+
+    def __init__(self, routers: Sequence[I2pdRouter], processes: list[subprocess.Popen[bytes]]) -> None:
+        self._routers = list(routers)
+        self._processes = processes
+
+    @overload
+    def __getitem__(self, index: int) -> I2pdRouter: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[I2pdRouter]: ...
+    def __getitem__(self, index: int | slice) -> I2pdRouter | Sequence[I2pdRouter]:
+        return self._routers[index]
+
+    def __len__(self) -> int:
+        return len(self._routers)
+
+    def kill(self, router_id: int) -> None:
+        """End a router as a power cut would: SIGKILL. Returns when it has ended."""
+        process = self._processes[router_id - 1]
+        process.kill()
+        process.wait()
+
+    async def start(self, router_id: int) -> I2pdRouter:
+        """Start a router that was killed, with its data directory; the router, once its I2PControl listens.
+
+        Raises `RouterError` as `i2pd_network` does.
+        """
+        router = self._routers[router_id - 1]
+        process = _start(_into(router.place), router.data_dir)
+        self._processes[router_id - 1] = process
+        self._routers[router_id - 1] = router = replace(router, pid=process.pid)
+        await _wait_for([process], lambda _: _listens(router.address))
+        return router
+
+
 @asynccontextmanager
 async def i2pd_network(
     base_dir: Path,
-    count: int,
-    tunnels: Sequence[Tunnel] = (),
+    plans: Sequence[RouterPlan],
     wires: tun_network.Network | None = None,
     *,
+    hops: int = 0,
     ssu2: bool = True,
-) -> AsyncIterator[list[I2pdRouter]]:
-    """Run ``count`` (1 … 200) i2pd routers that know each other, below ``base_dir``.
+) -> AsyncIterator[I2pdNetwork]:
+    """Run an i2pd router for each of ``plans`` (1 … 200), which know each other, below ``base_dir``.
 
-    ``tunnels``: one more server tunnel for each of the first routers, which then also have an HTTP proxy. If
-    all routers have one, tunnels have no hops, else one hop, which takes five routers. ``wires``: the first
-    router runs on host 1, and so on; a client of its proxy must run there, too. ``ssu2`` False: they use TCP
-    only. (Over UDP, i2pd measures round trips only from packets that it has not resent, so it misses one that
-    doubles; and it allows 5 s for connecting, which takes 2½ round trips.) Yields them once every I2PControl
-    listens; tunnels follow within seconds. At the end, and when cancelled, all routers are ended; they also
-    end if this process is killed.
+    ``wires``: the first router runs on host 1, and so on; a client of its proxy must run there, too.
+    ``hops``: of each tunnel; one hop takes five routers. ``ssu2`` False: they use TCP only. (Over UDP, i2pd
+    measures round trips only from packets that it has not resent, so it misses one that doubles; and it
+    allows 5 s for connecting, which takes 2½ round trips.) Yields them once every I2PControl listens; tunnels
+    follow within seconds. At the end, and when cancelled, all routers are ended; they also end if this
+    process is killed.
 
     Raises `ConfigError` outside a private network or where programs are missing; `RouterError` if a
     router ends or does not listen within 60 s.
     """
     check_programs()
-    places = [await wires.place(i + 1) for i in range(count)] if wires else []
-    if not places:
+    count = len(plans)
+    places = [await wires.place(i + 1) for i in range(count)] if wires else [""] * count
+    if not wires:
         if not in_private_network():
             raise ConfigError(
                 [
@@ -213,33 +290,40 @@ async def i2pd_network(
         for i in range(count):
             _ip("address", "replace", f"{_address(i)}/32", "dev", "lo")
     addresses = [tun_network.address(i + 1) if wires else _address(i) for i in range(count)]
-    data_dirs = await make_i2pd(base_dir, addresses, tunnels, places, ssu2=ssu2)
+    data_dirs = await make_i2pd(base_dir, addresses, plans, places, hops=hops, ssu2=ssu2)
     async with _running(data_dirs, places) as processes:
         await _wait_for(processes, lambda i: _listens(addresses[i]))
-        yield [
-            I2pdRouter(
-                address=addresses[i],
-                url=f"https://{addresses[i]}:{CONTROL_PORT}",
-                password_file=data_dir / "i2pcontrol.password",
-                pin=pin_of_file(data_dir / CERTIFICATE),
-                pid=processes[i].pid,
-                data_dir=data_dir,
-                bandwidth_kb=_bandwidth_kb(i),
-                leaf=leaf_of(data_dir),
-                proxy=f"http://127.0.0.1:{_proxy_port(i)}" if i < len(tunnels) else "",
-                address_of_tunnel=b32_address(data_dir / tunnels[i].keys) if i < len(tunnels) else "",
-                place=places[i] if places else "",
-            )
-            for i, data_dir in enumerate(data_dirs)
-        ]
+        yield I2pdNetwork(
+            [
+                I2pdRouter(
+                    id=i + 1,
+                    address=addresses[i],
+                    url=f"https://{addresses[i]}:{CONTROL_PORT}",
+                    password_file=data_dir / "i2pcontrol.password",
+                    pin=pin_of_file(data_dir / CERTIFICATE),
+                    pid=processes[i].pid,
+                    data_dir=data_dir,
+                    bandwidth_kb=_bandwidth_kb(i),
+                    leaf=leaf_of(data_dir) if plan.has_leaf else b"",
+                    proxy=f"http://127.0.0.1:{_proxy_port(i)}" if plan.has_proxy else "",
+                    sam=f"127.0.0.1:{_sam_port(i)}" if plan.has_sam else "",
+                    i2cp=f"127.0.0.1:{_i2cp_port(i)}" if plan.has_i2cp else "",
+                    address_of_tunnel=b32_address(data_dir / plan.tunnels[0].keys) if plan.tunnels else "",
+                    place=places[i],
+                )
+                for i, (data_dir, plan) in enumerate(zip(data_dirs, plans, strict=True))
+            ],
+            processes,
+        )
 
 
 async def make_i2pd(
     base_dir: Path,
     addresses: Sequence[str],
-    tunnels: Sequence[Tunnel] = (),
+    plans: Sequence[RouterPlan],
     places: Sequence[str] = (),
     *,
+    hops: int = 0,
     ssu2: bool = True,
 ) -> list[Path]:
     """Make the data directories of routers that know each other, as `i2pd_network` runs them.
@@ -247,18 +331,14 @@ async def make_i2pd(
     The certificate of each I2PControl is in `CERTIFICATE`. The addresses need not exist yet.
     Raises `RouterError` if a router makes no keys within 60 s.
     """
-    hops = int(len(tunnels) < len(addresses))
     data_dirs = [
-        _configure(
-            base_dir / f"i2pd{i + 1}", address, i, tunnels[i] if i < len(tunnels) else None, hops, ssu2
-        )
-        for i, address in enumerate(addresses)
+        _configure(base_dir / f"i2pd{i + 1}", address, i, plan, hops, ssu2)
+        for i, (address, plan) in enumerate(zip(addresses, plans, strict=True))
     ]
     # The first start makes the routers' keys; only then can they learn of each other.
-    async with _running(data_dirs, places, "--i2pcontrol.enabled=0") as processes:
-        await _wait_for(
-            processes, lambda i: _has_keys(data_dirs[i], [each.keys for each in tunnels[i : i + 1]])
-        )
+    options = [f"--{each}.enabled=0" for each in ("i2pcontrol", "sam", "i2cp")]
+    async with _running(data_dirs, places or [""] * len(plans), *options) as processes:
+        await _wait_for(processes, lambda i: _has_keys(data_dirs[i], plans[i]))
     for data_dir in data_dirs:
         # Without one, i2pd makes an RSA key of 4096 bits, which takes a minute on a busy machine.
         make_certificate(data_dir / CERTIFICATE, data_dir / "i2pcontrol.key.pem", "127.0.0.1")
@@ -270,12 +350,12 @@ async def make_i2pd(
 
 @asynccontextmanager
 async def i2pd_restarted(router: I2pdRouter, *options: str) -> AsyncIterator[None]:
-    """Run a router of `i2pd_network` again after its process was ended, with its data directory.
+    """Run a router of another process' network again after it was killed, with its data directory.
 
     ``options`` are i2pd's and override its configuration file, as ``--i2pcontrol.address=127.0.0.1``. This
     does not wait: I2PControl answers a little later. At the end the router is ended as there.
     """
-    async with _running([router.data_dir], [router.place] if router.place else [], *options):
+    async with _running([router.data_dir], [router.place], *options):
         yield
 
 
@@ -285,16 +365,19 @@ async def _running(
 ) -> AsyncIterator[list[subprocess.Popen[bytes]]]:
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        for i, data_dir in enumerate(data_dirs):
-            into = ["nsenter", f"--net={places[i]}"] if places else []
-            processes.append(_start(into, data_dir, options))
+        for data_dir, place in zip(data_dirs, places, strict=True):
+            processes.append(_start(_into(place), data_dir, *options))
         yield processes
     finally:
         with trio.CancelScope(shield=True):
             await _end(processes)
 
 
-def _start(into: Sequence[str], data_dir: Path, options: Sequence[str]) -> subprocess.Popen[bytes]:
+def _into(place: str) -> list[str]:
+    return ["nsenter", f"--net={place}"] if place else []
+
+
+def _start(into: Sequence[str], data_dir: Path, *options: str) -> subprocess.Popen[bytes]:
     # Not trio's open_process: pdeathsig would follow the death of its worker thread.
     with (data_dir / "output").open("ab") as output:
         return subprocess.Popen(
@@ -342,7 +425,15 @@ def _proxy_port(i: int) -> int:
     return 4444 + i
 
 
-def _configure(data_dir: Path, address: str, i: int, tunnel: Tunnel | None, hops: int, ssu2: bool) -> Path:
+def _sam_port(i: int) -> int:
+    return SAM_PORT + PORTS_APART * i
+
+
+def _i2cp_port(i: int) -> int:
+    return I2CP_PORT + PORTS_APART * i
+
+
+def _configure(data_dir: Path, address: str, i: int, plan: RouterPlan, hops: int, ssu2: bool) -> Path:
     data_dir.mkdir(mode=0o700, parents=True)
     password = secrets.token_hex(16)
     lengths = LENGTHS.format(hops=hops)
@@ -351,21 +442,34 @@ def _configure(data_dir: Path, address: str, i: int, tunnel: Tunnel | None, hops
         data_dir / "i2pd.conf",
         CONFIGURATION.format(
             data_dir=data_dir,
+            log_level=plan.log_level,
             address=address,
-            ssu2=str(ssu2).lower(),
+            floodfill=_word(plan.is_floodfill),
+            ssu2=_word(ssu2),
             bandwidth_kb=_bandwidth_kb(i),
             control_port=CONTROL_PORT,
             password=password,
-            proxy="false" if tunnel is None else "true",
+            proxy=_word(plan.has_proxy),
             proxy_port=_proxy_port(i),
+            sam=_word(plan.has_sam),
+            sam_port=_sam_port(i),
+            i2cp=_word(plan.has_i2cp),
+            i2cp_port=_i2cp_port(i),
             hops=hops,
         ).encode(),
     )
-    farm = "" if tunnel is None else tunnel.i2pd() + lengths
-    (data_dir / "tunnels.conf").write_text(TUNNEL.format(address=address) + lengths + farm)
+    leaf = [TUNNEL.format(address=address)] if plan.has_leaf else []
+    tunnels = [*leaf, *(tunnel.i2pd() for tunnel in plan.tunnels)]
+    (data_dir / "tunnels.conf").write_text("".join(tunnel + lengths for tunnel in tunnels))
+    for name, content in plan.files.items():
+        write_private_file(data_dir / name, content)
     for folder in ("tunnels.d", "certs"):
         (data_dir / folder).mkdir()
     return data_dir
+
+
+def _word(value: bool) -> str:
+    return str(value).lower()
 
 
 def _arguments(data_dir: Path) -> list[str]:
@@ -396,8 +500,9 @@ def leaf_of(data_dir: Path) -> bytes:
     return _identity((data_dir / "leaf.dat").read_bytes())
 
 
-def _has_keys(data_dir: Path, more: Sequence[str]) -> bool:
-    return all((data_dir / name).exists() for name in ("router.info", "leaf.dat", *more))
+def _has_keys(data_dir: Path, plan: RouterPlan) -> bool:
+    names = ["router.info", *(tunnel.keys for tunnel in plan.tunnels), *["leaf.dat"] * plan.has_leaf]
+    return all((data_dir / name).exists() for name in names)
 
 
 def _listens(address: str) -> bool:

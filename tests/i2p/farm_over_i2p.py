@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from garlicfarm.cli.lab_rank import RankProcess, rank_process
 from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.lab.i2pd import I2pdRouter, i2pd_network
+from garlicfarm.lab.i2pd import I2pdRouter, RouterPlan, i2pd_network
 from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
 from garlicfarm.setup.i2p_tunnel import Tunnel
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
@@ -41,6 +41,12 @@ COMMAND = (sys.executable, "-m", "garlicfarm")
 T = TypeVar("T")
 
 
+def behind_tunnel(port: int) -> RouterPlan:
+    """A router with a tunnel to a node that listens at this port of loopback."""
+    tunnel = Tunnel("garlicfarm-farm", "127.0.0.1", port, 27150, "garlicfarm-farm.dat")
+    return RouterPlan(tunnels=(tunnel,), has_proxy=True)
+
+
 def plan_of(router: I2pdRouter, port: int, admin_port: int) -> MemberPlan:
     return MemberPlan(
         endpoint=f"i2p://{router.address_of_tunnel}:27150",
@@ -56,7 +62,7 @@ def plan_of(router: I2pdRouter, port: int, admin_port: int) -> MemberPlan:
     )
 
 
-def sides_of(routers: list[I2pdRouter]) -> dict[int, Side]:
+def sides_of(routers: Sequence[I2pdRouter]) -> dict[int, Side]:
     """The routers by the nodes beside them, for `check_routers`; 1 … 4."""
     found = {}
     for number, (router, port) in enumerate(zip(routers, PORTS, strict=False), 1):
@@ -227,11 +233,10 @@ async def join(farm: ProcessFarm, directory: Path, router: I2pdRouter, sides: Ma
 
 async def main(directory: Path, *, with_spark: bool) -> None:
     report = Report()
-    tunnels = [Tunnel("garlicfarm-farm", "127.0.0.1", port, 27150, "garlicfarm-farm.dat") for port in PORTS]
     master = directory / "master.key"
     plan = FarmPlan(preset="i2p", master=encode(create_keys(master).destination), master_key_file=master)
     with trio.fail_after(DEADLINE_S):
-        async with i2pd_network(directory / "routers", len(PORTS), tunnels) as routers:
+        async with i2pd_network(directory / "routers", [behind_tunnel(port) for port in PORTS]) as routers:
             report.tell("routers", count=len(routers))
             members = {i + 1: plan_of(routers[i], PORTS[i], ADMIN_PORTS[i]) for i in range(3)}
             async with process_farm(directory / "farm", members, plan, start=False) as farm:
@@ -244,7 +249,11 @@ async def main(directory: Path, *, with_spark: bool) -> None:
 
 
 async def live(
-    farm: ProcessFarm, directory: Path, routers: list[I2pdRouter], report: Report, rank: RankProcess | None
+    farm: ProcessFarm,
+    directory: Path,
+    routers: Sequence[I2pdRouter],
+    report: Report,
+    rank: RankProcess | None,
 ) -> None:
     sides = sides_of(routers)
     three = {number: sides[number] for number in farm.nodes}

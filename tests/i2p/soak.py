@@ -15,7 +15,6 @@ to be one, with all that was acknowledged. Exit 0: all promises were kept, or th
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import shutil
 import signal
@@ -24,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -37,10 +36,9 @@ from garlicfarm.config.model import PRESETS
 from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.lab.i2pd import I2pdRouter, check_programs, i2pd_network, i2pd_restarted
+from garlicfarm.lab.i2pd import I2pdNetwork, RouterPlan, check_programs, i2pd_network
 from garlicfarm.lab.processes import ProcessFarm, process_farm
 from garlicfarm.lab.tun_network import LinkFaults, Network, network, why_unavailable
-from garlicfarm.setup.i2p_tunnel import Tunnel
 from garlicfarm.setup.provision import FarmPlan
 from tests.crash.crash_checks import Violation
 from tests.crash.watched_farm import RETENTION, WatchedFarm
@@ -51,6 +49,7 @@ from tests.i2p.farm_over_i2p import (
     PORTS,
     Report,
     Unreached,
+    behind_tunnel,
     check_routers,
     name_proxy,
     plan_of,
@@ -97,13 +96,10 @@ class Soak(WatchedFarm):
         act: Act,
         farm: ProcessFarm,
         directory: Path,
-        routers: list[I2pdRouter],
-        restarted: AsyncExitStack,
+        routers: I2pdNetwork,
     ) -> None:
         super().__init__(farm, directory, random.Random())
-        self._routers = dict(zip(NODES, routers, strict=False))
-        self._dead: dict[int, I2pdRouter] = {}
-        self._restarted = restarted
+        self._routers = routers
         self.tell = partial(Report().tell, act=act.name)
         self._moments: list[float] = []
 
@@ -162,15 +158,14 @@ class Soak(WatchedFarm):
                     raise
 
     def kill_router(self, victim: int) -> float:
-        """Once each; when it was, by the clock of the journal."""
-        self._dead[victim] = self._routers.pop(victim)
-        os.kill(self._dead[victim].pid, signal.SIGKILL)
+        """When it was, by the clock of the journal."""
+        self._routers.kill(victim)
         return time.monotonic()
 
     async def restart_router(self, victim: int, leader: int) -> dict[str, float]:
         """Start it again: how long until the leader reaches its node, until that has what was committed
         then, and until all reach all, in s. After that nobody may lead who did not before."""
-        await self._restarted.enter_async_context(i2pd_restarted(self._dead[victim]))
+        await self._routers.start(victim)
         before = await self.status(leader)
         assert before is not None
         reachable_s = await self.until_all(
@@ -241,9 +236,8 @@ def bounded(gap_s: float, at_most_s: float, when: str) -> None:
 @asynccontextmanager
 async def soaked_farm(act: Act, directory: Path, wires: Network) -> AsyncIterator[Soak]:
     """The farm and its client, for as long as the block lasts; then all is checked that they leave."""
-    tunnels = [
-        Tunnel("garlicfarm-farm", "127.0.0.1", port, 27150, "garlicfarm-farm.dat") for port in PORTS[:3]
-    ]
+    plans = [behind_tunnel(port) for port in PORTS[: len(NODES)]]
+    plans += [RouterPlan()] * (act.routers - len(NODES))
     master = directory / "master.key"
     plan = FarmPlan(
         preset="i2p",
@@ -251,19 +245,17 @@ async def soaked_farm(act: Act, directory: Path, wires: Network) -> AsyncIterato
         master_key_file=master,
         retention=RETENTION,
     )
-    async with i2pd_network(directory / "routers", act.routers, tunnels, wires) as routers:
+    hops = int(act.routers > len(NODES))
+    async with i2pd_network(directory / "routers", plans, wires, hops=hops) as routers:
         members = {}
         for node_id, port, router in zip(NODES, PORTS, routers, strict=False):
             plan_ = plan_of(router, port, 27161)
             members[node_id] = msgspec.structs.replace(plan_, admin_url=f"https://{router.address}:27151")
         places = {node_id: router.place for node_id, router in zip(NODES, routers, strict=False)}
-        async with (
-            AsyncExitStack() as restarted,
-            process_farm(directory / "farm", members, plan, places=places, start=False) as farm,
-        ):
+        async with process_farm(directory / "farm", members, plan, places=places, start=False) as farm:
             for node in farm.nodes.values():
                 name_proxy(node.directory, routers[node.id - 1])
-            soak = Soak(act, farm, directory, routers, restarted)
+            soak = Soak(act, farm, directory, routers)
             async with soak.client(soak_client.__name__, WRITERS, PAUSE_S):
                 await soak.begin(sides_of(routers[: len(NODES)]))
                 soak.tell("connected")

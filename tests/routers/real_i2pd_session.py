@@ -11,11 +11,11 @@ from pathlib import Path
 
 import trio
 
-from garlicfarm.lab.i2pd import i2pd_network
+from garlicfarm.lab.i2pd import RouterPlan, i2pd_network
 
 
 async def main(directory: Path, count: int, arguments: list[str]) -> int:
-    async with i2pd_network(directory, count) as routers:
+    async with i2pd_network(directory, [RouterPlan()] * count, hops=1) as routers:
         environment = os.environ | {
             "I2PD_ROUTERS": json.dumps([asdict(each) for each in routers], default=str)
         }

@@ -89,7 +89,7 @@ async def test_network_outside_a_private_one_is_refused(
     monkeypatch.setattr("subprocess.run", lambda *arguments, **options: started.append(arguments))
     monkeypatch.setattr("subprocess.Popen", lambda *arguments, **options: started.append(arguments))
     with pytest.raises(ConfigError, match="unshare -rn"):
-        async with i2pd.i2pd_network(tmp_path, 1):
+        async with i2pd.i2pd_network(tmp_path, [i2pd.RouterPlan()]):
             pytest.fail("it started")
     assert started == []
 
