@@ -1,0 +1,139 @@
+"""A web site for a service inside I2P, and clients that fetch it through routers' HTTP proxies.
+
+Every node's own site says which node it is, so that a client sees which one serves.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from http.client import HTTPException, HTTPResponse
+from io import BytesIO
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+import trio
+
+from garlicfarm.errors import RemoteProtocolError, UnreachableError
+
+__all__ = ["Client", "Fetch", "fetch", "serve_site"]
+
+INTERVAL_S = 1.0
+TIMEOUT_S = 6.0
+"""As long as a client waits for one answer. A stream to a router that has died gets none at all."""
+MOST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """One request of a client: when it began, when it had its answer or was given up, in seconds of Trio's
+    clock, and the site's text, None if there was none."""
+
+    began_s: float
+    ended_s: float
+    text: str | None
+
+
+class Client:
+    """Fetches a site through the HTTP proxy of one router, in a new connection each second.
+
+    A request does not wait for the one before. ``fetches``: what has ended so far, in order of its end.
+    """
+
+    def __init__(self, proxy: str, host: str) -> None:
+        self._proxy = proxy
+        self._host = host
+        self.fetches: list[Fetch] = []
+
+    @property
+    def newest(self) -> Fetch | None:
+        """The answered request that began last."""
+        answered = (each for each in self.fetches if each.text is not None)
+        return max(answered, key=lambda each: each.began_s, default=None)
+
+    async def run(self) -> NoReturn:
+        """Fetch until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                nursery.start_soon(self._fetch)
+                await trio.sleep(INTERVAL_S)
+
+    async def wait_answered(self, text: str | None = None) -> Fetch:
+        """The first request that begins from now on and is answered; with ``text``, if that is given."""
+        since, seen = trio.current_time(), len(self.fetches)
+        while True:
+            for each in self.fetches[seen:]:
+                if each.began_s >= since and each.text is not None and text in (None, each.text):
+                    return each
+            seen = len(self.fetches)
+            await trio.sleep(INTERVAL_S / 10)
+
+    async def _fetch(self) -> None:
+        began_s, text = trio.current_time(), None
+        with suppress(UnreachableError, RemoteProtocolError, trio.TooSlowError), trio.fail_after(TIMEOUT_S):
+            text = await fetch(self._proxy, self._host)
+        self.fetches.append(Fetch(began_s, trio.current_time(), text))
+
+
+async def fetch(proxy: str, host: str) -> str:
+    """The text of a site, through an HTTP proxy ``http://HOST:PORT``.
+
+    Raises `UnreachableError`: the proxy does not answer, or says that the site does not;
+    `RemoteProtocolError`: the answer is not HTTP. Set a deadline: a dead site is silent.
+    """
+    url = urlsplit(proxy)
+    request = f"GET http://{host}/ HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    data = b""
+    try:
+        async with await trio.open_tcp_stream(url.hostname or "", url.port or 80) as stream:
+            await stream.send_all(request.encode())
+            while len(data) <= MOST_BYTES and (piece := await stream.receive_some()):
+                data += piece
+    except (OSError, trio.BrokenResourceError) as error:
+        raise UnreachableError(f"the proxy at {proxy} cannot be reached: {error}") from error
+    try:
+        response = HTTPResponse(_Received(data))  # type: ignore[arg-type]
+        response.begin()
+        text = response.read().decode().strip()
+    except (HTTPException, ValueError) as error:
+        raise RemoteProtocolError("the answer is not HTTP", proxy) from error
+    if response.status != 200:
+        raise UnreachableError(f"{host} does not answer: {response.status} {response.reason}")
+    return text
+
+
+class _Received:
+    """What `HTTPResponse` takes for a socket."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def makefile(self, _: str) -> BytesIO:
+        return BytesIO(self._data)
+
+
+async def serve_site(
+    text: str, port: int = 0, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
+) -> NoReturn:
+    """Answer every request at a port of 127.0.0.1 with a text; tells the port."""
+    (listener,) = await trio.open_tcp_listeners(port, host="127.0.0.1")
+    task_status.started(listener.socket.getsockname()[1])
+    await trio.serve_listeners(partial(_answer, f"{text}\n".encode()), [listener])
+    raise AssertionError("serving has ended")
+
+
+async def _answer(body: bytes, stream: trio.SocketStream) -> None:
+    fields = f"Content-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+    async with stream:
+        with suppress(trio.BrokenResourceError), trio.move_on_after(TIMEOUT_S):
+            data = b""
+            while b"\r\n\r\n" not in data and len(data) <= MOST_BYTES:
+                piece = await stream.receive_some()
+                if not piece:
+                    return
+                data += piece
+            await stream.send_all(f"HTTP/1.1 200 OK\r\n{fields}\r\n".encode() + body)
+            await stream.send_eof()
+            while await stream.receive_some():  # closed with bytes unread, the answer would be lost
+                pass

@@ -1,0 +1,72 @@
+"""The site of the lab, and the clients that fetch it, through a proxy of ours."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import trio
+
+from garlicfarm.errors import RemoteProtocolError, UnreachableError
+from garlicfarm.lab.processes import free_ports
+from garlicfarm.lab.site import Client, Fetch, fetch, serve_site
+
+HOST = "site.b32.i2p"
+
+
+async def answer_with(data: bytes, stream: trio.SocketStream) -> None:
+    async with stream:
+        await stream.receive_some()
+        await stream.send_all(data)
+
+
+async def test_site_tells_its_text(nursery: trio.Nursery) -> None:
+    port = await nursery.start(serve_site, "node 2")
+    with trio.fail_after(60):
+        assert await fetch(f"http://127.0.0.1:{port}", HOST) == "node 2"
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "says"),
+    [
+        (b"HTTP/1.1 500 Internal Server Error\r\n\r\n", UnreachableError, "500 Internal Server Error"),
+        (b"garbage\r\n\r\n", RemoteProtocolError, "not HTTP"),
+        (b"", RemoteProtocolError, "not HTTP"),
+    ],
+)
+async def test_answer_that_is_no_page_is_an_error(
+    nursery: trio.Nursery, data: bytes, error: type[Exception], says: str
+) -> None:
+    serve = partial(trio.serve_tcp, partial(answer_with, data), 0, host="127.0.0.1")
+    (listener,) = await nursery.start(serve)
+    with trio.fail_after(60), pytest.raises(error, match=says):
+        await fetch(f"http://127.0.0.1:{listener.socket.getsockname()[1]}", HOST)
+
+
+async def test_proxy_that_is_not_there_is_an_error() -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(UnreachableError, match="cannot be reached"):
+        await fetch(f"http://127.0.0.1:{port}", HOST)
+
+
+async def test_client_sees_the_site_end_and_another_take_its_place(nursery: trio.Nursery) -> None:
+    (port,) = free_ports(1)
+    client = Client(f"http://127.0.0.1:{port}", HOST)
+    nursery.start_soon(client.run)
+    with trio.fail_after(60):
+        for text in ("node 1", "node 2"):
+            async with trio.open_nursery() as site:
+                await site.start(serve_site, text, port)
+                found = await client.wait_answered(text)
+                assert client.newest is not None
+                assert found.began_s <= client.newest.began_s
+                site.cancel_scope.cancel()
+            ended = len(client.fetches)
+            while all(each.text is not None for each in client.fetches[ended:]):  # noqa: ASYNC110
+                await trio.sleep(0.05)
+
+
+async def test_client_without_an_answer_has_no_newest() -> None:
+    client = Client("http://127.0.0.1:1", HOST)
+    client.fetches.append(Fetch(1.0, 2.0, None))
+    assert client.newest is None
