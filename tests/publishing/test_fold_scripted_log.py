@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -20,6 +21,10 @@ GOLDEN = [
     (52, 3, "ineligible"),  # 2 says publishConfig off
     (67, 2, "group"),  # an override says on
 ]
+
+
+VERSION_1_STATES = "a6bec7f03975c7a351a9c878449229a37e5b6b86ba75501761f4456491b6d9f8"
+"""SHA-256 of the snapshots after every entry, one after the other, as garlicfarm 0.1 made them"""
 
 
 def lines() -> list[dict[str, Any]]:
@@ -65,6 +70,14 @@ def test_scripted_log_three_cuttings_give_the_golden_publisher_at_every_index() 
     assert len({farm.snapshot() for _, _, farm in foldings}) == 1
     assert len({json.dumps(farm.ranking()) for _, _, farm in foldings}) == 1
     assert len({farm.contents() for _, _, farm in foldings}) == 1
+
+
+def test_scripted_log_gives_the_states_of_version_1() -> None:
+    farm, digest = new_farm(), hashlib.sha256()
+    for line in lines():
+        farm.apply(line["index"], 1, line["entry"].encode())
+        digest.update(farm.snapshot())
+    assert digest.hexdigest() == VERSION_1_STATES
 
 
 def test_scripted_log_publisher_is_never_the_leader_which_could_have_been_it() -> None:
