@@ -93,8 +93,8 @@ class MemberPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``endpoint`` is what others dial; a pin is added to it where the transport is ``ssl`` (D11).
     ``listen`` "": every address at the endpoint's port, or loopback if the endpoint is there.
-    ``router`` is the table ``[farm.router]``, {} for none; ``leaves`` are I2P base64; ``publishers`` are tables
-    ``[[farm.publisher]]``.
+    ``router`` is the table ``[farm.router]``, {} for none; ``leaves`` are I2P base64; ``publishers`` are the
+    tables ``[[farm.publisher]]``.
     """
 
     endpoint: str

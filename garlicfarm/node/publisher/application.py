@@ -11,7 +11,6 @@ import trio
 
 from garlicfarm.application import Application, ApplicationContext, MemberReport, Origin
 from garlicfarm.config import Config, FarmSection
-from garlicfarm.i2p.destination import decode_destination
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.publisher.handover import HandOver
 from garlicfarm.node.publisher.published_record import PublishedRecord

@@ -31,17 +31,11 @@ class _MasterSession:
 
 
 def read_master_keys(section: FarmSection, node_id: int) -> DestinationKeys | None:
-    """The keys in ``meta.key_file``, if it is set. Raises `ConfigError`: missing, readable by others, no keys,
-    those of another destination, or a bundle made for another node."""
+    """The keys in ``meta.key_file``, if it is set, for ``meta.destination``; raises as `read_keys`."""
     meta = section.meta
-    if meta.key_file is None:
+    if meta.key_file is None or not meta.destination:
         return None
-    keys = read_keys(meta.key_file)
-    if not meta.destination or keys.destination != decode_destination(meta.destination):
-        raise ConfigError([f"{meta.key_file} does not hold the key of meta.destination"])
-    if keys.node not in (None, node_id):
-        raise ConfigError([f"{meta.key_file} is the bundle of node {keys.node}, this is node {node_id}"])
-    return keys
+    return read_keys(meta.key_file, node_id=node_id, destination=decode_destination(meta.destination))
 
 
 def make_publishers(

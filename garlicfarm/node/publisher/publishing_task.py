@@ -12,18 +12,16 @@ from typing import Any, NoReturn
 import trio
 
 from garlicfarm.application import ApplicationContext
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.i2p.lease_set import MetaLeaseSet, encode_meta_lease_set
 from garlicfarm.node.publisher import boot_clock
 from garlicfarm.node.publisher.hosted_publisher import HostedPublisher
 from garlicfarm.node.publisher.published_record import PublishedRecord
 from garlicfarm.publisher import KeyReport, Publication, Published, Publisher
-from garlicfarm.i2p.lease_set import MetaLease
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import DestinationStatus
-from garlicfarm.publishing.i2p_base64 import encode
 from garlicfarm.publishing.lease import Lease, lease_ms
-from garlicfarm.publishing.meta_leaseset import encode_contents
 
 __all__ = ["PublishingTask"]
 

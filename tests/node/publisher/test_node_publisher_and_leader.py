@@ -47,6 +47,7 @@ async def test_publisher_changes_over_all_members_while_the_leader_stays(tmp_pat
             admin_url="https://127.0.0.1:0",
             router={"plugin": "simulated", "seed": node_id},
             leaves=(encode(simulated_destination(node_id)),),
+            publishers=({"plugin": "simulated"},),
         )
         for node_id, port in enumerate(free_ports(3), 1)
     }

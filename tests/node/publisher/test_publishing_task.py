@@ -10,12 +10,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 import trio
-from garlicfarm.credentials.destination_keys import create_keys
-from garlicfarm.i2p.lease_set import MetaLease, decode_meta_lease_set, verify_meta_lease_set
 
 from garlicfarm.application import ApplicationContext
 from garlicfarm.config import PublisherSection
+from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.i2p.encoding import encode
+from garlicfarm.i2p.lease_set import MetaLease, decode_meta_lease_set, verify_meta_lease_set
 from garlicfarm.node.publisher.boot_clock import boot_ms
 from garlicfarm.node.publisher.published_record import PublishedRecord
 from garlicfarm.node.publisher.publishing_task import PublishingTask
@@ -94,7 +94,7 @@ def task_of(named: Named, tmp_path: Path, *plugins: Publisher, keys: Any = None)
 
 async def until(condition: Any) -> None:
     with trio.fail_after(10):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - of several objects, without an event in common
             await trio.sleep(0.01)
 
 
