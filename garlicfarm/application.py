@@ -246,7 +246,9 @@ class Application(ABC):
 
     def ranking(self, *, statuses: bool = False) -> dict[str, Any]:
         """The body of ``GET …/ranking`` but for ``index``; by default nothing is ranked. ``statuses``: each
-        row with the member's newest status."""
+        row with the member's newest status. A ranking with members has the keys of
+        `garlicfarm.publishing.ranking`, and the entries are that package's documents: the dashboard shows
+        them so."""
         return {"publisher": None, "members": []}
 
     def policy(self) -> dict[str, Any]:

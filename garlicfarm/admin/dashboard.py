@@ -105,8 +105,9 @@ class Dashboard:
             farm = self._farm(query.get("farm") or next(iter(self._node.farms), ""))
         except Problem as problem:
             return self._html("refused.html", problem.status, problem=problem, leader_url=None)
-        lines = await self._histories.setdefault(farm.farm, History()).lines(farm)
         status, ranking = farm.status(), farm.ranking()
+        history = self._histories.setdefault(farm.farm, History())
+        lines = await history.lines(farm, are_documents=bool(ranking["members"]))
         others = [line for line in lines if line.member is None]
         return self._html(
             "dashboard.html",

@@ -54,40 +54,49 @@ class History:
 
     def __init__(self) -> None:
         self._lines: deque[Line] = deque(maxlen=KEPT)
-        self._weights: Mapping[str, int] = {}
+        self._reading: tuple[bool, Mapping[str, int]] = (False, {})
         self._turn = trio.Lock()
 
-    async def lines(self, farm: FarmView) -> Sequence[Line]:
-        """The last `KEPT` entries up to the commit index, oldest first. Cancelled: keeps the entries read so
-        far."""
+    async def lines(self, farm: FarmView, *, are_documents: bool) -> Sequence[Line]:
+        """The last `KEPT` entries up to the commit index, oldest first. ``are_documents``: they are statuses,
+        orders and notes, since the farm ranks its members by them. Cancelled: keeps the entries read so far.
+        """
         async with self._turn:
             weights = farm.policy().get("weights", scoring.WEIGHTS)
-            if weights != self._weights:
-                self._weights = weights
+            if self._reading != (are_documents, weights):
+                self._reading = (are_documents, weights)
                 self._lines.clear()
             upto = farm.commit_index
             newest = self._lines[-1].index if self._lines else 0
             after = max(newest, upto - KEPT, farm.first_index - 1)
             with suppress(Compacted, FellBehind):  # the log was compacted: the next call continues after that
                 async for entries in farm.entries(after, PIECE_BYTES, upto=upto):
-                    self._lines.extend(_line(farm, entry, weights) for entry in entries)
+                    self._lines.extend(
+                        _document_line(farm.farm, entry, weights) if are_documents else _line(entry)
+                        for entry in entries
+                    )
             return tuple(self._lines)
 
 
-def _line(farm: FarmView, entry: Entry, weights: Mapping[str, int]) -> Line:
-    head = (entry.index, entry.term)
+def _line(entry: Entry) -> Line:
     if entry.value_type is not ValueType.APPLICATION:
-        return Line(*head, "members", "", "the farm's Configuration")
+        return Line(entry.index, entry.term, "members", "", "the farm's Configuration")
     text = entry.value[: 4 * MAX_TEXT].decode("utf-8", "replace")
     text = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + " …"
-    if farm.application != "publisher":
-        return Line(*head, "entry", "", text)
+    return Line(entry.index, entry.term, "entry", "", text)
+
+
+def _document_line(farm: str, entry: Entry, weights: Mapping[str, int]) -> Line:
+    line = _line(entry)
+    if entry.value_type is not ValueType.APPLICATION:
+        return line
+    head = (entry.index, entry.term)
     try:
-        parsed = parse_entry(entry.value, farm.farm)
+        parsed = parse_entry(entry.value, farm)
     except EntryRefused as error:
-        return Line(*head, "skipped", "", f"{error.field}: {error.reason}: {text}")
+        return Line(*head, "skipped", "", f"{error.field}: {error.reason}: {line.text}")
     if isinstance(parsed, Note):
-        return Line(*head, "note", parsed.by, text, parsed.date)
+        return Line(*head, "note", parsed.by, line.text, parsed.date)
     if isinstance(parsed, Administrative):
         args = msgspec.json.encode(parsed.admin.args, enc_hook=_as_written).decode()
         return Line(*head, parsed.admin.action, parsed.admin.by, args[:MAX_TEXT], parsed.date)

@@ -46,6 +46,7 @@ class FakeFarm:
         self.is_leader = True
         self.disk_hangs_s: float | None = None
         self.application = "publisher"
+        self.ranked = [ranked_row(1)]
         self.endpoints: list[AdminEndpoint] = []
         self.farm_id = bytes(range(16))
         self.node_id = 1
@@ -159,8 +160,9 @@ class FakeFarm:
         return self.commit_index, self.snapshot
 
     def ranking(self, *, statuses: bool = False) -> dict[str, Any]:
-        rows = [{"id": 1, "status": {"id": 1}, "age_s": 2.5}] if statuses else []
-        return {"schema": "garlicfarm.ranking/1", "publisher": 1, "members": rows}
+        more = {"status": {"id": 1}, "age_s": 2.5} if statuses else {}
+        rows = [row | more for row in self.ranked]
+        return {"schema": "garlicfarm.ranking/1", "publisher": 1, "since": 1, "members": rows}
 
     def policy(self) -> dict[str, Any]:
         return {"schema": "garlicfarm.policy/1", "farm": self.farm, "index": self.commit_index}
@@ -194,6 +196,16 @@ class FakeFarm:
     async def step_down(self, to: int, user: str) -> int:
         await self.post(b"step down", user)
         return to or 2
+
+
+def ranked_row(member: int, **known: Any) -> dict[str, Any]:
+    """A member in the ranking."""
+    parts = {
+        "job_lag": {"value": 250_000, "weight": 15, "reported": True},
+        "remote_sensing": {"value": 500_000, "weight": 5, "reported": False},
+    }
+    about = {"mode": "auto", "eligible": True, "publisher": False, "reason": "because", "why": []}
+    return {"id": member, "score": 650_000, "parts": parts, **about, **known}
 
 
 def _member(member: int, role: str, **known: Any) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
-from typing import Any
 
 import httpx
 import msgspec
@@ -17,7 +16,7 @@ from garlicfarm.admin.dashboard_history import Line, plot
 from garlicfarm.client.trust import client_tls
 from garlicfarm.errors import EntryRefused, NoQuorum, NotLeader
 from garlicfarm.wire.messages import ValueType
-from tests.admin.fake_node import PASSWORDS, FakeNode
+from tests.admin.fake_node import PASSWORDS, FakeNode, ranked_row
 
 EVIL = "<script>document.title = 'owned'</script>&amp;\u202e\"'"
 
@@ -33,15 +32,6 @@ def note(text: str) -> bytes:
     return msgspec.json.encode(
         {"cluster": "farm", "date": 1_800_000_000_000, "id": 0, "config": {"by": "paul", "text": text}}
     )
-
-
-def row(member: int, **known: Any) -> dict[str, Any]:
-    parts = {
-        "job_lag": {"value": 250_000, "weight": 15, "reported": True},
-        "remote_sensing": {"value": 500_000, "weight": 5, "reported": False},
-    }
-    about = {"mode": "auto", "eligible": True, "publisher": False, "reason": "because", "why": []}
-    return {"id": member, "score": 650_000, "parts": parts, **about, **known}
 
 
 class Texts(HTMLParser):
@@ -87,8 +77,7 @@ async def submit(
 
 async def test_page_shows_members_ranking_and_entries_to_a_reader(node: FakeNode, url: str) -> None:
     why = ["eligible: its mode is auto", "publisher since index 1: there was none"]
-    rows = [row(1, publisher=True, why=why)]
-    node.farm.ranking = lambda **_: {"since": 1, "members": rows}  # type: ignore[method-assign]
+    node.farm.ranked = [ranked_row(1, publisher=True, why=why)]
     for second, job_lag in enumerate((100, 300)):
         node.farm.commit(status_of(1, job_lag, T0 + 4000 * second))
     node.farm.commit(note("hello"))
@@ -151,7 +140,9 @@ def test_axis_of_scores_has_times_and_for_more_than_a_day_dates() -> None:
 
 
 async def test_events_are_shown_newest_first_and_explain_the_publisher(node: FakeNode, url: str) -> None:
-    rows = [row(2, publisher=True, reason="publisher since index 9: the one before was no longer eligible")]
+    rows = [
+        ranked_row(2, publisher=True, reason="publisher since index 9: the one before was no longer eligible")
+    ]
     node.farm.ranking = lambda **_: {"since": 9, "members": rows}  # type: ignore[method-assign]
     none = {"publisher": None, "previous": None, "because": ""}
     taken = {"publisher": 2, "previous": 1, "because": "ineligible"}
@@ -395,9 +386,31 @@ def test_durations_have_the_unit_that_is_read_best(value: float | None, text: st
     assert duration_text(value) == text
 
 
+@pytest.mark.parametrize("application", ["publisher", "one of a third party"])
+async def test_page_of_a_farm_that_ranks_its_members_shows_the_ranking_and_reads_their_statuses(
+    node: FakeNode, url: str, application: str
+) -> None:
+    node.farm.application = application
+    node.farm.commit(note("read as a note"))
+    async with browser(node, url) as client:
+        whole = Texts((await client.get("/")).text)
+        node.farm.ranked = []
+        bare = Texts((await client.get("/")).text)
+    ranked = ("Who publishes", "650,000", "Override who may publish", "Statuses are not listed")
+    assert [text in whole.text for text in ranked] == [True] * 4
+    assert [text in bare.text for text in ranked] == [False] * 4
+    assert (len(whole.named("form")), len(bare.named("form"))) == (4, 2)
+    rows = [[line.strip() for line in page.text.splitlines() if line.strip()] for page in (whole, bare)]
+    assert [("note" in row, "paul" in row, "entry" in row) for row in rows] == [
+        (True, True, False),
+        (False, False, True),
+    ]
+
+
 async def test_farms_have_a_page_each(node: FakeNode, url: str) -> None:
     node.farms["other"] = type(node.farm)("other")
     node.farms["other"].application = "log"
+    node.farms["other"].ranked = []
     node.farms["other"].commit(b"any bytes")
     async with browser(node, url) as client:
         page = Texts((await client.get("/?farm=other")).text)
