@@ -5,9 +5,8 @@ Listing reads metadata only; loading imports only the chosen plugin.
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 
 from garlicfarm.errors import ConfigError, PluginError
 from garlicfarm.publisher import Publisher, PublisherSite
+from garlicfarm.names import did_you_mean
 from garlicfarm.router import Router
 from garlicfarm.transport import Transport
 
@@ -68,7 +68,7 @@ def load_plugin(group: str, name: str, base_class: type[T]) -> type[T]:
     if not found:
         installed = sorted({info.name for info in list_plugins(group)})
         known = f"installed: {', '.join(installed) or 'none'}"
-        raise PluginError(f"no plugin {name!r} in {group}{_did_you_mean(name, installed)}; {known}")
+        raise PluginError(f"no plugin {name!r} in {group}{did_you_mean(name, installed)}; {known}")
     info = _info(found[0])
     label = f"plugin {name!r} of {info.distribution} {info.version}"
     if len(found) > 1:
@@ -137,16 +137,11 @@ def _what_to_install(found: EntryPoint) -> str:
     return f"install what it needs: pip install '{found.dist.name}{extra}'"
 
 
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
 def _convert(table: Mapping[str, Any], config_class: type[msgspec.Struct], where: str) -> msgspec.Struct:
     """``table`` as ``config_class``, strictly; each field separately, to find all problems."""
     fields = {each.encode_name: each for each in msgspec.structs.fields(config_class)}
     problems = [
-        f"{where}: unknown key {key!r}{_did_you_mean(key, fields)}" for key in table if key not in fields
+        f"{where}: unknown key {key!r}{did_you_mean(key, fields)}" for key in table if key not in fields
     ]
     for name, each in fields.items():
         if name in table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -39,8 +39,8 @@ def check(options: Options, effective: bool) -> None:
             for origin in checked.effective()
         ]
         print_rows(options.output, "garlicfarm.config/1", rows)
-    for tie in _ties(checked):
-        click.echo(f"warning: {tie}", err=True)
+    for warning in (*_strange_applications(checked), *_ties(checked)):
+        click.echo(f"warning: {warning}", err=True)
     problems = list(_problems(checked))
     if problems:
         raise ConfigError(problems)
@@ -107,6 +107,19 @@ def import_(template: TextIO, settings: tuple[str, ...], out: Path) -> None:
     except OSError as error:
         out.unlink()
         raise ConfigError([f"cannot write {out}: {error.strerror}"]) from error
+
+
+def _strange_applications(checked: Config) -> Sequence[str]:
+    """The farms whose application `node start` does not have: a program of the user's runs them, or the name
+    is misspelt."""
+    from garlicfarm.errors import ConfigError
+    from garlicfarm.node import APPLICATIONS, check_applications
+
+    try:
+        check_applications(checked.farm, APPLICATIONS)
+    except ConfigError as error:
+        return [f"{problem}; `node start` runs no other" for problem in error.problems]
+    return ()
 
 
 def _ties(checked: Config) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garlicfarm.names import did_you_mean
 from garlicfarm.renamed import APPLICATIONS, called
 
 __all__ = ["Options", "RenamedChoice", "application_option", "print_json", "print_rows", "shared_options"]
@@ -49,6 +50,9 @@ class RenamedChoice(_Choice):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value in self._old_words:
             self.fail(called(value, self._old_words), param, ctx)
+        close = "" if value in self.choices else did_you_mean(value, self.choices)
+        if close:
+            self.fail(f"{value!r} is not one of {', '.join(map(repr, self.choices))}{close}", param, ctx)
         return super().convert(value, param, ctx)
 
 

@@ -27,12 +27,13 @@ def recover(options: Options, agreed: bool) -> None:
     the lost members held are lost. Without --yes-i-understand nothing is changed.
     """
     from garlicfarm.config import find_config, load
-    from garlicfarm.node.node import APPLICATIONS
+    from garlicfarm.node import APPLICATIONS, check_applications
     from garlicfarm.setup.recovery import finish_recovery, read_survivor, recover_store
     from garlicfarm.storage import DataDirectory
 
     config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
     section = _section(config, options.farm)
+    check_applications([section], APPLICATIONS)
     with DataDirectory.open(config.node.data_dir) as data:
         directory = data.farm_directory(section.name)
         if agreed and finish_recovery(directory):

@@ -73,7 +73,6 @@ Window = Annotated[int, _allowed("a whole number from 1 to 4096", ge=1, le=4096)
 Preset = Annotated[Literal["clearnet", "i2p"], _allowed("clearnet or i2p")]
 Level = Annotated[Literal["debug", "info", "warning", "error"], _allowed("debug, info, warning or error")]
 Format = Annotated[Literal["text", "json"], _allowed("text or json")]
-ApplicationName = Annotated[Literal["publisher", "log"], _allowed("publisher or log")]
 Algorithms = Annotated[
     tuple[Literal["MD5", "SHA-256"], ...],
     _allowed('a list that holds "MD5", "SHA-256" or both', min_length=1, max_length=2),
@@ -210,7 +209,7 @@ class FarmSection(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Name
     endpoint: DialUrl
-    application: ApplicationName = "publisher"
+    application: Name = "publisher"
     default_transport: Scheme = "ssl"
     secret_file: FilePath  # default: secrets/<name>.secret in the data directory
     algorithms: Algorithms = ("MD5", "SHA-256")

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from garlicfarm.config.model import Algorithms, ApplicationName, DialUrl, Name, NodeId, Preset
+from garlicfarm.config.model import Algorithms, DialUrl, Name, NodeId, Preset
 from garlicfarm.errors import AuthError, ConfigError
 from garlicfarm.http.digest import ALGORITHMS
 from garlicfarm.renamed import APPLICATIONS, update
@@ -33,7 +33,7 @@ class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
     farm: Name
     farm_id: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     farm_secret: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
-    application: ApplicationName
+    application: Name
     algorithm: int
     id: NodeId
     endpoints: Annotated[Mapping[NodeId, DialUrl], msgspec.Meta(min_length=1)]

@@ -3,6 +3,6 @@
 `serve` runs a whole node from its configuration.
 """
 
-from garlicfarm.node.node import APPLICATIONS, Node, serve
+from garlicfarm.node.node import APPLICATIONS, Node, check_applications, serve
 
-__all__ = ["APPLICATIONS", "Node", "serve"]
+__all__ = ["APPLICATIONS", "Node", "check_applications", "serve"]

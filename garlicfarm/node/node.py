@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from garlicfarm.admin.app import create_app
 from garlicfarm.admin.contract import FarmView
 from garlicfarm.admin.server import serve as serve_admin
 from garlicfarm.application import Application
-from garlicfarm.config import Config
+from garlicfarm.config import Config, FarmSection
 from garlicfarm.credentials.private_files import read_private_file
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError, Removed, StorageError, first_error
@@ -23,6 +23,7 @@ from garlicfarm.feed.pages import reader_limiter
 from garlicfarm.log_application import LogApplication
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
+from garlicfarm.names import did_you_mean
 from garlicfarm.node.hosted_farm import HostedFarm, NodeParts, open_farm
 from garlicfarm.node.listeners import Listeners
 from garlicfarm.node.publisher import PublisherService
@@ -31,7 +32,7 @@ from garlicfarm.storage import DataDirectory
 from garlicfarm.transport import Endpoint, network_of
 from garlicfarm.wire.messages import Configuration
 
-__all__ = ["APPLICATIONS", "Node", "serve"]
+__all__ = ["APPLICATIONS", "Node", "check_applications", "serve"]
 
 ApplicationFactory = Callable[[str], Application]
 
@@ -40,6 +41,19 @@ APPLICATIONS: Mapping[str, ApplicationFactory] = MappingProxyType(
 )
 """The built-in applications: name in the configuration → factory, given the farm's name. A farm has one,
 chosen when it is created (D14)."""
+
+
+def check_applications(farms: Iterable[FarmSection], applications: Mapping[str, ApplicationFactory]) -> None:
+    """Raises `ConfigError`: farms name an application that the table ``applications`` lacks."""
+    known = ", ".join(applications)
+    problems = [
+        f"farm {farm.name}: no application {farm.application!r}"
+        f"{did_you_mean(farm.application, applications)}; there are: {known}"
+        for farm in farms
+        if farm.application not in applications
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 async def serve(
@@ -55,13 +69,15 @@ async def serve(
     :param applications: name in the configuration → factory, given the farm's name. It makes a new
         object at each call: between JRaft peers `restore` is tried on another object first, in another
         thread.
-    :raises ConfigError: the configuration, or a file that it names, is not usable.
+    :raises ConfigError: the configuration, or a file that it names, is not usable; or it names an application
+        that ``applications`` lacks.
     :raises StorageError: the store is missing, in use, damaged or of another version; or the last
         farm's store failed.
     :raises TransportError: a listener cannot be bound.
 
     Cancelled: ends at once; acknowledged entries are durable all the same.
     """
+    check_applications(config.farm, applications)
     if shutdown is None:
         shutdown = trio.Event()
     with ExitStack() as stack:
@@ -111,9 +127,6 @@ class Node:
             admin_url=self._reachable_admin_url,
         )
         for section in config.farm:
-            if section.application not in applications:
-                known = f"no application {section.application!r}; there are: {', '.join(applications)}"
-                raise ConfigError([f"farm {section.name}: {known}"])
             self._farms[section.name] = open_farm(section, applications[section.application], parts)
         for listener in config.listener:
             self._listeners.check(listener)

@@ -78,7 +78,7 @@ class Corrupt(sqlite3.DatabaseError):
 
 class Genesis(msgspec.Struct, frozen=True):
     """What a store is created with; it is not a log entry. The farm, its id (16 bytes),
-    the application (``publisher`` or ``log``, D14), the algorithm's version, and the Configuration in force
+    the application (by its name, D14), the algorithm's version, and the Configuration in force
     at index 0. The latter is None on a node that joins: its leader sends it (``node join``)."""
 
     farm: str

@@ -25,6 +25,7 @@ from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError, StorageError, StorageInUse
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
+from garlicfarm.node import APPLICATIONS
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm, create_node
 from garlicfarm.storage import DataDirectory, LogStore
 
@@ -382,6 +383,35 @@ def test_command_with_an_old_word_names_the_new_one(here: Path, capsys: Capture,
     expected = f'Invalid value for \'{option}\': "{old}" is called "{new}" since version 0.2'
     assert capsys.readouterr().err.splitlines()[-1] == f"error: {expected}"
     assert everything_in(here) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["node", "init", "node"],
+        ["farm", "create", "--member", "1=ssl://a:1", "--out", "f"],
+        ["farm", "add", "barn"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_application_of_a_new_farm_is_one_that_node_start_runs(
+    here: Path, capsys: Capture, command: list[str]
+) -> None:
+    choices = ", ".join(repr(name) for name in APPLICATIONS)
+    for name, close in (("publsher", "; did you mean 'publisher'?"), ("tally", "")):
+        assert run([*command, "--application", name]) == 2
+        said = capsys.readouterr().err.splitlines()[-1].rstrip(".")
+        assert said == (f"error: Invalid value for '--application': {name!r} is not one of {choices}{close}")
+    assert everything_in(here) == {}
+
+
+def test_config_check_warns_of_an_application_that_node_start_does_not_run(
+    here: Path, capsys: Capture
+) -> None:
+    create_node(here, 1, MemberPlan(endpoint="ssl://127.0.0.1:1"), FarmPlan(application="logs"))
+    assert run(["config", "check"]) == 0
+    unknown = "farm farm: no application 'logs'; did you mean 'log'?; there are: publisher, log"
+    assert capsys.readouterr().err == f"warning: {unknown}; `node start` runs no other\n"
 
 
 def test_config_check_names_the_line_of_an_old_word(here: Path, capsys: Capture) -> None:

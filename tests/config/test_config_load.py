@@ -329,6 +329,18 @@ def test_load_old_application_in_the_environment_names_the_variable(tmp_path: Pa
     assert config.farm[0].application == "publisher"
 
 
+@pytest.mark.parametrize("name", ["tally", "a.b_c-1", "Farm", "x" * 64])
+def test_load_takes_the_name_of_any_application(tmp_path: Path, name: str) -> None:
+    assert load_text(tmp_path, SMALLEST + f'application = "{name}"').farm[0].application == name
+
+
+@pytest.mark.parametrize("name", ["", "..", "a b", "x" * 65, "tally\\n"])
+def test_load_refuses_what_is_no_name_of_an_application(tmp_path: Path, name: str) -> None:
+    (problem,) = problems(tmp_path, SMALLEST + f'application = "{name}"')
+    assert problem.startswith("farm[0].application: ")
+    assert problem.endswith(" is not allowed; it must be 1 to 64 of A-Z a-z 0-9 . _ -, not . or ..")
+
+
 def test_load_many_bad_values_reports_all_at_once(tmp_path: Path) -> None:
     text = """
     versoin = 1
@@ -345,7 +357,7 @@ def test_load_many_bad_values_reports_all_at_once(tmp_path: Path) -> None:
     [farm.raft]
     heartbeat_s = 30
     [[farm]]
-    application = "chat"
+    application = "chat room"
     """
     keys = [problem.split(":")[0] for problem in problems(tmp_path, text, GARLICFARM_NODE__PRESET="x")]
     assert sorted(keys) == [

@@ -30,6 +30,7 @@ HARMLESS = {
     "collections",
     "collections.abc",
     "dataclasses",
+    "difflib",
     "enum",
     "functools",
     "hashlib",

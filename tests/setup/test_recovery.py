@@ -182,6 +182,16 @@ async def test_recovery_interrupted_between_its_renames_is_finished(node: Path, 
     assert files(store_of(node)) == recovered
 
 
+def test_recovery_of_an_application_that_this_program_lacks_is_refused(node: Path, capsys: Capture) -> None:
+    file = node / "garlicfarm.toml"
+    file.write_text(file.read_text().replace('application = "log"', 'application = "publsher"'))
+    before = files(node)
+    assert recover(node, "--yes-i-understand") == Exit.USAGE
+    known = "did you mean 'publisher'?; there are: publisher, log"
+    assert f"farm farm: no application 'publsher'; {known}" in capsys.readouterr().err
+    assert files(node) == before
+
+
 async def test_recovery_of_a_store_in_use_or_of_a_removed_node_is_refused(
     node: Path, capsys: Capture
 ) -> None:

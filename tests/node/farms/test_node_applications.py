@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def http(nodes: Cluster, node_id: int, user: str) -> httpx.AsyncClient:
 
 
 async def test_application_of_a_third_party_brings_a_task_a_metric_and_endpoints(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3, applications={"log": Tally}) as nodes:
+    async with cluster(tmp_path, 3, application="tally", applications={"tally": Tally}) as nodes:
         await nodes.leader()
         for node_id in nodes.running:
             application = nodes.replica(node_id).application
@@ -107,7 +107,7 @@ async def test_application_of_a_third_party_brings_a_task_a_metric_and_endpoints
             assert (await client.delete("/v1/farms/farm/tally")).status_code == 405
             assert (await client.get("/v1/farms/other/tally")).status_code == 404
             status = (await client.get("/v1/farms/farm/status")).json()
-            assert (status["words"], status["publisher"]) == (2, None)
+            assert (status["application"], status["words"], status["publisher"]) == ("tally", 2, None)
             assert status["role"] in ("leader", "follower")
             assert status["members"][0]["version"] == "tally of 1"
         async with httpx.AsyncClient(base_url=nodes.node(1).admin_url, verify=False) as client:
@@ -115,10 +115,23 @@ async def test_application_of_a_third_party_brings_a_task_a_metric_and_endpoints
             assert "\ntally_entries 4.0\n" in (await client.get("/metrics")).text
 
 
-async def test_application_that_nothing_was_given_for_is_an_error_of_the_configuration(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("applications", "known"),
+    [
+        ({"mine": Tally}, "there are: mine"),
+        ({"logs": Tally, "mine": Tally}, "did you mean 'logs'?; there are: logs, mine"),
+    ],
+)
+async def test_every_farm_of_an_unknown_application_is_named_before_a_store_is_opened(
+    tmp_path: Path, applications: Mapping[str, type[Tally]], known: str
 ) -> None:
     async with cluster(tmp_path, start=False) as nodes:
-        config = load(nodes.directories[1] / "garlicfarm.toml", {})
-        with pytest.raises(ConfigError, match="farm farm: no application 'log'; there are: mine"):
-            await serve(config, applications={"mine": Tally})
+        directory = nodes.directories[1]
+        file = directory / "garlicfarm.toml"
+        barn = '\n[[farm]]\nname = "barn"\nendpoint = "ssl://127.0.0.1:1"\napplication = "log"\n'
+        file.write_text(file.read_text() + barn)
+        (directory / "data").rename(directory / "away")
+        with pytest.raises(ConfigError) as refused:
+            await serve(load(file, {}), applications=applications)
+        names = f"no application 'log'; {known}"
+        assert refused.value.problems == (f"farm farm: {names}", f"farm barn: {names}")

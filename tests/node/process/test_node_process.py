@@ -139,6 +139,7 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], Exit, str]] = {
     "not TOML": (append("\n[[["), Exit.USAGE, "not TOML"),
     "unknown key": (rewrite("[node]", "[node]\nidd = 4"), Exit.USAGE, "idd"),
     "another node's id": (rewrite("id = 1", "id = 2"), Exit.USAGE, "belongs to node 1"),
+    "an application that node start lacks": (rewrite('"log"', '"logs"'), Exit.USAGE, "did you mean 'log'?"),
     "another application": (rewrite('"log"', '"publisher"'), Exit.USAGE, "application 'log'"),
     "secret that all may read": (
         lambda node: (node / "data/secrets/farm.secret").chmod(0o644),
