@@ -18,7 +18,6 @@ __all__ = ["SHORT_REASONS", "EventLog", "FarmEvent"]
 KEPT = 50
 
 SHORT_REASONS: Mapping[str, str] = {
-    "vacant": "there was none",
     "ineligible": "no longer eligible",
     "group": "in a better group",
     "margin": "ahead three times in a row",

@@ -10,9 +10,10 @@
                   "cost": int | null, "lead", "sanction", "reason": phrase, "why": [sentence …]} …]}
 
 Members that are eligible come first, best first (group, score, id), then the others by id. ``because``
-says why the publisher changed at ``since``: vacant (there was none), ineligible (its predecessor stopped
-being eligible), group (it is in a better group: mode ``on``, or its predecessor was sanctioned), margin (it
-led three times in a row). ``orders``: the user, date and index that set each value in force (`policy`).
+says why the publisher changed at ``since``: vacant (there was no publisher), ineligible (its predecessor
+stopped being eligible), group (it is in a better group: mode ``on``, or its predecessor was sanctioned),
+margin (it led three times in a row). ``orders``: the user, date and index that set each value in force
+(`policy`).
 
 The ``reason`` of a member explains its place in one phrase.
 
@@ -38,7 +39,7 @@ __all__ = ["BECAUSE", "Fold", "ranking", "reason"]
 
 BECAUSE: Mapping[str, str] = {
     "": "",
-    "vacant": "there was none",
+    "vacant": "the role was vacant",
     "ineligible": "the one before was no longer eligible",
     "group": "it is in a better group than the one before",
     "margin": f"it was ahead of the one before {CONSECUTIVE_LEADS} times in a row",

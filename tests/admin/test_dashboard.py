@@ -76,7 +76,7 @@ async def submit(
 
 
 async def test_page_shows_members_ranking_and_entries_to_a_reader(node: FakeNode, url: str) -> None:
-    why = ["eligible: its mode is auto", "publisher since index 1: there was none"]
+    why = ["eligible: its mode is auto", "publisher since index 1: the role was vacant"]
     node.farm.ranked = [ranked_row(1, publisher=True, why=why)]
     for second, job_lag in enumerate((100, 300)):
         node.farm.commit(status_of(1, job_lag, T0 + 4000 * second))

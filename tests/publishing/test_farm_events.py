@@ -87,7 +87,7 @@ def test_reason_is_one_phrase_for_each_member() -> None:
     log.post(2, 0, headroom=40)
     log.post(3, 0, mode="off")
     assert reasons(log.farm) == {
-        1: "publisher since index 1: there was none",
+        1: "publisher since index 1: the role was vacant",
         2: "25,000 behind member 1",
         3: "its mode is off",
         4: "no status yet",
@@ -104,6 +104,16 @@ def test_reason_is_one_phrase_for_each_member() -> None:
     assert (
         reasons(log.farm, told=False)[2] == "publisher since index 7: the one before was no longer eligible"
     )
+
+
+def test_reason_of_a_publisher_after_a_time_without_one_does_not_call_it_the_first() -> None:
+    log = Log(1, 2)
+    log.post(1, 0)
+    log.override(1, "off")
+    assert log.farm.publisher is None
+    log.override(1, "on")
+    for told in (True, False):
+        assert reasons(log.farm, told=told)[1] == "publisher since index 3: the role was vacant"
 
 
 def test_reason_of_a_silent_member_names_its_last_status() -> None:
