@@ -230,6 +230,7 @@ class FakeNode:
         self.metrics = NodeMetrics()
         self.leader_known = True
         self.requests = 0
+        self.running_requests = 0
         self.largest_piece = 0
         data_dir.mkdir(exist_ok=True)
         self.certificate = data_dir / "tls" / "node.crt"
@@ -268,7 +269,11 @@ class FakeNode:
                 await send(message)
 
             self.requests += 1
-            await app(scope, receive, measured)
+            self.running_requests += 1
+            try:
+                await app(scope, receive, measured)
+            finally:
+                self.running_requests -= 1
 
         await serve(
             counted,

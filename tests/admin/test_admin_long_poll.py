@@ -1,13 +1,35 @@
 from __future__ import annotations
 
-import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any, cast
 
+import httpx
 import pytest
 import trio
+import trio.testing
 
+from garlicfarm.admin.access import Authenticator
+from garlicfarm.admin.app import create_app
 from garlicfarm.wire.messages import ValueType
 from tests.admin.fake_node import FakeNode, until
+
+
+@asynccontextmanager
+async def without_sockets(node: FakeNode, shutdown: trio.Event) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the application itself, without a login: Starlette answers a 401 from a thread, and the
+    clock would jump meanwhile."""
+
+    async def user(self: Authenticator, request: object, role: str) -> str:
+        return "rita"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Authenticator, "user", user)
+        app = create_app(cast(Any, node), shutdown=shutdown)
+        transport = httpx.ASGITransport(cast(Any, app))
+        async with httpx.AsyncClient(transport=transport, base_url="https://127.0.0.1") as client:
+            yield client
 
 
 async def test_long_poll_waiting_is_woken_by_the_commit(
@@ -32,14 +54,20 @@ async def test_long_poll_waiting_is_woken_by_the_commit(
     assert node.farm.waiting == 0
 
 
-async def test_long_poll_without_news_ends_with_its_time(node: FakeNode, url: str) -> None:
+@pytest.mark.parametrize("wait_s", [0, 0.3, 30])
+async def test_long_poll_without_news_ends_with_its_time(
+    node: FakeNode, wait_s: float, autojump_clock: trio.testing.MockClock
+) -> None:
     node.farm.commit(b"Configuration", ValueType.CONFIGURATION)
-    async with node.client(url) as client:
-        await client.node()
-        begin = time.monotonic()
-        page, commit_index = await client.page("farm", 0, wait_s=0.3)
-        assert 0.25 < time.monotonic() - begin < 10  # the longest wait is 30 s
-    assert (list(page.entries), page.next_after, commit_index) == ([], 1, 1)
+    async with without_sockets(node, trio.Event()) as client:
+        begun = trio.current_time()
+        answer = await client.get(f"/v1/farms/farm/log?after=0&wait_s={wait_s}")
+        assert trio.current_time() - begun == pytest.approx(wait_s, abs=1e-6)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert (answer.headers["Garlic-Farm-Next-After"], answer.headers["Garlic-Farm-Commit-Index"]) == (
+        "1",
+        "1",
+    )
     assert node.farm.waiting == 0
 
 
@@ -51,20 +79,20 @@ async def test_long_poll_whose_client_leaves_is_freed(node: FakeNode, url: str) 
     await until(lambda: node.farm.waiting == 0)
 
 
-async def test_long_poll_is_answered_when_the_node_ends(
-    node: FakeNode, url: str, shutdown: trio.Event, nursery: trio.Nursery
+async def test_long_poll_is_answered_at_once_when_the_node_ends(
+    node: FakeNode, shutdown: trio.Event, autojump_clock: trio.testing.MockClock
 ) -> None:
-    pages = []
+    async def end() -> None:
+        await trio.sleep(7)
+        assert node.farm.waiting == 1
+        shutdown.set()
 
-    async def poll() -> None:
-        async with node.client(url) as client:
-            pages.append(await client.page("farm", 0, wait_s=30))
-
-    nursery.start_soon(poll)
-    await until(lambda: node.farm.waiting == 1)
-    shutdown.set()
-    await until(lambda: pages)  # whose own time is not over by then
-    assert pages[0][0].entries == []
+    async with without_sockets(node, shutdown) as client, trio.open_nursery() as nursery:
+        begun = trio.current_time()
+        nursery.start_soon(end)
+        answer = await client.get("/v1/farms/farm/log?after=0&wait_s=30")
+        assert trio.current_time() - begun == pytest.approx(7, abs=1e-6)
+    assert (answer.status_code, answer.content) == (200, b"")
 
 
 @pytest.mark.parametrize("readers", [20])

