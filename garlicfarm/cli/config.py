@@ -80,6 +80,7 @@ def export_(options: Options) -> None:
 def import_(template: TextIO, settings: tuple[str, ...], out: Path) -> None:
     """Make the configuration of one node from TEMPLATE (- is stdin), and check it. Overwrites no file."""
     from garlicfarm.config.template import fill
+    from garlicfarm.durable_files import replace_file
     from garlicfarm.errors import ConfigError
 
     pairs = []
@@ -103,7 +104,7 @@ def import_(template: TextIO, settings: tuple[str, ...], out: Path) -> None:
     except OSError as error:
         raise ConfigError([f"cannot write {out}: {error.strerror}"]) from error
     try:
-        out.write_text(filled, encoding="utf-8")
+        replace_file(out, [filled.encode()], out.stat().st_mode & 0o777)
     except OSError as error:
         out.unlink()
         raise ConfigError([f"cannot write {out}: {error.strerror}"]) from error

@@ -118,13 +118,14 @@ def _listener(config: Config | None, farm: FarmSection | None) -> Endpoint:
 
 
 def _write_tunnel(path: Path, text: str) -> None:
+    from garlicfarm.durable_files import replace_file
     from garlicfarm.errors import ConfigError
 
     if path.exists() and path.read_text() == text:
         return
     try:
-        path.touch(0o644)  # a program that can write it can make the router forward anything
-        path.write_text(text)
+        # A program that can write it can make the router forward anything.
+        replace_file(path, [text.encode()], 0o644)
     except OSError as error:
         raise ConfigError(
             [

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from garlicfarm.cli import run
 from garlicfarm.config.rewrite import rewrite
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.credentials.destination_keys import create_keys
@@ -17,6 +18,7 @@ from garlicfarm.credentials.member_credentials import write_secret_file
 from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.durable_files import replace_file
+from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.log_application import LogApplication
 from garlicfarm.setup.provision import MemberPlan, create_node
 from garlicfarm.setup.recovery import read_survivor, recover_store
@@ -91,6 +93,22 @@ def _configuration(at: Path) -> list[Path]:
     return [file]
 
 
+def _imported_configuration(at: Path) -> list[Path]:
+    create_node(at / "node", 1, MemberPlan(endpoint="ssl://127.0.0.1:1"))
+    file = at / "imported.toml"
+    assert run(["config", "import", str(at / "node" / "garlicfarm.toml"), "--out", str(file)]) == 0
+    return [file]
+
+
+def _tunnel(at: Path) -> list[Path]:
+    (at / "keys.dat").write_bytes(simulated_destination(1) + b"private keys")
+    create_node(at / "node", 1, MemberPlan(endpoint="i2p://a.b32.i2p:27150", listen="i2p://127.0.0.1:27150"))
+    file = at / "garlicfarm-farm.conf"
+    where = ["--tunnels-dir", str(at), "--keys", str(at / "keys.dat")]
+    assert run(["i2p", "setup", *where, "--config", str(at / "node" / "garlicfarm.toml")]) == 0
+    return [file, at / "node" / "garlicfarm.toml"]
+
+
 def _data_directory(at: Path) -> list[Path]:
     DataDirectory.create(at / "data", 1)
     return [at / "data" / "node.json"]
@@ -128,6 +146,8 @@ WRITERS: list[Callable[[Path], list[Path]]] = [
     _secret,
     _private_file,
     _configuration,
+    _imported_configuration,
+    _tunnel,
     _data_directory,
     _store,
     _snapshot,
