@@ -13,12 +13,17 @@ import msgspec
 import pytest
 import trio
 
+from garlicfarm.application import Origin
 from garlicfarm.cli import run
 from garlicfarm.credentials.users import UserStore
-from garlicfarm.errors import Removed, first_error
 from garlicfarm.i2p.encoding import encode
+from garlicfarm.errors import ProposalDropped, Removed, first_error
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.processes import free_ports
+from garlicfarm.node import membership
+from garlicfarm.node.change_request import request_change
+from garlicfarm.raft import ConfChange
+from garlicfarm.refusals import Refusal
 from garlicfarm.setup.provision import MemberPlan
 from tests.node.support.cluster import Cluster, cluster, password_of
 
@@ -226,6 +231,59 @@ async def test_removal_leaves_in_the_log_who_asked_for_it(tmp_path: Path) -> Non
         assert await command(nodes, leader, "member", "remove", str(other)) == 0
         order = policy(nodes, leader)["orders"][f"remove {other}"]
         assert order["by"] == "local"
+
+
+@pytest.mark.parametrize(("refused", "requests"), [("entry", 4), ("change", 1), ("change by the leader", 1)])
+async def test_removal_that_is_refused_three_times_during_a_transfer_is_one_order_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str, requests: int
+) -> None:
+    """Before the order is in the log the command repeats its request, after that the node repeats its own."""
+    refusals, asked_for = [ProposalDropped(Refusal.LEADERSHIP_IN_TRANSFER)] * 3, []
+    async with farm_of_three(tmp_path) as nodes:
+        leader = await nodes.leader()
+        asked, gone = sorted({1, 2, 3} - {leader})
+        if refused == "change by the leader":
+            asked = leader
+        raw = nodes.replica(leader).raw
+        propose_conf_change = raw.propose_conf_change
+        view, proposals = nodes.node(asked).farms["farm"], nodes.replica(asked).proposals
+        change_member, post = view.change_member, proposals.post
+
+        async def counted(*arguments: Any) -> tuple[int, int]:
+            asked_for.append(arguments)
+            return await change_member(*arguments)
+
+        async def refusing_orders(entry: bytes, origin: Origin) -> tuple[int, int]:
+            if origin.user and refusals:
+                raise refusals.pop()
+            return await post(entry, origin)
+
+        async def refusing_change(*arguments: Any) -> int | None:
+            if refusals:
+                raise refusals.pop()
+            return await request_change(*arguments)
+
+        def refusing_proposal(change: ConfChange, token: int) -> None:
+            if refusals:
+                raise refusals.pop()
+            propose_conf_change(change, token)
+
+        monkeypatch.setattr(view, "change_member", counted)
+        monkeypatch.setattr(
+            *{
+                "entry": (proposals, "post", refusing_orders),
+                "change": (membership, "request_change", refusing_change),
+                "change by the leader": (raw, "propose_conf_change", refusing_proposal),
+            }[refused]
+        )
+        monkeypatch.setattr("garlicfarm.cli.member.PATIENCE_S", 25.0)
+        assert await command(nodes, asked, "member", "remove", str(gone)) == 0
+        pages = [page async for page in view.entries(0, 1 << 20, upto=view.commit_index)]
+        entries = [entry.value for page in pages for entry in page if b'"admin"' in entry.value]
+        orders = [json.loads(entry)["config"]["admin"] for entry in entries]
+    assert refusals == []
+    assert [(order["action"], order["by"]) for order in orders] == [("remove", "local")]
+    assert len(asked_for) == requests
 
 
 @pytest.mark.parametrize("removes", ["leader", "follower"])
