@@ -1,4 +1,4 @@
-"""The application ``log`` (D14): the replicated log on its own. It takes any bytes, within the wire's limits.
+"""The application ``log``: the replicated log on its own. It takes any bytes, within the wire's limits (D14).
 
 Its state says how far the log was folded and lets two servers compare all of it by 40 bytes::
 

@@ -1,4 +1,5 @@
-"""Join tokens (D12): what a new member needs to know of a farm, as one line of base64url.
+"""Join tokens: what a new member needs to know of a farm, as one line of base64url. Each is for one id, which
+is used once (D12).
 
 A token holds the farm's secret, so anyone who reads it can pose as any member. The joining program checks its
 expiry; only rotating the farm's secret revokes it.

@@ -42,7 +42,7 @@ def member_password(farm_secret: bytes, farm_id: bytes, member_id: int) -> str:
     :returns: 43 characters of base64url.
     :raises LocalProtocolError: an argument is out of its range.
 
-    Source: D10, RFC 5869.
+    Source: D10 (a member's password is derived from farm id and secret), RFC 5869.
     """
     if len(farm_secret) != 32 or len(farm_id) != 16 or not 1 <= member_id <= MAX_MEMBER_ID:
         raise LocalProtocolError(
@@ -87,8 +87,6 @@ def read_secret_file(path: Path) -> tuple[bytes, ...]:
 
     :returns: the first is to be used, all are accepted (rotation).
     :raises ConfigError: as `read_private_file`, or the contents are malformed.
-
-    Source: D10.
     """
     lines = [line.strip() for line in read_private_file(path).splitlines() if line.strip()]
     if not 1 <= len(lines) <= 2 or not all(_SECRET.fullmatch(line) for line in lines):

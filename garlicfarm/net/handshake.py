@@ -191,7 +191,7 @@ async def respond(
 
     Nothing that a peer does raises. Cancelled, or raising: ``stream`` is closed.
 
-    Source: docs/reference/protocol.md, "Handshake", D3.
+    Source: docs/reference/protocol.md, "Handshake"; D3 (strangers learn nothing, and cost little).
     """
     established: Established | None = None
     with limiter.place(peer) as place:

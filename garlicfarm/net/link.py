@@ -266,7 +266,7 @@ class Link:
         raise UnreachableError(f"no answer within {self._timeout_s:g} s")
 
     def _is_hinted(self) -> bool:
-        """Whether the next answer has a hint if it is a refusal (D5)."""
+        """Whether the next answer has a hint if it is a refusal: the extension is in force (D5)."""
         asked = self._outstanding[0][1] if self._outstanding else None
         return asked is MessageType.CLIENT_REQUEST and LEADER_HINT in self.extensions
 

@@ -159,7 +159,8 @@ def _leaves(destinations: tuple[DestinationStatus, ...]) -> tuple[Leaf, ...]:
 
 
 def check_author(entry: Entry, author: int) -> None:
-    """Check that ``author`` may post it (D18): the member id of the connection, 0 for users and raw clients.
+    """Check that ``author``, the member id of the connection or 0 for users and raw clients, may post it: a
+    member under its own id, and anyone a note under 0 (D18).
 
     Raises `EntryRefused` for ``id``.
     """

@@ -34,7 +34,7 @@ _BY = {"type": "string", "minLength": 1, "maxLength": MAX_BY_CHARS}
 
 
 def entry_schema() -> dict[str, Any]:
-    """The schema of an entry: a status, an administrative entry (D16) or a note (D18)."""
+    """The schema of an entry: a status, an administrative entry or a note."""
     definitions: dict[str, Any] = {}
     document = _struct(StatusDocument, definitions)
     document["properties"]["date"]["maximum"] = DATE_END_MS - 1

@@ -1,4 +1,5 @@
-"""Changes of the Configuration, one server at a time (thesis 4.1 to 4.3; D7)."""
+"""Changes of the Configuration, one server at a time, each in force when it is committed (thesis 4.1 to 4.3;
+D7)."""
 
 from __future__ import annotations
 

@@ -104,18 +104,19 @@ class RawNode:
 
     def propose_conf_change(self, change: ConfChange, token: int) -> None:
         """Change the Configuration by one server. A server that is added catches up first. `Ready.outcomes`
-        has the outcome with ``token``. The caller must know whether an id was ever used (D12).
+        has the outcome with ``token``. The caller must know whether an id was ever used: each is used once
+        (D12).
 
         Raises `ProposalDropped`: certainly not done, since this member does not lead or hands over, another
         change is in flight, nothing of this term is committed yet, the server is a member (or is none), its
         endpoint is another member's, or fewer than a majority of the remaining members were heard recently.
-        Source: thesis 4.1 to 4.3, D7."""
+        Source: thesis 4.1 to 4.3, D7 (in force when committed)."""
         self._require_leader().propose_conf_change(change, token)
 
     def transfer_leadership(self, to: int) -> None:
         """Hand over to the member ``to``, 0: to the one best placed. This member appends nothing until that
-        is done, or the upper election timeout has passed. If the target lacks TimeoutNow (D5), this member
-        steps down once the target holds all entries, and does not campaign for a while.
+        is done, or the upper election timeout has passed. If the target lacks the extension TimeoutNow
+        (D5), this member steps down once the target holds all entries, and does not campaign for a while.
 
         Raises `ProposalDropped`: this member does not lead, a transfer is in progress, or there is no such
         other member. Source: thesis 3.10."""
@@ -125,8 +126,8 @@ class RawNode:
         """Ask for an index: what is read once that is applied is linearizable. `Ready.reads` has it with
         ``token`` when a majority has confirmed that this member led; a follower asks its leader.
 
-        Raises `ProposalDropped`: this member does not lead and has no leader to ask (D5). Source: Raft §8,
-        thesis 6.4."""
+        Raises `ProposalDropped`: this member does not lead, and knows no leader that has this extension
+        (D5). Source: Raft §8, thesis 6.4."""
         if self._roles.leader is not None:
             self._roles.leader.read_index(token)
         else:

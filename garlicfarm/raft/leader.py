@@ -56,7 +56,8 @@ class Leader:
         self._replication = Replication(state, self._reads, self._conf_change.joiner_of)
         state.leader_id = state.id
         self._update_servers()
-        # Entries of earlier terms are committed together with one of this term only: this one (D7).
+        # Entries of earlier terms are committed together with one of this term only: a Configuration, at
+        # once (D7).
         self._term_start_index = self._append_configuration(state.membership.newest)
 
     @property

@@ -83,8 +83,8 @@ def refuse_read(state: RaftState, token: int, leader: int) -> None:
 
 
 class ReadIndexForwarder:
-    """The reads of a follower, which asks its leader (D5). They fail when the leader changes; they are not
-    repeated."""
+    """The reads of a follower, which asks its leader where both have the extension (D5). They fail when the
+    leader changes; they are not repeated."""
 
     def __init__(self, state: RaftState) -> None:
         self._state = state

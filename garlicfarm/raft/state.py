@@ -116,8 +116,9 @@ class RaftState:
             self.durability.hold(message)
 
     def refuse(self, token: int, reason: Refusal | None) -> None:
-        """Refuse a ClientRequest (D8); None: redirect it to the leader. A refusal promises nothing, so it
-        does not wait for a disk that hangs. It then names no term: the current one may not be durable."""
+        """Refuse a ClientRequest with its reason (D8); None: redirect it to the leader. A refusal promises
+        nothing, so it does not wait for a disk that hangs. It then names no term: the current one may not be
+        durable."""
         kind = MessageType.APPEND_ENTRIES_RESPONSE
         destination = self.leader_id or NO_LEADER if reason is None else self.id
         number = 0 if reason is None else reason.number

@@ -167,8 +167,9 @@ class Change(Enum):
 
 
 class ConfChange(msgspec.Struct, frozen=True):
-    """A change of one server (D7). ``server``: its id, and except for REMOVE its endpoint. ``force``: change
-    even if fewer than a majority of the remaining members were heard recently."""
+    """A change of one server, in force when it is committed (D7). ``server``: its id, and except for REMOVE
+    its endpoint. ``force``: change even if fewer than a majority of the remaining members were heard
+    recently."""
 
     change: Change
     server: ClusterServer

@@ -63,7 +63,8 @@ def is_up_to_date(log: RaftLog, request: Request) -> bool:
 def can_campaign(state: RaftState, is_leaving: bool) -> bool:
     """Whether this member may campaign.
 
-    A member that leads by a Configuration which it has not applied could lose another one (D7). One that is
+    A member that leads by a Configuration which it has not applied could lose another one, since one
+    takes force when it is committed (D7). One that is
     leaving would depose the leader that has removed it. One whose disk hangs would keep raising its
     term, and could never ask for a vote."""
     is_applied = state.membership.in_force.log_index <= state.applied_index

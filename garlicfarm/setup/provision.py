@@ -2,8 +2,8 @@
 A node that joins a farm gets the farm's secret and a genesis without a Configuration, which its leader sends.
 
 All or nothing: everything is made in a hidden directory and moved to its place at the end. Existing files are
-never changed, except what a killed command left in that hidden directory. Only this room makes stores (D12);
-a running node never does. ::
+never changed, except what a killed command left in that hidden directory. Only this room makes stores;
+a running node never does: a lost store must not come back empty (D12). ::
 
     DIRECTORY/garlicfarm.toml
     DIRECTORY/data/                node.json  users  local.password  tls/  secrets/  farms/<farm>/

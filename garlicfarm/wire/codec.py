@@ -124,7 +124,7 @@ def encode_request(request: Request) -> bytes:
 
 
 def encode_response(response: Response) -> bytes:
-    """The 26 bytes of a response, and the entry with the leader hint if it has one (D5).
+    """The 26 bytes of a response, and the entry with the leader hint if it has one (an extension, D5).
 
     Raises `LocalProtocolError` if the type is not a response's or a number does not fit its field.
     Source: proposal 150, "Responses".

@@ -168,7 +168,7 @@ class StatusReporter:
 
     def _remote_router(self, member: int) -> RemoteRouter:
         """The result of this node's own handshakes with the other member, as ``remoteRouters`` of the status
-        (D9); for a silent member, of those made since it fell silent."""
+        (a key of D9); for a silent member, of those made since it fell silent."""
         handshake, newest = self._context.peers.handshake(member), self._fold.newest(member)
         if member not in self._tried and not self._fold.is_recent(member):
             handshake = None

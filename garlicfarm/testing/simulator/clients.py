@@ -66,7 +66,7 @@ class Client:
             self._acknowledged(response.next_index - 1, response.term, tag)
             return
         self.todo.append(tag)
-        if response.destination != connection.server:  # redirected (D8)
+        if response.destination != connection.server:  # redirected: not appended (D8)
             self._cluster.network.sever(connection)
             self._cluster.network.lose(connection, CLIENT)
             if response.destination != NO_LEADER:

@@ -112,7 +112,8 @@ class History:
             if len(new) < status.commit - known:
                 raise Violation("committed entries never change", f"member {member.id} lacks {status.commit}")
             self.chain.write(Persist(0, entries=new))
-            # A leader may not know yet that a newer one was committed; both majorities overlap (D7).
+            # A Configuration takes force when committed (D7). A leader may not know yet that a newer one is;
+            # both majorities overlap.
             in_force = self.in_force(member.before.commit if member.before is not None else 0)
             self.steps.append(CommitStep(status.commit, status.term, in_force))
             for entry in new:
