@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
 import msgspec
 import trio
@@ -72,10 +72,6 @@ class HooksPublisher(Publisher):
         self._is_clean = False  # whether a command has confirmed that nothing is published
         self._order: Publication | None = None  # the last one that was published
         self._since_ms: int | None = None
-
-    async def __aenter__(self) -> Self:
-        self._forget()
-        return self
 
     async def standby(self) -> None:
         async with self._turn:

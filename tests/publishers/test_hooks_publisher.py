@@ -283,7 +283,8 @@ async def test_command_that_hangs_is_killed_with_its_group_at_the_deadline(
 async def test_command_that_ignores_sigterm_is_killed_after_a_second(
     place: Place, watched: list[int], mock_clock: MockClock
 ) -> None:
-    place.script("publish", 'trap "echo told >fifo" TERM; echo $$ >fifo; while :; do sleep 1000 & wait; done')
+    child = "sh -c 'trap \"\" TERM; echo $$ >fifo; exec sleep 1000'"
+    place.script("publish", f'trap "echo told >fifo" TERM; {child} & while :; do wait; done')
     async with place.publisher() as publisher, trio.open_nursery() as nursery:
         nursery.start_soon(_fails, publisher, "was killed")
         watched.append(os.pidfd_open(int(await place.told())))
