@@ -10,7 +10,15 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-__all__ = ["events_text", "headline", "spare_text", "status_rows", "status_table", "status_view"]
+__all__ = [
+    "events_text",
+    "headline",
+    "publisher_lines",
+    "spare_text",
+    "status_rows",
+    "status_table",
+    "status_view",
+]
 
 EVENTS = 6
 ERROR_COLUMN_WIDTH = 110
@@ -116,7 +124,29 @@ def status_view(body: dict[str, Any], width: int) -> RenderableType:
         for row in status_rows(body)
         if row["error"] and width < ERROR_COLUMN_WIDTH
     ]
-    return Group(status_table(body, width), *errors)
+    publishers = [Text(printable(line)) for line in publisher_lines(body)]
+    return Group(status_table(body, width), *errors, *publishers)
+
+
+def publisher_lines(body: dict[str, Any]) -> list[str]:
+    """What the node that answered publishes, a line for each of its publishers; none for a node or a farm that
+    has no such thing to tell."""
+    found = body.get("publishers")
+    if found is None:
+        return []
+    if not found:
+        return [
+            f"node {body['node']} publishes nothing, even where it is named: it has no [[farm.publisher]]"
+        ]
+    lines = []
+    for one in found:
+        since = f" since {_time(one['since_ms'])} UTC" if one["since_ms"] else ""
+        until = f", until {_time(one['until_ms'])}" if one["until_ms"] else ""
+        problems = "".join(f"; {problem}" for problem in one["problems"])
+        lines.append(
+            f"node {body['node']}, publisher {one['plugin']}: {one['state']}{since}{until}{problems}"
+        )
+    return lines
 
 
 def events_text(events: Sequence[dict[str, Any]], most: int = EVENTS) -> str:

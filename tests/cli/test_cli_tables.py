@@ -8,7 +8,14 @@ import pytest
 from rich.console import Console, RenderableType
 
 from garlicfarm.cli.ranking_table import Trends, ranking_table, ranking_view
-from garlicfarm.cli.status_table import events_text, headline, status_rows, status_table, status_view
+from garlicfarm.cli.status_table import (
+    events_text,
+    headline,
+    publisher_lines,
+    status_rows,
+    status_table,
+    status_view,
+)
 from garlicfarm.cli.tables import sparkline
 
 ERROR = "ssl://farm-host-2.example.org:27150: Connection refused; is the node up, and the port open?"
@@ -173,3 +180,21 @@ def test_table_does_not_let_another_member_command_the_terminal() -> None:
         shown = "\n".join(drawn(status_view(body, width), width))
         assert "\x1b" not in shown
         assert "\\u001b[2J" in shown
+
+
+def test_status_says_what_the_node_publishes_and_why_not() -> None:
+    assert publisher_lines(status()) == []  # of the application log, or of an older node
+    (line,) = publisher_lines(status(publishers=[]))
+    assert line == "node 1 publishes nothing, even where it is named: it has no [[farm.publisher]]"
+    sam = {"plugin": "sam", "required": True, "state": "publishing", "since_ms": 3_600_000, "problems": []}
+    hooks = {"plugin": "hooks", "required": False, "state": "not ready", "since_ms": None, "until_ms": None}
+    lines = publisher_lines(
+        status(publishers=[sam | {"until_ms": 7_200_000}, hooks | {"problems": ["exit 1: no\x1b[2J"]}])
+    )
+    assert lines == [
+        "node 1, publisher sam: publishing since 01:00:00 UTC, until 02:00:00",
+        "node 1, publisher hooks: not ready; exit 1: no\x1b[2J",
+    ]
+    assert "\x1b" not in "\n".join(
+        drawn(status_view(status(publishers=[hooks | {"problems": lines}]), 100), 100)
+    )
