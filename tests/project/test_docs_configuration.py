@@ -12,6 +12,7 @@ import pytest
 
 from garlicfarm.config import model
 from garlicfarm_plugin_i2pcontrol import I2PControlConfig
+from garlicfarm_plugin_sam import SamConfig
 from garlicfarm_plugin_simulated import SimulatedConfig
 from garlicfarm_transport_i2p import I2PConfig
 from garlicfarm_transport_ssl import SslConfig
@@ -37,6 +38,7 @@ PLUGINS: dict[str, type[msgspec.Struct]] = {
     "### [transport.wss]": WssConfig,
     '`plugin = "simulated"`': SimulatedConfig,
     '`plugin = "i2pcontrol"`': I2PControlConfig,
+    '`plugin = "sam"`': SamConfig,
 }
 TABLES = {
     "node",

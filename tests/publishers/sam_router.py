@@ -28,6 +28,7 @@ class SamRouter:
         self.greeting = b""
         self.changed = trio.Event()
         self._connections: set[trio.SocketStream] = set()
+        self._unanswered: list[trio.SocketStream] = []
 
     async def __aenter__(self) -> SamRouter:
         self._manager = trio.open_nursery()
@@ -49,6 +50,12 @@ class SamRouter:
     async def _serve(self, serve, task_status) -> None:
         with self._scope:
             await serve(task_status=task_status)
+
+    async def answer_sessions(self) -> None:
+        """Say OK to all sessions that have no answer yet."""
+        for stream in self._unanswered:
+            await stream.send_all(b"SESSION STATUS RESULT=OK DESTINATION=key\n")
+        self._unanswered.clear()
 
     def kill(self) -> None:
         """End all connections, and listen no longer, as a killed process does."""
@@ -117,6 +124,8 @@ class SamRouter:
         if command == "STREAM FORWARD" and given == reply:
             self.forwards[session] = arguments["PORT"]
             mine.append((self.forwards, session))
+        if command == "SESSION CREATE" and given is None:
+            self._unanswered.append(stream)
         if given == "":
             stream.socket.close()
         elif given is not None:

@@ -1,0 +1,358 @@
+"""Publisher plugin ``sam``: publishes the service itself, through the SAM of an I2P router.
+
+While it publishes it holds one SAM session with the service's destination, and the router forwards each
+stream to ``target``. Every member has the same destination, so that only the elected one may do this. The
+session ends with the process.
+
+A publication counts as such when the router has answered SESSION CREATE, and a second session of its own,
+with a destination made for that moment, has found a LeaseSet of the service and begun a stream to it. (The
+router's NAMING LOOKUP cannot show that: i2pd keeps in its address book what it has ever found.) For some ten
+minutes after the role has changed that may be the predecessor's LeaseSet. A test by another member tells
+more: docs/howto/publish.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import msgspec
+import trio
+
+from garlicfarm.credentials.destination_keys import inspect_keys
+from garlicfarm.errors import (
+    ConfigError,
+    PublisherError,
+    RemoteProtocolError,
+    TransportError,
+    UnreachableError,
+    first_error,
+)
+from garlicfarm.i2p.encoding import b32_address, encode
+from garlicfarm.net.sam import SamRefused, SamSession, open_sam, sam_endpoint
+from garlicfarm.publisher import (
+    KeyReport,
+    Publication,
+    Published,
+    Publisher,
+    PublisherSite,
+    PublisherStatus,
+)
+from garlicfarm.router import DestinationStatus, Tunnels
+from garlicfarm.transport import Endpoint
+
+__all__ = ["SamConfig", "SamPublisher"]
+
+ANSWER_TIMEOUT_S = 5.0
+WATCH_INTERVAL_S = 5.0
+LOOKUP_INTERVAL_S = 2.0
+REOPEN_AFTER_S = 10.0
+"""i2pd 2.45 does not serve a destination that is opened again sooner, and may crash."""
+
+_HINTS = {
+    "DUPLICATED_DEST": "end the tunnel or the program that uses the same keys at this router",
+    "INVALID_KEY": "are the keys complete, and a bundle not expired by the router's clock?",
+}
+
+
+class SamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[[farm.publisher]]`` with ``plugin = "sam"``.
+
+    ``address``: the router's SAM, on loopback. ``target``: the service, at the same host, since routers
+    forward to the address that SAM's client has. ``keys``: the file of the service's destination, a private
+    key or a bundle. ``hops`` and ``quantity`` of its tunnels, each way.
+    """
+
+    address: str = "127.0.0.1:7656"
+    target: str = "127.0.0.1:8080"
+    keys: str
+    hops: Annotated[int, msgspec.Meta(ge=0, le=7)] = 3
+    quantity: Annotated[int, msgspec.Meta(ge=1, le=16)] = 3
+
+
+class _Service:
+    """The session of the service. ``settled``: it is ready, or ``problem`` says why it has ended."""
+
+    def __init__(self, session: SamSession) -> None:
+        self.session = session
+        self.scope = trio.CancelScope()
+        self.settled = trio.Event()
+        self.watched = trio.Event()  # its task has ended
+        self.ready_at: float | None = None
+        self.confirmed_ms: int | None = None
+        self.problem = ""
+
+
+class SamPublisher(Publisher):
+    """See the module."""
+
+    Config = SamConfig
+    config: SamConfig
+
+    def __init__(self, config: SamConfig, base_dir: Path, site: PublisherSite) -> None:
+        """Raises `ConfigError` with every problem of the configuration and of the keys."""
+        super().__init__(config, base_dir, site)
+        problems: list[str] = []
+        with _collect(problems):
+            self._address = sam_endpoint(config.address)
+        with _collect(problems):
+            self._target = Endpoint.parse(f"tcp://{config.target}", "tcp")
+        if not problems and (self._target.host != self._address.host or not self._target.port):
+            problems.append(
+                f"publisher sam: target {config.target!r} must be a port of {self._address.host}, because "
+                "the router forwards streams to the address that this node connects from; put a relay there "
+                "if the service runs elsewhere"
+            )
+        self._keys_path = base_dir / config.keys
+        with _collect(problems):
+            self._keys = inspect_keys(self._keys_path)
+            if self._keys.node not in (None, site.node_id):
+                problems.append(
+                    f"publisher sam: {self._keys_path} is the bundle of node {self._keys.node}, and this is "
+                    f"node {site.node_id}: copy its own here"
+                )
+            if site.master is not None and site.master.destination == self._keys.destination:
+                problems.append(
+                    f"publisher sam: {self._keys_path} holds the master destination; a service needs one of "
+                    "its own: make it with garlicfarm keys create"
+                )
+        if problems:
+            raise ConfigError(problems)
+        self._service: _Service | None = None
+        self._problem = ""
+        self._closed_at = 0.0
+        self._nursery: trio.Nursery | None = None
+        self._manager: Any = None
+
+    @property
+    def destination(self) -> bytes:
+        return self._keys.destination
+
+    @property
+    def key(self) -> KeyReport | None:
+        keys = self._keys
+        if keys.transient is None or keys.expires_ms is None:
+            return None
+        return KeyReport(transient=keys.transient, expires_ms=keys.expires_ms)
+
+    async def __aenter__(self) -> Self:
+        # An earlier process, or this one, may have left a session only now.
+        self._closed_at = trio.current_time()
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: Any) -> None:
+        assert self._nursery is not None
+        self._nursery.cancel_scope.cancel()
+        try:
+            await self._manager.__aexit__(None, None, None)  # or it would wrap the caller's error
+        finally:
+            if self._service is not None:
+                self._service.session.close()
+                self._service = None
+
+    async def standby(self) -> None:
+        """See `Publisher.standby`. It takes 10 s after entering and after `retire`."""
+        await self._close()
+        self._check_keys()
+        await self._check_router()
+        with _unreachable_target(self._target):
+            await (await trio.open_tcp_stream(self._target.host, self._target.port)).aclose()
+        await self._wait_reopenable()
+        self._problem = ""
+
+    async def publish(self, order: Publication) -> Published:
+        """See `Publisher.publish`. While the session is open, a further order changes nothing: the router
+        republishes by itself. Cancelled, it keeps what it has begun, and continues when called again."""
+        self._check_keys()
+        if self._service is None:
+            await self._wait_reopenable()
+            self._service = await self._open()
+        service = self._service
+        if service.confirmed_ms is None:
+            with _told():
+                await self._confirm(service)
+        assert service.confirmed_ms is not None
+        self._problem = ""
+        return Published(published_ms=service.confirmed_ms)
+
+    async def retire(self, successor: bytes | None) -> None:
+        await self._close()
+
+    async def status(self) -> PublisherStatus:
+        """Figures of the session are those that SAM's client knows: its age, and the tunnels asked for."""
+        service = self._service
+        leaf = DestinationStatus(destination=encode(self.destination))
+        if service is not None and service.ready_at is not None:
+            tunnels = Tunnels(in_=self.config.quantity, out=self.config.quantity)
+            uptime = round((trio.current_time() - service.ready_at) * 1000)
+            leaf = msgspec.structs.replace(leaf, uptime=uptime, configured_tunnels=tunnels)
+        since_ms = None if service is None else service.confirmed_ms
+        return PublisherStatus(
+            is_publishing=since_ms is not None,
+            since_ms=since_ms,
+            leaf=leaf,
+            problems=(self._problem,) if self._problem else (),
+        )
+
+    def _check_keys(self) -> None:
+        """i2pd 2.45 says OK to expired keys, and clients refuse what it publishes."""
+        expires_ms = self._keys.expires_ms
+        if expires_ms is not None and expires_ms <= _now_ms():
+            raise PublisherError(
+                f"the keys in {self._keys_path} have expired: make new bundles with garlicfarm keys offline, "
+                "and copy this node's"
+            )
+
+    async def _open(self) -> _Service:
+        assert self._nursery is not None, "not entered"
+        service = _Service(SamSession(self._address, self._keys.sam_private_key(), self._options()))
+        try:
+            with _told(), self._answering():
+                await service.session.open()
+        except BaseException:
+            self._closed_at = trio.current_time()  # it may have begun
+            raise
+        self._nursery.start_soon(self._watch, service)
+        return service
+
+    def _options(self, quantity: int | None = None) -> dict[str, str]:
+        figures = {"length": self.config.hops, "quantity": quantity or self.config.quantity}
+        directions = ("inbound", "outbound")
+        options = {f"{way}.{name}": str(value) for way in directions for name, value in figures.items()}
+        return options | {"i2cp.leaseSetEncType": "4"}
+
+    async def _watch(self, service: _Service) -> None:
+        """The life of a session: until it is refused, it ends, or the router stops answering."""
+        try:
+            with service.scope:
+                await self._get_ready(service.session)
+                service.ready_at = trio.current_time()
+                service.settled.set()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(service.session.wait_ended)
+                    nursery.start_soon(self._watch_router)
+        except* (TransportError, RemoteProtocolError, PublisherError) as group:
+            self._lose(service, _sentence(first_error(group)))
+        finally:
+            service.watched.set()
+
+    async def _get_ready(self, session: SamSession) -> None:
+        is_forwarding = True
+        try:
+            await session.forward(self._target.port)  # i2pd takes it at once, so that no stream is lost
+        except SamRefused as refused:
+            if refused.result != "INVALID_ID":
+                raise
+            is_forwarding = False
+        await session.wait_ready()
+        if not is_forwarding:
+            await session.forward(self._target.port)
+
+    async def _watch_router(self) -> None:
+        """Raises when the router no longer answers: not every router that hangs closes its connections."""
+        while True:
+            await trio.sleep(WATCH_INTERVAL_S)
+            await self._check_router()
+
+    async def _check_router(self) -> None:
+        with _told(), self._answering():
+            async with open_sam(self._address):
+                pass
+
+    async def _confirm(self, service: _Service) -> None:
+        """Return when the service can be found by a client of this router."""
+        async with SamSession(self._address, None, self._options(quantity=1)) as client:
+            await service.settled.wait()
+            if not service.problem:
+                await client.wait_ready()
+            while not service.problem:
+                try:
+                    stream = await client.connect(b32_address(self.destination))
+                except SamRefused as refused:
+                    if refused.result != "CANT_REACH_PEER":
+                        raise
+                    self._problem = (
+                        "the session is open, but the service cannot be found from this router yet"
+                    )
+                    await trio.sleep(LOOKUP_INTERVAL_S)
+                else:
+                    stream.socket.close()
+                    service.confirmed_ms = _now_ms()
+                    return
+        raise PublisherError(service.problem)
+
+    def _lose(self, service: _Service, problem: str) -> None:
+        service.session.close()
+        service.problem = self._problem = problem
+        service.settled.set()
+        if self._service is service:
+            self._service = None
+            self._closed_at = trio.current_time()
+
+    async def _close(self) -> None:
+        """End the session, if there is one."""
+        service = self._service
+        if service is None:
+            return
+        service.scope.cancel()
+        await service.watched.wait()
+        try:
+            await service.session.aclose()
+        finally:
+            self._service = None
+            self._closed_at = trio.current_time()
+
+    async def _wait_reopenable(self) -> None:
+        await trio.sleep_until(self._closed_at + REOPEN_AFTER_S)
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            with trio.fail_after(ANSWER_TIMEOUT_S):
+                yield
+        except trio.TooSlowError:
+            raise PublisherError(
+                f"{self._address.authority} accepts connections and does not answer within "
+                f"{ANSWER_TIMEOUT_S:g} s: does the router hang, or is that not its SAM port?"
+            ) from None
+
+
+@contextmanager
+def _collect(problems: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        problems += [f"publisher sam: {problem}" for problem in error.problems]
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Errors of SAM as the publisher's."""
+    try:
+        yield
+    except (UnreachableError, RemoteProtocolError) as error:
+        raise PublisherError(_sentence(error)) from None
+
+
+@contextmanager
+def _unreachable_target(target: Endpoint) -> Iterator[None]:
+    try:
+        yield
+    except OSError:
+        raise PublisherError(
+            f"nothing listens at the target {target.authority}: is the service running?"
+        ) from None
+
+
+def _sentence(error: BaseException) -> str:
+    hint = _HINTS.get(error.result, "") if isinstance(error, SamRefused) else ""
+    return f"{error}; {hint}" if hint else str(error)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,397 @@
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+import garlicfarm_plugin_sam as module
+from garlicfarm.credentials.destination_keys import create_keys, inspect_keys, write_bundle
+from garlicfarm.errors import ConfigError, PublisherError
+from garlicfarm.i2p.encoding import b32_address, encode
+from garlicfarm.i2p.keys import make_bundle
+from garlicfarm.plugins import make_publisher
+from garlicfarm.publisher import Publication, PublisherSite
+from garlicfarm.router import DestinationStatus, Tunnels
+from garlicfarm.testing.publisher_suite import PublisherSuite
+from garlicfarm_plugin_sam import SamConfig, SamPublisher
+from tests.publishers.sam_router import SamRouter
+
+ORDER = Publication(due_index=7, published_ms=1_000, expires_ms=601_000)
+Make = Callable[..., SamPublisher]
+
+
+@pytest.fixture
+async def router() -> AsyncIterator[SamRouter]:
+    async with SamRouter() as router:
+        yield router
+
+
+@pytest.fixture
+def target() -> Iterator[str]:
+    """A service that accepts connections, HOST:PORT."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def make(router: SamRouter, target: str, tmp_path: Path) -> Make:
+    """Makes a publisher with the given keys of its configuration."""
+    create_keys(tmp_path / "service.key")
+
+    def make(**keys: Any) -> SamPublisher:
+        site = PublisherSite(farm="farm", node_id=1, directory=tmp_path / "site")
+        table = {"address": router.address, "target": target, "keys": "service.key"} | keys
+        publisher = make_publisher("sam", table, tmp_path, site)
+        assert isinstance(publisher, SamPublisher)
+        return publisher
+
+    return make
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No waits that only real routers need."""
+    monkeypatch.setattr(module, "REOPEN_AFTER_S", 0.0)
+    monkeypatch.setattr(module, "LOOKUP_INTERVAL_S", 0.001)
+    monkeypatch.setattr(module, "WATCH_INTERVAL_S", 0.001)
+
+
+@asynccontextmanager
+async def publishing(publisher: SamPublisher) -> AsyncIterator[SamPublisher]:
+    async with publisher:
+        await publisher.standby()
+        await publisher.publish(ORDER)
+        yield publisher
+
+
+async def lost(publisher: SamPublisher) -> str:
+    """Its problem, when it no longer publishes."""
+    while (await publisher.status()).is_publishing:  # noqa: ASYNC110 - as the node asks
+        await trio.sleep(0.001)
+    (problem,) = (await publisher.status()).problems
+    return problem
+
+
+@pytest.mark.usefixtures("at_once")
+class TestSamPublisher(PublisherSuite):
+    @pytest.fixture
+    def publisher(self, make: Make) -> SamPublisher:
+        return make()
+
+    @pytest.fixture
+    def unreachable_publisher(self, make: Make) -> SamPublisher:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            return make(address=f"127.0.0.1:{closed.getsockname()[1]}")
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_publishing_opens_one_session_of_the_service_and_forwards_to_the_target(
+    make: Make, router: SamRouter, target: str, tmp_path: Path
+) -> None:
+    keys = inspect_keys(tmp_path / "service.key")
+    async with publishing(make(hops=1, quantity=2)) as publisher:
+        assert publisher.destination == keys.destination
+        (session,) = (name for name, key in router.sessions.items() if key == keys.sam_private_key())
+        assert router.forwards == {session: target.partition(":")[2]}
+        created, client = router.told("SESSION CREATE")
+        assert created["inbound.length"] == created["outbound.length"] == client["inbound.length"] == "1"
+        assert created["inbound.quantity"] == created["outbound.quantity"] == "2"
+        assert client["DESTINATION"] == "TRANSIENT"
+        (looked_up,) = router.told("STREAM CONNECT")
+        assert looked_up["DESTINATION"] == b32_address(keys.destination)
+        (forwarded,) = router.told("STREAM FORWARD")
+        assert forwarded["SILENT"] == "true"
+        await publisher.publish(msgspec.structs.replace(ORDER, due_index=8, published_ms=2_000))
+        assert len(router.told("SESSION CREATE")) == 2
+        await publisher.retire(None)
+        assert session not in router.sessions
+        assert session not in router.forwards
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_figures_of_the_leaf_are_those_of_its_session(make: Make) -> None:
+    publisher = make(quantity=2)
+    destination = encode(publisher.destination)
+    async with publisher:
+        await publisher.standby()
+        assert (await publisher.status()).leaf == DestinationStatus(destination=destination)
+        before_ms = time.time_ns() // 1_000_000
+        published = await publisher.publish(ORDER)
+        status = await publisher.status()
+        assert before_ms <= published.published_ms == status.since_ms
+        assert status.leaf == DestinationStatus(
+            destination=destination, uptime=status.leaf.uptime, configured_tunnels=Tunnels(in_=2, out=2)
+        )
+        assert status.leaf.uptime >= 0
+        assert status.problems == ()
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_publication_counts_when_a_look_up_finds_the_service(make: Make, router: SamRouter) -> None:
+    router.is_found = False
+    async with make() as publisher, trio.open_nursery() as nursery:
+        await publisher.standby()
+        nursery.start_soon(publisher.publish, ORDER)
+        await router.seen("STREAM CONNECT", 3)
+        status = await publisher.status()
+        assert not status.is_publishing
+        assert "cannot be found from this router yet" in status.problems[0]
+        router.is_found = True
+    assert router.streams == 1
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_cancelled_publication_goes_on_when_it_is_called_again(make: Make, router: SamRouter) -> None:
+    router.is_found = False
+    async with make() as publisher:
+        await publisher.standby()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publisher.publish, ORDER)
+            await router.seen("STREAM CONNECT")
+            nursery.cancel_scope.cancel()
+        (session,) = {name for name, key in router.sessions.items() if key != "TRANSIENT"}
+        router.is_found = True
+        await publisher.publish(ORDER)
+        assert session in router.sessions
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_router_that_forwards_only_for_a_ready_session_is_asked_again(
+    make: Make, router: SamRouter
+) -> None:
+    router.replies["STREAM FORWARD"] = "STREAM STATUS RESULT=INVALID_ID"
+    router.replies["SESSION CREATE"] = None
+    async with make() as publisher, trio.open_nursery() as nursery:
+        await publisher.standby()
+        nursery.start_soon(publisher.publish, ORDER)
+        await router.seen("STREAM FORWARD")
+        await wait_all_tasks_blocked()
+        del router.replies["STREAM FORWARD"], router.replies["SESSION CREATE"]
+        await router.answer_sessions()
+        await router.seen("STREAM FORWARD", 2)
+
+
+async def test_destination_is_opened_ten_seconds_after_it_may_have_been_closed(
+    make: Make, router: SamRouter, mock_clock: trio.testing.MockClock
+) -> None:
+    returned: list[float] = []
+
+    async def standby(publisher: SamPublisher) -> None:
+        await publisher.standby()
+        returned.append(trio.current_time())
+
+    async with make() as publisher:
+        for _ in range(2):  # after entering, and after a session
+            start = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(standby, publisher)
+                while len(returned) == 0 or returned[-1] < start:
+                    await wait_all_tasks_blocked(0.01)
+                    mock_clock.jump(1.0)
+            assert returned[-1] >= start + 10
+            await publisher.publish(ORDER)
+            await publisher.retire(None)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_session_that_the_router_ends_is_no_longer_published(make: Make, router: SamRouter) -> None:
+    async with publishing(make()) as publisher:
+        router.cut()
+        assert "closed the SAM connection" in await lost(publisher)
+        await publisher.publish(ORDER)
+        assert (await publisher.status()).is_publishing
+        assert (await publisher.status()).problems == ()
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_router_that_hangs_is_no_longer_published(
+    make: Make, router: SamRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with publishing(make()) as publisher:
+        monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.01)
+        router.replies["HELLO VERSION"] = None
+        assert "does not answer within" in await lost(publisher)
+        while router.sessions:
+            await router.changed.wait()
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_router_that_goes_away_is_named_by_standby_and_comes_back(
+    make: Make, router: SamRouter
+) -> None:
+    async with publishing(make()) as publisher:
+        port = int(router.address.partition(":")[2])
+        router.kill()
+        await lost(publisher)
+        with pytest.raises(PublisherError, match="nothing listens at the SAM address"):
+            await publisher.standby()
+        await router.start(port)
+        await publisher.standby()
+        await publisher.publish(ORDER)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(
+    ("command", "reply", "sentence"),
+    [
+        ("SESSION CREATE", "SESSION STATUS RESULT=DUPLICATED_DEST", "DUPLICATED_DEST; end the tunnel"),
+        ("SESSION CREATE", "SESSION STATUS RESULT=INVALID_KEY", "INVALID_KEY; are the keys complete"),
+        (
+            "SESSION CREATE",
+            'SESSION STATUS RESULT=I2P_ERROR MESSAGE="out of tunnels"',
+            "refused SESSION CREATE: I2P_ERROR: out of tunnels",
+        ),
+        ("SESSION CREATE", b"\xff\n", "the answer of .* to SESSION CREATE is not SAM's"),
+        ("SESSION CREATE", "", "closed the SAM connection"),
+        (
+            "STREAM FORWARD",
+            'SESSION STATUS RESULT=I2P_ERROR MESSAGE="Already accepting"',
+            "refused STREAM FORWARD: I2P_ERROR: Already accepting",
+        ),
+        ("STREAM CONNECT", "STREAM STATUS RESULT=I2P_ERROR", "refused STREAM CONNECT: I2P_ERROR"),
+    ],
+)
+async def test_refusal_is_told_and_the_publisher_goes_on(
+    make: Make, router: SamRouter, tmp_path: Path, command: str, reply: str | bytes, sentence: str
+) -> None:
+    secret = inspect_keys(tmp_path / "service.key").sam_private_key()
+    async with make() as publisher:
+        await publisher.standby()
+        router.replies[command] = reply
+        with pytest.raises(PublisherError, match=sentence) as caught:
+            await publisher.publish(ORDER)
+        assert secret[-40:] not in str(caught.value)
+        assert str(caught.value).isprintable()
+        assert not (await publisher.status()).is_publishing
+        router.replies.clear()
+        await publisher.publish(ORDER)
+        assert (await publisher.status()).is_publishing
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(
+    ("reply", "sentence"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "is that the router's SAM port"),
+        ("HELLO REPLY RESULT=NOVERSION", "refused HELLO: NOVERSION"),
+        (None, "does not answer within 0.01 s"),
+    ],
+)
+async def test_port_of_another_program_is_told_by_standby(
+    make: Make,
+    router: SamRouter,
+    monkeypatch: pytest.MonkeyPatch,
+    reply: str | bytes | None,
+    sentence: str,
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.01 if reply is None else 60.0)
+    router.replies["HELLO VERSION"] = reply
+    async with make() as publisher:
+        with pytest.raises(PublisherError, match=sentence):
+            await publisher.standby()
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_target_where_nothing_listens_is_told_by_standby(make: Make, router: SamRouter) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        target = f"127.0.0.1:{closed.getsockname()[1]}"
+    async with make(target=target) as publisher:
+        with pytest.raises(PublisherError, match=f"nothing listens at the target {target}"):
+            await publisher.standby()
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_session_ends_when_the_publisher_is_left_by_an_error(make: Make, router: SamRouter) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with publishing(make()):
+            raise ZeroDivisionError
+    while router.sessions:
+        await router.changed.wait()
+
+
+def bundle(directory: Path, days: float, node: int = 1) -> None:
+    keys = create_keys(directory / "long-term.key")
+    now_ms = time.time_ns() // 1_000_000
+    made = make_bundle(
+        keys,
+        secrets.token_bytes(32),
+        node=node,
+        expires_s=int(now_ms / 1000 + days * 86400),
+        now_ms=now_ms,
+        hops=1,
+        quantity=1,
+    )
+    write_bundle(directory / "service.bundle", made)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_bundle_is_used_and_reported(make: Make, router: SamRouter, tmp_path: Path) -> None:
+    bundle(tmp_path, days=90)
+    keys = inspect_keys(tmp_path / "service.bundle")
+    async with publishing(make(keys="service.bundle")) as publisher:
+        assert (publisher.key.transient, publisher.key.expires_ms) == (keys.transient, keys.expires_ms)
+        assert keys.sam_private_key() in router.sessions.values()
+    assert make().key is None
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_expired_bundle_does_not_publish_and_the_node_starts(make: Make, tmp_path: Path) -> None:
+    bundle(tmp_path, days=-1)
+    async with make(keys="service.bundle") as publisher:
+        for call in (publisher.standby(), publisher.publish(ORDER)):
+            with pytest.raises(PublisherError, match=r"service.bundle have expired: .* keys offline"):
+                await call
+
+
+async def test_bundle_of_another_node_is_refused(make: Make, tmp_path: Path) -> None:
+    bundle(tmp_path, days=90, node=2)
+    with pytest.raises(ConfigError, match="is the bundle of node 2, and this is node 1"):
+        make(keys="service.bundle")
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ({"address": "192.0.2.1:7656"}, "must be HOST:PORT on loopback"),
+        ({"address": "7656"}, "not of the form"),
+        ({"target": "192.0.2.1:80"}, r"must be a port of 127.0.0.1, because the router forwards"),
+        ({"target": "127.0.0.1"}, "not of the form"),
+        ({"keys": "missing.key"}, "missing.key cannot be read"),
+        ({"hops": 8}, "hops"),
+        ({"quantity": 0}, "quantity"),
+        ({"tunnels": 3}, "unknown key 'tunnels'"),
+    ],
+)
+async def test_configuration_that_cannot_work_is_refused(
+    make: Make, table: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        make(**table)
+    assert len(caught.value.problems) == 1
+
+
+async def test_master_destination_is_no_service(make: Make, tmp_path: Path) -> None:
+    class Master:
+        destination = inspect_keys(tmp_path / "service.key").destination
+
+        def session_configuration(self, options: Mapping[str, str], now_ms: int) -> bytes:
+            raise NotImplementedError
+
+    site = PublisherSite(farm="farm", node_id=1, directory=tmp_path, master=Master())
+    with pytest.raises(ConfigError, match="holds the master destination"):
+        SamPublisher(SamConfig(keys="service.key"), tmp_path, site)
+
+
+async def test_keys_are_not_shown(make: Make, tmp_path: Path) -> None:
+    publisher = make()
+    secret = inspect_keys(tmp_path / "service.key").sam_private_key()[-40:]
+    assert secret not in f"{publisher!r} {vars(publisher)}"
