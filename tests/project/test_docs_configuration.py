@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from garlicfarm.config import model
+from garlicfarm_plugin_i2cp import I2cpConfig
 from garlicfarm_plugin_i2pcontrol import I2PControlConfig
 from garlicfarm_plugin_sam import SamConfig
 from garlicfarm_plugin_simulated import SimulatedConfig
@@ -39,6 +40,7 @@ PLUGINS: dict[str, type[msgspec.Struct]] = {
     '`plugin = "simulated"`': SimulatedConfig,
     '`plugin = "i2pcontrol"`': I2PControlConfig,
     '`plugin = "sam"`': SamConfig,
+    '`plugin = "i2cp"`': I2cpConfig,
 }
 TABLES = {
     "node",

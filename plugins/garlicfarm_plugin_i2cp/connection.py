@@ -1,0 +1,111 @@
+"""One connection to a router's I2CP: what can go wrong with it becomes one sentence, a `PublisherError`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from garlicfarm.errors import PublisherError, RemoteProtocolError
+from garlicfarm.i2p.i2cp import (
+    PROTOCOL_BYTE,
+    Disconnect,
+    Message,
+    MessageDecoder,
+    SetDate,
+    encode_get_date,
+)
+
+__all__ = ["ANSWER_TIMEOUT_S", "GET_DATE", "Connection", "open_connection"]
+
+ANSWER_TIMEOUT_S = 10.0
+MAX_CLOCK_DIFFERENCE_MS = 600_000
+"""Floodfills of i2pd refuse what is dated 12 minutes from their own clocks."""
+
+GET_DATE = encode_get_date("0.9.57")
+
+
+class Connection:
+    """Messages over a stream. ``router``: its address, for errors. `send` and `receive` may be in use at the
+    same time, by one task each."""
+
+    def __init__(self, stream: trio.abc.Stream, router: str) -> None:
+        self._stream = stream
+        self._router = router
+        self._decoder = MessageDecoder()
+
+    async def send(self, *messages: bytes) -> None:
+        """Raises `PublisherError`: the connection is closed, or the router reads nothing for 10 s. Cancelled:
+        some, all or none was sent, and the connection cannot be used again."""
+        try:
+            with trio.fail_after(ANSWER_TIMEOUT_S):
+                await self._stream.send_all(b"".join(messages))
+        except trio.TooSlowError:
+            raise self.silence() from None
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise self._closed() from None
+
+    async def receive(self) -> Message:
+        """The next message. Raises `PublisherError`: the connection is closed, or the bytes are not I2CP.
+        Cancelled: nothing is lost."""
+        try:
+            while (message := self._decoder.next_message()) is None:
+                try:
+                    data = await self._stream.receive_some()
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    raise self._closed() from None
+                if not data:
+                    raise self._closed()
+                self._decoder.receive_data(bytes(data))
+        except RemoteProtocolError as error:
+            raise PublisherError(f"what answers at {self._router} does not speak I2CP: {error}") from None
+        if isinstance(message, Disconnect):
+            raise PublisherError(
+                f"the router at {self._router} closes the connection: {message.reason!r:.200}"
+            )
+        return message
+
+    async def greet(self, now_ms: int) -> None:
+        """Begin, and compare clocks. ``now_ms``: this node's wall clock. Raises `PublisherError`."""
+        with trio.move_on_after(ANSWER_TIMEOUT_S) as scope:
+            await self.send(PROTOCOL_BYTE, GET_DATE)
+            message = await self.receive()
+        if scope.cancelled_caught:
+            raise self.silence()
+        if not isinstance(message, SetDate):
+            raise PublisherError(f"what answers at {self._router} does not speak I2CP: it tells no date")
+        ahead_ms = message.date_ms - now_ms
+        if abs(ahead_ms) > MAX_CLOCK_DIFFERENCE_MS:
+            word = "ahead of" if ahead_ms > 0 else "behind"
+            raise PublisherError(
+                f"the clock of the router at {self._router} is {abs(ahead_ms) // 1000} s {word} this node's; "
+                "correct the wrong one"
+            )
+
+    def silence(self) -> PublisherError:
+        return PublisherError(f"I2CP at {self._router} has not answered for {ANSWER_TIMEOUT_S:.0f} s")
+
+    def _closed(self) -> PublisherError:
+        return PublisherError(f"the router at {self._router} has closed the connection")
+
+
+@asynccontextmanager
+async def open_connection(
+    connect: Callable[[], Awaitable[trio.abc.Stream]], router: str
+) -> AsyncIterator[Connection]:
+    """A connection, closed at the end. Raises `PublisherError`: nothing listens there."""
+    try:
+        with trio.fail_after(ANSWER_TIMEOUT_S):
+            stream = await connect()
+    except (OSError, trio.TooSlowError) as error:
+        reason = error.__cause__ or error
+        text = str(reason) or f"no answer within {ANSWER_TIMEOUT_S:.0f} s"
+        raise PublisherError(
+            f"I2CP at {router} cannot be reached: {text}; is the router running, with I2CP enabled (in "
+            "i2pd.conf: enabled = true of [i2cp])?"
+        ) from None
+    try:
+        yield Connection(stream, router)
+    finally:
+        await trio.aclose_forcefully(stream)

@@ -1,0 +1,278 @@
+"""Keeps a session at a router's I2CP open while an order stands.
+
+Theory of operation
+===================
+
+One task, `SessionKeeper.run`, owns the connection: it alone sends and receives. `publish` and `retire` change
+``_order`` and wake it. While an order stands it connects, creates the session, and then
+
+* answers every request for a LeaseSet with the order's, within the 10 s that i2pd allows;
+* sends the LeaseSet of a new order unasked, at most one in 20 s, once the router has asked in this session:
+  before that it has no tunnels to publish it with;
+* follows each LeaseSet with GetDate. The router answers in order, and does not answer a LeaseSet at all, so
+  SetDate shows that it has read it: the order is *taken*;
+* sends GetDate when it has heard nothing for 20 s, so that it notices a router that hangs;
+* ends the session when the order expires: what the router would publish now is void.
+
+A session that is refused or dies is created again, after 1, 2, 4 … 30 s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+import trio
+
+from garlicfarm.errors import PublisherError
+from garlicfarm.i2p.i2cp import (
+    META_LEASE_SET,
+    SESSION_CREATED,
+    SESSION_DESTROYED,
+    SESSION_INVALID,
+    SESSION_UPDATED,
+    Message,
+    RequestLeaseSet,
+    SessionStatus,
+    SetDate,
+    encode_create_lease_set2,
+    encode_create_session,
+    encode_destroy_session,
+)
+from garlicfarm.publisher import Publication, PublisherStatus
+from garlicfarm_plugin_i2cp.connection import ANSWER_TIMEOUT_S, GET_DATE, Connection, open_connection
+
+__all__ = ["SessionKeeper"]
+
+MIN_INTERVAL_S = 20.0
+"""i2pd's PUBLISH_MIN_INTERVAL."""
+HEARTBEAT_S = 20.0
+CLOSE_TIMEOUT_S = 2.0
+FIRST_PAUSE_S = 1.0
+MAX_PAUSE_S = 30.0
+
+
+@dataclass(slots=True)
+class _Session:
+    """A session in the router. ``given``: the order that it was given last. ``unanswered``: for each GetDate
+    without an answer, the order that was sent before it, if one was, and the deadline of the answer."""
+
+    id: int
+    unanswered: deque[tuple[Publication | None, float]]
+    heard_at: float
+    has_asked: bool = False
+    is_waiting: bool = False
+    given: Publication | None = None
+    given_at: float = -math.inf
+
+
+class SessionKeeper:
+    """See the module. ``router``: its address, for errors. ``configuration``: a signed session configuration
+    from the wall clock, ms since 1970, which ``now_ms`` reads."""
+
+    def __init__(
+        self,
+        router: str,
+        *,
+        connect: Callable[[], Awaitable[trio.abc.Stream]],
+        configuration: Callable[[int], bytes],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._router = router
+        self._connect = connect
+        self._configuration = configuration
+        self._now_ms = now_ms
+        self._order: Publication | None = None
+        self._taken: Publication | None = None  # in the session that is open
+        self._since_ms: int | None = None
+        self._until_ms: int | None = None
+        self._problem = ""
+        self._failures = 0  # of all time
+        self._is_busy = False  # with a connection, or with a pause before another
+        self._holding = trio.CancelScope()
+        self._pause = trio.CancelScope()
+        self._changed = trio.Event()
+
+    async def check(self) -> None:
+        """Raises `PublisherError` unless the router speaks I2CP, and its clock agrees with this node's."""
+        async with open_connection(self._connect, self._router) as connection:
+            await connection.greet(self._now_ms())
+
+    async def publish(self, order: Publication) -> None:
+        """Let ``order`` stand; returns when the router has taken it. Raises `PublisherError` if the next
+        attempt fails, or the order expires before; in the first case it stands all the same. Cancelled: it
+        stands."""
+        if self._order is None or _key(self._order) != _key(order):
+            self._order = order
+            self._pause.cancel()
+            self._notify()
+        order, failures = self._order, self._failures
+        while self._taken is not order:
+            if self._order is not order or self._failures != failures:
+                raise PublisherError(self._problem)
+            await self._changed.wait()
+
+    async def retire(self) -> None:
+        """Let no order stand; returns when the session is ended. The router has confirmed that, or reads the
+        end of the connection as soon as it reads anything."""
+        self._order = None
+        self._problem = ""
+        self._holding.cancel()
+        while self._is_busy:
+            await self._changed.wait()
+
+    def status(self) -> PublisherStatus:
+        """``until_ms`` also after the session: the floodfills keep what they have."""
+        now_ms = self._now_ms()
+        is_publishing = self._taken is not None and now_ms < self._taken.expires_ms
+        return PublisherStatus(
+            is_publishing=is_publishing,
+            since_ms=self._since_ms if is_publishing else None,
+            until_ms=self._until_ms if self._until_ms is not None and now_ms < self._until_ms else None,
+            problems=(self._problem,) if self._problem else (),
+        )
+
+    async def run(self) -> NoReturn:
+        """Keep the session, until cancelled; then end it."""
+        try:
+            while True:
+                while self._order is None:
+                    await self._changed.wait()
+                self._is_busy = True
+                with trio.CancelScope() as self._holding:
+                    await self._hold_sessions()
+                self._is_busy = False
+                self._notify()
+        finally:
+            self._order = None
+            self._is_busy = False
+            self._notify()
+
+    async def _hold_sessions(self) -> None:
+        """One session after another, while an order stands."""
+        pause_s = FIRST_PAUSE_S
+        while self._order is not None:
+            was_taken = False
+            try:
+                async with open_connection(self._connect, self._router) as connection:
+                    await connection.greet(self._now_ms())
+                    session = await self._create(connection)
+                    try:
+                        await self._hold(connection, session)
+                        await self._destroy(connection, session)
+                    except trio.Cancelled:
+                        await self._destroy(connection, session)
+                        raise
+                    finally:
+                        was_taken = self._taken is not None
+                        self._taken = self._since_ms = None
+            except PublisherError as error:
+                self._problem = str(error)
+                self._failures += 1
+                self._notify()
+                pause_s = FIRST_PAUSE_S if was_taken else pause_s
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+
+    async def _create(self, connection: Connection) -> _Session:
+        await connection.send(encode_create_session(self._configuration(self._now_ms())))
+        with trio.move_on_after(ANSWER_TIMEOUT_S):
+            while not isinstance(message := await connection.receive(), SessionStatus):
+                pass
+            if message.status != SESSION_CREATED:
+                raise self._refusal(message.status)
+            return _Session(message.session, deque(), trio.current_time())
+        raise connection.silence()
+
+    async def _hold(self, connection: Connection, session: _Session) -> None:
+        """Give the router what stands, until nothing stands."""
+        while (order := self._order) is not None:
+            now_s = trio.current_time()
+            left_s = (order.expires_ms - self._now_ms()) / 1000
+            if left_s <= 0:
+                self._order = None
+                self._problem = "the Meta LeaseSet has expired, and there is no newer one"
+                self._notify()
+                return
+            if not session.has_asked:
+                self._problem = (
+                    f"the router at {self._router} has not asked for a LeaseSet yet; it is building tunnels"
+                )
+            next_s = session.given_at + MIN_INTERVAL_S
+            is_new = session.has_asked and order is not session.given
+            if session.is_waiting or (is_new and now_s >= next_s):
+                await self._give(connection, session, order)
+                continue  # another order may have come while this one was sent
+            if not session.unanswered and now_s >= session.heard_at + HEARTBEAT_S:
+                await self._get_date(connection, session, None)
+                continue
+            beat_s = session.unanswered[0][1] if session.unanswered else session.heard_at + HEARTBEAT_S
+            wake_s = min(now_s + left_s, beat_s, next_s if is_new else math.inf)
+            message = None
+            with trio.CancelScope(deadline=wake_s) as self._pause:
+                message = await connection.receive()
+            if message is not None:
+                self._on_message(session, message)
+            elif session.unanswered and trio.current_time() >= session.unanswered[0][1]:
+                raise connection.silence()
+
+    async def _give(self, connection: Connection, session: _Session, order: Publication) -> None:
+        assert order.lease_set is not None
+        session.is_waiting = False
+        session.given, session.given_at = order, trio.current_time()
+        lease_set = encode_create_lease_set2(session.id, META_LEASE_SET, order.lease_set)
+        await self._get_date(connection, session, order, lease_set)
+
+    async def _get_date(
+        self, connection: Connection, session: _Session, order: Publication | None, *before: bytes
+    ) -> None:
+        session.unanswered.append((order, trio.current_time() + ANSWER_TIMEOUT_S))
+        await connection.send(*before, GET_DATE)
+
+    def _on_message(self, session: _Session, message: Message) -> None:
+        session.heard_at = trio.current_time()
+        match message:
+            case RequestLeaseSet(session=session.id):
+                session.has_asked = session.is_waiting = True
+            case SetDate() if session.unanswered:
+                order, _ = session.unanswered.popleft()
+                if order is not None:
+                    self._on_taken(order)
+            case SessionStatus(status=status) if status != SESSION_UPDATED:
+                raise self._refusal(status)
+
+    def _on_taken(self, order: Publication) -> None:
+        self._problem = ""
+        self._taken = order
+        self._until_ms = order.expires_ms
+        if self._since_ms is None:
+            self._since_ms = self._now_ms()
+        self._notify()
+
+    async def _destroy(self, connection: Connection, session: _Session) -> None:
+        """End a session, even when cancelled."""
+        with trio.move_on_after(CLOSE_TIMEOUT_S, shield=True), suppress(PublisherError):
+            await connection.send(encode_destroy_session(session.id))
+            while not isinstance(await connection.receive(), SessionStatus):
+                pass
+
+    def _refusal(self, status: int) -> PublisherError:
+        if status == SESSION_DESTROYED:
+            return PublisherError(f"the router at {self._router} has ended the session")
+        reason = "invalid" if status == SESSION_INVALID else "refused"
+        return PublisherError(
+            f"the router at {self._router} refuses the session ({reason}, status {status}): either another "
+            "client has a session with the master destination there, or its signature is wrong"
+        )
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+def _key(order: Publication) -> tuple[int, int]:
+    return order.due_index, order.published_ms

@@ -1,0 +1,54 @@
+"""Keys of a master destination, and Meta LeaseSets that they sign."""
+
+from __future__ import annotations
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
+from garlicfarm.i2p.keys import DestinationKeys, make_bundle
+from garlicfarm.i2p.lease_set import MetaLease, MetaLeaseSet, encode_meta_lease_set
+from garlicfarm.publisher import Publication
+
+LIFETIME_S = 600
+DAY_S = 86_400
+
+
+def long_term_keys(number: int = 1) -> DestinationKeys:
+    seed = bytes([number]) * 32
+    public = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+    return DestinationKeys(destination=make_destination(public, bytes(FILLER_BYTES)), seed=seed)
+
+
+def bundle(now_ms: int, *, expires_s: int | None = None, hops: int = 3) -> DestinationKeys:
+    return make_bundle(
+        long_term_keys(),
+        bytes([9]) * 32,
+        node=1,
+        expires_s=now_ms // 1000 + DAY_S if expires_s is None else expires_s,
+        now_ms=now_ms,
+        hops=hops,
+        quantity=2,
+    )
+
+
+def meta_lease_set(keys: DestinationKeys, published_ms: int, lifetime_s: int = LIFETIME_S) -> bytes:
+    published_s = published_ms // 1000
+    meta = MetaLeaseSet(
+        destination=keys.destination,
+        published_s=published_s,
+        expires_s=lifetime_s,
+        leases=(MetaLease(bytes(range(32)), 0, published_s + lifetime_s),),
+        offline=keys.offline,
+    )
+    return encode_meta_lease_set(meta, keys.sign)
+
+
+def publication(
+    keys: DestinationKeys, due_index: int, published_ms: int, lifetime_s: int = LIFETIME_S
+) -> Publication:
+    return Publication(
+        due_index=due_index,
+        published_ms=published_ms,
+        expires_ms=published_ms // 1000 * 1000 + lifetime_s * 1000,
+        lease_set=meta_lease_set(keys, published_ms, lifetime_s),
+    )

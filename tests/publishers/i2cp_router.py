@@ -1,0 +1,113 @@
+"""A router's I2CP that does as it is told."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+DATE = 32
+CREATE_SESSION = 1
+DESTROY_SESSION = 3
+CREATE_LEASE_SET_2 = 41
+
+
+@dataclass
+class FakeRouter:
+    """It speaks I2CP on every stream that `serve` is given, and keeps what it was sent.
+
+    ``asks_after_s``: how long its tunnels take, after which it asks for a LeaseSet; None: for ever.
+    ``statuses``: what it answers to CreateSession, one after another; then 1. ``is_silent``: it reads and
+    answers nothing. ``garbage``: what it sends at once instead of speaking I2CP.
+    """
+
+    now_ms: Callable[[], int]
+    asks_after_s: float | None = 0.0
+    statuses: list[int] = field(default_factory=list)
+    is_silent: bool = False
+    garbage: bytes | None = None
+    received: list[tuple[float, int, bytes]] = field(default_factory=list)
+    """When (Trio's clock), type, body."""
+    streams: list[trio.abc.Stream] = field(default_factory=list)
+    """Those that are open."""
+
+    def bodies(self, type_: int) -> list[bytes]:
+        return [body for _, each, body in self.received if each == type_]
+
+    def times(self, type_: int) -> list[float]:
+        return [at for at, each, _ in self.received if each == type_]
+
+    @property
+    def lease_sets(self) -> list[bytes]:
+        """Those that it was given, after the checks that i2pd makes of the rest of the message."""
+        found = []
+        for body in self.bodies(CREATE_LEASE_SET_2):
+            assert body[:3] == b"\x12\x34\x07"
+            assert body[-1:] == b"\0"
+            found.append(body[3:-1])
+        return found
+
+    async def kill(self) -> None:
+        """End all connections, as the end of the process does."""
+        for stream in self.streams[:]:
+            await trio.aclose_forcefully(stream)
+
+    async def ask(self) -> None:
+        """Ask for a LeaseSet: the tunnels have changed."""
+        for stream in self.streams:
+            await send(stream, 37, b"\x12\x34\x01" + bytes(range(32)) + struct.pack(">IQ", 7, self.now_ms()))
+
+    async def serve(self, stream: trio.abc.Stream) -> None:
+        self.streams.append(stream)
+        try:
+            async with trio.open_nursery() as nursery:
+                await self._serve(stream, nursery)
+                nursery.cancel_scope.cancel()
+        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            self.streams.remove(stream)
+            await trio.aclose_forcefully(stream)
+
+    async def _serve(self, stream: trio.abc.Stream, nursery: trio.Nursery) -> None:
+        if self.garbage is not None:
+            await stream.send_all(self.garbage)
+            while await stream.receive_some():
+                pass
+            return
+        buffer = b""
+
+        async def take(count: int) -> bytes:
+            nonlocal buffer
+            while len(buffer) < count or self.is_silent:
+                if not (data := await stream.receive_some()):
+                    raise trio.BrokenResourceError
+                buffer += data
+            taken, buffer = buffer[:count], buffer[count:]
+            return taken
+
+        assert await take(1) == b"\x2a"
+        while True:
+            length, type_ = struct.unpack(">IB", await take(5))
+            body = await take(length)
+            self.received.append((trio.current_time(), type_, body))
+            if type_ == DATE:
+                await send(stream, 33, struct.pack(">Q", self.now_ms()) + b"\x062.45.1")
+            elif type_ == CREATE_SESSION:
+                status = self.statuses.pop(0) if self.statuses else 1
+                await send(stream, 20, b"\x12\x34" + bytes([status]))
+                if status == 1 and self.asks_after_s is not None:
+                    nursery.start_soon(self._ask_later, self.asks_after_s)
+            elif type_ == DESTROY_SESSION:
+                await send(stream, 20, b"\x12\x34\0")
+                return
+
+    async def _ask_later(self, after_s: float) -> None:
+        await trio.sleep(after_s)
+        await self.ask()
+
+
+async def send(stream: trio.abc.Stream, type_: int, body: bytes) -> None:
+    await stream.send_all(struct.pack(">IB", len(body), type_) + body)
