@@ -26,7 +26,7 @@ __all__ = ["HostedPublisher", "Role", "State"]
 State = Literal["not ready", "standby", "starting", "publishing", "retiring"]
 
 PREPARE_TIMEOUT_S = 60.0
-PUBLISH_TIMEOUT_S = 60.0
+PUBLISH_TIMEOUT_S = 120.0  # sessions of routers were seen to become reachable after 75 s
 REPUBLISH_S = 60.0
 FORCED_S = 20.0  # between two publications that administrators ordered, as routers limit them
 RETRY_S = 5.0
@@ -197,10 +197,7 @@ class HostedPublisher:
                 if self._is_due():
                     await self._publish(plugin)
             elif self._may_be_published:
-                with trio.move_on_after(self._retire_s()):
-                    await self._retire(plugin)
-                if self._may_be_published:
-                    self._leave("it did not stop in time")
+                await self._stop(plugin)
             await self._pause()
 
     async def _pause(self) -> None:
@@ -256,7 +253,8 @@ class HostedPublisher:
         self.is_starting = not (self._may_be_published or self.problem)
         self._may_be_published, self._unconfirmed_since_ms = True, None
         cause = "not published in time"
-        with trio.move_on_after(PUBLISH_TIMEOUT_S) as self._attempt:
+        with trio.move_on_after(PUBLISH_TIMEOUT_S) as attempt:
+            self._attempt = attempt
             try:
                 published = await plugin.publish(order)
             except PublisherError as error:
@@ -267,10 +265,12 @@ class HostedPublisher:
         if cause:
             self.is_publishing = False
             self._retry_at = trio.current_time() + RETRY_S
-            if self._may_publish():
-                self._note("publish-failed", cause)
-            else:
+            if not self._may_publish():
                 self._changed.set()  # it has to retire
+                return
+            self._note("publish-failed", cause)
+            if attempt.cancelled_caught:
+                await self._stop(plugin)
             return
         if not self.is_publishing:
             self._log.info("publishing", publisher=self.name, due_index=order.due_index)
@@ -279,6 +279,13 @@ class HostedPublisher:
         self._published_at = trio.current_time()
         self._half_life_s = (order.expires_ms - order.published_ms) / 2000
         await role.on_published(published)
+
+    async def _stop(self, plugin: Publisher) -> None:
+        """Have it retire, in time, or leave it."""
+        with trio.move_on_after(self._retire_s()):
+            await self._retire(plugin)
+        if self._may_be_published:
+            self._leave("it did not stop in time")
 
     async def _retire(self, plugin: Publisher) -> None:
         try:
