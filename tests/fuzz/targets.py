@@ -24,8 +24,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from garlicfarm.config import load
+from garlicfarm.credentials.destination_keys import inspect_keys, write_bundle
 from garlicfarm.credentials.join_token import JoinToken, check_expiry, decode_token, encode_token
 from garlicfarm.errors import (
     AuthError,
@@ -56,6 +58,23 @@ from garlicfarm.http.upgrade import (
     farm_target,
 )
 from garlicfarm.i2p import i2cp as messages_of_i2cp
+from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
+from garlicfarm.i2p.encoding import decode
+from garlicfarm.i2p.keys import DestinationKeys, decode_private_key, make_bundle
+from garlicfarm.i2p.lease_set import (
+    MetaLease,
+    MetaLeaseSet,
+    decode_lease_set,
+    decode_meta_lease_set,
+    encode_meta_lease_set,
+    verify_lease_set,
+    verify_meta_lease_set,
+)
+from garlicfarm.i2p.session_configuration import (
+    decode_session_configuration,
+    encode_session_configuration,
+    verify_session_configuration,
+)
 from garlicfarm.log_application import LogApplication
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import check_author, parse_entry
@@ -483,6 +502,66 @@ def _token_seeds() -> list[bytes]:
     return seeds + [b"\x01" + msgspec.json.encode(each) for each in (made, later)]
 
 
+# i2p
+
+
+def i2p(data: bytes) -> None:
+    """LeaseSets, I2CP configurations and files of keys. What is read is written as it was."""
+    kind, rest = data[0] % 4 if data else 0, data[1:]
+    try:
+        if kind == 0:
+            assert encode_meta_lease_set(decode_meta_lease_set(rest), lambda _: rest[-64:]) == rest
+            verify_meta_lease_set(rest, 0)
+        elif kind == 1:
+            decode_lease_set(rest)
+            verify_lease_set(rest, 0)
+        elif kind == 2:
+            read = decode_session_configuration(rest)
+            written = encode_session_configuration(
+                read.destination, read.options, read.date_ms, lambda _: rest[-64:]
+            )
+            assert written == rest
+            verify_session_configuration(rest)
+        else:
+            with tempfile.NamedTemporaryFile(dir=MEMORY) as file:
+                file.write(rest)
+                file.flush()
+                keys = inspect_keys(Path(file.name))
+            assert decode_private_key(decode(keys.sam_private_key())).seed == keys.seed
+    except (ValueError, ConfigError):
+        pass
+
+
+def _i2p_seeds() -> list[bytes]:
+    long_term = DestinationKeys(destination=make_destination(_public(KEY), bytes(FILLER_BYTES)), seed=KEY)
+    bundle = make_bundle(long_term, bytes(32), node=1, expires_s=2**32 - 1, now_ms=5, hops=3, quantity=2)
+    seeds = []
+    for keys in (long_term, bundle):
+        meta = MetaLeaseSet(
+            destination=keys.destination,
+            published_s=1000,
+            expires_s=600,
+            leases=(MetaLease(bytes(32), 0, 1500), MetaLease(b"\1" * 32, 15, 1600)),
+            offline=keys.offline,
+        )
+        seeds.append(b"\0" + encode_meta_lease_set(meta, keys.sign))
+        offline = keys.offline.encode() if keys.offline else b""
+        ordinary = keys.destination + bytes(7) + (b"\1" if offline else b"\0") + offline
+        ordinary += bytes.fromhex("0000 01 0004 0020") + bytes(32) + b"\1" + bytes(40)
+        seeds.append(b"\1" + ordinary + keys.sign(b"\3" + ordinary))
+        seeds.append(b"\2" + keys.session_configuration({"a": "b", "c": ""}, 5))
+        seeds.append(b"\3" + keys.sam_private_key().encode())
+        seeds.append(b"\3" + decode(keys.sam_private_key()))
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
+        write_bundle(Path(directory, "bundle"), bundle)
+        seeds.append(b"\3" + Path(directory, "bundle").read_bytes())
+    return seeds
+
+
+def _public(seed: bytes) -> bytes:
+    return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+
+
 # snapshot
 
 SENT = Snapshot(GENESIS.farm_id, "log", 1, 30, 2, MEMBERS, MEMBERS.servers, bytes(range(40)))
@@ -726,6 +805,7 @@ TARGETS: Mapping[str, Target] = {
     "status": Target(status, _status_seeds),
     "config": Target(config, _config_seeds),
     "token": Target(token, _token_seeds),
+    "i2p": Target(i2p, _i2p_seeds),
     "snapshot": Target(snapshot, _snapshot_seeds),
     "store": Target(store, _store_seeds),
 }

@@ -1,0 +1,75 @@
+"""What the tests of I2P's structures share: strategies, and an ordinary LeaseSet2, which we only read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import strategies as st
+
+from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
+from garlicfarm.i2p.keys import DestinationKeys, make_bundle
+from garlicfarm.i2p.offline import OfflineSignature
+
+U16 = st.integers(0, 2**16 - 1)
+U32 = st.integers(0, 2**32 - 1)
+SEEDS = st.binary(min_size=32, max_size=32)
+NEVER_S = 2**32 - 1
+
+
+def public(seed: bytes) -> bytes:
+    return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+
+
+def long_term(seed: bytes, filler: bytes = bytes(FILLER_BYTES)) -> DestinationKeys:
+    return DestinationKeys(destination=make_destination(public(seed), filler), seed=seed)
+
+
+@st.composite
+def all_keys(draw: st.DrawFn, expires_s: int = NEVER_S) -> DestinationKeys:
+    """Long-term keys, or a bundle."""
+    keys = long_term(draw(SEEDS), draw(st.binary(min_size=FILLER_BYTES, max_size=FILLER_BYTES)))
+    if draw(st.booleans()):
+        return keys
+    node = draw(st.integers(1, 2**31 - 1))
+    return make_bundle(
+        keys, draw(SEEDS), node=node, expires_s=expires_s, now_ms=draw(U32), hops=3, quantity=2
+    )
+
+
+def lease_set_2(
+    keys: DestinationKeys,
+    published_s: int,
+    expires_s: int,
+    ends_s: tuple[int, ...],
+    options: bytes = b"",
+    offline: OfflineSignature | None = None,
+) -> bytes:
+    """A signed LeaseSet2 with one X25519 key."""
+    body = keys.destination + published_s.to_bytes(4, "big") + expires_s.to_bytes(2, "big")
+    body += b"\0\1" + offline.encode() if offline else b"\0\0"
+    body += len(options).to_bytes(2, "big") + options
+    body += bytes.fromhex("01 0004 0020") + bytes(32)
+    body += bytes([len(ends_s)])
+    for end_s in ends_s:
+        body += bytes(32) + bytes(4) + end_s.to_bytes(4, "big")
+    return body + keys.sign(b"\x03" + body)
+
+
+def cut(data: bytes) -> Iterator[bytes]:
+    """``data`` cut short at every byte, and with one byte more."""
+    for end in range(len(data)):
+        yield data[:end]
+    yield data + b"\0"
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    bit %= 8 * len(data)
+    at = bit // 8
+    return data[:at] + bytes([data[at] ^ 1 << bit % 8]) + data[at + 1 :]
+
+
+def refuses(function: Callable[[bytes], object], data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        function(data)
