@@ -25,6 +25,7 @@ COMMANDS = {
     "farm": "garlicfarm.cli.farm:farm",
     "health": "garlicfarm.cli.health:health",
     "i2p": "garlicfarm.cli.i2p:i2p",
+    "keys": "garlicfarm.cli.keys:keys",
     "lab": "garlicfarm.cli.lab:lab",
     "leader": "garlicfarm.cli.leader:leader",
     "log": "garlicfarm.cli.log:log",

@@ -1,0 +1,125 @@
+"""`garlicfarm keys`: what is made, where, and that no secret is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from garlicfarm.cli import run
+from garlicfarm.cli.exits import Exit
+from garlicfarm.credentials.destination_keys import read_keys
+from garlicfarm.i2p.encoding import b32_address, encode
+from garlicfarm.i2p.session_configuration import verify_session_configuration
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Path:
+    monkeypatch.chdir(tmp_path)
+    assert run(["keys", "create", "site.key"]) == 0
+    capsys.readouterr()
+    return tmp_path / "site.key"
+
+
+def offline(*arguments: str) -> int:
+    return run(["keys", "offline", "site.key", "--nodes", "1,2,3", "--out", "bundles", *arguments])
+
+
+def test_create_prints_the_destination_alone_on_stdout(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["keys", "create", "new/site.key"]) == 0
+    output = capsys.readouterr()
+    keys = read_keys(tmp_path / "new" / "site.key")
+    assert output.out == f"{encode(keys.destination)}\n"
+    assert b32_address(keys.destination) in output.err
+    before = (tmp_path / "new" / "site.key").read_bytes()
+    assert run(["keys", "create", "new/site.key"]) == Exit.USAGE
+    assert "never overwritten" in capsys.readouterr().err
+    assert (tmp_path / "new" / "site.key").read_bytes() == before
+
+
+def test_offline_makes_a_bundle_for_each_node_with_a_transient_key_of_its_own(
+    key: Path, capsys: Capture
+) -> None:
+    assert offline("--days", "30", "--hops", "1", "--quantity", "4", "-o", "json") == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["file"] for row in rows] == [f"bundles/site-{node}.bundle" for node in (1, 2, 3)]
+    long_term = read_keys(key)
+    assert long_term.offline is None
+    for node, row in enumerate(rows, start=1):
+        path = key.parent / row["file"]
+        assert path.stat().st_mode & 0o777 == 0o600
+        bundle = read_keys(path, node_id=node, destination=long_term.destination)
+        assert (bundle.node, bundle.transient) == (node, row["transient"])
+        configurations = [verify_session_configuration(data) for data in bundle.configurations.values()]
+        assert {each.options["outbound.length"] for each in configurations} == {"1"}
+        assert {each.options["inbound.quantity"] for each in configurations} == {"4"}
+        assert bundle.expires_ms is not None
+        assert {bundle.expires_ms - each.date_ms for each in configurations} == {30 * 86_400_000}
+    assert len({row["transient"] for row in rows}) == 3
+
+
+def test_offline_overwrites_nothing_and_then_writes_nothing(key: Path, capsys: Capture) -> None:
+    (key.parent / "bundles").mkdir()
+    (key.parent / "bundles" / "site-2.bundle").write_text("precious")
+    assert offline() == Exit.USAGE
+    assert "bundles/site-2.bundle exists; nothing was written" in capsys.readouterr().err
+    assert [path.name for path in (key.parent / "bundles").iterdir()] == ["site-2.bundle"]
+
+
+def test_offline_by_a_bundle_is_refused(key: Path, capsys: Capture) -> None:
+    assert offline() == 0
+    assert run(["keys", "offline", "bundles/site-1.bundle", "--nodes", "1", "--out", "x"]) == Exit.USAGE
+    assert "site-1.bundle does not hold a long-term key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("nodes", ["", "1,,2", "0", "1,1", "a", "2147483648", "-1"])
+def test_offline_nodes_that_are_no_ids_are_refused(nodes: str, key: Path, capsys: Capture) -> None:
+    assert run(["keys", "offline", "site.key", "--nodes", nodes, "--out", "x"]) == Exit.USAGE
+    assert "must be ids of nodes, each once" in capsys.readouterr().err
+    assert not (key.parent / "x").exists()
+
+
+def test_show_tells_what_a_file_holds_and_until_when(
+    key: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert offline("--days", "10") == 0
+    long_term = read_keys(key)
+    expires_ms = read_keys(key.parent / "bundles" / "site-3.bundle").expires_ms
+    assert expires_ms is not None
+    capsys.readouterr()
+
+    def shown(file: str, now_s: float) -> dict[str, object]:
+        monkeypatch.setattr("time.time", lambda: now_s)
+        assert run(["keys", "show", file, "-o", "json"]) == 0
+        return dict(json.loads(capsys.readouterr().out))
+
+    ours = {"b32": b32_address(long_term.destination), "destination": encode(long_term.destination)}
+    bundle = shown("bundles/site-3.bundle", expires_ms / 1000 - 3 * 86_400)
+    assert bundle.items() >= {**ours, "kind": "bundle", "node": 3, "days_left": 3}.items()
+    assert re.fullmatch("[0-9a-f]{16}", str(bundle["transient"]))
+    assert shown("bundles/site-3.bundle", expires_ms / 1000 + 1)["days_left"] == -1
+    kept = shown("site.key", 0)
+    assert kept.items() >= {**ours, "kind": "long-term key", "node": None, "days_left": None}.items()
+    assert run(["keys", "show", "site.key"]) == 0
+    assert f"b32          {ours['b32']}\n" in capsys.readouterr().out
+
+
+def test_keys_show_no_secret(key: Path, capsys: Capture) -> None:
+    assert offline() == 0
+    for output in ("table", "json", "jsonl"):
+        for file in ("site.key", "bundles/site-1.bundle"):
+            assert run(["keys", "show", file, "-o", output]) == 0
+    (key.parent / "cut").touch(mode=0o600)
+    (key.parent / "cut").write_text(key.read_text()[:-10])
+    assert run(["keys", "show", "cut"]) == Exit.USAGE
+    text = "".join(capsys.readouterr())
+    bundle = json.loads((key.parent / "bundles" / "site-1.bundle").read_text())
+    for secret in (key.read_text().strip()[-40:], bundle["seed"], bundle["configurations"]["meta"][-60:]):
+        assert secret not in text
