@@ -1,7 +1,8 @@
-"""Words that version 0.1 stored, and the words of today: the one place that knows both.
+"""Words and numbers that version 0.1 stored, and those of today: the one place that knows both.
 
 What 0.1 stored is read with today's word: the application in a store, in a snapshot and in a join token, the
-role in a users file. It is written so whenever it is written again. Configuration and command line take
+role in a users file; and so is the version of the common algorithm. It is written so whenever it is written
+again. Configuration and command line take
 today's words only; what they say of an old one is `called`.
 """
 
@@ -11,7 +12,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["APPLICATIONS", "ROLES", "called", "update"]
+__all__ = ["ALGORITHM_VERSIONS", "APPLICATIONS", "ROLES", "called", "update"]
+
+ALGORITHM_VERSIONS: Mapping[int, int] = MappingProxyType({1: 2})
+"""Versions of the common algorithm: the old one → the one that continues its farms. A log without the keys
+and actions that are new gives the same state under both."""
 
 APPLICATIONS: Mapping[str, str] = MappingProxyType({"farm": "publisher"})
 """Applications of a farm: the old word → the new one."""
@@ -20,10 +25,10 @@ ROLES: Mapping[str, str] = MappingProxyType({"poster": "writer"})
 """Roles of a user: the old word → the new one."""
 
 
-def update(stored: Any, key: str, words: Mapping[str, str]) -> Any:
-    """A stored record, as JSON was decoded, with today's word at ``key``. What is no such record is returned
-    as it is: it is checked elsewhere."""
-    if isinstance(stored, dict) and isinstance(word := stored.get(key), str):
+def update(stored: Any, key: str, words: Mapping[Any, Any]) -> Any:
+    """A stored record, as JSON was decoded, with today's word or number at ``key``. What is no such record is
+    returned as it is: it is checked elsewhere."""
+    if isinstance(stored, dict) and type(word := stored.get(key)) in (str, int):
         return {**stored, key: words.get(word, word)}
     return stored
 

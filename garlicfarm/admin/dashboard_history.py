@@ -101,7 +101,7 @@ def _document_line(farm: str, entry: Entry, weights: Mapping[str, int]) -> Line:
         args = msgspec.json.encode(parsed.admin.args, enc_hook=_as_written).decode()
         return Line(*head, parsed.admin.action, parsed.admin.by, args[:MAX_TEXT], parsed.date)
     document = parsed.document
-    score = scoring.score(scoring.parts(document), weights)
+    score = scoring.score(scoring.parts(document, parsed.node), weights)
     by = f"member {document.id}"
     return Line(*head, "status", by, f"score {score:,}", document.date, document.id, score)
 

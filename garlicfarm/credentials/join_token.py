@@ -18,7 +18,7 @@ import msgspec
 from garlicfarm.config.model import Algorithms, DialUrl, Name, NodeId, Preset
 from garlicfarm.errors import AuthError, ConfigError
 from garlicfarm.http.digest import ALGORITHMS
-from garlicfarm.renamed import APPLICATIONS, update
+from garlicfarm.renamed import ALGORITHM_VERSIONS, APPLICATIONS, update
 
 __all__ = ["JoinToken", "check_expiry", "decode_token", "encode_token"]
 
@@ -63,6 +63,7 @@ def decode_token(text: str) -> JoinToken:
     try:
         data = base64.b64decode(line + "=" * (-len(line) % 4), altchars=b"-_", validate=True)
         stored = update(msgspec.json.decode(data), "application", APPLICATIONS)
+        stored = update(stored, "algorithm", ALGORITHM_VERSIONS)
         return msgspec.convert(stored, JoinToken, str_keys=True)
     except (binascii.Error, ValueError, RecursionError):
         # msgspec's errors and those of UTF-8 are ValueErrors. Not chained: they may quote the secret.

@@ -1,4 +1,4 @@
-"""The application ``publisher``, version 1: which member publishes a Meta LeaseSet, and what that lists.
+"""The application ``publisher``, version 2: which member publishes a Meta LeaseSet, and what that lists.
 
 A deterministic fold over the committed log, in index order, in integers only. Its input is every
 Application entry (judged by `entries`) and every Configuration; its whole state is `fold_state.FarmState`,
@@ -55,7 +55,7 @@ from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
 from garlicfarm.i2p.lease_set import MetaLease
 from garlicfarm.publishing import meta_leaseset, ranking, scoring
 from garlicfarm.publishing.administration import check_arguments
-from garlicfarm.publishing.documents import PublishConfig, StatusDocument
+from garlicfarm.publishing.documents import NodeReport, PublishConfig, StatusDocument
 from garlicfarm.publishing.entries import Administrative, Entry, Note, Status, check_author, parse_entry
 from garlicfarm.publishing.events import EventLog
 from garlicfarm.publishing.fold_state import (
@@ -70,6 +70,7 @@ from garlicfarm.publishing.fold_state import (
 )
 from garlicfarm.publishing.policy import CONSECUTIVE_LEADS, Policy
 from garlicfarm.publishing.strict_json import NO_OBJECT, check_values
+from garlicfarm.renamed import ALGORITHM_VERSIONS
 from garlicfarm.wire.messages import Configuration
 
 __all__ = ["PublisherApplication"]
@@ -83,10 +84,11 @@ _DOCUMENTS_ONLY = "this farm takes status documents; a farm of the application l
 
 
 def _score_status(status: Status, policy: Policy) -> ScoredStatus:
-    parts = scoring.parts(status.document)
+    parts = scoring.parts(status.document, status.node)
     meta = status.document.meta
     return ScoredStatus(
         document=status.document,
+        node=status.node,
         reported=status.leaves,
         leaves=policy.without_excluded(status.leaves),
         parts=parts,
@@ -167,6 +169,11 @@ class PublisherApplication:
         """Index and document of a member's newest status."""
         scored = self._statuses.get(member)
         return None if scored is None else (self._state.records[member].index, scored.document)
+
+    def report(self, member: int) -> NodeReport:
+        """The ``config.node`` of a member's newest status; without any figure if it has none."""
+        scored = self._statuses.get(member)
+        return NodeReport() if scored is None else scored.node
 
     def newest_entry(self, member: int) -> msgspec.Raw:
         """The same status as it was posted, JSON with every key; ``null``: none."""
@@ -290,16 +297,18 @@ class PublisherApplication:
         return encode_state(self._state)
 
     def restore(self, data: bytes) -> None:
-        """Replace the state by a snapshot of this farm.
+        """Replace the state by a snapshot of this farm, which version 1 may have written.
 
         Raises `StorageVersion` for another schema or algorithm, `StorageDamaged` for another farm's
         snapshot or no snapshot at all; the state is then unchanged.
         """
         try:
             header = msgspec.json.decode(data, type=Header)
-            if (header.schema, header.algorithm) != (SCHEMA, scoring.ALGORITHM_VERSION):
+            algorithm = ALGORITHM_VERSIONS.get(header.algorithm, header.algorithm)
+            if (header.schema, algorithm) != (SCHEMA, scoring.ALGORITHM_VERSION):
                 raise StorageVersion(f"this is a snapshot of {header.schema}, algorithm {header.algorithm}")
             state = msgspec.json.decode(data, type=FarmState)
+            state.algorithm = algorithm
             if state.farm != self.farm:
                 raise StorageDamaged(f"this is a snapshot of the farm {state.farm}, not of {self.farm}")
             if not is_consistent(state):

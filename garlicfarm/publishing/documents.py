@@ -21,6 +21,7 @@ __all__ = [
     "Floodfills",
     "IntervalMs",
     "MemberId",
+    "MemberTest",
     "MetaStatus",
     "NodeReport",
     "PublishConfig",
@@ -30,6 +31,7 @@ __all__ = [
     "Staleness",
     "StatusDocument",
     "Tunnels",
+    "connect_tests",
 ]
 
 MIN_INTERVAL_MS = 1_000
@@ -37,6 +39,8 @@ MAX_INTERVAL_MS = 3_600_000
 """bounds of the interval at which statuses are posted"""
 
 U63 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+FAILED = -1
+"""instead of the ms of a connect test that failed"""
 MemberId = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 IntervalMs = Annotated[int, msgspec.Meta(ge=MIN_INTERVAL_MS, le=MAX_INTERVAL_MS)]
 Staleness = Annotated[int, msgspec.Meta(ge=3, le=1_000)]
@@ -106,7 +110,7 @@ class Floodfills(_Document, frozen=True):
 class RemoteRouter(_Document, frozen=True):
     """One element of ``remoteRouters``: this server's measurements of another router. ``hash`` is I2P base64
     of the SHA-256, if known. ``member`` is the Raft id if it is a member's router; then ``connect_test`` is
-    the last handshake with that member's node."""
+    the last handshake with that member's node, where the status has no ``config.node.tests``."""
 
     hash: str | None = None
     member: MemberId | None = None
@@ -138,9 +142,17 @@ class MetaStatus(_Document, frozen=True):
     publishing: bool | None = None
 
 
+class MemberTest(msgspec.Struct, frozen=True, array_like=True):
+    """One element of ``config.node.tests``, ``[member, ms]``: the last handshake of this server's node with
+    that member's node took ``ms``, or failed (`FAILED`)."""
+
+    member: MemberId
+    ms: Annotated[int, msgspec.Meta(ge=FAILED, le=2**63 - 1)]
+
+
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The key ``config.node`` (D15): a server's own state, and the interval (ms) and R with which the status
-    was begun. Keys as written here."""
+    was begun. ``tests`` (D20): its handshakes with the other members. Keys as written here."""
 
     version: str | None = None
     term: U63 | None = None
@@ -150,6 +162,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     interval_ms: IntervalMs | None = None
     R: Staleness | None = None
     admin_url: str | None = None
+    tests: tuple[MemberTest, ...] | None = None
 
 
 class StatusDocument(_Document, frozen=True):
@@ -167,3 +180,13 @@ class StatusDocument(_Document, frozen=True):
     remote_routers: tuple[RemoteRouter, ...] | None = None
     remote_destinations: tuple[RemoteStatus, ...] | None = None
     remote_meta: RemoteStatus | None = None
+
+
+def connect_tests(document: StatusDocument, node: NodeReport) -> list[tuple[int | None, bool]]:
+    """The last connect tests of other members' nodes by the author of a status, whose ``config.node`` is
+    ``node``: the member, and whether the test succeeded. Those of ``remoteRouters``, which count where
+    ``config.node.tests`` is absent, may name a router that is no member's (None)."""
+    if node.tests is not None:
+        return [(test.member, test.ms != FAILED) for test in node.tests]
+    routers = document.remote_routers or ()
+    return [(one.member, one.connect_test.ok) for one in routers if one.connect_test is not None]

@@ -1,7 +1,7 @@
 """Entries of a farm: encoded once by their author, and checked by one rule everywhere.
 
 **The validity rule.** It is part of the algorithm whose version every store records
-(`scoring.ALGORITHM_VERSION`, 1). An entry is valid in the farm ``farm`` if
+(`scoring.ALGORITHM_VERSION`, 2). An entry is valid in the farm ``farm`` if
 
 * its bytes are a JSON object as `strict_json` says, and its known keys have the types and bounds of
   `documents` as `validation` says: ``cluster``, ``date`` and ``id`` must be there, the rest may be absent;
@@ -10,7 +10,7 @@
   bytes or more, as long as its certificate says), none of the latter twice; ``lastPublishedLS`` and
   ``lastPublishedRI`` are I2P base64; each ``hash`` is I2P base64 of 32 bytes;
 * ``config.node``, where present, is a `NodeReport`, its ``interval_ms`` 1,000 … 3,600,000 and its
-  ``R`` 3 … 1,000.
+  ``R`` 3 … 1,000; its ``tests`` name no member twice.
 
 It is then one of three kinds (D16 has administrative entries, D18 the authors):
 
@@ -33,7 +33,7 @@ from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import decode, decode_hash
 from garlicfarm.publishing.administration import Admin, check_by, parse_admin
-from garlicfarm.publishing.documents import DestinationStatus, NodeReport, StatusDocument
+from garlicfarm.publishing.documents import DestinationStatus, MemberTest, NodeReport, StatusDocument
 from garlicfarm.publishing.strict_json import decode_object
 from garlicfarm.publishing.validation import at, checker
 
@@ -126,6 +126,7 @@ def parse_entry(entry: bytes, farm: str) -> Entry:
     if config.get("node") is not None:
         at("config.node", _check_node, config["node"])
         node = msgspec.convert(config["node"], NodeReport)
+        _check_tests(node.tests or ())
     if config.get("admin") is not None:
         admin = at("config.admin", parse_admin, config["admin"])
         if document.id == 0:
@@ -156,6 +157,14 @@ def _leaves(destinations: tuple[DestinationStatus, ...]) -> tuple[Leaf, ...]:
         if tunnels is None or (tunnels.in_ > 0 and tunnels.out > 0):
             usable.append(Leaf(hash_, one.lease_set_expires))
     return tuple(usable)
+
+
+def _check_tests(tests: tuple[MemberTest, ...]) -> None:
+    seen: set[int] = set()
+    for place, test in enumerate(tests):
+        if test.member in seen:
+            raise EntryRefused(f"config.node.tests[{place}]", "named twice")
+        seen.add(test.member)
 
 
 def check_author(entry: Entry, author: int) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from garlicfarm.publishing.documents import U63, IntervalMs, Staleness, StatusDocument
+from garlicfarm.publishing.documents import U63, IntervalMs, NodeReport, Staleness, StatusDocument
 from garlicfarm.publishing.entries import DATE_END_MS, Leaf
 from garlicfarm.publishing.meta_leaseset import COSTS
 from garlicfarm.publishing.policy import DEFAULT_INTERVAL_MS, DEFAULT_R, Policy
@@ -88,6 +88,8 @@ class ScoredStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A member's newest status, with its score under the policy; not part of the snapshot."""
 
     document: StatusDocument
+    node: NodeReport
+    """its ``config.node``"""
     reported: tuple[Leaf, ...]
     leaves: tuple[Leaf, ...]
     """``reported`` without the excluded ones"""

@@ -111,6 +111,9 @@ def _for_type(kind: inspect.Type, name: str, definitions: dict[str, Any]) -> dic
             return {"type": "object"}
         case inspect.VarTupleType(item_type=item):
             return {"type": "array", "items": _for_type(item, name, definitions)}
+        case inspect.StructType(array_like=True, fields=fields):
+            items = [_for_type(one.type, one.encode_name, definitions) for one in fields]
+            return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
         case inspect.StructType(cls=cls):
             return _reference(cls, definitions)
     raise TypeError(f"no schema for {kind}")

@@ -1,7 +1,7 @@
 """The administrators' decisions for a farm: the parameters of its fold, and the user who set each.
 
 An order is an administrative entry of the log (D16). Each value comes from the newest committed entry that
-set it, else it is the constant of algorithm version 1. ``orders`` records the user, date and index of each
+set it, else it is the constant of algorithm version 2. ``orders`` records the user, date and index of each
 entry in force, since compaction removes the entry itself.
 """
 

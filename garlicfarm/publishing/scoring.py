@@ -1,4 +1,4 @@
-"""The score of a status, algorithm version 1: how well a router could publish. Integers only.
+"""The score of a status, algorithm version 2: how well a router could publish. Integers only.
 
 Each *part* lies in 0 … 1,000,000. The score is ``sum(weight * part) // 100``, so it lies there too.
 ``x / y`` below is ``1_000_000 * x // y``, cut to that range; ``y`` = 0 gives 0. Where a figure has no
@@ -14,8 +14,9 @@ tunnel_health             15  mean of ``exploratoryTunnels`` / 4 and ``participa
 bandwidth_headroom        25  (configured − current) / configured, of the worse direction of ``router``
 destination_health        20  mean over ``destinations``, and both directions, of ``currentTunnels`` /
                               ``configuredTunnels``
-remote_sensing             5  share of this server's ``connectTest`` that succeeded, over
-                              ``remoteRouters``, ``remoteDestinations`` and ``remoteMeta``
+remote_sensing             5  share of this server's connect tests that succeeded: those of
+                              ``config.node.tests`` (where absent: ``remoteRouters``),
+                              ``remoteDestinations`` and ``remoteMeta``
 ====================  ======  ===========================================================================
 
 **D13**: an absent statistic counts as the middle of its range, 500,000, so that leaving one out
@@ -31,14 +32,16 @@ from collections.abc import Mapping, Sequence
 from garlicfarm.publishing.documents import (
     Bandwidth,
     DestinationStatus,
+    NodeReport,
     RouterStatus,
     StatusDocument,
     Tunnels,
+    connect_tests,
 )
 
 __all__ = ["ALGORITHM_VERSION", "FULL", "MIDDLE", "WEIGHTS", "parts", "score"]
 
-ALGORITHM_VERSION = 1
+ALGORITHM_VERSION = 2
 """of the validity rule, the score and the fold together; stores, snapshots and join tokens name it"""
 
 FULL = 1_000_000
@@ -60,8 +63,8 @@ EXPLORATORY_FULL = 4
 PARTICIPATING_HALF = 50
 
 
-def parts(document: StatusDocument) -> dict[str, int | None]:
-    """The parts of a status' score; None: not reported."""
+def parts(document: StatusDocument, node: NodeReport) -> dict[str, int | None]:
+    """The parts of the score of a status, whose ``config.node`` is ``node``; None: not reported."""
     router = document.router or RouterStatus()
     return {
         "router_uptime": None if router.uptime is None else _rising(router.uptime, UPTIME_HALF_MS),
@@ -69,7 +72,7 @@ def parts(document: StatusDocument) -> dict[str, int | None]:
         "tunnel_health": _tunnel_health(router),
         "bandwidth_headroom": _headroom(router.configured_bandwidth, router.current_bandwidth),
         "destination_health": _destination_health(document.destinations or ()),
-        "remote_sensing": _remote_sensing(document),
+        "remote_sensing": _remote_sensing(document, node),
     }
 
 
@@ -127,7 +130,8 @@ def _destination_health(destinations: Sequence[DestinationStatus]) -> int | None
     return _mean([_tunnel_share(one.configured_tunnels, one.current_tunnels) for one in destinations])
 
 
-def _remote_sensing(document: StatusDocument) -> int | None:
-    sensed = (*(document.remote_routers or ()), *(document.remote_destinations or ()), document.remote_meta)
-    tests = [one.connect_test.ok for one in sensed if one is not None and one.connect_test is not None]
+def _remote_sensing(document: StatusDocument, node: NodeReport) -> int | None:
+    tests = [ok for _, ok in connect_tests(document, node)]
+    sensed = (*(document.remote_destinations or ()), document.remote_meta)
+    tests += [one.connect_test.ok for one in sensed if one is not None and one.connect_test is not None]
     return _share(sum(tests), len(tests)) if tests else None

@@ -72,6 +72,8 @@ def _for_type(
             return _exactly(dict, "not an object")
         case inspect.VarTupleType(item_type=item):
             return _array(_for_type(item, text_rule, rules))
+        case inspect.StructType(array_like=True, fields=fields):
+            return _fixed_array([_for_type(field.type, None, rules) for field in fields])
         case inspect.StructType(fields=fields):
             return _struct(
                 [
@@ -140,6 +142,18 @@ def _array(item: Checker) -> Checker:
                 item(one)
             except EntryRefused as error:
                 raise _below(f"[{place}]", error) from None
+
+    return check
+
+
+def _fixed_array(items: list[Checker]) -> Checker:
+    def check(value: object) -> None:
+        if type(value) is not list:
+            raise EntryRefused("", "not an array")
+        if len(value) != len(items):
+            raise EntryRefused("", "wrong length")
+        for place, (item, one) in enumerate(zip(items, value, strict=True)):
+            at(f"[{place}]", item, one)
 
     return check
 

@@ -26,7 +26,7 @@ import msgspec
 from garlicfarm.durable_files import make_private_directory, replace_file
 from garlicfarm.errors import StorageDamaged, StorageError, StorageVersion
 from garlicfarm.raft.types import SnapshotMeta
-from garlicfarm.renamed import APPLICATIONS
+from garlicfarm.renamed import ALGORITHM_VERSIONS, APPLICATIONS
 from garlicfarm.storage.tables import Corrupt, configuration_of
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ClusterServer, Configuration
@@ -211,7 +211,7 @@ def _checked(path: Path, file: BinaryIO, keep: bool) -> Snapshot:
     return Snapshot(
         told.farm_id,
         APPLICATIONS.get(told.application, told.application),
-        told.algorithm,
+        ALGORITHM_VERSIONS.get(told.algorithm, told.algorithm),
         told.index,
         told.term,
         configuration_of(told.configuration),

@@ -16,7 +16,7 @@ import msgspec
 
 from garlicfarm.errors import RemoteProtocolError, StorageDamaged, StorageError
 from garlicfarm.raft.types import Entry, HardState, SnapshotMeta
-from garlicfarm.renamed import APPLICATIONS
+from garlicfarm.renamed import ALGORITHM_VERSIONS, APPLICATIONS
 from garlicfarm.wire import decode_configuration, encode_configuration
 from garlicfarm.wire.messages import Configuration, ValueType
 
@@ -126,7 +126,9 @@ def read_genesis(db: sqlite3.Connection) -> Genesis:
     if version != FORMAT_VERSION:
         raise Corrupt(f"meta names format version {version}, the file header {FORMAT_VERSION}")
     decoded = None if configuration is None else configuration_of(configuration)
-    return Genesis(farm, farm_id, APPLICATIONS.get(application, application), algorithm, decoded)
+    application = APPLICATIONS.get(application, application)
+    algorithm = ALGORITHM_VERSIONS.get(algorithm, algorithm)
+    return Genesis(farm, farm_id, application, algorithm, decoded)
 
 
 def encode_hard_state(state: HardState) -> tuple[int, int, int, int]:

@@ -46,6 +46,7 @@ from garlicfarm.net.link import CONNECTION_ERRORS
 from garlicfarm.node.context import ReplicaHost
 from garlicfarm.node.replica import Replica
 from garlicfarm.node.session import Principal, Session
+from garlicfarm.publishing.scoring import ALGORITHM_VERSION
 from garlicfarm.raft import Persist, SnapshotMeta
 from garlicfarm.storage import Genesis, Snapshot
 from garlicfarm.testing.memory_network import MemoryNetwork
@@ -145,7 +146,7 @@ class Cluster:
         self._farm_id = secrets.token_bytes(16)
         self._secret = secrets.token_bytes(32)
         servers = tuple(ClusterServer(i, f"memory://{_host(i)}:{PORT}") for i in range(1, size + 1))
-        self._genesis = Genesis(FARM, self._farm_id, "log", 1, Configuration(0, 0, servers))
+        self._genesis = Genesis(FARM, self._farm_id, "log", ALGORITHM_VERSION, Configuration(0, 0, servers))
         self._disks = {server.id: MemoryStore(self._genesis) for server in servers}
         self._nodes: dict[int, _Node] = {}
 

@@ -241,7 +241,7 @@ def store(served: Served) -> Path:
     data = served.node.data_dir
     write_secret_file(data / "secrets" / "farm.secret", bytes(range(32)))
     (data / "farms" / "farm").mkdir(parents=True)
-    create_store(data / "farms" / "farm", Genesis("farm", bytes(16), "publisher", 1, None))
+    create_store(data / "farms" / "farm", Genesis("farm", bytes(16), "publisher", 2, None))
     with served.config.open("a") as file:
         file.write("[farm.raft]\nheartbeat_s = 0.5\npriority = 7\n[farm.retention]\nkeep_entries = 9\n")
     return data

@@ -26,7 +26,7 @@ TOKEN = JoinToken(
     farm_id=bytes(range(16)),
     farm_secret=bytes(range(32)),
     application="log",
-    algorithm=1,
+    algorithm=2,
     id=4,
     endpoints={1: "ssl://a.example:27150?pin=sha256-abc", 3: "ssl://c.example:27150"},
     expires_s=1000,
@@ -119,7 +119,7 @@ def test_joining_node_has_the_farms_secret_and_no_configuration(tmp_path: Path) 
         assert data.node_id == 4
         with closing(LogStore.open(data.farm_directory("barn"), farm="barn")) as store:
             genesis = store.genesis
-    assert (genesis.farm_id, genesis.application, genesis.algorithm) == (TOKEN.farm_id, "log", 1)
+    assert (genesis.farm_id, genesis.application, genesis.algorithm) == (TOKEN.farm_id, "log", 2)
     assert genesis.configuration is None
 
 

@@ -113,7 +113,7 @@ FARM = "farm"
 MEMBERS = Configuration(
     0, 0, tuple(ClusterServer(id_, f"ssl://host{id_}.example:27150") for id_ in (1, 2, 3))
 )
-GENESIS = Genesis(FARM, b"farm-id-16-bytes", "log", 1, MEMBERS)
+GENESIS = Genesis(FARM, b"farm-id-16-bytes", "log", 2, MEMBERS)
 SMALL = Limits(max_message_bytes=1 << 16, max_entry_bytes=1 << 12)
 
 
@@ -491,7 +491,7 @@ def _token_seeds() -> list[bytes]:
         farm_id=GENESIS.farm_id,
         farm_secret=KEY,
         application="publisher",
-        algorithm=1,
+        algorithm=2,
         id=4,
         endpoints={server.id: server.endpoint for server in MEMBERS.servers},
         expires_s=1_700_000_000,
@@ -564,7 +564,7 @@ def _public(seed: bytes) -> bytes:
 
 # snapshot
 
-SENT = Snapshot(GENESIS.farm_id, "log", 1, 30, 2, MEMBERS, MEMBERS.servers, bytes(range(40)))
+SENT = Snapshot(GENESIS.farm_id, "log", 2, 30, 2, MEMBERS, MEMBERS.servers, bytes(range(40)))
 
 
 @cache
@@ -689,7 +689,7 @@ def _sound_store() -> _Store:
                 state.apply(entry.index, entry.term, entry.value)
             steps.append(Persist(token, HardState(1, 2, 2 * token + 2), None, tuple(entries)))
             if token == 2:
-                taken = Snapshot(GENESIS.farm_id, "log", 1, 6, 1, MEMBERS, MEMBERS.servers, state.snapshot())
+                taken = Snapshot(GENESIS.farm_id, "log", 2, 6, 1, MEMBERS, MEMBERS.servers, state.snapshot())
         killed = trio.run(_write, directory, steps)
         write_snapshot(directory / "snapshots", taken)
         closed = _files(directory)

@@ -28,8 +28,8 @@ from garlicfarm.wire.messages import ClusterServer, Configuration, SnapshotSyncR
 
 FARM_ID = bytes(range(16))
 MEMBERS = Configuration(0, 0, (ClusterServer(1, "ssl://a.example:1"),))
-GENESIS = Genesis("farm", FARM_ID, "log", 1, MEMBERS)
-SNAPSHOT = Snapshot(FARM_ID, "log", 1, 5, 1, MEMBERS, MEMBERS.servers, b"state")
+GENESIS = Genesis("farm", FARM_ID, "log", 2, MEMBERS)
+SNAPSHOT = Snapshot(FARM_ID, "log", 2, 5, 1, MEMBERS, MEMBERS.servers, b"state")
 
 
 class Trace:

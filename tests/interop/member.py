@@ -157,7 +157,7 @@ async def running(
     election_s: tuple[float, float] = (3.0, 3600.0),
 ) -> AsyncIterator[tuple[Member, trio.MemoryReceiveChannel]]:
     """Run node ``member`` with this log; the channel brings the connections that it opens."""
-    disk = Disk(Genesis("farm", bytes(16), "log", 1, genesis))
+    disk = Disk(Genesis("farm", bytes(16), "log", 2, genesis))
     disk.write(Persist(0, hard_state or HardState(), None, tuple(log)))
     low, high = election_s
     raft = RaftSection(

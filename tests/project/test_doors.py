@@ -52,13 +52,17 @@ HARMLESS = {
     "msgspec.json",
     "msgspec.structs",
 }
-PURE_GROUND = {"garlicfarm.errors", "garlicfarm.extensions", "garlicfarm.names", "garlicfarm.refusals"}
+PURE_GROUND = {
+    *("garlicfarm.errors", "garlicfarm.extensions", "garlicfarm.names", "garlicfarm.refusals"),
+    "garlicfarm.renamed",
+}
 """Pure modules without a room, which every room may import."""
 DOORS: dict[str, set[str]] = {
     "errors": {"garlicfarm.refusals"},
     "extensions": set(),
     "names": set(),
     "refusals": set(),
+    "renamed": set(),
     "wire": PURE_GROUND,
     "http": PURE_GROUND | {"h11"},
     "raft": PURE_GROUND | {"garlicfarm.wire", "garlicfarm.wire.messages"},
@@ -106,7 +110,6 @@ ROOMS: dict[str, set[str]] = {
     "plugins": {"publisher", "router", "transport"},
     "publisher": {"publishing"},
     "router": {"publishing"},
-    "renamed": set(),
     "setup": {
         *("application", "config", "credentials", "http", "publishing", "raft", "storage", "transport"),
         "wire",

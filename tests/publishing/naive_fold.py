@@ -40,7 +40,7 @@ def saturating(figure: int, half: int) -> int:
     return MILLION * figure // (figure + half)
 
 
-def score_parts(entry: dict[str, Any]) -> dict[str, int | None]:
+def score_parts(entry: dict[str, Any], algorithm: int) -> dict[str, int | None]:
     """The table of the publisher's page; None: not reported."""
     router = entry.get("router") or {}
     uptime, lag = router.get("uptime"), router.get("jobLag")
@@ -63,9 +63,12 @@ def score_parts(entry: dict[str, Any]) -> dict[str, int | None]:
         else:
             reported = True
             leaves.append((part_of(have["in"], want["in"]) + part_of(have["out"], want["out"])) // 2)
-    remote = [*(entry.get("remoteRouters") or []), *(entry.get("remoteDestinations") or [])]
+    members = ((entry.get("config") or {}).get("node") or {}).get("tests") if algorithm > 1 else None
+    remote = [] if members is not None else [*(entry.get("remoteRouters") or [])]
+    remote += [*(entry.get("remoteDestinations") or [])]
     remote += [entry["remoteMeta"]] if entry.get("remoteMeta") else []
     tests = [one["connectTest"]["ok"] for one in remote if one.get("connectTest")]
+    tests += [ms >= 0 for _, ms in members or []]
     return {
         "router_uptime": None if uptime is None else saturating(uptime, 6 * 3_600_000),
         "job_lag": None if lag is None else MILLION - saturating(lag, 250),
@@ -108,10 +111,11 @@ class Said:
 
 
 class NaiveFold:
-    """A farm that remembers everything."""
+    """A farm that remembers everything. ``algorithm``: 1, the version of garlicfarm 0.1, or 2."""
 
-    def __init__(self, farm: str) -> None:
+    def __init__(self, farm: str, algorithm: int = 2) -> None:
         self.farm = farm
+        self.algorithm = algorithm
         self.members: list[int] = []
         self.joined: dict[int, int] = {}
         self.said: dict[int, list[Said]] = {}  # of the members, and of removed ones that still hold
@@ -207,7 +211,7 @@ class NaiveFold:
     def score(self, member: int) -> int:
         newest = self.newest(member)
         assert newest is not None
-        parts, weights = score_parts(newest.entry), self.policy()["weights"]
+        parts, weights = score_parts(newest.entry, self.algorithm), self.policy()["weights"]
         return sum(weights[one] * (500_000 if parts[one] is None else parts[one]) for one in weights) // 100
 
     def eligible(self) -> list[int]:
@@ -417,7 +421,7 @@ class NaiveFold:
             {
                 "schema": "garlicfarm.farm/1",
                 "farm": self.farm,
-                "algorithm": 1,
+                "algorithm": self.algorithm,
                 "members": self.members,
                 "policy": policy,
                 "publisher": self.publisher,

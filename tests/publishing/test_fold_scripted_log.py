@@ -72,11 +72,11 @@ def test_scripted_log_three_cuttings_give_the_golden_publisher_at_every_index() 
     assert len({farm.contents() for _, _, farm in foldings}) == 1
 
 
-def test_scripted_log_gives_the_states_of_version_1() -> None:
+def test_scripted_log_gives_the_states_of_version_1_but_for_its_number() -> None:
     farm, digest = new_farm(), hashlib.sha256()
     for line in lines():
         farm.apply(line["index"], 1, line["entry"].encode())
-        digest.update(farm.snapshot())
+        digest.update(farm.snapshot().replace(b'"algorithm":2', b'"algorithm":1'))
     assert digest.hexdigest() == VERSION_1_STATES
 
 

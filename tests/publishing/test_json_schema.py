@@ -107,6 +107,8 @@ def shaped(draw: st.DrawFn, schema: dict[str, Any]) -> object:
                     schema.get("pattern"), TEXT
                 )
             )
+        case {"type": "array", "prefixItems": items}:
+            return [draw(shaped(item)) for item in items]
         case {"type": "array"}:
             return draw(st.lists(shaped(schema["items"]), max_size=2))
         case {"type": "object"}:

@@ -10,6 +10,8 @@ from garlicfarm.publishing.documents import (
     Bandwidth,
     ConnectTest,
     DestinationStatus,
+    MemberTest,
+    NodeReport,
     RemoteRouter,
     RemoteStatus,
     RouterStatus,
@@ -22,8 +24,8 @@ DAY_MS = 86_400_000
 HUGE = 2**63 - 1
 
 
-def part(name: str, **changes: Any) -> int | None:
-    return parts(StatusDocument(cluster="farm", date=1, id=1, **changes))[name]
+def part(name: str, node: NodeReport = NodeReport(), **changes: Any) -> int | None:  # noqa: B008 - frozen
+    return parts(StatusDocument(cluster="farm", date=1, id=1, **changes), node)[name]
 
 
 def bandwidth(in_: int, out: int) -> Bandwidth:
@@ -108,12 +110,20 @@ def test_destination_health_is_the_mean_over_leaves_and_directions(
 def test_remote_sensing_is_the_share_of_connect_tests_that_succeeded() -> None:
     assert part("remote_sensing") is None
     assert part("remote_sensing", remote_routers=(RemoteRouter(member=2),)) is None
-    sensed = {
+    sensed: Any = {
         "remote_routers": (RemoteRouter(member=2), connected(True), connected(False)),
         "remote_destinations": (remote(True), remote(None)),
         "remote_meta": remote(True),
     }
     assert part("remote_sensing", **sensed) == 750_000
+
+
+def test_remote_sensing_prefers_the_tests_of_the_node_report_to_remote_routers() -> None:
+    routers = (connected(False), connected(False))
+    node = NodeReport(tests=(MemberTest(2, 0), MemberTest(3, -1), MemberTest(4, 7), MemberTest(5, 8)))
+    assert part("remote_sensing", node, remote_routers=routers) == 750_000
+    assert part("remote_sensing", node, remote_meta=remote(False)) == 600_000
+    assert part("remote_sensing", NodeReport(tests=()), remote_routers=routers) is None
 
 
 def test_score_of_nothing_reported_is_the_middle_and_weights_add_up() -> None:

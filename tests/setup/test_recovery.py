@@ -72,7 +72,7 @@ async def fill(node: Path, *, compacted: bool = False) -> bytes:
         assert genesis.configuration is not None
     if compacted:
         all_members = tuple(ClusterServer(i, f"ssl://m{i}:27150") for i in (1, 2, 3, 4))
-        taken = Snapshot(genesis.farm_id, "log", 1, 15, 2, genesis.configuration, all_members, state)
+        taken = Snapshot(genesis.farm_id, "log", 2, 15, 2, genesis.configuration, all_members, state)
         write_snapshot(store_of(node) / SNAPSHOTS, taken)
         with closing(connect(store_of(node) / "log.db", "rw")) as db:
             assert delete_entries(db, 12)

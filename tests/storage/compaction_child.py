@@ -112,7 +112,7 @@ async def main(directory: Path) -> None:
                     snapshot = Snapshot(
                         store.genesis.farm_id,
                         "log",
-                        1,
+                        2,
                         last,
                         1,
                         configuration,
@@ -131,7 +131,7 @@ async def main(directory: Path) -> None:
                     sent = Snapshot(
                         store.genesis.farm_id,
                         "log",
-                        1,
+                        2,
                         ahead,
                         1,
                         configuration,

@@ -13,7 +13,7 @@ from garlicfarm.storage import Genesis, LogStore, Writer, create_store
 from garlicfarm.wire import ClusterServer, Configuration, ValueType
 
 GENESIS = Genesis(
-    "farm", b"farm-id-16-bytes", "log", 1, Configuration(0, 0, (ClusterServer(1, "ssl://a:27150"),))
+    "farm", b"farm-id-16-bytes", "log", 2, Configuration(0, 0, (ClusterServer(1, "ssl://a:27150"),))
 )
 
 

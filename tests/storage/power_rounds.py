@@ -36,7 +36,7 @@ async def main(mountpoint: Path, rounds: int) -> None:
     async with powerloss.mounted(mountpoint) as storage:
         directory = mountpoint / "farm"
         genesis = Genesis(
-            "farm", b"farm-id-16-bytes", "log", 1, Configuration(0, 0, (ClusterServer(1, "ssl://a:1"),))
+            "farm", b"farm-id-16-bytes", "log", 2, Configuration(0, 0, (ClusterServer(1, "ssl://a:1"),))
         )
         await trio.to_thread.run_sync(create_store, directory, genesis)
         for _ in range(rounds):

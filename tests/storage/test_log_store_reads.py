@@ -37,7 +37,7 @@ def test_new_store_is_empty_and_knows_its_genesis(directory: Path, genesis: Gene
 
 
 def test_genesis_without_configuration_gives_one_without_servers(tmp_path: Path) -> None:
-    create_store(tmp_path / "farm", Genesis("farm", bytes(16), "farm", 1, None))
+    create_store(tmp_path / "farm", Genesis("farm", bytes(16), "farm", 2, None))
     with closing(LogStore.open(tmp_path / "farm", farm="farm")) as store:
         assert store.genesis.configuration is None
         assert store.initial_state() == (HardState(), Configuration(0, 0))

@@ -26,9 +26,9 @@ from garlicfarm.wire import ClusterServer, Configuration
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
 MEMBERS = Configuration(7, 0, (ClusterServer(1, "ssl://a:1"), ClusterServer(4, "ssl://d:1")))
-GENESIS = Genesis("farm", b"farm-id-16-bytes", "log", 1, None)
+GENESIS = Genesis("farm", b"farm-id-16-bytes", "log", 2, None)
 EVER = (*MEMBERS.servers, ClusterServer(2, "ssl://b:1"))
-SENT = Snapshot(b"farm-id-16-bytes", "log", 1, 30, 2, MEMBERS, EVER, bytes(range(256)))
+SENT = Snapshot(b"farm-id-16-bytes", "log", 2, 30, 2, MEMBERS, EVER, bytes(range(256)))
 
 
 def file_of(snapshot: Snapshot) -> bytes:
@@ -148,7 +148,7 @@ def test_flipped_bit_is_found_and_the_transfer_begins_anew(
     [
         (msgspec.structs.replace(SENT, farm_id=bytes(16)), "of another farm"),
         (msgspec.structs.replace(SENT, application="publisher"), "of another application"),
-        (msgspec.structs.replace(SENT, algorithm=2), "of another application"),
+        (msgspec.structs.replace(SENT, algorithm=3), "of another application"),
         (msgspec.structs.replace(SENT, index=31), "name is not its own"),
         (msgspec.structs.replace(SENT, term=3), "name is not its own"),
     ],

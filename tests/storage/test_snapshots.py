@@ -41,7 +41,7 @@ MEMBERS = Configuration(7, 0, (ClusterServer(1, "ssl://a:1"), ClusterServer(4, "
 
 
 def snapshot(index: int, term: int = 1, state: bytes = b"state", **fields: Any) -> Snapshot:
-    made = Snapshot(b"farm-id-16-bytes", "log", 1, index, term, MEMBERS, MEMBERS.servers, state)
+    made = Snapshot(b"farm-id-16-bytes", "log", 2, index, term, MEMBERS, MEMBERS.servers, state)
     return msgspec.structs.replace(made, **fields)
 
 

@@ -246,7 +246,7 @@ async def test_store_shows_what_is_durable_less_what_is_being_replaced(
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_store, "_TAIL_BYTES", tail_bytes)
         patch.setattr(writer, "_CHECKPOINT_BYTES", 40_000)
-        create_store(Path(directory), Genesis("farm", bytes(16), "log", 1, None))
+        create_store(Path(directory), Genesis("farm", bytes(16), "log", 2, None))
         with closing(LogStore.open(Path(directory), farm="farm")) as store:
             writing = Writer(store, on_durable)
             async with trio.open_nursery() as nursery:

@@ -18,7 +18,6 @@ from garlicfarm.node.publisher.publishers import make_publishers, publisher_dire
 from garlicfarm.node.publisher.publishing_task import PublishingTask
 from garlicfarm.node.publisher.status_reporter import StatusReporter
 from garlicfarm.publishing.application import PublisherApplication
-from garlicfarm.publishing.documents import NodeReport
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.lease import Lease
 from garlicfarm.wire.messages import Configuration
@@ -105,9 +104,8 @@ class PublisherService(Application):
         newest = self.fold.newest(member)
         if newest is None:
             return MemberReport()
-        document = newest[1]
-        node = msgspec.convert((document.config or {}).get("node") or {}, NodeReport)
-        age_s = max(0.0, time.time() - document.date / 1000)
+        node = self.fold.report(member)
+        age_s = max(0.0, time.time() - newest[1].date / 1000)
         return MemberReport(
             term=node.term,
             commit=node.commit,

@@ -4,8 +4,8 @@ Two members may be cut off from each other while all others reach both: by a fir
 of two I2P routers are dead. If one of the two leads, the other one hears no leader and posts no status. It
 wins no election either, since the others do hear a leader. The farm commits as if that member were dead.
 
-Members know from their handshakes which others they reach, and report it in their statuses (key
-``connectTest``; D9 lists the keys).
+Members know from their handshakes which others they reach, and report it in their statuses
+(`garlicfarm.publishing.documents.connect_tests`).
 The leader hands over to a member whose last R statuses say that it reaches every member that the leader does,
 and one more. Only statuses begun after the missing member fell silent count: they report handshakes made
 since then. No member reaches a dead one, so a dead member causes no hand-over.
@@ -17,13 +17,12 @@ import math
 from collections.abc import Mapping
 from typing import NoReturn
 
-import msgspec
 import trio
 
 from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import NoQuorum, NotLeader, ProposalDropped
 from garlicfarm.publishing.application import PublisherApplication
-from garlicfarm.publishing.documents import NodeReport
+from garlicfarm.publishing.documents import connect_tests
 
 __all__ = ["HandOver", "better_placed"]
 
@@ -86,9 +85,8 @@ def better_placed(fold: PublisherApplication, leader: int, missing: Mapping[int,
         if newest is None or not fold.is_recent(member):
             continue
         index, document = newest
-        node = msgspec.convert((document.config or {}).get("node") or {}, NodeReport)
-        tests = {one.member: one.connect_test for one in document.remote_routers or ()}
-        reached = {member, *(other for other, test in tests.items() if test is not None and test.ok)}
+        node = fold.report(member)
+        reached = {member, *(other for other, ok in connect_tests(document, node) if ok)}
         gained = sum(other in reached and (node.applied or 0) >= since for other, since in missing.items())
         if gained and kept <= reached:
             able.append((-gained, member, index))

@@ -230,7 +230,7 @@ async def test_snapshot_from_the_leader_takes_the_place_of_what_was_still_to_be_
         await nodes.applied(index, [leader])
         meta = SnapshotMeta(index, farm.raw.term, farm.core.applied_configuration)
         genesis, state = farm.store.genesis, farm.application.snapshot()
-        snapshot = Snapshot(genesis.farm_id, "log", 1, index, farm.raw.term, meta.configuration, (), state)
+        snapshot = Snapshot(genesis.farm_id, "log", 2, index, farm.raw.term, meta.configuration, (), state)
         monkeypatch.setattr(behind.store, "read_state", lambda meta: snapshot)
         late = Entry(index, farm.raw.term, ValueType.APPLICATION, b"in the snapshot")
         behind.applier._committed.append(late)

@@ -110,7 +110,7 @@ async def newcomer(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
             farm_id=nodes.farm_id,
             farm_secret=bytes(32),
             application="log",
-            algorithm=1,
+            algorithm=2,
             id=2,
             endpoints={1: ENDPOINT},
             expires_s=int(time.time()) + 60,

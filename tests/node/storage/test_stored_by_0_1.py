@@ -67,13 +67,39 @@ def test_stored_application_farm_is_read_as_publisher(node: Path) -> None:
     assert [read_genesis(farms / name).application for name in ("farm", "vault")] == ["publisher", "log"]
 
 
+def test_algorithm_1_is_read_as_2(node: Path) -> None:
+    farms, token = node / "data" / "farms", (node / "join.token").read_text()
+    for name in ("farm", "vault"):
+        with closing(sqlite3.connect(farms / name / "log.db")) as db:
+            assert db.execute("SELECT algorithm FROM meta").fetchall() == [(1,)]
+        assert read_genesis(farms / name).algorithm == 2
+    assert b'"algorithm":1' in _json_of(token)
+    assert decode_token(token).algorithm == 2
+
+
+def test_state_of_0_1_continues_under_algorithm_2(node: Path) -> None:
+    """Both of its snapshots, and the entries after the newer one."""
+    store = node / "data" / "farms" / "farm"
+    for path in list_snapshots(store / "snapshots"):
+        assert b'"algorithm":1' in path.read_bytes()
+        snapshot = read_snapshot(path)
+        assert snapshot.algorithm == 2
+        assert snapshot.state.count(b'"algorithm":1,') == 1
+        fold = PublisherApplication("farm")
+        fold.restore(snapshot.state)
+        assert fold.snapshot() == snapshot.state.replace(b'"algorithm":1,', b'"algorithm":2,')
+    survivor = read_survivor(store, "farm", PublisherApplication("farm"))
+    assert survivor.commit == 42
+    assert b'"algorithm":2' in survivor.application.snapshot()
+
+
 def test_snapshot_of_0_1_is_read_as_publisher_and_written_so(node: Path, tmp_path: Path) -> None:
     path = list_snapshots(node / "data" / "farms" / "farm" / "snapshots")[0]
     snapshot = read_snapshot(path)
     assert (snapshot.application, snapshot.index) == ("publisher", 40)
     assert snapshot.state.startswith(b'{"schema":"garlicfarm.farm/1"')
     write_snapshot(tmp_path / "new", snapshot)
-    assert b'"application":"publisher"' in (tmp_path / "new" / path.name).read_bytes()
+    assert b'"application":"publisher","algorithm":2' in (tmp_path / "new" / path.name).read_bytes()
     assert read_snapshot(tmp_path / "new" / path.name) == snapshot
 
 
