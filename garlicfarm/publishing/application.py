@@ -175,6 +175,13 @@ class PublisherApplication:
         scored = self._statuses.get(member)
         return NodeReport() if scored is None else scored.node
 
+    def has_duplicate_transients(self, member: int) -> bool:
+        """Whether a current member with a lower id names one of the transient keys that this one names (D21).
+        Each key is one node's; this member must not publish."""
+        own = {*(self.report(member).transients or ())}
+        lower = (one for one in self._state.members if one < member)
+        return any(own & {*(self.report(one).transients or ())} for one in lower)
+
     def newest_entry(self, member: int) -> msgspec.Raw:
         """The same status as it was posted, JSON with every key; ``null``: none."""
         return self._state.records[member].status

@@ -14,6 +14,8 @@ import msgspec
 
 __all__ = [
     "MAX_INTERVAL_MS",
+    "MAX_LEASE_SET_BYTES",
+    "MAX_TRANSIENTS",
     "MIN_INTERVAL_MS",
     "Bandwidth",
     "ConnectTest",
@@ -44,6 +46,8 @@ FAILED = -1
 MemberId = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 IntervalMs = Annotated[int, msgspec.Meta(ge=MIN_INTERVAL_MS, le=MAX_INTERVAL_MS)]
 Staleness = Annotated[int, msgspec.Meta(ge=3, le=1_000)]
+MAX_TRANSIENTS = 16
+MAX_LEASE_SET_BYTES = 1024
 PublishConfig = Literal["off", "on", "auto"]
 
 
@@ -152,7 +156,10 @@ class MemberTest(msgspec.Struct, frozen=True, array_like=True):
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The key ``config.node`` (D15): a server's own state, and the interval (ms) and R with which the status
-    was begun. ``tests`` (D20): its handshakes with the other members. Keys as written here."""
+    was begun. ``tests`` (D20): its handshakes with the other members. ``transients`` (D21): of each bundle of
+    keys, the first 8 bytes of the SHA-256 of its transient public key, 16 hexadecimal digits; ``keyExpires``:
+    when the first of them expires, ms. ``leaseSet`` (D22): the LeaseSet of a member on standby, I2P base64.
+    Other keys as written here."""
 
     version: str | None = None
     term: U63 | None = None
@@ -163,6 +170,9 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     R: Staleness | None = None
     admin_url: str | None = None
     tests: tuple[MemberTest, ...] | None = None
+    transients: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_TRANSIENTS)] | None = None
+    key_expires: U63 | None = msgspec.field(name="keyExpires", default=None)
+    lease_set: str | None = msgspec.field(name="leaseSet", default=None)
 
 
 class StatusDocument(_Document, frozen=True):

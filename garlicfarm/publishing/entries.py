@@ -10,7 +10,8 @@
   bytes or more, as long as its certificate says), none of the latter twice; ``lastPublishedLS`` and
   ``lastPublishedRI`` are I2P base64; each ``hash`` is I2P base64 of 32 bytes;
 * ``config.node``, where present, is a `NodeReport`, its ``interval_ms`` 1,000 … 3,600,000 and its
-  ``R`` 3 … 1,000; its ``tests`` name no member twice.
+  ``R`` 3 … 1,000; its ``tests`` name no member twice, its ``transients`` are at most 16, of 16 hexadecimal
+  digits each (lower case), and its ``leaseSet`` is I2P base64 of at most 1,024 bytes.
 
 It is then one of three kinds (D16 has administrative entries, D18 the authors):
 
@@ -33,7 +34,13 @@ from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import decode, decode_hash
 from garlicfarm.publishing.administration import Admin, check_by, parse_admin
-from garlicfarm.publishing.documents import DestinationStatus, MemberTest, NodeReport, StatusDocument
+from garlicfarm.publishing.documents import (
+    MAX_LEASE_SET_BYTES,
+    DestinationStatus,
+    MemberTest,
+    NodeReport,
+    StatusDocument,
+)
 from garlicfarm.publishing.strict_json import decode_object
 from garlicfarm.publishing.validation import at, checker
 
@@ -99,13 +106,23 @@ class _By(msgspec.Struct):
     by: str
 
 
+def _check_lease_set(text: str) -> None:
+    if len(decode(text)) > MAX_LEASE_SET_BYTES:
+        raise ValueError("too large")
+
+
+def _check_transient(text: str) -> None:
+    if len(text) != 16 or not {*text} <= {*"0123456789abcdef"}:
+        raise ValueError("not 16 hexadecimal digits")
+
+
 _TEXT_RULES = {
     "hash": decode_hash,
     "lastPublishedLS": decode,
     "lastPublishedRI": decode,
 }
 _check_document = checker(StatusDocument, _TEXT_RULES)
-_check_node = checker(NodeReport, {})
+_check_node = checker(NodeReport, {"leaseSet": _check_lease_set, "transients": _check_transient})
 _check_config_by = checker(_By, {"by": check_by})
 
 

@@ -19,16 +19,19 @@ from garlicfarm.publishing.administration import ACTIONS, MAX_BY_CHARS
 from garlicfarm.publishing.documents import NodeReport, StatusDocument
 from garlicfarm.publishing.entries import DATE_END_MS
 
-__all__ = ["entry_schema"]
+__all__ = ["TRANSIENT_PATTERN", "entry_schema"]
 
 _CHARACTER = "[A-Za-z0-9~-]"
 _TWO_BYTES = _CHARACTER + "{2}[AEIMQUYcgkosw048]="
 _TAIL = f"({_TWO_BYTES}|{_CHARACTER}[AQgw]==)?$"
+TRANSIENT_PATTERN = "^[0-9a-f]{16}$"
 _PATTERNS = {
     "destination": f"^({_CHARACTER}{{4}}){{129,}}{_TAIL}",
     "hash": f"^{_CHARACTER}{{40}}{_TWO_BYTES}$",
     "lastPublishedLS": f"^({_CHARACTER}{{4}})*{_TAIL}",
     "lastPublishedRI": f"^({_CHARACTER}{{4}})*{_TAIL}",
+    "leaseSet": f"^({_CHARACTER}{{4}})*{_TAIL}",
+    "transients": TRANSIENT_PATTERN,
 }
 _BY = {"type": "string", "minLength": 1, "maxLength": MAX_BY_CHARS}
 
@@ -109,8 +112,9 @@ def _for_type(kind: inspect.Type, name: str, definitions: dict[str, Any]) -> dic
             return {"type": "boolean"}
         case inspect.DictType():
             return {"type": "object"}
-        case inspect.VarTupleType(item_type=item):
-            return {"type": "array", "items": _for_type(item, name, definitions)}
+        case inspect.VarTupleType(item_type=item, max_length=most):
+            limit = {} if most is None else {"maxItems": most}
+            return {"type": "array", "items": _for_type(item, name, definitions), **limit}
         case inspect.StructType(array_like=True, fields=fields):
             items = [_for_type(one.type, one.encode_name, definitions) for one in fields]
             return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}

@@ -70,8 +70,8 @@ def _for_type(
             return _exactly(bool, "not true or false")
         case inspect.DictType():
             return _exactly(dict, "not an object")
-        case inspect.VarTupleType(item_type=item):
-            return _array(_for_type(item, text_rule, rules))
+        case inspect.VarTupleType(item_type=item, max_length=most):
+            return _array(_for_type(item, text_rule, rules), most)
         case inspect.StructType(array_like=True, fields=fields):
             return _fixed_array([_for_type(field.type, None, rules) for field in fields])
         case inspect.StructType(fields=fields):
@@ -133,10 +133,12 @@ def _literal(values: tuple[object, ...]) -> Checker:
     return check
 
 
-def _array(item: Checker) -> Checker:
+def _array(item: Checker, most: int | None) -> Checker:
     def check(value: object) -> None:
         if type(value) is not list:
             raise EntryRefused("", "not an array")
+        if most is not None and len(value) > most:
+            raise EntryRefused("", "too many")
         for place, one in enumerate(value):
             try:
                 item(one)

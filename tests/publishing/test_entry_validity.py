@@ -36,6 +36,7 @@ SHORT = encode(bytes(386))
 LYING = encode(bytes(384) + CERTIFICATE + b"x")
 FOREIGN_ALPHABET = destination(1).replace("-", "+").replace("~", "/")
 SPARE_BITS = destination(1)[:-3] + "B=="
+NO_TRANSIENT = "not 16 hexadecimal digits"
 ADMIN = {"action": "interval", "by": "alice", "args": {"ms": 1000}}
 
 INVALID = [
@@ -67,6 +68,19 @@ INVALID = [
     ({"config": {"node": {"tests": [[1, -2]]}}}, "config.node.tests[0][1]", "out of range"),
     ({"config": {"node": {"tests": [[1, None]]}}}, "config.node.tests[0][1]", "not an integer"),
     ({"config": {"node": {"tests": [[1, -1], [1, 5]]}}}, "config.node.tests[1]", "named twice"),
+    ({"config": {"node": {"transients": "0" * 16}}}, "config.node.transients", "not an array"),
+    ({"config": {"node": {"transients": ["0" * 16] * 17}}}, "config.node.transients", "too many"),
+    *(
+        ({"config": {"node": {"transients": [text]}}}, "config.node.transients[0]", NO_TRANSIENT)
+        for text in ("0" * 15, "0" * 17, "0" * 15 + "A", "0" * 15 + "g", "0" * 15 + "٣")
+    ),
+    ({"config": {"node": {"keyExpires": -1}}}, "config.node.keyExpires", "out of range"),
+    ({"config": {"node": {"leaseSet": "a"}}}, "config.node.leaseSet", "not I2P base64"),
+    (
+        {"config": {"node": {"leaseSet": i2p_base64.encode(bytes(1025))}}},
+        "config.node.leaseSet",
+        "too large",
+    ),
     ({"meta": {"publishConfig": "maybe"}}, "meta.publishConfig", "not one of its values"),
     ({"meta": {"publishing": 1}}, "meta.publishing", "not true or false"),
     ({"meta": {"destination": SHORT}}, "meta.destination", "not a destination"),
@@ -151,6 +165,18 @@ def test_check_invalid_entry_is_refused_with_field_and_reason_and_skipped_by_it(
     assert farm.snapshot() == before.replace(
         b'"skipped":{}', msgspec.json.encode({"skipped": {reason: 1}})[1:-1]
     )
+
+
+def test_parse_status_at_the_limits_of_the_keys_of_a_node_is_valid() -> None:
+    node = {
+        "tests": [[1, -1], [2**31 - 1, 0]],
+        "transients": ["0123456789abcdef"] * 16,
+        "keyExpires": 2**63 - 1,
+        "leaseSet": i2p_base64.encode(bytes(1024)),
+    }
+    parsed = parse_entry(json.dumps(valid(config={"node": node})).encode(), "farm")
+    assert isinstance(parsed, Status)
+    assert json.loads(msgspec.json.encode(parsed.node)) == node
 
 
 def test_parse_valid_status_keeps_its_bytes_and_ignores_unknown_keys() -> None:

@@ -10,6 +10,7 @@ import pytest
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.documents import NodeReport
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.scoring import WEIGHTS
 from tests.publishing.dated_log import Log, due_member_1, leaf_hash
@@ -114,6 +115,33 @@ def test_orders_in_force_tell_who_when_and_at_which_index() -> None:
     }
     log.farm.configure(8, configuration(1, index=8))
     assert "override 2" not in str(log.farm.ranking()["orders"])
+
+
+# D21
+
+
+def test_duplicate_transients_are_those_of_a_current_member_with_a_lower_id() -> None:
+    log = Log(1, 2, 3)
+
+    def post(member: int, *transients: str) -> None:
+        node = NodeReport(applied=log.index, transients=tuple(one * 16 for one in transients) or None)
+        log.post(member, log.index, config={"node": node})
+
+    def duplicate() -> list[int]:
+        return [member for member in range(5) if log.farm.has_duplicate_transients(member)]
+
+    assert duplicate() == []
+    post(2, "a", "b")
+    post(3, "c", "b")
+    assert duplicate() == [3]
+    post(1, "c")
+    post(3, "c")
+    assert duplicate() == [3]
+    log.farm.configure(log.index, configuration(2, 3))
+    assert duplicate() == []
+    post(3, "a")
+    post(2)
+    assert duplicate() == []
 
 
 # D17, D18

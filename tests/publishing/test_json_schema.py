@@ -18,6 +18,7 @@ from jsonschema import Draft202012Validator
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing import validation
+from garlicfarm.publishing import i2p_base64, json_schema, validation
 from garlicfarm.publishing.administration import ACTIONS
 from garlicfarm.publishing.entries import parse_entry
 from garlicfarm.publishing.json_schema import entry_schema
@@ -103,9 +104,12 @@ def shaped(draw: st.DrawFn, schema: dict[str, Any]) -> object:
             return draw(st.integers(schema["minimum"], schema["maximum"]) | INTEGERS)
         case {"type": "string"}:
             return draw(
-                {_HASH: HASHES, _DESTINATION: DESTINATIONS, _BASE64: I2P_BASE64}.get(
-                    schema.get("pattern"), TEXT
-                )
+                {
+                    _HASH: HASHES,
+                    _DESTINATION: DESTINATIONS,
+                    _BASE64: I2P_BASE64,
+                    _TRANSIENT: st.binary(min_size=8, max_size=8).map(bytes.hex),
+                }.get(schema.get("pattern"), TEXT)
             )
         case {"type": "array", "prefixItems": items}:
             return [draw(shaped(item)) for item in items]
@@ -129,6 +133,7 @@ def _pattern(struct: str, key: str) -> str:
 _HASH = _pattern("RemoteStatus", "hash")
 _DESTINATION = _pattern("DestinationStatus", "destination")
 _BASE64 = _pattern("RouterStatus", "lastPublishedRI")
+_TRANSIENT = json_schema.TRANSIENT_PATTERN
 
 
 @given(shaped(entry_schema()), st.dictionaries(TEXT, JUNK, max_size=1))
