@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import NoReturn, Protocol
 
 import trio
 
 from garlicfarm._version import __version__
 from garlicfarm.application import ApplicationContext
-from garlicfarm.errors import EntryRefused, GarlicFarmError, NotSupported, RouterError
-from garlicfarm.i2p.destination import decode_destination, router_hash
+from garlicfarm.errors import EntryRefused, GarlicFarmError, RouterError
+from garlicfarm.i2p.destination import destination_hash, router_hash
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.node.publisher.boot_clock import boot_ms
-from garlicfarm.node.publisher.publishing_task import PublishingTask
+from garlicfarm.node.publisher import boot_clock
+from garlicfarm.node.publisher.leaf_figures import LeafFigures, ServedLeaves
+from garlicfarm.node.publisher.remote_sensing import RemoteSensing
+from garlicfarm.publisher import KeyReport
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import (
     ConnectTest,
-    DestinationStatus,
     MetaStatus,
     NodeReport,
     RemoteRouter,
@@ -28,9 +30,32 @@ from garlicfarm.publishing.entries import encode_status
 from garlicfarm.publishing.lease import Lease, lease_ms
 from garlicfarm.router import STATUS_TIMEOUT_S
 
-__all__ = ["StatusReporter"]
+__all__ = ["PublishingReport", "StatusReporter"]
 
 RETRY_PAUSE_S = 0.5
+
+
+class PublishingReport(ServedLeaves, Protocol):
+    """What a status says of this node's publishers.
+
+    ``publishing_to_report``: ``meta.publishing``; None: leave it out. ``last_published_ms``: the
+    ``published`` date of what a router took last, ms since 1970, 0: never. ``last_published_ls``: its bytes,
+    where they are known.
+    """
+
+    @property
+    def publishing_to_report(self) -> bool | None: ...
+    @property
+    def last_published_ms(self) -> int | None: ...
+    @property
+    def last_published_ls(self) -> bytes | None: ...
+
+    def keys(self) -> Sequence[KeyReport]:
+        """The offline keys that this node signs with."""
+        ...
+
+    async def wait_confirmed(self) -> None:
+        """Return when every publisher has confirmed that nothing of an earlier process is published."""
 
 
 class StatusReporter:
@@ -44,13 +69,15 @@ class StatusReporter:
         self,
         context: ApplicationContext,
         fold: PublisherApplication,
-        publishing: PublishingTask,
+        publishing: PublishingReport | None,
         lease: Lease,
     ) -> None:
         self._context = context
         self._fold = fold
         self._publishing = publishing
         self._lease = lease
+        self._leaves = LeafFigures(context, publishing)
+        self._remote = RemoteSensing(context, fold, self._served)
         self._sequence = 0
         self._reported = trio.Event()
         self._tried: frozenset[int] = frozenset()  # silent members that were tried since they fell silent
@@ -59,6 +86,7 @@ class StatusReporter:
         """Post until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._try_silent)
+            nursery.start_soon(self._remote.run)
             await self._report_all()
         raise AssertionError("unreachable: it posts until cancelled")
 
@@ -86,13 +114,15 @@ class StatusReporter:
     async def _report_all(self) -> NoReturn:
         while self._context.applied_index == 0:  # the farm is unknown before it has a leader
             await self._context.wait_applied(0)
-        # Its first status lets others publish. So it waits while a router may still publish for an earlier
-        # process, for a silent router as long as the farm waits for a dead node.
-        with trio.move_on_after(lease_ms(self._fold.interval_ms, self._fold.R) / 1000):
-            await self._publishing.wait_confirmed()
+        if self._publishing is not None:
+            # Its first status lets others publish. So it waits while the router may still publish for an
+            # earlier process, for a silent router as long as the farm waits for a dead node.
+            fold = self._fold
+            with trio.move_on_after(lease_ms(fold.interval_ms, fold.R) / 1000):
+                await self._publishing.wait_confirmed()
         due = trio.current_time()
         while True:
-            begun_ms = boot_ms()
+            begun_ms = boot_clock.boot_ms()
             named_ms = self._fold.interval_ms
             self._lease.begin(begun_ms, named_ms, self._fold.R)
             try:
@@ -152,7 +182,7 @@ class StatusReporter:
             admin_url=context.admin_url,
         )
         deadline = trio.current_time() + STATUS_TIMEOUT_S
-        destinations = [await self._leaf(leaf.destination, deadline) for leaf in self._context.section.leaf]
+        router = await self._router_status(deadline)
         others = [member for member in fold.members if member != context.node_id]
         return StatusDocument(
             cluster=context.farm,
@@ -161,14 +191,16 @@ class StatusReporter:
             sequence=self._sequence,
             config={"node": node},
             meta=self._meta(),
-            router=await self._router_status(deadline),
-            destinations=tuple(destinations),
+            router=router,
+            destinations=tuple(await self._leaves.collect(deadline)),
             remote_routers=tuple(map(self._remote_router, others)) or None,
+            remote_destinations=self._remote.destinations or None,
+            remote_meta=self._remote.meta,
         )
 
     def _remote_router(self, member: int) -> RemoteRouter:
         """The result of this node's own handshakes with the other member, as ``remoteRouters`` of the status
-        (a key of D9); for a silent member, of those made since it fell silent."""
+        (D9); for a silent member, of those made since it fell silent."""
         handshake, newest = self._context.peers.handshake(member), self._fold.newest(member)
         if member not in self._tried and not self._fold.is_recent(member):
             handshake = None
@@ -182,13 +214,13 @@ class StatusReporter:
 
     def _meta(self) -> MetaStatus:
         meta, publishing = self._context.section.meta, self._publishing
-        newest = publishing.last_published_ls
+        lease_set = publishing.last_published_ls if publishing else None
         return MetaStatus(
             destination=meta.destination or None,
             publish_config=meta.publish,
-            last_published_ls=None if newest is None else encode(newest),
-            last_published_time=publishing.last_published_ms,
-            publishing=publishing.publishing_to_report,
+            last_published_ls=encode(lease_set) if lease_set else None,
+            last_published_time=publishing.last_published_ms if publishing else None,
+            publishing=publishing.publishing_to_report if publishing else None,
         )
 
     async def _router_status(self, deadline: float) -> RouterStatus | None:
@@ -205,19 +237,14 @@ class StatusReporter:
         self._count("ok")
         return status
 
-    async def _leaf(self, destination: str, deadline: float) -> DestinationStatus:
-        """The router's figures for a leaf, without those that it cannot give (D13: none is invented)."""
-        router = self._context.router
-        if router is not None:
-            try:
-                with trio.fail_at(deadline):
-                    return await router.get_local_leaf_status(decode_destination(destination))
-            except NotSupported:
-                self._count("not-supported")
-            except (RouterError, trio.TooSlowError) as error:
-                self._count("error")
-                self._context.log.warning("router-silent", cause=str(error) or "no answer in time")
-        return DestinationStatus(destination=destination)
+    def _served(self) -> frozenset[bytes]:
+        """The hashes of the destinations that this node's router serves itself."""
+        section, publishing = self._context.section, self._publishing
+        own = [leaf.destination for leaf in section.leaf]
+        if publishing is not None and publishing.publishing_to_report:
+            own += [leaf.destination for leaf in publishing.leaves()]
+            own += [section.meta.destination] if section.meta.destination else []
+        return frozenset(map(destination_hash, own))
 
     def _count(self, outcome: str) -> None:
         self._context.metrics.count_router_request(

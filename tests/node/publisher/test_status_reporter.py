@@ -16,12 +16,13 @@ import trio.testing
 from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.i2p.destination import decode_destination, destination_hash
-from garlicfarm.i2p.encoding import encode
-from garlicfarm.node.publisher import PublisherService, status_reporter
-from garlicfarm.node.publisher.publishing_task import PublishingTask
+from garlicfarm.i2p.encoding import decode, encode
+from garlicfarm.node.publisher import PublisherService, boot_clock, status_reporter
+from garlicfarm.node.publisher.remote_sensing import MIN_PERIOD_S
 from garlicfarm.node.publisher.status_reporter import StatusReporter
+from garlicfarm.publisher import KeyReport
 from garlicfarm.publishing.application import PublisherApplication
-from garlicfarm.publishing.documents import RouterStatus
+from garlicfarm.publishing.documents import DestinationStatus, RemoteStatus, RouterStatus
 from garlicfarm.publishing.entries import encode_admin, encode_status
 from garlicfarm.publishing.lease import Lease
 from garlicfarm.refusals import Refusal
@@ -86,6 +87,32 @@ class FakeContext:
         return [json.loads(entry)["sequence"] for entry in self.posted]
 
 
+class FakePublishers:
+    """What a status says of publishers."""
+
+    def __init__(self) -> None:
+        self.publishing_to_report: bool | None = None
+        self.last_published_ms: int | None = 0
+        self.last_published_ls: bytes | None = None
+        self.served: list[DestinationStatus] = []
+        self.down: set[bytes] = set()
+        self.reports: list[KeyReport] = []
+        self.confirmed = trio.Event()
+        self.confirmed.set()
+
+    def leaves(self) -> list[DestinationStatus]:
+        return self.served
+
+    def keys(self) -> list[KeyReport]:
+        return self.reports
+
+    def is_backend_up(self, destination: bytes) -> bool:
+        return destination not in self.down
+
+    async def wait_confirmed(self) -> None:
+        await self.confirmed.wait()
+
+
 def made() -> tuple[FakeContext, Lease, StatusReporter]:
     application = PublisherApplication("farm")
     application.configure(0, configuration(1, 2, 3))
@@ -127,7 +154,7 @@ async def test_statuses_come_an_interval_apart_and_never_closer_after_trouble(au
 async def test_interval_that_is_made_longer_or_shorter_leaves_no_gap_between_leases(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status_reporter, "boot_ms", lambda: int(trio.current_time() * 1000))
+    monkeypatch.setattr(boot_clock, "boot_ms", lambda: int(trio.current_time() * 1000))
     farm, lease, reporter = made()
 
     def set_interval(ms: int) -> None:
@@ -155,15 +182,13 @@ async def test_first_status_waits_until_the_router_publishes_nothing_of_an_earli
     answers_after_s: float, first_at_s: float, autojump_clock: Clock
 ) -> None:
     farm, lease, _ = made()
-    publisher = SimpleNamespace(cleared=trio.Event(), publishing_to_report=None, last_published_ms=0)
-    application = farm.application
-    reporter = StatusReporter(
-        cast(ApplicationContext, farm), application, cast(PublishingTask, publisher), lease
-    )
+    publishers = FakePublishers()
+    publishers.confirmed = trio.Event()
+    reporter = StatusReporter(cast(ApplicationContext, farm), farm.application, publishers, lease)
 
     async def clear() -> None:
         await trio.sleep(answers_after_s)
-        publisher.cleared.set()
+        publishers.confirmed.set()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(clear)
@@ -336,3 +361,74 @@ async def test_restarted_node_continues_its_sequence_although_its_clock_was_set_
         application = nodes.replica().application
         assert isinstance(application, PublisherService)
         assert application.fold.last_sequence(1) == newest[-1]
+
+
+class MeasuringRouter:
+    """Fetches in 5 ms whatever it is asked for."""
+
+    def __init__(self) -> None:
+        self.measured: list[bytes] = []
+
+    async def get_local_router_status(self) -> RouterStatus:
+        await trio.lowlevel.checkpoint()
+        return RouterStatus(uptime=1)
+
+    async def get_local_leaf_hash(self, master_hash: bytes) -> bytes | None:
+        await trio.lowlevel.checkpoint()
+        return None
+
+    async def get_local_leaf_status(self, leaf: bytes) -> DestinationStatus:
+        await trio.lowlevel.checkpoint()
+        return DestinationStatus(destination=encode(leaf), uptime=2)
+
+    async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:
+        await trio.lowlevel.checkpoint()
+        self.measured.append(master_or_leaf)
+        return RemoteStatus(hash=encode(master_or_leaf), fetch_time_ms=5)
+
+
+def with_publishers() -> tuple[FakeContext, FakePublishers, MeasuringRouter, StatusReporter]:
+    """Member 1 lists leaf 11 and serves leaf 12; member 2 reports the leaves 12 and 13."""
+    farm, lease, _ = made()
+    farm.section.leaf = [SimpleNamespace(destination=destination(11))]
+    farm.section.meta.destination = destination(10)
+    farm.metrics = SimpleNamespace(count_router_request=lambda plugin, outcome: None)
+    farm.application.apply(1, 1, encode_status(status(2, T0, leaves=(12, 13))))
+    publishers, router = FakePublishers(), MeasuringRouter()
+    publishers.served = [DestinationStatus(destination=destination(12), lease_set_expires=10**12)]
+    farm.router = cast(Router, router)
+    context = cast(ApplicationContext, farm)
+    return farm, publishers, router, StatusReporter(context, farm.application, publishers, lease)
+
+
+async def test_status_has_the_leaves_and_what_was_really_published(autojump_clock: Clock) -> None:
+    farm, publishers, _, reporter = with_publishers()
+    publishers.publishing_to_report, publishers.last_published_ms = True, T0
+    publishers.last_published_ls = b"a Meta LeaseSet"
+    await run_for(1, reporter)
+    (posted,) = map(json.loads, farm.posted)
+    assert posted["destinations"] == [
+        {"destination": destination(11), "uptime": 2},
+        {"destination": destination(12), "uptime": 2, "leaseSetExpires": 10**12},
+    ]
+    assert posted["meta"]["publishing"] is True
+    assert posted["meta"]["lastPublishedTime"] == T0
+    assert decode(posted["meta"]["lastPublishedLS"]) == b"a Meta LeaseSet"
+
+
+@pytest.mark.parametrize("is_publishing", [True, False])
+async def test_status_has_what_this_node_measured_of_the_others(
+    is_publishing: bool, autojump_clock: Clock
+) -> None:
+    """Its own router would fetch from itself what this node publishes."""
+    farm, publishers, router, reporter = with_publishers()
+    publishers.publishing_to_report = is_publishing
+    measured = [destination(13)] if is_publishing else [destination(seed) for seed in (10, 12, 13)]
+    hashes = sorted(map(destination_hash, measured))
+    await run_for(len(hashes) * MIN_PERIOD_S + INTERVAL_S, reporter)
+    assert router.measured[: len(hashes)] == hashes
+    posted = json.loads(farm.posted[-1])
+    master = destination_hash(destination(10))
+    leaves = [{"hash": encode(each), "fetchTimeMs": 5} for each in hashes if each != master]
+    assert posted["remoteDestinations"] == leaves
+    assert ("remoteMeta" in posted) is not is_publishing

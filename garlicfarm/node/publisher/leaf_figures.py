@@ -1,0 +1,108 @@
+"""The figures of this member's leaves: what its router and its publishers know of them.
+
+A leaf is a destination that the configuration lists (``[[farm.leaf]]``), or one that a publisher of this node
+serves. A figure that neither reports is absent (D13). A leaf whose service is down is left out of the status:
+so it is usable for no member, and no figure has to be invented to say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+import trio
+
+from garlicfarm.application import ApplicationContext
+from garlicfarm.errors import NotSupported, RouterError
+from garlicfarm.i2p.destination import decode_destination, destination_hash
+from garlicfarm.i2p.encoding import encode
+from garlicfarm.publishing.documents import DestinationStatus
+
+__all__ = ["LeafFigures", "ServedLeaves"]
+
+
+class ServedLeaves(Protocol):
+    """What publishers of this node know of the leaves that they serve."""
+
+    def leaves(self) -> Sequence[DestinationStatus]:
+        """Each such leaf, with the figures that the publisher's own sessions give."""
+        ...
+
+    def is_backend_up(self, destination: bytes) -> bool:
+        """Whether the service behind a leaf answers; True where nothing checks it."""
+        ...
+
+
+class LeafFigures:
+    """``served``: None if this node has no publishers."""
+
+    def __init__(self, context: ApplicationContext, served: ServedLeaves | None) -> None:
+        self._context = context
+        self._served = served
+        self._names_leaves = True
+        self._unlisted: set[bytes] = set()  # leaves that the router serves and the configuration lacks
+
+    async def collect(self, deadline: float) -> list[DestinationStatus]:
+        """The leaves whose services are up, each once, with its figures. The router has until ``deadline``
+        (Trio's clock) for all."""
+        served = self._served
+        leaves = {
+            leaf.destination: DestinationStatus(destination=leaf.destination)
+            for leaf in self._context.section.leaf
+        }
+        if served is not None:
+            leaves |= {leaf.destination: leaf for leaf in served.leaves()}
+        found = []
+        for own in leaves.values():
+            destination = decode_destination(own.destination)
+            if served is None or served.is_backend_up(destination):
+                found.append(_filled(await self._ask_router(destination, deadline), own))
+        await self._look_for_unlisted(frozenset(map(destination_hash, leaves)), deadline)
+        return found
+
+    async def _ask_router(self, destination: bytes, deadline: float) -> DestinationStatus | None:
+        router = self._context.router
+        if router is None:
+            return None
+        try:
+            with trio.fail_at(deadline):
+                return await router.get_local_leaf_status(destination)
+        except NotSupported:
+            self._count("not-supported")
+        except (RouterError, trio.TooSlowError) as error:
+            self._on_failure(error)
+        return None
+
+    async def _look_for_unlisted(self, listed: frozenset[bytes], deadline: float) -> None:
+        """Warn once of a leaf that the router serves for the master destination, and that is not listed."""
+        router, master = self._context.router, self._context.section.meta.destination
+        if router is None or not master or not self._names_leaves:
+            return
+        try:
+            with trio.fail_at(deadline):
+                leaf = await router.get_local_leaf_hash(destination_hash(master))
+        except NotSupported:
+            self._names_leaves = False
+        except (RouterError, trio.TooSlowError) as error:
+            self._on_failure(error)
+        else:
+            if leaf is not None and leaf not in listed and leaf not in self._unlisted:
+                self._unlisted.add(leaf)
+                self._context.log.warning("leaf-not-configured", hash=encode(leaf), add="[[farm.leaf]]")
+
+    def _on_failure(self, error: Exception) -> None:
+        self._count("error")
+        self._context.log.warning("router-silent", cause=str(error) or "no answer in time")
+
+    def _count(self, outcome: str) -> None:
+        plugin = str(self._context.section.router.get("plugin", ""))
+        self._context.metrics.count_router_request(plugin, outcome)
+
+
+def _filled(of_router: DestinationStatus | None, of_publisher: DestinationStatus) -> DestinationStatus:
+    """The router's figures; where it reports none, those of the publisher."""
+    if of_router is None:
+        return of_publisher
+    absent = [name for name in of_router.__struct_fields__ if getattr(of_router, name) is None]
+    return msgspec.structs.replace(of_router, **{name: getattr(of_publisher, name) for name in absent})

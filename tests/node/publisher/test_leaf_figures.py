@@ -1,0 +1,163 @@
+"""The leaves of a status: figures of the router and of publishers, none invented."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
+
+import trio
+
+from garlicfarm.application import ApplicationContext
+from garlicfarm.errors import NotSupported, RouterError
+from garlicfarm.i2p.destination import destination_hash
+from garlicfarm.i2p.encoding import encode
+from garlicfarm.node.publisher.leaf_figures import LeafFigures
+from garlicfarm.publishing.documents import DestinationStatus, Tunnels
+from tests.publishing.scripted_log import destination
+
+MASTER, LISTED, SERVED = destination(1), destination(2), destination(3)
+
+
+class Served:
+    def __init__(self, *leaves: DestinationStatus, down: Sequence[str] = ()) -> None:
+        self._leaves = leaves
+        self._down = down
+
+    def leaves(self) -> Sequence[DestinationStatus]:
+        return self._leaves
+
+    def is_backend_up(self, destination: bytes) -> bool:
+        return encode(destination) not in self._down
+
+
+class FakeRouter:
+    """Knows the figures of ``statuses`` by destination; anything else is not supported."""
+
+    def __init__(self, *statuses: DestinationStatus, leaf: bytes | None = None) -> None:
+        self.statuses = {status.destination: status for status in statuses}
+        self.leaf = leaf
+        self.asked: list[bytes] = []
+        self.trouble: RouterError | None = None
+
+    async def get_local_leaf_status(self, leaf: bytes) -> DestinationStatus:
+        await trio.lowlevel.checkpoint()
+        if self.trouble:
+            raise self.trouble
+        if encode(leaf) not in self.statuses:
+            raise NotSupported("no figures of it")
+        return self.statuses[encode(leaf)]
+
+    async def get_local_leaf_hash(self, master_hash: bytes) -> bytes | None:
+        await trio.lowlevel.checkpoint()
+        self.asked.append(master_hash)
+        if self.trouble:
+            raise self.trouble
+        return self.leaf
+
+
+def made(
+    router: FakeRouter | None, served: Served | None, *listed: str, master: str = ""
+) -> tuple[LeafFigures, list[str]]:
+    """The figures, and what is logged."""
+    notes: list[str] = []
+    context = SimpleNamespace(
+        router=router,
+        section=SimpleNamespace(
+            leaf=[SimpleNamespace(destination=text) for text in listed],
+            meta=SimpleNamespace(destination=master),
+            router={"plugin": "fake"},
+        ),
+        log=SimpleNamespace(
+            warning=lambda event, **fields: notes.append(f"{event} {sorted(fields.items())}")
+        ),
+        metrics=SimpleNamespace(count_router_request=lambda plugin, outcome: None),
+    )
+    return LeafFigures(cast(ApplicationContext, context), served), notes
+
+
+async def collect(figures: LeafFigures) -> list[DestinationStatus]:
+    return await figures.collect(trio.current_time() + 5)
+
+
+async def test_leaves_are_those_listed_and_those_that_publishers_serve_each_once() -> None:
+    served = Served(DestinationStatus(destination=LISTED, uptime=7), DestinationStatus(destination=SERVED))
+    figures, _ = made(None, served, LISTED)
+    assert await collect(figures) == [
+        DestinationStatus(destination=LISTED, uptime=7),
+        DestinationStatus(destination=SERVED),
+    ]
+
+
+async def test_figures_of_a_publisher_fill_what_the_router_does_not_report() -> None:
+    router = FakeRouter(DestinationStatus(destination=SERVED, uptime=1, current_connections=4))
+    of_session = DestinationStatus(
+        destination=SERVED, uptime=9, configured_tunnels=Tunnels(in_=3, out=3), lease_set_expires=10**12
+    )
+    figures, _ = made(router, Served(of_session))
+    assert await collect(figures) == [
+        DestinationStatus(
+            destination=SERVED,
+            uptime=1,
+            current_connections=4,
+            configured_tunnels=Tunnels(in_=3, out=3),
+            lease_set_expires=10**12,
+        )
+    ]
+
+
+async def test_router_that_cannot_tell_leaves_the_figures_of_the_publisher() -> None:
+    of_session = DestinationStatus(destination=SERVED, uptime=9)
+    router = FakeRouter()
+    figures, notes = made(router, Served(of_session), LISTED)
+    assert await collect(figures) == [DestinationStatus(destination=LISTED), of_session]
+    assert notes == []
+    router.trouble = RouterError("down")
+    assert await collect(figures) == [DestinationStatus(destination=LISTED), of_session]
+    assert notes == ["router-silent [('cause', 'down')]"] * 2
+
+
+async def test_leaf_whose_service_is_down_is_left_out_and_no_figure_is_invented() -> None:
+    served = Served(DestinationStatus(destination=SERVED), down=[SERVED])
+    figures, _ = made(FakeRouter(DestinationStatus(destination=SERVED, uptime=1)), served, LISTED)
+    assert await collect(figures) == [DestinationStatus(destination=LISTED)]
+
+
+async def test_leaf_that_only_the_router_names_is_reported_to_the_operator_once() -> None:
+    forgotten = destination_hash(destination(4))
+    router = FakeRouter(leaf=forgotten)
+    figures, notes = made(router, None, LISTED, master=MASTER)
+    for _ in range(3):
+        await collect(figures)
+    assert router.asked == [destination_hash(MASTER)] * 3
+    (note,) = notes
+    assert note.startswith("leaf-not-configured")
+    assert encode(forgotten) in note
+
+
+async def test_leaf_that_is_listed_or_served_is_not_reported_as_forgotten() -> None:
+    for text in (LISTED, SERVED):
+        router = FakeRouter(leaf=destination_hash(text))
+        figures, notes = made(
+            router, Served(DestinationStatus(destination=SERVED), down=[SERVED]), LISTED, master=MASTER
+        )
+        await collect(figures)
+        assert router.asked
+        assert notes == []
+
+
+async def test_router_that_names_no_leaves_is_asked_for_them_once() -> None:
+    router = FakeRouter()
+    router.trouble = NotSupported("it never can")
+    figures, notes = made(router, None, master=MASTER)
+    await collect(figures)
+    await collect(figures)
+    assert len(router.asked) == 1
+    assert notes == []
+
+
+async def test_router_without_a_master_destination_is_not_asked_for_its_leaf() -> None:
+    router = FakeRouter(leaf=bytes(32))
+    figures, _ = made(router, None, LISTED)
+    await collect(figures)
+    assert router.asked == []
