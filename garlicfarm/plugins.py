@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from garlicfarm.errors import ConfigError, PluginError
-from garlicfarm.publisher import Publisher, PublisherSite
 from garlicfarm.names import did_you_mean
+from garlicfarm.publisher import Publisher, PublisherSite
 from garlicfarm.router import Router
 from garlicfarm.transport import Transport
 

@@ -129,8 +129,8 @@ def status_view(body: dict[str, Any], width: int) -> RenderableType:
 
 
 def publisher_lines(body: dict[str, Any]) -> list[str]:
-    """What the node that answered publishes, a line for each of its publishers; none for a node or a farm that
-    has no such thing to tell."""
+    """What the node that answered publishes, a line for each of its publishers; no line where its answer has
+    nothing about that."""
     found = body.get("publishers")
     if found is None:
         return []

@@ -155,6 +155,8 @@ class PublisherApplication:
         """After how many statuses of others a silent member is no longer recent."""
         return self._state.policy.R
 
+    publish_index = 0
+
     @property
     def farm_time_ms(self) -> int:
         """Farm time (point 2), 0 before the first status."""

@@ -77,7 +77,7 @@ INVALID = [
     ({"config": {"node": {"keyExpires": -1}}}, "config.node.keyExpires", "out of range"),
     ({"config": {"node": {"leaseSet": "a"}}}, "config.node.leaseSet", "not I2P base64"),
     (
-        {"config": {"node": {"leaseSet": i2p_base64.encode(bytes(1025))}}},
+        {"config": {"node": {"leaseSet": encode(bytes(1025))}}},
         "config.node.leaseSet",
         "too large",
     ),
@@ -172,7 +172,7 @@ def test_parse_status_at_the_limits_of_the_keys_of_a_node_is_valid() -> None:
         "tests": [[1, -1], [2**31 - 1, 0]],
         "transients": ["0123456789abcdef"] * 16,
         "keyExpires": 2**63 - 1,
-        "leaseSet": i2p_base64.encode(bytes(1024)),
+        "leaseSet": encode(bytes(1024)),
     }
     parsed = parse_entry(json.dumps(valid(config={"node": node})).encode(), "farm")
     assert isinstance(parsed, Status)

@@ -17,8 +17,7 @@ from jsonschema import Draft202012Validator
 
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.publishing import validation
-from garlicfarm.publishing import i2p_base64, json_schema, validation
+from garlicfarm.publishing import json_schema, validation
 from garlicfarm.publishing.administration import ACTIONS
 from garlicfarm.publishing.entries import parse_entry
 from garlicfarm.publishing.json_schema import entry_schema

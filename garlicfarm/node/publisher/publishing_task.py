@@ -141,7 +141,7 @@ class PublishingTask:
             and all(publisher.is_ready for publisher in required)
             and all(publisher.check is None or publisher.check.is_up for publisher in required)
             and all(key.expires_ms > now_ms for key in self.keys())
-            and not self._fold.duplicate_transients(self._context.node_id)
+            and not self._fold.has_duplicate_transients(self._context.node_id)
         )
 
     @property

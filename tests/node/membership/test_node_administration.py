@@ -16,8 +16,8 @@ import trio
 from garlicfarm.application import Origin
 from garlicfarm.cli import run
 from garlicfarm.credentials.users import UserStore
-from garlicfarm.i2p.encoding import encode
 from garlicfarm.errors import ProposalDropped, Removed, first_error
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.node import membership

@@ -56,7 +56,7 @@ class Named:
     def published_ms(self, own_ms: int) -> int:
         return max(own_ms, (NOW_S + 5) * 1000)
 
-    def duplicate_transients(self, member: int) -> bool:
+    def has_duplicate_transients(self, member: int) -> bool:
         return self.duplicates
 
     async def wait_applied(self, beyond: int) -> None:
