@@ -133,10 +133,10 @@ def offline(
 @shared_options("output")
 def show(options: Options, file: Path) -> None:
     """What FILE holds, and until when it signs; never a secret. Negative days left: it has expired."""
-    from garlicfarm.credentials.destination_keys import inspect_keys
+    from garlicfarm.credentials.destination_keys import read_keys
     from garlicfarm.i2p.encoding import b32_address, encode
 
-    found = inspect_keys(file)
+    found = read_keys(file, allow_expired=True)
     kind = "long-term key" if found.offline is None else "offline key" if found.node is None else "bundle"
     body = {
         "kind": kind,

@@ -28,7 +28,7 @@ from garlicfarm.i2p.keys import DestinationKeys, decode_private_key
 from garlicfarm.i2p.offline import OfflineSignature
 from garlicfarm.i2p.session_options import PURPOSES, Purpose
 
-__all__ = ["create_keys", "inspect_keys", "read_keys", "write_bundle"]
+__all__ = ["create_keys", "read_keys", "write_bundle"]
 
 _SCHEMA = "garlicfarm.bundle/1"
 
@@ -55,14 +55,22 @@ def create_keys(path: Path) -> DestinationKeys:
     return keys
 
 
-def read_keys(path: Path, *, node_id: int | None = None, destination: bytes | None = None) -> DestinationKeys:
-    """Read a long-term key or a bundle that can be used now.
+def read_keys(
+    path: Path,
+    *,
+    node_id: int | None = None,
+    destination: bytes | None = None,
+    allow_expired: bool = False,
+) -> DestinationKeys:
+    """Read a long-term key or a bundle.
 
     :param node_id: the node that a bundle must be for; None: any
     :param destination: the binary destination whose keys they must be; None: any
-    :raises ConfigError: as `inspect_keys`; expired; or of another node or destination
+    :param allow_expired: whether they may have expired, for a node that goes on without publishing
+    :raises ConfigError: missing, readable by others, truncated, no keys, parts that do not belong together,
+        expired, or those of another node or destination (the operator's fault)
     """
-    keys = inspect_keys(path)
+    keys = _read(path)
     if destination not in (None, keys.destination):
         raise ConfigError(
             [
@@ -74,33 +82,12 @@ def read_keys(path: Path, *, node_id: int | None = None, destination: bytes | No
         raise ConfigError(
             [f"{path} is the bundle of node {keys.node}, and this is node {node_id}: copy its own here"]
         )
-    if keys.expires_ms is not None and keys.expires_ms <= time.time() * 1000:
+    if keys.expires_ms is not None and keys.expires_ms <= time.time() * 1000 and not allow_expired:
         day = time.strftime("%Y-%m-%d", time.gmtime(keys.expires_ms / 1000))
         raise ConfigError(
             [f"{path} expired on {day}: make new bundles with `garlicfarm keys offline` and copy this node's"]
         )
     return keys
-
-
-def inspect_keys(path: Path) -> DestinationKeys:
-    """Read keys to show them: they may have expired, and be those of any node.
-
-    Raises `ConfigError`: missing, readable by others, truncated, no keys, or their parts do not belong
-    together (the operator's fault).
-    """
-    data = read_private_bytes(path)
-    try:
-        text = data.decode("ascii").strip()
-    except UnicodeDecodeError:
-        return _private_key(path, data)
-    if text.startswith("{"):
-        return _bundle(path, text)
-    try:
-        key = decode(text)
-    except ValueError:
-        # Not chained here and below: these errors, or their frames, carry secrets.
-        raise ConfigError([f"{path} does not hold a private key in I2P base64, nor a bundle"]) from None
-    return _private_key(path, key)
 
 
 def write_bundle(path: Path, bundle: DestinationKeys) -> None:
@@ -118,6 +105,22 @@ def write_bundle(path: Path, bundle: DestinationKeys) -> None:
         "configurations": {purpose: encode(data) for purpose, data in bundle.configurations.items()},
     }
     write_private_file(path, f"{json.dumps(document, indent=2)}\n".encode())
+
+
+def _read(path: Path) -> DestinationKeys:
+    data = read_private_bytes(path)
+    try:
+        text = data.decode("ascii").strip()
+    except UnicodeDecodeError:
+        return _private_key(path, data)
+    if text.startswith("{"):
+        return _bundle(path, text)
+    try:
+        key = decode(text)
+    except ValueError:
+        # Not chained here and below: these errors, or their frames, carry secrets.
+        raise ConfigError([f"{path} does not hold a private key in I2P base64, nor a bundle"]) from None
+    return _private_key(path, key)
 
 
 def _private_key(path: Path, data: bytes) -> DestinationKeys:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from garlicfarm.credentials.destination_keys import create_keys, inspect_keys, read_keys, write_bundle
+from garlicfarm.credentials.destination_keys import create_keys, read_keys, write_bundle
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.encoding import decode, encode
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
@@ -85,12 +85,12 @@ def test_bundle_of_another_node_is_refused_where_the_node_is_known(
     assert read_keys(tmp_path / "bundle").node == 2
 
 
-def test_expired_keys_are_refused_but_can_be_shown(tmp_path: Path, keys: DestinationKeys) -> None:
+def test_expired_keys_are_refused_unless_that_is_allowed(tmp_path: Path, keys: DestinationKeys) -> None:
     expired = bundle_of(keys, expires_s=1_700_000_000)
     write_bundle(tmp_path / "bundle", expired)
     with pytest.raises(ConfigError, match="expired on 2023-11-14: make new bundles with `garlicfarm keys"):
         read_keys(tmp_path / "bundle", node_id=1)
-    assert inspect_keys(tmp_path / "bundle") == expired
+    assert read_keys(tmp_path / "bundle", node_id=1, allow_expired=True) == expired
 
 
 @pytest.mark.parametrize("change", [lambda key: key[:-1], lambda key: key + b"x", lambda key: key[1:]])

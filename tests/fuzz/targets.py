@@ -27,7 +27,7 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from garlicfarm.config import load
-from garlicfarm.credentials.destination_keys import inspect_keys, write_bundle
+from garlicfarm.credentials.destination_keys import read_keys, write_bundle
 from garlicfarm.credentials.join_token import JoinToken, check_expiry, decode_token, encode_token
 from garlicfarm.errors import (
     AuthError,
@@ -526,7 +526,7 @@ def i2p(data: bytes) -> None:
             with tempfile.NamedTemporaryFile(dir=MEMORY) as file:
                 file.write(rest)
                 file.flush()
-                keys = inspect_keys(Path(file.name))
+                keys = read_keys(Path(file.name))
             assert decode_private_key(decode(keys.sam_private_key())).seed == keys.seed
     except (ValueError, ConfigError):
         pass

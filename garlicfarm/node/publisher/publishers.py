@@ -35,7 +35,8 @@ def read_master_keys(section: FarmSection, node_id: int) -> DestinationKeys | No
     meta = section.meta
     if meta.key_file is None or not meta.destination:
         return None
-    return read_keys(meta.key_file, node_id=node_id, destination=decode_destination(meta.destination))
+    destination = decode_destination(meta.destination)
+    return read_keys(meta.key_file, node_id=node_id, destination=destination, allow_expired=True)
 
 
 def make_publishers(
