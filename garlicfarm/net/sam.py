@@ -143,7 +143,8 @@ class SamConnection:
         """The binary destination of a name or b32 address; None: the router does not know it.
 
         i2pd answers from its address book where it can, and keeps there what it has ever found: an answer
-        does not mean that a LeaseSet exists now. `SamSession.connect` shows that.
+        does not mean that a LeaseSet exists now. `SamSession.connect` shows that. Before 2.54, without its
+        address book (``addressbook.enabled``), i2pd crashes when it is asked for a b32 address.
         """
         await self.send("NAMING LOOKUP", {"NAME": name})
         try:
@@ -303,13 +304,14 @@ class SamSession:
         await connection.send("STREAM FORWARD", {"ID": self._id, "PORT": str(port), "SILENT": "true"})
         await connection.receive("STREAM FORWARD", "STREAM STATUS")
 
-    async def connect(self, destination: str) -> trio.SocketStream:
-        """A stream to ``destination``, a name, a b32 address or base64. The router answers as soon as it has
-        found a LeaseSet (i2pd), so that the stream may still lead nowhere; `SamRefused` with CANT_REACH_PEER:
-        it found none. The caller closes the stream."""
+    async def connect(self, name: str) -> trio.SocketStream:
+        """A stream to ``name``, which is usually a b32 address. i2pd answers as soon as it has found a
+        LeaseSet, so that the stream may still lead nowhere; `SamRefused` with CANT_REACH_PEER: it found none.
+        The caller closes the stream. (i2pd would keep a destination in base64 in its address book, or crash:
+        see `SamConnection.lookup`.)"""
         connection = await _connect(self._address)
         try:
-            arguments = {"ID": self._id, "DESTINATION": destination, "SILENT": "false"}
+            arguments = {"ID": self._id, "DESTINATION": name, "SILENT": "false"}
             await connection.send("STREAM CONNECT", arguments)
             await connection.receive("STREAM CONNECT", "STREAM STATUS")
         except BaseException:
