@@ -29,7 +29,13 @@ from typing import NoReturn, Self
 
 import trio
 
-from garlicfarm.errors import ConfigError, LocalProtocolError, RemoteProtocolError, UnreachableError
+from garlicfarm.errors import (
+    ConfigError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    UnreachableError,
+    first_error,
+)
 from garlicfarm.i2p.destination import decode_destination
 from garlicfarm.transport import Endpoint
 
@@ -292,8 +298,15 @@ class SamSession:
         await self._connections[0].receive("SESSION CREATE", "SESSION STATUS")
 
     async def wait_ended(self) -> NoReturn:
-        """After `wait_ready`: wait until the router ends the session, which raises `UnreachableError`."""
-        await self._connections[0].wait_closed()
+        """After `wait_ready`: wait until the router ends the session, or its forwarding, which raises
+        `UnreachableError`."""
+        try:
+            async with trio.open_nursery() as nursery:
+                for each in self._connections:
+                    nursery.start_soon(each.wait_closed)
+        except ExceptionGroup as group:
+            raise first_error(group) from None
+        raise AssertionError("unreachable: a session has a connection")
 
     async def forward(self, port: int) -> None:
         """Have the router open a TCP connection to ``port`` for each stream that arrives, at the address

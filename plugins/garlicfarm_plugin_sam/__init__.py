@@ -274,7 +274,7 @@ class SamPublisher(Publisher):
                 try:
                     stream = await client.connect(b32_address(self.destination))
                 except SamRefused as refused:
-                    if refused.result != "CANT_REACH_PEER":
+                    if refused.result not in ("CANT_REACH_PEER", "TIMEOUT"):
                         raise
                     self._problem = (
                         "the session is open, but the service cannot be found from this router yet"
@@ -300,10 +300,11 @@ class SamPublisher(Publisher):
         if service is None:
             return
         service.scope.cancel()
-        await service.watched.wait()
         try:
+            await service.watched.wait()
             await service.session.aclose()
         finally:
+            service.session.close()
             self._service = None
             self._closed_at = trio.current_time()
 

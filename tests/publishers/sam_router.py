@@ -27,7 +27,7 @@ class SamRouter:
         self.is_closing = True
         self.greeting = b""
         self.changed = trio.Event()
-        self._connections: set[trio.SocketStream] = set()
+        self._connections: dict[trio.SocketStream, list[str]] = {}
         self._unanswered: list[trio.SocketStream] = []
 
     async def __aenter__(self) -> SamRouter:
@@ -62,9 +62,11 @@ class SamRouter:
         self._scope.cancel()
         self.cut()
 
-    def cut(self) -> None:
-        for stream in self._connections:
-            stream.socket.close()
+    def cut(self, command: str = "") -> None:
+        """Close all connections, or those that had ``command``."""
+        for stream, commands in self._connections.items():
+            if not command or command in commands:
+                stream.socket.close()
 
     async def seen(self, command: str, count: int = 1) -> None:
         """Wait for the ``count``-th command of this kind."""
@@ -84,7 +86,7 @@ class SamRouter:
         self.changed = trio.Event()
 
     async def _connection(self, stream: trio.SocketStream) -> None:
-        self._connections.add(stream)
+        self._connections[stream] = []
         mine: list[tuple[dict[str, str], str]] = []
         try:
             received = bytearray()
@@ -101,13 +103,14 @@ class SamRouter:
         finally:
             for table, name in mine:
                 table.pop(name, None)
-            self._connections.discard(stream)
+            self._connections.pop(stream)
             self._note()
 
     async def _command(self, stream: trio.SocketStream, line: str, mine: list) -> None:
         self.commands.append(line)
         self._note()
         command = " ".join(line.split()[:2])
+        self._connections[stream].append(command)
         arguments = dict(word.split("=", 1) for word in line.split()[2:])
         session = arguments.get("ID", "")
         reply = {

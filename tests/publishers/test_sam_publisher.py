@@ -63,6 +63,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REOPEN_AFTER_S", 0.0)
     monkeypatch.setattr(module, "LOOKUP_INTERVAL_S", 0.001)
     monkeypatch.setattr(module, "WATCH_INTERVAL_S", 0.001)
+    monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 60.0)
 
 
 @asynccontextmanager
@@ -210,6 +211,39 @@ async def test_session_that_the_router_ends_is_no_longer_published(make: Make, r
         await publisher.publish(ORDER)
         assert (await publisher.status()).is_publishing
         assert (await publisher.status()).problems == ()
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_session_whose_forwarding_ends_is_no_longer_published(make: Make, router: SamRouter) -> None:
+    async with publishing(make()) as publisher:
+        router.cut("STREAM FORWARD")
+        assert "closed the SAM connection" in await lost(publisher)
+        assert router.forwards == {}
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_retirement_waits_for_the_router_and_cancelled_ends_all_the_same(
+    make: Make, router: SamRouter
+) -> None:
+    async with publishing(make()) as publisher:
+        router.is_closing = False
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publisher.retire, None)
+            await wait_all_tasks_blocked()
+            assert nursery.child_tasks
+            nursery.cancel_scope.cancel()
+        assert not (await publisher.status()).is_publishing
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await publisher.retire(None)
+        router.is_closing = True
+        await publisher.publish(ORDER)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await publisher.retire(None)
+        assert not (await publisher.status()).is_publishing
+        await publisher.publish(ORDER)
+        assert (await publisher.status()).is_publishing
 
 
 @pytest.mark.usefixtures("at_once")
