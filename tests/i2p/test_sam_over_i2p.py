@@ -1,0 +1,64 @@
+"""The publisher plugin sam at real routers (make test-i2p)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 3600
+
+pytestmark = [
+    pytest.mark.i2p,
+    pytest.mark.i2pd,
+    pytest.mark.netns,
+    pytest.mark.slow,
+    pytest.mark.timeout(TIMEOUT_S + 60),
+]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What came about, in order."""
+    ended = subprocess.run(
+        [
+            *("unshare", "--map-root-user", "--net", sys.executable, "-m", "tests.i2p.sam_over_i2p"),
+            str(tmp_path_factory.mktemp("sam")),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    print(ended.stdout)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def test_service_is_fetched_from_one_publisher_after_another(told: list[dict[str, Any]]) -> None:
+    assert [each["what"] for each in told] == [
+        *("no-sam", "no-sam"),
+        *("published", "fetched"),  # at A; fetched through C
+        *("published", "fetched"),  # at B, after A has retired; D
+        "killed",
+        *("published", "fetched"),  # at A again; E
+        "hangs",
+        "published",  # at A, whose process was stopped
+        *("published", "fetched"),  # another service, with a bundle
+    ]
+    assert told[-2]["transient"]
+
+
+def test_what_is_wrong_is_told_in_a_sentence(told: list[dict[str, Any]]) -> None:
+    nothing, proxy, killed, hanging = (each["problem"] for each in told if "problem" in each)
+    assert "nothing listens at the SAM address" in nothing
+    assert "is that" in proxy
+    assert "SAM port" in proxy
+    assert "closed the SAM connection" in killed
+    assert "does not answer within 5 s" in hanging
