@@ -1,0 +1,130 @@
+"""Run inside a network namespace: the publisher `i2cp` beside real i2pd routers, of which two are floodfills.
+
+Prints what came about, a line of JSON each; `test_meta_over_i2cp.py` judges them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from garlicfarm.errors import PublisherError
+from garlicfarm.i2p.destination import DESTINATION_BYTES
+from garlicfarm.i2p.encoding import b32_address
+from garlicfarm.i2p.keys import DestinationKeys
+from garlicfarm.lab.i2pd import I2pdNetwork, RouterPlan, i2pd_network
+from garlicfarm.publisher import Publication, PublisherSite
+from garlicfarm_plugin_i2cp import I2cpConfig, I2cpPublisher
+from tests.publishers.i2cp_keys import bundle, long_term_keys, publication
+
+DEADLINE_S = 400.0
+STORED_S = 120.0
+FLOODFILLS = 2
+ROUTER = FLOODFILLS + 1
+PLANS = (
+    *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
+    RouterPlan(is_floodfill=False, has_leaf=False, has_i2cp=True),
+)
+HOPS = 0
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def tell(what: str, since_s: float, **more: Any) -> None:
+    print(json.dumps({"what": what, "s": round(trio.current_time() - since_s, 1), **more}), flush=True)
+
+
+class Floodfills:
+    """How often each floodfill has stored a newer LeaseSet of a destination."""
+
+    def __init__(self, network: I2pdNetwork, destination: bytes) -> None:
+        assert len(destination) == DESTINATION_BYTES
+        self._logs = [trio.Path(router.data_dir / "i2pd.log") for router in network[:FLOODFILLS]]
+        self._line = f"LeaseSet2 updated: {b32_address(destination).removesuffix('.b32.i2p')}"
+
+    async def counts(self) -> list[int]:
+        return [(await log.read_text()).count(self._line) for log in self._logs]
+
+    async def all_stored(self, count: int) -> list[int]:
+        """The counts, once each is at least ``count``."""
+        with trio.fail_after(STORED_S):
+            while min(counts := await self.counts()) < count:  # noqa: ASYNC110 - of another process
+                await trio.sleep(0.2)
+        return counts
+
+
+def publisher_at(address: str, keys: DestinationKeys) -> I2cpPublisher:
+    site = PublisherSite(farm="farm", node_id=1, directory=Path("nowhere"), master=keys)
+    return I2cpPublisher(I2cpConfig(address=address, hops=HOPS), Path(), site)
+
+
+async def publish(publisher: I2cpPublisher, order: Publication) -> None:
+    """As a node does: again, until the router takes it."""
+    while True:
+        try:
+            await publisher.publish(order)
+        except PublisherError as error:
+            print(error, file=sys.stderr)
+        else:
+            return
+
+
+async def error_of(publisher: I2cpPublisher, order: Publication) -> str:
+    try:
+        await publisher.publish(order)
+    except PublisherError as error:
+        return str(error)
+    return ""
+
+
+async def main(directory: Path) -> None:
+    keys = long_term_keys()
+    async with i2pd_network(directory, PLANS, hops=HOPS) as network:
+        address = network[ROUTER - 1].i2cp
+        floodfills = Floodfills(network, keys.destination)
+        with trio.fail_after(DEADLINE_S):
+            async with publisher_at(address, keys) as publisher:
+                await publisher.standby()
+                start_s = trio.current_time()
+                for number in (1, 2):
+                    order = publication(keys, 7, now_ms())
+                    await publish(publisher, order)
+                    tell("taken", start_s, number=number)
+                    tell("stored", start_s, counts=await floodfills.all_stored(number))
+
+                async with publisher_at(address, keys) as another:
+                    tell("another", start_s, error=await error_of(another, order))
+
+                start_s = trio.current_time()
+                network.kill(ROUTER)
+                while (status := await publisher.status()).is_publishing:  # noqa: ASYNC110
+                    await trio.sleep(0.05)
+                tell("killed", start_s, problems=status.problems)
+                await network.start(ROUTER)
+                while not (await publisher.status()).is_publishing:  # noqa: ASYNC110
+                    await trio.sleep(0.05)
+                tell("taken again", start_s)
+                await publish(publisher, publication(keys, 7, now_ms()))
+                tell("taken", start_s, number=3)
+                tell("stored", start_s, counts=await floodfills.all_stored(3))
+
+            keys = bundle(now_ms(), hops=HOPS)
+            async with publisher_at(address, keys) as publisher:
+                await publisher.standby()
+                start_s = trio.current_time()
+                await publish(publisher, publication(keys, 8, now_ms()))
+                tell("taken", start_s, number=4)
+                tell("stored", start_s, counts=await floodfills.all_stored(4))
+                await publisher.retire(None)
+                tell("retired", start_s, is_publishing=(await publisher.status()).is_publishing)
+
+
+if __name__ == "__main__":
+    trio.run(main, Path(sys.argv[1]))
