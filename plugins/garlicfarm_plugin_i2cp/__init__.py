@@ -112,8 +112,9 @@ class I2cpPublisher(Publisher):
         later if it finds the LeaseSet invalid, which `status` then shows.
 
         i2pd publishes at most once in 20 s, so an order that follows another sooner waits. It stands, and is
-        tried again whenever the session ends, until it expires, `retire`, or another order; also after a
-        `PublisherError`.
+        tried again whenever the session ends, until it expires, `retire`, or another order. A
+        `PublisherError` does not end that either; one comes after 25 s if the router is still building
+        tunnels, which may take minutes after its start.
         """
         if order.lease_set is None:
             raise PublisherError(

@@ -51,6 +51,7 @@ __all__ = ["SessionKeeper"]
 MIN_INTERVAL_S = 20.0
 """i2pd's PUBLISH_MIN_INTERVAL."""
 HEARTBEAT_S = 20.0
+PATIENCE_S = 25.0
 CLOSE_TIMEOUT_S = 2.0
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 30.0
@@ -103,18 +104,25 @@ class SessionKeeper:
             await connection.greet(self._now_ms())
 
     async def publish(self, order: Publication) -> None:
-        """Let ``order`` stand; returns when the router has taken it. Raises `PublisherError` if the next
-        attempt fails, or the order expires before; in the first case it stands all the same. Cancelled: it
-        stands."""
+        """Let ``order`` stand; returns when the router has taken it.
+
+        Raises `PublisherError`: the next attempt fails, it takes more than 25 s, or the order expires. Unless
+        it has expired, it still stands then, and when cancelled: building tunnels may take minutes, and
+        begins anew with each session.
+        """
         if self._order is None or _key(self._order) != _key(order):
             self._order = order
             self._pause.cancel()
             self._notify()
         order, failures = self._order, self._failures
-        while self._taken is not order:
-            if self._order is not order or self._failures != failures:
-                raise PublisherError(self._problem)
-            await self._changed.wait()
+        with trio.move_on_after(PATIENCE_S):
+            while self._taken is not order:
+                if self._order is not order or self._failures != failures:
+                    raise PublisherError(self._problem)
+                await self._changed.wait()
+            return
+        late = f"the router at {self._router} has not taken the Meta LeaseSet within {PATIENCE_S:.0f} s"
+        raise PublisherError(self._problem or late)
 
     async def retire(self) -> None:
         """Let no order stand; returns when the session is ended. The router has confirmed that, or reads the
