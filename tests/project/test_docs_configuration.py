@@ -12,6 +12,7 @@ import pytest
 
 from garlicfarm.config import model
 from garlicfarm_plugin_i2cp import I2cpConfig
+from garlicfarm_plugin_hooks import HooksConfig
 from garlicfarm_plugin_i2pcontrol import I2PControlConfig
 from garlicfarm_plugin_sam import SamConfig
 from garlicfarm_plugin_simulated import SimulatedConfig
@@ -41,6 +42,7 @@ PLUGINS: dict[str, type[msgspec.Struct]] = {
     '`plugin = "i2pcontrol"`': I2PControlConfig,
     '`plugin = "sam"`': SamConfig,
     '`plugin = "i2cp"`': I2cpConfig,
+    '`plugin = "hooks"`': HooksConfig,
 }
 TABLES = {
     "node",

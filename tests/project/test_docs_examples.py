@@ -41,7 +41,11 @@ test_counter_refuses_what_is_no_number = counter.test_counter_refuses_what_is_no
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "name"),
-    [("howto/transport-plugin.md", "memory_transport"), ("howto/router-plugin.md", "file_router")],
+    [
+        ("howto/transport-plugin.md", "memory_transport"),
+        ("howto/router-plugin.md", "file_router"),
+        ("howto/publisher-plugin.md", "file_publisher"),
+    ],
 )
 def test_test_of_a_guide_passes_as_it_stands(page: str, name: str, tmp_path: Path) -> None:
     section = (ROOT / "docs" / page).read_text(encoding="utf-8").partition("## Test it")[2]
@@ -107,6 +111,7 @@ async def test_farm_of_processes_on_the_page_works(tmp_path: Path) -> None:
         ("howto/use-the-log.md", "own_node"),
         ("howto/transport-plugin.md", "memory_transport"),
         ("howto/router-plugin.md", "file_router"),
+        ("howto/publisher-plugin.md", "file_publisher"),
         ("reference/testing-kits.md", "test_counter"),
     ],
 )

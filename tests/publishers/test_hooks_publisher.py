@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -399,6 +400,40 @@ async def test_group_with_a_remembered_id_that_is_no_command_of_the_node_is_left
     assert other.poll() is None
     other.kill()
     await other.wait()
+
+
+# The guide
+
+GUIDE = (Path(__file__).parents[2] / "docs/howto/publish.md").read_text(encoding="utf-8")
+
+
+async def test_hook_of_the_guide_keeps_a_flag_while_it_is_published(place: Place) -> None:
+    script = GUIDE.partition("```sh\n#!/bin/sh\n")[2].partition("```")[0]
+    assert "/run/garlicfarm/active" in script
+    for name in ("publish", "retire", "start"):
+        place.script(name, script.replace("/run/garlicfarm/active", "active"))
+    flag = place.directory / "active"
+    flag.write_text("left by an earlier process")
+    async with place.publisher() as publisher:
+        await publisher.standby()
+        assert not flag.exists()
+        await publisher.publish(order(7))
+        assert flag.read_text() == "7\n"
+        await publisher.retire(None)
+        assert not flag.exists()
+
+
+async def test_variables_of_each_command_are_those_of_the_guide(place: Place) -> None:
+    for name in ("publish", "retire", "start"):
+        place.script(name, f"env | sed -n 's/^\\(GARLICFARM_[A-Z_]*\\)=.*/\\1/p' >{name}.txt")
+    async with place.publisher() as publisher:
+        await publisher.standby()
+        await publisher.publish(order(7, 1_000, b"signed"))
+        await publisher.retire(None)
+    rows = dict(re.findall(r"^\| `(GARLICFARM_\w+)` \|.*\| (\S+) \|$", GUIDE, re.MULTILINE))
+    for name in ("publish", "retire", "start"):
+        documented = {variable for variable, given_to in rows.items() if given_to in ("all", f"`on_{name}`")}
+        assert set((place.directory / f"{name}.txt").read_text().split()) == documented
 
 
 # Configuration
