@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -90,7 +90,10 @@ class HooksPublisher(Publisher):
                     f"commands were given; if the farm was made anew, remove {self._due_index_file}"
                 )
             self._is_clean, self._order = False, None
-            await self._in_directory(partial(self._keep, order))
+            try:
+                await trio.to_thread.run_sync(self._keep, order)
+            except OSError as error:
+                raise self._failed(f"{self.site.directory} cannot be written: {error.strerror}") from error
             variables = {
                 "GARLICFARM_PUBLISHED_MS": str(order.published_ms),
                 "GARLICFARM_EXPIRES_MS": str(order.expires_ms),
@@ -125,7 +128,8 @@ class HooksPublisher(Publisher):
         )
 
     async def _clean(self) -> None:
-        await self._in_directory(partial(self._lease_set_file.unlink, missing_ok=True))
+        with suppress(OSError):  # as in `_keep_running`
+            await trio.to_thread.run_sync(self._lease_set_file.unlink, True)
         self._forget()
         self._is_clean = True
 
@@ -167,26 +171,21 @@ class HooksPublisher(Publisher):
             self._left_behind = 0
 
     async def _keep_running(self, group: int) -> None:
-        await self._in_directory(partial(replace_file, self._running_file, [b"%d" % group], 0o600))
+        with suppress(OSError):  # a full disk must not keep a node publishing
+            await trio.to_thread.run_sync(self._write, self._running_file, b"%d" % group)
 
     def _keep(self, order: Publication) -> None:
         if order.due_index > self._due_index:
-            replace_file(self._due_index_file, [b"%d" % order.due_index], 0o600)
+            self._write(self._due_index_file, b"%d" % order.due_index)
             self._due_index = order.due_index
         if order.lease_set is None:
             self._lease_set_file.unlink(missing_ok=True)
         else:
-            replace_file(self._lease_set_file, [order.lease_set], 0o600)
+            self._write(self._lease_set_file, order.lease_set)
 
-    async def _in_directory(self, write: Callable[[], None]) -> None:
-        def make_and_write() -> None:
-            make_private_directory(self.site.directory)
-            write()
-
-        try:
-            await trio.to_thread.run_sync(make_and_write)
-        except OSError as error:
-            raise self._failed(f"{self.site.directory} cannot be written: {error.strerror}") from error
+    def _write(self, file: Path, data: bytes) -> None:
+        make_private_directory(self.site.directory)
+        replace_file(file, [data], 0o600)
 
     def _find_programs(self) -> dict[str, tuple[str, ...]]:
         """Each command with the absolute path of its program."""

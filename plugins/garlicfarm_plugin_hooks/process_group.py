@@ -82,14 +82,15 @@ class ProcessGroups:
                             await trio.lowlevel.wait_readable(ended)
             finally:
                 _signal(process.pid, signal.SIGKILL)
-                with trio.move_on_after(KILL_AFTER_S, shield=True) as scope:
+                with trio.move_on_after(KILL_AFTER_S, shield=True):
                     await process.wait()
-                if scope.cancelled_caught:
+                if process.poll() is None:
                     self._survivor = process
                 for _ in range(LAST_READS):
                     if not _read(read_end, stderr_tail):
                         break
-            return await process.wait()
+            assert process.returncode is not None, "it has ended and was reaped"
+            return process.returncode
         finally:
             os.close(read_end)
 

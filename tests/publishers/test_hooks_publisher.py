@@ -183,12 +183,13 @@ async def test_due_index_is_kept_before_the_command_runs(place: Place) -> None:
     assert place.notes == ["9"]
 
 
-async def test_directory_that_cannot_be_written_is_a_publisher_error(place: Place) -> None:
+async def test_directory_that_cannot_be_written_keeps_from_publishing_alone(place: Place) -> None:
     async with place.publisher() as publisher:
         (place.directory / "site").write_text("a file")
         with pytest.raises(PublisherError, match="site cannot be written"):
             await publisher.publish(order(9))
-    assert place.notes == []
+        await publisher.retire(None)  # a full disk must not keep a node publishing
+    assert place.notes == ["retire 0"]
 
 
 # Commands that fail
