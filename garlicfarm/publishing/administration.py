@@ -18,6 +18,7 @@ user's name, 1 … 64 characters. The actions and their ``args``:
 * ``weights``: ``{"router_uptime": 20, …}``, the percentage of every part of the score; they add up to 100.
 * ``publisher``: ``{"margin": 0 … 1000000, "lifetime_ms": 600000 … 64800000}``, one or both: by how much a
   challenger must lead, and for how long a leaf is listed.
+* ``publish``: ``{}``, the publisher publishes now: once for the index of the entry.
 * ``remove``: ``{"member": id}`` records the user who asked for its removal. The removal itself is
   RemoveServer's; the entry has no effect.
 
@@ -69,6 +70,10 @@ class _Override(msgspec.Struct):
     mode: PublishConfig | None = None
 
 
+class _Publish(msgspec.Struct):
+    pass
+
+
 class _Remove(msgspec.Struct):
     member: MemberId
 
@@ -100,6 +105,7 @@ ACTIONS: dict[str, type[msgspec.Struct]] = {
     "include": _Leaf,
     "weights": _Weights,
     "publisher": _Publisher,
+    "publish": _Publish,
     "remove": _Remove,
 }
 """Each action with the type of its ``args``."""

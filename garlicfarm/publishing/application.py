@@ -42,7 +42,8 @@ when it no longer holds (point 6). From then on its statuses count against no me
    by not being recent. A member removed by a Configuration is kept and judged until it is released. The
    publisher is *due to start* from the index at which it became the only holder. The highest
    ``meta.lastPublishedTime`` is kept, among those at most 10 minutes past farm time after their own entry.
-7. *Contents*: `meta_leaseset`.
+7. *Contents*: `meta_leaseset`. The order ``publish`` changes neither them nor the ranking; its index is
+   kept, and the publisher publishes once for it.
 """
 
 from __future__ import annotations
@@ -155,7 +156,11 @@ class PublisherApplication:
         """After how many statuses of others a silent member is no longer recent."""
         return self._state.policy.R
 
-    publish_index = 0
+    @property
+    def publish_index(self) -> int:
+        """The index of the last order to publish now, 0: none. It is to be obeyed once."""
+        order = self._state.policy.orders.get("publish")
+        return 0 if order is None else order.index
 
     @property
     def farm_time_ms(self) -> int:

@@ -66,7 +66,7 @@ def entry_schema() -> dict[str, Any]:
 
 def _order(action: str, args: type[msgspec.Struct], definitions: dict[str, Any]) -> dict[str, Any]:
     shown = _struct(args, definitions)
-    if not shown["required"]:
+    if shown["properties"] and not shown["required"]:
         shown["anyOf"] = [
             {"required": [name], "properties": {name: {"type": "integer"}}} for name in shown["properties"]
         ]

@@ -59,7 +59,7 @@ class Policy(msgspec.Struct, kw_only=True):
     """hashes of leaves, I2P base64, ascending"""
     orders: dict[str, Order] = {}
     """``interval``, ``staleness``, ``weights``, ``publisher``, ``override ID``, ``exclude HASH``,
-    ``remove ID``"""
+    ``publish``, ``remove ID``"""
 
     def check(self, entry: Administrative, members: Collection[object]) -> None:
         """Whether it can be carried out in this state. Raises `EntryRefused`: an override or a removal names
@@ -73,7 +73,7 @@ class Policy(msgspec.Struct, kw_only=True):
     def apply(self, index: int, entry: Administrative) -> None:
         """Carry out a checked entry at ``index``."""
         admin, args = entry.admin, entry.admin.args
-        key, in_force = admin.action, True
+        key, in_force = admin.action, True  # of ``publish`` the state keeps no more
         match admin.action:
             case "interval":
                 self.interval_ms = msgspec.convert(args["ms"], int)

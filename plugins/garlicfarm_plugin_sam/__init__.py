@@ -22,7 +22,7 @@ from typing import Annotated, Any, Self
 import msgspec
 import trio
 
-from garlicfarm.credentials.destination_keys import inspect_keys
+from garlicfarm.credentials.destination_keys import read_keys
 from garlicfarm.errors import (
     ConfigError,
     PublisherError,
@@ -108,7 +108,7 @@ class SamPublisher(Publisher):
             )
         self._keys_path = base_dir / config.keys
         with _collect(problems):
-            self._keys = inspect_keys(self._keys_path)
+            self._keys = read_keys(self._keys_path, node_id=site.node_id, allow_expired=True)
             if self._keys.node not in (None, site.node_id):
                 problems.append(
                     f"publisher sam: {self._keys_path} is the bundle of node {self._keys.node}, and this is "

@@ -14,7 +14,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 import garlicfarm_plugin_sam as module
-from garlicfarm.credentials.destination_keys import create_keys, inspect_keys, write_bundle
+from garlicfarm.credentials.destination_keys import create_keys, read_keys, write_bundle
 from garlicfarm.errors import ConfigError, PublisherError
 from garlicfarm.i2p.encoding import b32_address, encode
 from garlicfarm.i2p.keys import make_bundle
@@ -98,7 +98,7 @@ class TestSamPublisher(PublisherSuite):
 async def test_publishing_opens_one_session_of_the_service_and_forwards_to_the_target(
     make: Make, router: SamRouter, target: str, tmp_path: Path
 ) -> None:
-    keys = inspect_keys(tmp_path / "service.key")
+    keys = read_keys(tmp_path / "service.key", allow_expired=True)
     async with publishing(make(hops=1, quantity=2)) as publisher:
         assert publisher.destination == keys.destination
         (session,) = (name for name, key in router.sessions.items() if key == keys.sam_private_key())
@@ -297,7 +297,7 @@ async def test_router_that_goes_away_is_named_by_standby_and_comes_back(
 async def test_refusal_is_told_and_the_publisher_goes_on(
     make: Make, router: SamRouter, tmp_path: Path, command: str, reply: str | bytes, sentence: str
 ) -> None:
-    secret = inspect_keys(tmp_path / "service.key").sam_private_key()
+    secret = read_keys(tmp_path / "service.key", allow_expired=True).sam_private_key()
     async with make() as publisher:
         await publisher.standby()
         router.replies[command] = reply
@@ -370,7 +370,7 @@ def bundle(directory: Path, days: float, node: int = 1) -> None:
 @pytest.mark.usefixtures("at_once")
 async def test_bundle_is_used_and_reported(make: Make, router: SamRouter, tmp_path: Path) -> None:
     bundle(tmp_path, days=90)
-    keys = inspect_keys(tmp_path / "service.bundle")
+    keys = read_keys(tmp_path / "service.bundle", allow_expired=True)
     async with publishing(make(keys="service.bundle")) as publisher:
         assert (publisher.key.transient, publisher.key.expires_ms) == (keys.transient, keys.expires_ms)
         assert keys.sam_private_key() in router.sessions.values()
@@ -415,7 +415,7 @@ async def test_configuration_that_cannot_work_is_refused(
 
 async def test_master_destination_is_no_service(make: Make, tmp_path: Path) -> None:
     class Master:
-        destination = inspect_keys(tmp_path / "service.key").destination
+        destination = read_keys(tmp_path / "service.key", allow_expired=True).destination
 
         def session_configuration(self, options: Mapping[str, str], now_ms: int) -> bytes:
             raise NotImplementedError
@@ -427,5 +427,5 @@ async def test_master_destination_is_no_service(make: Make, tmp_path: Path) -> N
 
 async def test_keys_are_not_shown(make: Make, tmp_path: Path) -> None:
     publisher = make()
-    secret = inspect_keys(tmp_path / "service.key").sam_private_key()[-40:]
+    secret = read_keys(tmp_path / "service.key", allow_expired=True).sam_private_key()[-40:]
     assert secret not in f"{publisher!r} {vars(publisher)}"

@@ -153,6 +153,8 @@ class NaiveFold:
                 policy["overrides"].pop(args["member"], None)
                 if in_force:
                     policy["overrides"][args["member"]] = args["mode"]
+            elif key == "publish":
+                pass
             elif key == "remove":
                 key = f"remove {args['member']}"
             else:

@@ -117,6 +117,7 @@ ARGS: dict[str, dict[str, Any]] = {
     "include": {"hash": encode(bytes(32))},
     "weights": dict(WEIGHTS),
     "publisher": {"margin": 1},
+    "publish": {},
     "remove": {"member": 2},
 }
 

@@ -148,6 +148,7 @@ class Script:
                 ("publisher", {"margin": chance.choice([0, 0, 20_000])}),
                 ("publisher", {"lifetime_ms": 600_000, "margin": None}),
                 ("remove", {"member": chance.randrange(1, 7)}),
+                *([("publish", {})] if self.naive.algorithm > 1 else []),
             ]
         )
         return {

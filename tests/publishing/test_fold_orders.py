@@ -98,6 +98,32 @@ def test_publisher_parameters_are_the_margin_and_the_lifetime_of_a_leaf() -> Non
     assert log.farm.publisher == 2
 
 
+def test_publish_keeps_its_index_and_changes_nothing_else() -> None:
+    log = Log(1, 2)
+    log.post(1, 0, headroom=50)
+    log.post(2, 1, headroom=90)
+    assert log.farm.publish_index == 0
+    before = json.loads(log.farm.snapshot())
+    log.order("publish", {})
+    assert log.farm.publish_index == 3
+    log.order("publish", {})
+    assert log.farm.publish_index == 4
+    after = json.loads(log.farm.snapshot())
+    assert after["policy"]["orders"].pop("publish") == {"by": "alice", "date": T0, "index": 4}
+    assert after == before
+    restored = PublisherApplication("farm")
+    restored.restore(log.farm.snapshot())
+    assert restored.publish_index == 4
+
+
+def test_publish_with_an_argument_is_refused_where_it_is_posted() -> None:
+    log = Log(1)
+    entry = json.loads(encode_admin("farm", T0, 1, None, "publish", "alice", {}))
+    entry["config"]["admin"]["args"] = {"member": 1}
+    with pytest.raises(EntryRefused, match=r"config\.admin\.args\.member: unknown argument"):
+        log.farm.check(json.dumps(entry).encode(), 1)
+
+
 def test_orders_in_force_tell_who_when_and_at_which_index() -> None:
     log = Log(1, 2)
     log.override(2, "on")

@@ -158,6 +158,7 @@ VALID_ARGS = {
     "include": {"hash": encode(bytes(32))},
     "weights": dict(WEIGHTS),
     "publisher": {"margin": 0},
+    "publish": {},
 }
 
 
