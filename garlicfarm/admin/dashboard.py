@@ -192,6 +192,8 @@ async def _do(farm: FarmView, form: Mapping[str, str], user: str) -> dict[str, i
         index, _ = await farm.administer("override", {"member": member, "mode": mode}, user)
     elif action in ("exclude", "include"):
         index, _ = await farm.administer(action, {"hash": hash_}, user)
+    elif action == "publish":
+        index, _ = await farm.administer("publish", {}, user)
     elif action == "remove" and member > 0 and form.get("sure"):
         index, _ = await farm.change_member("remove", member, "", False, user)
     elif action == "stepdown" and member >= 0:

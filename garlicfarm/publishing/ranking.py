@@ -5,6 +5,7 @@
     {"schema": "garlicfarm.ranking/1", "farm", "algorithm", "interval_ms", "R", "margin", "lifetime_ms",
      "farm_time_ms", "publisher": id | null, "since": index, "because": word, "due_since": index | null,
      "holders": [id …], "excluded": [hash …], "orders": {what: {"by", "date", "index"}},
+     "publication": {"publishing", "last_published_ms", "can_publish", "problems"},
      "members": [{"id", "score": int | null, "parts": {name: {"value", "weight", "reported"}},
                   "mode", "recent", "eligible", "publisher", "index", "date": ms | null,
                   "cost": int | null, "lead", "sanction", "reason": phrase, "why": [sentence …]} …]}
@@ -14,6 +15,7 @@ says why the publisher changed at ``since``: vacant (there was no publisher), in
 stopped being eligible), group (it is in a better group: mode ``on``, or its predecessor was sanctioned),
 margin (it led three times in a row). ``orders``: the user, date and index that set each value in force
 (`policy`).
+``publication``: whether the publisher publishes (`publication`).
 
 The ``reason`` of a member explains its place in one phrase.
 
@@ -29,6 +31,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from garlicfarm.publishing import publication
 from garlicfarm.publishing.documents import PublishConfig
 from garlicfarm.publishing.events import SHORT_REASONS
 from garlicfarm.publishing.fold_state import FarmState, MemberRecord, ScoredStatus
@@ -47,15 +50,10 @@ BECAUSE: Mapping[str, str] = {
 """``because`` in words"""
 
 
-class Fold(Protocol):
+class Fold(publication.Fold, Protocol):
     """The rules of `garlicfarm.publishing.application` that a ranking explains, applied to one state."""
 
-    @property
-    def members(self) -> tuple[int, ...]: ...
-    @property
-    def holders(self) -> tuple[int, ...]: ...
     def mode(self, member: int) -> PublishConfig: ...
-    def is_recent(self, member: int) -> bool: ...
     def eligible(self) -> list[int]: ...
     def group(self, member: int) -> tuple[bool, bool]: ...
 
@@ -82,6 +80,7 @@ def ranking(fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus]) 
         "holders": list(fold.holders),
         "excluded": list(policy.excluded),
         "orders": {what: msgspec.to_builtins(order) for what, order in sorted(policy.orders.items())},
+        "publication": publication.publication(fold, state, statuses),
         "members": [
             _member(fold, state, statuses, member, eligible=member in eligible)
             for member in (*best_first, *others)

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
+from typing import Any
 
 import httpx
 import msgspec
@@ -183,6 +184,21 @@ async def test_last_contact_is_that_of_a_leader_and_its_followers(node: FakeNode
     assert ("10.0 s" in page, "20.0 s" in page, "30.0 s" in page) == (False, True, False)
 
 
+async def test_page_says_when_the_publisher_last_published_and_what_is_wrong(
+    node: FakeNode, url: str
+) -> None:
+    publication: dict[str, Any] = {"last_published_ms": 0, "problems": ["member 2 waits"]}
+    node.farm.ranking = lambda **_: {  # type: ignore[method-assign]
+        "since": 1,
+        "members": [],
+        "publication": publication,
+    }
+    async with browser(node, url, "rita") as client:
+        assert "never; member 2 waits" in Texts((await client.get("/")).text).text
+        publication |= {"last_published_ms": T0, "problems": []}
+        assert "2027-01-15 08:00:00" in Texts((await client.get("/")).text).text
+
+
 async def test_page_says_that_the_disk_hangs(node: FakeNode, url: str) -> None:
     async with browser(node, url, "rita") as client:
         assert "Disk" not in (await client.get("/")).text
@@ -195,7 +211,7 @@ async def test_forms_are_shown_to_admins_alone(node: FakeNode, url: str, user: s
     async with browser(node, url, user) as client:
         page = Texts((await client.get("/")).text)
     forms = page.named("form")
-    assert len(forms) == (4 if user == "anna" else 0)
+    assert len(forms) == (5 if user == "anna" else 0)
     assert all(form["method"] == "post" for form in forms)
     assert bool(page.named("button")) is (user == "anna")
 
@@ -248,6 +264,7 @@ async def test_stranger_is_asked_to_log_in(node: FakeNode, url: str, path: str) 
         ({"action": "override", "member": "3", "mode": ""}, ("override", {"member": 3, "mode": None})),
         ({"action": "exclude", "hash": " abc "}, ("exclude", {"hash": "abc"})),
         ({"action": "include", "hash": "abc"}, ("include", {"hash": "abc"})),
+        ({"action": "publish"}, ("publish", {})),
     ],
 )
 async def test_form_of_an_admin_commits_an_administrative_entry(

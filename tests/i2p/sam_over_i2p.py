@@ -18,7 +18,7 @@ import h11
 import httpx
 import trio
 
-from garlicfarm.credentials.destination_keys import create_keys, inspect_keys, write_bundle
+from garlicfarm.credentials.destination_keys import create_keys, read_keys, write_bundle
 from garlicfarm.errors import PublisherError
 from garlicfarm.i2p.encoding import b32_address
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
@@ -145,7 +145,7 @@ async def run(directory: Path, network: I2pdNetwork) -> None:
     async with publisher(network[A], directory / "other.bundle") as third:
         await third.standby()
         tell("published", seconds=await publish(third, 5), transient=third.key is not None)
-        tell("fetched", seconds=await fetch(network[C], inspect_keys(directory / "other.bundle")))
+        tell("fetched", seconds=await fetch(network[C], read_keys(directory / "other.bundle", allow_expired=True)))
 
 
 async def refused(made: SamPublisher) -> str:

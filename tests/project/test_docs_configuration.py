@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from garlicfarm.config import model
-from garlicfarm_plugin_i2cp import I2cpConfig
 from garlicfarm_plugin_hooks import HooksConfig
+from garlicfarm_plugin_i2cp import I2cpConfig
 from garlicfarm_plugin_i2pcontrol import I2PControlConfig
 from garlicfarm_plugin_sam import SamConfig
 from garlicfarm_plugin_simulated import SimulatedConfig

@@ -211,7 +211,8 @@ def honest_log(seed: int, members: int, rounds: int) -> list[dict[str, Any]]:
 def without_dates(farm: PublisherApplication) -> dict[str, Any]:
     ranking: dict[str, Any] = farm.ranking()
     members = [one | {"date": 0} for one in ranking["members"]]
-    return ranking | {"farm_time_ms": 0, "members": members}
+    publication = ranking["publication"] | {"last_published_ms": 0}
+    return ranking | {"farm_time_ms": 0, "members": members, "publication": publication}
 
 
 HOURS_MS = st.integers(3_600_000, 48 * 3_600_000) | st.integers(-48 * 3_600_000, -3_600_000)

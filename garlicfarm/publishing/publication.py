@@ -1,0 +1,65 @@
+"""Whether the publisher publishes, by the members' newest statuses: ``publication`` in a `ranking`.
+
+::
+
+    {"publishing": bool | null, "last_published_ms": int, "can_publish": [id …], "problems": [sentence …]}
+
+``publishing``: the publisher's ``meta.publishing``; ``last_published_ms``: its ``meta.lastPublishedTime``, 0
+if it never published. ``can_publish``: the recent members that report ``meta.publishing``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from garlicfarm.publishing.documents import MetaStatus, NodeReport
+from garlicfarm.publishing.fold_state import FarmState, ScoredStatus
+
+__all__ = ["Fold", "publication"]
+
+
+class Fold(Protocol):
+    """The rules of `garlicfarm.publishing.application` that this needs, applied to one state."""
+
+    @property
+    def members(self) -> tuple[int, ...]: ...
+    @property
+    def holders(self) -> tuple[int, ...]: ...
+    def is_recent(self, member: int) -> bool: ...
+    def report(self, member: int) -> NodeReport: ...
+    def has_duplicate_transients(self, member: int) -> bool: ...
+
+
+def publication(fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus]) -> dict[str, object]:
+    """The object shown above."""
+    scored = None if state.publisher is None else statuses[state.publisher]
+    meta = (None if scored is None else scored.document.meta) or MetaStatus()
+    able = [
+        member
+        for member in fold.members
+        if fold.is_recent(member) and statuses[member].publishing is not None
+    ]
+    return {
+        "publishing": meta.publishing,
+        "last_published_ms": meta.last_published_time or 0,
+        "can_publish": able,
+        "problems": [*_problems(fold, state, able, meta)],
+    }
+
+
+def _problems(fold: Fold, state: FarmState, able: list[int], meta: MetaStatus) -> Iterator[str]:
+    publisher = state.publisher
+    if not able:
+        yield "no member can publish: no recent member reports meta.publishing"
+    elif publisher is not None and state.due_since is None:
+        others = ", ".join(str(holder) for holder in fold.holders if holder != publisher)
+        yield f"member {publisher} waits until member {others} has let go"
+    elif meta.publishing is False and (fold.report(publisher or 0).applied or 0) >= (state.due_since or 0):
+        yield f"member {publisher} is to publish and reports that it does not"
+    for member in fold.members:
+        if fold.has_duplicate_transients(member):
+            yield f"member {member} has a transient key of another member, and must not publish with it"
+        expires_ms = fold.report(member).key_expires
+        if expires_ms is not None and expires_ms <= state.farm_time_ms:
+            yield f"keys of member {member} have expired"
