@@ -18,6 +18,7 @@ import msgspec
 
 from garlicfarm.publishing.documents import (
     Bandwidth,
+    ConnectTest,
     DestinationStatus,
     RemoteStatus,
     RouterStatus,
@@ -27,6 +28,7 @@ from garlicfarm.publishing.documents import (
 __all__ = [
     "STATUS_TIMEOUT_S",
     "Bandwidth",
+    "ConnectTest",
     "DestinationStatus",
     "RemoteStatus",
     "Router",
@@ -79,7 +81,13 @@ class Router(ABC):
 
     @abstractmethod
     async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:
-        """This router's measurements of a remote destination (32-byte hash), ``None`` if there are none."""
+        """Measure a remote destination now: its 32-byte hash, of which its b32 address consists. ``None``:
+        there is nothing to report. At most one look-up of its LeaseSet, and one connection; the caller asks
+        seldom, and allows 50 s.
+
+        ``fetch_time_ms`` is how long the look-up took, ``connect_test`` how long it took until the service
+        behind it answered, and whether it did. A destination that cannot be reached is a measurement:
+        `RouterError` is for a router that could not measure."""
 
 
 def figures(status: RouterStatus | DestinationStatus) -> dict[str, Any]:

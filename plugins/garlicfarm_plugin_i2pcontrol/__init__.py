@@ -1,8 +1,10 @@
 """Router plugin ``i2pcontrol``: the figures of a real i2pd or Java I2P, read over I2PControl.
 
 Both report uptime, participating tunnels, bandwidth limit and current bandwidth; Java I2P also its job
-lag. They report neither exploratory tunnels nor destinations; these figures stay absent and count as the
-middle of their range (D13). They cannot name leaves (``[[farm.leaf]]`` does).
+lag; i2pd how many streams each SAM session has. They report neither exploratory tunnels nor other figures of
+destinations; these stay absent and count as the middle of their range (D13). They cannot say which
+destination serves a master destination (``[[farm.leaf]]`` does). Remote destinations are measured through
+the router's SAM, where the configuration names it.
 
 Never expose I2PControl: i2pd 2.45.1 issues tokens but does not check them.
 """
@@ -15,18 +17,26 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+import trio
 
 from garlicfarm.errors import ConfigError, NotSupported
+from garlicfarm.i2p.destination import check_signature, signing_key, split_destination
+from garlicfarm.i2p.encoding import b32_address, encode
+from garlicfarm.net.sam import sam_endpoint
 from garlicfarm.router import Bandwidth, DestinationStatus, RemoteStatus, Router, RouterStatus
 from garlicfarm_plugin_i2pcontrol.client import I2PControlClient, Question
+from garlicfarm_plugin_i2pcontrol.measurement import measure
 
-__all__ = ["I2PControlConfig", "I2PControlRouter", "router_status"]
+__all__ = ["I2PControlConfig", "I2PControlRouter", "count_streams", "read_router_info", "router_status"]
 
 DEFAULT_PORTS = {"https": 7650, "http": 7657}  # i2pd; Java I2P's console, which contains I2PControl
 MAX_PASSWORD_CHARACTERS = 256  # i2pd reads requests into a buffer of 1024 bytes
+SAM_STREAM = "2"  # type of a socket in i2pd's sessions: their other sockets carry commands
+SIGNATURE_BYTES = 64
+MAX_ROUTER_INFO_BYTES = 8192
 BYTES_PER_UNIT = 1024
 """Limits are in KB/s; the routers' own code multiplies by 1024 to compare them with bytes."""
 
@@ -40,11 +50,16 @@ class I2PControlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     unpadded base64url SHA-256 of the router's certificate (``i2pcontrol.crt.pem`` in i2pd's data
     directory). Only a router at a loopback address needs no pin: a program that could intercept the
     connection there could also read the data directory.
+    ``router_info``: the file router.info in i2pd's data directory, to report it. ``sam``: HOST:PORT of the
+    router's SAM on loopback, to measure what others publish, through tunnels of ``hops`` hops.
     """
 
     url: str = "https://127.0.0.1:7650"
     password_file: str
     pin: str = ""
+    router_info: str = ""
+    sam: str = ""
+    hops: Annotated[int, msgspec.Meta(ge=0, le=7)] = 3
 
 
 class I2PControlRouter(Router):
@@ -53,6 +68,7 @@ class I2PControlRouter(Router):
     Config = I2PControlConfig
     origins = MappingProxyType(
         {
+            "router.lastPublishedRI": "the file router_info",
             "router.uptime": "RouterInfo i2p.router.uptime",
             "router.jobLag": "GetRate jobQueue.jobLag",
             "router.participatingTunnels": "RouterInfo i2p.router.net.tunnels.participating",
@@ -60,6 +76,7 @@ class I2PControlRouter(Router):
             "router.configuredBandwidth.out": "NetworkSetting i2p.router.net.bw.out",
             "router.currentBandwidth.in": "RouterInfo i2p.router.net.bw.inbound.15s",
             "router.currentBandwidth.out": "RouterInfo i2p.router.net.bw.outbound.15s",
+            "destinations.currentConnections": "ClientServicesInfo SAM",
         }
     )
     config: I2PControlConfig
@@ -96,25 +113,81 @@ class I2PControlRouter(Router):
             problems.append(f"router.password_file: {file} cannot be read: {error.strerror}")
         except ValueError as error:
             problems.append(f"router.password_file: {error}")
+        self._router_info = base_dir / config.router_info if config.router_info else None
+        if self._router_info is not None:
+            try:
+                read_router_info(self._router_info)
+            except (OSError, ValueError) as error:
+                cause = error.strerror if isinstance(error, OSError) else error
+                problems.append(
+                    f"router.router_info: {self._router_info} cannot be used: {cause}; expected the file "
+                    "router.info of i2pd's data directory, which the node's user must be able to read"
+                )
+        self._sam = None
+        try:
+            self._sam = sam_endpoint(config.sam) if config.sam else None
+        except ConfigError as error:
+            problems += [f"router.sam: {problem}" for problem in error.problems]
         if problems:
             raise ConfigError(problems)
         self._client = I2PControlClient(scheme, host, port, path, password, config.pin)
 
     async def get_local_router_status(self) -> RouterStatus:
-        return router_status(
+        status = router_status(
             info=await self._client.ask(Question.ROUTER_INFO),
             settings=await self._client.ask(Question.NETWORK_SETTING),
             job_lag=await self._client.ask(Question.JOB_LAG),
         )
+        return msgspec.structs.replace(status, last_published_ri=await self._last_published_ri())
 
     async def get_local_leaf_hash(self, master_hash: bytes) -> bytes | None:
-        raise NotSupported("I2PControl does not name destinations; list them under [[farm.leaf]]")
+        raise NotSupported("I2PControl does not say which leaf serves it; list leaves under [[farm.leaf]]")
 
     async def get_local_leaf_status(self, leaf: bytes) -> DestinationStatus:
-        raise NotSupported("I2PControl has no figures of destinations")
+        services = await self._client.ask(Question.CLIENT_SERVICES)
+        connections = count_streams(services, b32_address(leaf))
+        return DestinationStatus(destination=encode(leaf), current_connections=connections)
 
     async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:
-        raise NotSupported("I2PControl has no measurements of others")
+        if self._sam is None:
+            raise NotSupported("I2PControl measures no others; with router.sam, the router's SAM does")
+        return await measure(self._sam, master_or_leaf, self.config.hops)
+
+    async def _last_published_ri(self) -> str | None:
+        if self._router_info is None:
+            return None
+        try:
+            return encode(await trio.to_thread.run_sync(read_router_info, self._router_info))
+        except (OSError, ValueError):  # i2pd is writing it
+            return None
+
+
+def read_router_info(path: Path) -> bytes:
+    """The router info in a file, whose signature matches. Raises `OSError`, `ValueError`."""
+    with path.open("rb") as file:
+        data = file.read(MAX_ROUTER_INFO_BYTES + 1)
+    if len(data) > MAX_ROUTER_INFO_BYTES:
+        raise ValueError("it is no router info")
+    identity, _ = split_destination(data)
+    check_signature(signing_key(identity), data[-SIGNATURE_BYTES:], data[:-SIGNATURE_BYTES])
+    return data
+
+
+def count_streams(services: Mapping[str, Any], address: str) -> int | None:
+    """The open streams of the SAM session with this b32 address, from the answer to ClientServicesInfo; None:
+    there is no such session."""
+    sam = services.get("SAM")
+    sessions = sam.get("sessions") if isinstance(sam, dict) else None
+    for session in sessions.values() if isinstance(sessions, dict) else ():  # "" for none
+        if isinstance(session, dict) and session.get("address") == address:
+            sockets = session.get("sockets")
+            types = (
+                [one.get("type") for one in sockets if isinstance(one, dict)]
+                if isinstance(sockets, list)
+                else []
+            )
+            return types.count(SAM_STREAM)
+    return None
 
 
 def router_status(

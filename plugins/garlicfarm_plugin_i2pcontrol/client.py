@@ -1,4 +1,4 @@
-"""I2PControl, API 1: JSON-RPC 2.0 in POSTs, for i2pd and Java I2P. Three read-only queries.
+"""I2PControl, API 1: JSON-RPC 2.0 in POSTs, for i2pd and Java I2P. Four read-only queries.
 
 I2PControl has no read-only mode: ``NetworkSetting {"i2p.router.net.bw.in": null}`` reads the bandwidth
 limit, and any other value, even ``""``, sets it. So nothing here accepts a value from a caller: `Question`
@@ -44,6 +44,8 @@ class Question(Enum):
         ),
     )
     NETWORK_SETTING = ("NetworkSetting", dict.fromkeys(("i2p.router.net.bw.in", "i2p.router.net.bw.out")))
+    # i2pd only. It ignores the values here.
+    CLIENT_SERVICES = ("ClientServicesInfo", {"SAM": None})
     # Java I2P creates a requested statistic that it does not keep yet. Each router keeps this one, over a
     # minute. i2pd has no GetRate.
     JOB_LAG = ("GetRate", {"Stat": "jobQueue.jobLag", "Period": 60_000})

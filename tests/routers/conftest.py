@@ -57,6 +57,10 @@ class Replay:
             asked = [key for key in request["params"] if key in self.figures]
             figures = ",".join(f'"{key}":{self.figures[key]}' for key in asked)
             return f'{{"id":1,"result":{{{figures}}},"jsonrpc":"2.0"}}'
+        if request["method"] == "ClientServicesInfo":
+            (services,) = [each for each in self.exchanges if each.request["method"] == request["method"]]
+            found = json.loads(services.body)["result"]
+            return json.dumps({"result": {key: found[key] for key in request["params"] if key in found}})
         for each in self.exchanges:
             # A method that it lacks, it lacks whatever it is asked.
             if each.request["method"] == request["method"] == "GetRate":
@@ -241,8 +245,8 @@ def wrong_password(password_file: Path) -> str:
 def make(password_file: Path) -> Callable[..., I2PControlRouter]:
     """An `I2PControlRouter` with the given keys of its configuration."""
 
-    def make(**keys: str) -> I2PControlRouter:
-        config = I2PControlConfig(**{"password_file": password_file.name} | keys)
+    def make(**keys: Any) -> I2PControlRouter:
+        config = I2PControlConfig(**{"password_file": password_file.name, **keys})
         return I2PControlRouter(config, password_file.parent)
 
     return make

@@ -8,6 +8,7 @@ import os
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -25,8 +26,8 @@ RESTART_TIMEOUT_S = 30
 
 
 def plugin(router: dict[str, str], **keys: str) -> I2PControlRouter:
-    config = {"url": router["url"], "password_file": router["password_file"], "pin": router["pin"]} | keys
-    return I2PControlRouter(I2PControlConfig(**config), Path())
+    keys = {name: router[name] for name in ("url", "password_file", "pin")} | keys
+    return I2PControlRouter(msgspec.convert(keys, I2PControlConfig), Path())
 
 
 class TestRealI2pd(RouterSuite):

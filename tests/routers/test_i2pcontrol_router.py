@@ -9,12 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
 from garlicfarm.errors import ConfigError, NotSupported, RouterError
+from garlicfarm.i2p.encoding import b32_address, encode
 from garlicfarm.plugins import make_router
-from garlicfarm.router import Bandwidth, Router, RouterStatus
+from garlicfarm.router import Bandwidth, DestinationStatus, Router, RouterStatus
 from garlicfarm.testing.router_suite import RouterSuite
 from garlicfarm_plugin_i2pcontrol import I2PControlRouter, client, router_status
 
@@ -117,6 +119,106 @@ def test_status_from_any_answers_is_a_valid_document(answer: dict[str, Any]) -> 
     assert msgspec.json.decode(msgspec.json.encode(status), type=RouterStatus) == status
 
 
+# Leaves
+
+
+LEAF = bytes(384) + bytes.fromhex("05000400070000")
+OTHERS = b32_address(LEAF + bytes(1))
+
+
+@pytest.mark.parametrize(
+    ("sessions", "expected"),
+    [
+        ("", None),  # i2pd's word for none
+        ({}, None),
+        ({"a": {"name": "a", "address": OTHERS, "sockets": [{"type": "2"}]}}, None),
+        ({"a": {"address": b32_address(LEAF), "sockets": ""}}, 0),
+        ({"a": {"address": b32_address(LEAF)}}, 0),
+        (
+            {
+                "a": {"address": OTHERS, "sockets": [{"type": "2"}]},
+                "b": {
+                    "address": b32_address(LEAF),
+                    "sockets": [
+                        {"type": "1", "peer": "127.0.0.1:1"},
+                        {"type": "2", "peer": "127.0.0.1:2"},
+                        {"type": "4", "peer": "127.0.0.1:3"},
+                        {"type": "2", "peer": "127.0.0.1:4"},
+                    ],
+                },
+            },
+            2,
+        ),
+        ([1], None),
+        ({"a": "b"}, None),
+        ({"a": {"address": b32_address(LEAF), "sockets": [None, 7]}}, 0),
+        ({"a": {"address": b32_address(LEAF), "sockets": 7}}, 0),
+    ],
+)
+async def test_leaf_of_a_sam_session_has_its_streams_as_connections(
+    control_server, make, sessions: object, expected: int | None
+) -> None:
+    def answer(request: dict[str, Any]) -> str:
+        if request["method"] == "ClientServicesInfo":
+            return json.dumps({"result": {"SAM": {"enabled": "true", "sessions": sessions}}})
+        return control_server.replay(request)
+
+    control_server.answer = answer
+    async with make(url=control_server.url) as router:
+        status = await router.get_local_leaf_status(LEAF)
+    assert status == DestinationStatus(destination=encode(LEAF), current_connections=expected)
+
+
+async def test_leaf_that_no_session_serves_has_no_figures(control_server, make) -> None:
+    """As captured; and where the router knows no such question."""
+    nothing = DestinationStatus(destination=encode(LEAF))
+    async with make(url=control_server.url) as router:
+        assert await router.get_local_leaf_status(LEAF) == nothing
+    services = "ClientServicesInfo"
+    control_server.answer = lambda request: (
+        METHOD_NOT_FOUND if request["method"] == services else control_server.replay(request)
+    )
+    async with make(url=control_server.url) as router:
+        assert await router.get_local_leaf_status(LEAF) == nothing
+
+
+# Its router info
+
+
+def router_info(key: Ed25519PrivateKey) -> bytes:
+    identity = bytes(352) + key.public_key().public_bytes_raw() + bytes.fromhex("05000400070004")
+    signed = identity + bytes(8) + b"\0\0\0\0"
+    return signed + key.sign(signed)
+
+
+async def test_router_info_of_the_file_is_reported_while_its_signature_matches(
+    control_server, make, tmp_path: Path
+) -> None:
+    key, file = Ed25519PrivateKey.generate(), tmp_path / "router.info"
+    file.write_bytes(router_info(key))
+    async with make(url=control_server.url, router_info="router.info") as router:
+        status = await router.get_local_router_status()
+        assert status == msgspec.structs.replace(CAPTURED_STATUS, last_published_ri=encode(router_info(key)))
+        newer = router_info(Ed25519PrivateKey.generate())
+        for unusable in (newer[:-1], newer[:391], b"", newer[:-1] + bytes([newer[-1] ^ 1]), bytes(9000)):
+            file.write_bytes(unusable)  # i2pd is writing it
+            assert await router.get_local_router_status() == CAPTURED_STATUS
+        file.unlink()
+        assert await router.get_local_router_status() == CAPTURED_STATUS
+        file.write_bytes(newer)
+        assert (await router.get_local_router_status()).last_published_ri == encode(newer)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"router", bytes(9000)])
+def test_router_info_that_cannot_be_used_is_refused(make, tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "router.info").write_bytes(content)
+    with pytest.raises(
+        ConfigError, match=r"router\.router_info: .*router\.info cannot be used: .*; expected"
+    ):
+        make(router_info="router.info")
+
+
 # What it never sends
 
 
@@ -175,7 +277,7 @@ def assert_reads(method: str, params: dict[str, Any]) -> None:
     if method == "GetRate":
         assert params == {"Stat": "jobQueue.jobLag", "Period": 60_000}
     else:
-        assert method in {"RouterInfo", "NetworkSetting"}
+        assert method in {"RouterInfo", "NetworkSetting", "ClientServicesInfo"}
         assert params
         assert set(params.values()) == {None}
 

@@ -71,14 +71,15 @@ async def test_java_is_shown_with_its_job_lag(java_server, show, capsys: Capture
     assert ("router.jobLag", 2, "GetRate jobQueue.jobLag") in rows(capsys)
 
 
-async def test_origins_are_questions_that_are_asked(control_server, java_server, show) -> None:
+async def test_origins_are_questions_that_are_asked_or_the_file(java_server, show, make) -> None:
     assert await show(java_server.url) == 0
+    await make(url=java_server.url).get_local_leaf_status(bytes(391))
     asked = {
         f"{request['method']} {name}"
         for request in java_server.requests
         for name in [*request["params"], request["params"].get("Stat")]
     }
-    assert set(I2PControlRouter.origins.values()) <= asked
+    assert set(I2PControlRouter.origins.values()) <= asked | {"the file router_info"}
 
 
 async def test_router_down_shows_nothing_reported_and_exits_1(
