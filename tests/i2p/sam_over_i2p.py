@@ -147,7 +147,7 @@ async def run(directory: Path, network: I2pdNetwork) -> None:
         tell("published", seconds=await publish(third, 5), transient=third.key is not None)
         tell(
             "fetched",
-            seconds=await fetch(network[C], read_keys(directory / "other.bundle", allow_expired=True)),
+            seconds=await fetch(network[C], read_keys(directory / "other.bundle")),
         )
 
 
