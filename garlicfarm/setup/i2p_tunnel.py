@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from base64 import b32encode
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 from garlicfarm.errors import ConfigError
+from garlicfarm.i2p import encoding
+from garlicfarm.i2p.destination import split_destination
 
 __all__ = ["Tunnel", "b32_address"]
 
@@ -78,7 +78,10 @@ def b32_address(keys: Path) -> str:
         raise
     except OSError as error:
         raise ConfigError([f"{keys} cannot be read: {error.strerror}; run this as root"]) from error
-    size = 387 + int.from_bytes(data[385:387], "big")
-    if len(data) <= size or size == 387:  # private keys follow; no certificate: an old key
+    try:
+        destination, private = split_destination(data)
+    except ValueError:
+        destination, private = b"", b""
+    if not private or len(destination) == 387:  # no certificate: an old key
         raise ConfigError([f"{keys} holds no keys of an I2P destination; name the tunnel's with --keys"])
-    return b32encode(sha256(data[:size]).digest()).decode().lower().rstrip("=") + ".b32.i2p"
+    return encoding.b32_address(destination)

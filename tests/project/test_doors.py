@@ -111,8 +111,8 @@ ROOMS: dict[str, set[str]] = {
     "publisher": {"publishing"},
     "router": {"publishing"},
     "setup": {
-        *("application", "config", "credentials", "http", "publishing", "raft", "storage", "transport"),
-        "wire",
+        *("application", "config", "credentials", "http", "i2p", "publishing", "raft", "storage"),
+        *("transport", "wire"),
     },
     "storage": {"raft", "wire"},
     "testing": {
