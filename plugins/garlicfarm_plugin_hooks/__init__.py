@@ -8,6 +8,7 @@ LANG. Its working directory is that of the configuration file.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,11 +21,13 @@ import trio
 from garlicfarm.durable_files import make_private_directory, replace_file
 from garlicfarm.errors import ConfigError, PublisherError
 from garlicfarm.publisher import Publication, Published, Publisher, PublisherSite, PublisherStatus
-from garlicfarm_plugin_hooks.process_group import ProcessGroups, kill_left_behind
+from garlicfarm_plugin_hooks.process_group import ProcessGroups, kill_marked
 
 __all__ = ["HooksConfig", "HooksPublisher"]
 
 PASSED_ON = ("PATH", "HOME", "LANG")
+RUN = "GARLICFARM_RUN"
+"""The variable that marks the processes of one run of a command."""
 
 Command = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 
@@ -61,8 +64,8 @@ class HooksPublisher(Publisher):
         self._due_index_file = site.directory / "due-index"
         self._lease_set_file = site.directory / "lease-set"
         self._running_file = site.directory / "running"
-        self._due_index = _read_number(self._due_index_file)
-        self._left_behind = _read_number(self._running_file)
+        self._due_index = _due_index(self._due_index_file)
+        self._left_behind = _read(self._running_file, "")
         self._groups = ProcessGroups()
         self._turn = trio.Lock()
         self._problem: str | None = None
@@ -128,8 +131,7 @@ class HooksPublisher(Publisher):
         )
 
     async def _clean(self) -> None:
-        with suppress(OSError):  # as in `_keep_running`
-            await trio.to_thread.run_sync(self._lease_set_file.unlink, True)
+        await trio.to_thread.run_sync(self._discard, self._lease_set_file)
         self._forget()
         self._is_clean = True
 
@@ -139,6 +141,7 @@ class HooksPublisher(Publisher):
             raise self._failed(f"process {survivor} of an earlier command still runs and cannot be killed")
         environment = {
             **self._environment,
+            RUN: secrets.token_hex(8),
             "GARLICFARM_EVENT": event,
             "GARLICFARM_DUE_INDEX": str(self._due_index),
             **(variables or {}),
@@ -146,11 +149,15 @@ class HooksPublisher(Publisher):
         said = bytearray()
         command = self._commands[name]
         with trio.move_on_after(self.config.timeout_s) as scope:
-            await self._kill_left_behind()
+            if self._left_behind:
+                await kill_marked(f"{RUN}={self._left_behind}")
+                self._left_behind = ""
+            await trio.to_thread.run_sync(self._note_run, environment[RUN])
             try:
-                status = await self._groups.run(command, environment, self.base_dir, said, self._keep_running)
+                status = await self._groups.run(command, environment, self.base_dir, said)
             except OSError as error:
                 raise self._failed(f"{name}: {command[0]} cannot be started: {error.strerror}") from error
+            await trio.to_thread.run_sync(self._discard, self._running_file)
         if scope.cancelled_caught:
             raise self._failed(f"{name} did not end within {self.config.timeout_s:g} s and was killed", said)
         if status < 0:
@@ -164,16 +171,6 @@ class HooksPublisher(Publisher):
         self._problem = ": ".join(filter(None, [what, " ".join(text.split())]))
         return PublisherError(self._problem)
 
-    async def _kill_left_behind(self) -> None:
-        """A node that was killed leaves the command that it ran."""
-        if self._left_behind:
-            await kill_left_behind(self._left_behind, f"GARLICFARM_NODE={self.site.node_id}")
-            self._left_behind = 0
-
-    async def _keep_running(self, group: int) -> None:
-        with suppress(OSError):  # a full disk must not keep a node publishing
-            await trio.to_thread.run_sync(self._write, self._running_file, b"%d" % group)
-
     def _keep(self, order: Publication) -> None:
         if order.due_index > self._due_index:
             self._write(self._due_index_file, b"%d" % order.due_index)
@@ -186,6 +183,15 @@ class HooksPublisher(Publisher):
     def _write(self, file: Path, data: bytes) -> None:
         make_private_directory(self.site.directory)
         replace_file(file, [data], 0o600)
+
+    def _note_run(self, run: str) -> None:
+        """Note a command before it starts: a node that is killed leaves it behind."""
+        with suppress(OSError):  # a full disk must not keep a node publishing
+            self._write(self._running_file, run.encode())
+
+    def _discard(self, file: Path) -> None:
+        with suppress(OSError):
+            file.unlink()
 
     def _find_programs(self) -> dict[str, tuple[str, ...]]:
         """Each command with the absolute path of its program."""
@@ -208,13 +214,18 @@ class HooksPublisher(Publisher):
         return found
 
 
-def _read_number(file: Path) -> int:
-    """The number that a file holds, 0 if there is no file."""
+def _due_index(file: Path) -> int:
+    text = _read(file, "0")
+    if not text.isdecimal():
+        raise ConfigError([f"publisher hooks: {file} is damaged: it holds no number; remove it"])
+    return int(text)
+
+
+def _read(file: Path, missing: str) -> str:
+    """The text of a file, or ``missing``."""
     try:
-        return int(file.read_text(encoding="ascii"))
+        return file.read_text(encoding="ascii", errors="replace")
     except FileNotFoundError:
-        return 0
+        return missing
     except OSError as error:
         raise ConfigError([f"publisher hooks: {file} cannot be read: {error.strerror}"]) from error
-    except ValueError as error:
-        raise ConfigError([f"publisher hooks: {file} is damaged: it holds no number; remove it"]) from error

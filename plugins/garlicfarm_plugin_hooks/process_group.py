@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import trio
 
-__all__ = ["ProcessGroups", "kill_left_behind"]
+__all__ = ["ProcessGroups", "kill_marked"]
 
 TAIL_BYTES = 4096
 READ_BYTES = 65536
@@ -43,14 +43,13 @@ class ProcessGroups:
         environment: Mapping[str, str],
         directory: Path,
         stderr_tail: bytearray,
-        on_started: Callable[[int], Awaitable[None]],
     ) -> int:
         """Run a command to its end and return its status: that of its exit, or minus a signal.
 
         It has no stdin, and its stdout is dropped. ``stderr_tail`` receives the last 4 KiB of its stderr,
-        also if the call is cancelled. ``on_started`` is told its process group. When the command ends, what
-        is left of its group is killed. Cancelled, it sends SIGTERM to the group, and SIGKILL when the command
-        has ended, or after a second. Raises `OSError`: it cannot be started.
+        also if the call is cancelled. When the command ends, what is left of its group is killed. Cancelled,
+        it sends SIGTERM to the group, and SIGKILL when the command has ended, or after a second. Raises
+        `OSError`: it cannot be started.
         """
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)
@@ -70,7 +69,6 @@ class ProcessGroups:
             try:
                 with _descriptor(process.pid) as ended:
                     try:
-                        await on_started(process.pid)
                         async with trio.open_nursery() as nursery:
                             nursery.start_soon(_keep_tail, read_end, stderr_tail)
                             await trio.lowlevel.wait_readable(ended)
@@ -95,23 +93,22 @@ class ProcessGroups:
             os.close(read_end)
 
 
-async def kill_left_behind(group: int, variable: str) -> None:
-    """Kill a process group of an earlier process of the node, if it still runs. ``variable``, "NAME=value",
-    in the environment of its members tells it from a later group with the same id."""
-    for pid in await trio.to_thread.run_sync(lambda: list(_members(group, variable.encode()))):
-        with suppress(ProcessLookupError), _descriptor(pid) as descriptor:
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            await trio.lowlevel.wait_readable(descriptor)
+async def kill_marked(variable: str) -> None:
+    """Kill all processes with ``variable``, "NAME=value", in the environment that they were started with."""
+    while pids := await trio.to_thread.run_sync(_marked, variable.encode()):  # they may fork meanwhile
+        for pid in pids:
+            with suppress(ProcessLookupError), _descriptor(pid) as descriptor:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                await trio.lowlevel.wait_readable(descriptor)
 
 
-def _members(group: int, variable: bytes) -> Iterator[int]:
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            after_name = (directory / "stat").read_bytes().rpartition(b")")[2].split()  # state, parent, group
-            if int(after_name[2]) == group and variable in (directory / "environ").read_bytes().split(b"\0"):
-                yield int(directory.name)
-        except (OSError, IndexError):
-            continue  # it has ended, or belongs to another user
+def _marked(variable: bytes) -> list[int]:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has ended, or belongs to another user
+            if variable in file.read_bytes().split(b"\0"):
+                found.append(int(file.parent.name))
+    return found
 
 
 def _signal(group: int, number: signal.Signals) -> None:

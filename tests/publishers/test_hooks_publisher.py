@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,17 @@ from garlicfarm.testing.publisher_suite import PublisherSuite
 from garlicfarm_plugin_hooks import HooksConfig, HooksPublisher, process_group
 
 NOTE = 'echo "$GARLICFARM_EVENT $GARLICFARM_DUE_INDEX" >>notes'
+
+NODE = """
+from pathlib import Path
+import trio
+from garlicfarm.publisher import Publication, PublisherSite
+from garlicfarm_plugin_hooks import HooksConfig, HooksPublisher
+config = HooksConfig(on_publish=("./publish",), on_retire=("./retire",))
+publisher = HooksPublisher(config, Path(), PublisherSite(farm="farm", node_id=3, directory=Path("site")))
+trio.run(publisher.publish, Publication(due_index=7, published_ms=1, expires_ms=2))
+"""
+"""The process of a node that publishes."""
 
 
 def order(due_index: int, published_ms: int = 1_000, lease_set: bytes | None = None) -> Publication:
@@ -135,6 +147,8 @@ async def test_command_gets_its_arguments_and_a_clean_environment(
         assert not lease_set.exists()
     assert str(place.directory) == lines.pop()
     environment = dict(line.split("=", 1) for line in lines)
+    run = environment.pop("GARLICFARM_RUN")
+    assert len(bytes.fromhex(run)) == 8
     assert {name: value for name, value in environment.items() if name.startswith("GARLICFARM_")} == {
         "GARLICFARM_FARM": "farm",
         "GARLICFARM_NODE": "3",
@@ -370,37 +384,32 @@ async def test_process_that_cannot_be_killed_lets_no_other_command_start(
 async def test_command_of_a_killed_node_is_killed_before_the_next_one(
     place: Place, watched: list[int]
 ) -> None:
-    (place.directory / "site").mkdir()
-    left = await trio.lowlevel.open_process(
-        ["sh", "-c", "sleep 1000 & echo $! >fifo; wait"],
-        cwd=place.directory,
-        env={"GARLICFARM_NODE": "3", "PATH": os.environ["PATH"]},
-        start_new_session=True,
-    )
-    watched += [os.pidfd_open(left.pid), os.pidfd_open(int(await place.told()))]
-    (place.directory / "site" / "running").write_text(str(left.pid))
+    place.script("publish", "sleep 1000 & echo $$ $! >fifo; wait")
+    node = await trio.lowlevel.open_process([sys.executable, "-c", NODE], cwd=place.directory)
+    watched += [os.pidfd_open(int(pid)) for pid in (await place.told()).split()]
+    node.kill()
+    await node.wait()
+    signal.pidfd_send_signal(watched[0], 0)  # its command lives
     async with place.publisher() as publisher:
         await publisher.standby()
     for descriptor in watched:
         await trio.lowlevel.wait_readable(descriptor)
-    await left.wait()
-    assert place.notes == ["start 0"]
+    assert place.notes == ["start 7"]
 
 
-async def test_group_with_a_remembered_id_that_is_no_command_of_the_node_is_left_alone(
+async def test_process_that_a_finished_command_left_outside_its_group_outlives_the_node(
     place: Place, watched: list[int]
 ) -> None:
-    (place.directory / "site").mkdir()
-    other = await trio.lowlevel.open_process(
-        ["sleep", "1000"], env={"GARLICFARM_NODE": "33", "PATH": os.environ["PATH"]}, start_new_session=True
-    )
-    watched.append(os.pidfd_open(other.pid))
-    (place.directory / "site" / "running").write_text(str(other.pid))
-    async with place.publisher() as publisher:
-        await publisher.standby()
-    assert other.poll() is None
-    other.kill()
-    await other.wait()
+    os.mkfifo(place.directory / "go")
+    place.script("publish", "setsid sh -c 'echo $$ >fifo; exec sleep 1000' & read line <go")
+    async with place.publisher() as publisher, trio.open_nursery() as nursery:
+        nursery.start_soon(publisher.publish, order(7))
+        watched.append(os.pidfd_open(int(await place.told())))
+        await trio.to_thread.run_sync((place.directory / "go").write_text, "\n")
+    async with place.publisher() as next_process:
+        await next_process.standby()
+    signal.pidfd_send_signal(watched[0], 0)
+    assert place.notes == ["start 7"]
 
 
 # The guide
