@@ -168,7 +168,11 @@ class SamPublisher(Publisher):
     async def publish(self, order: Publication) -> Published:
         """See `Publisher.publish`. While the session is open, a further order changes nothing: the router
         republishes by itself. Cancelled, it keeps what it has begun, and continues when called again."""
-        self._check_keys()
+        try:
+            self._check_keys()
+        except PublisherError:
+            await self._close()
+            raise
         if self._service is None:
             await self._wait_reopenable()
             self._service = await self._open()
@@ -282,9 +286,10 @@ class SamPublisher(Publisher):
                     await trio.sleep(LOOKUP_INTERVAL_S)
                 else:
                     stream.socket.close()
-                    service.confirmed_ms = _now_ms()
-                    return
-        raise PublisherError(service.problem)
+                    break
+        if service.problem:
+            raise PublisherError(service.problem)
+        service.confirmed_ms = _now_ms()
 
     def _lose(self, service: _Service, problem: str) -> None:
         service.session.close()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import secrets
 import socket
 import time
@@ -63,7 +64,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REOPEN_AFTER_S", 0.0)
     monkeypatch.setattr(module, "LOOKUP_INTERVAL_S", 0.001)
     monkeypatch.setattr(module, "WATCH_INTERVAL_S", 0.001)
-    monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", math.inf)
 
 
 @asynccontextmanager
@@ -182,8 +183,9 @@ async def test_router_that_forwards_only_for_a_ready_session_is_asked_again(
 
 
 async def test_destination_is_opened_ten_seconds_after_it_may_have_been_closed(
-    make: Make, router: SamRouter, mock_clock: trio.testing.MockClock
+    make: Make, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", math.inf)
     returned: list[float] = []
 
     async def standby(publisher: SamPublisher) -> None:
@@ -327,7 +329,7 @@ async def test_port_of_another_program_is_told_by_standby(
     reply: str | bytes | None,
     sentence: str,
 ) -> None:
-    monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.01 if reply is None else 60.0)
+    monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.01 if reply is None else math.inf)
     router.replies["HELLO VERSION"] = reply
     async with make() as publisher:
         with pytest.raises(PublisherError, match=sentence):
@@ -384,6 +386,20 @@ async def test_expired_bundle_does_not_publish_and_the_node_starts(make: Make, t
         for call in (publisher.standby(), publisher.publish(ORDER)):
             with pytest.raises(PublisherError, match=r"service.bundle have expired: .* keys offline"):
                 await call
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_bundle_that_expires_while_it_is_published_ends_the_session(
+    make: Make, router: SamRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle(tmp_path, days=90)
+    async with publishing(make(keys="service.bundle")) as publisher:
+        monkeypatch.setattr(module, "_now_ms", lambda: publisher.key.expires_ms)
+        with pytest.raises(PublisherError, match="have expired"):
+            await publisher.publish(ORDER)
+        assert not (await publisher.status()).is_publishing
+        while router.sessions:
+            await router.changed.wait()
 
 
 async def test_bundle_of_another_node_is_refused(make: Make, tmp_path: Path) -> None:
