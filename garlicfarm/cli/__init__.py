@@ -31,6 +31,7 @@ COMMANDS = {
     "log": "garlicfarm.cli.log:log",
     "member": "garlicfarm.cli.member:member",
     "node": "garlicfarm.cli.node:node",
+    "publish": "garlicfarm.cli.publish:publish",
     "rank": "garlicfarm.cli.rank:rank",
     "recover": "garlicfarm.cli.recover:recover",
     "router": "garlicfarm.cli.router:router",

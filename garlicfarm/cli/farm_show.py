@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garlicfarm.cli.dates import date_text
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.remote import ask
 
@@ -66,7 +67,7 @@ def _publisher(body: dict[str, Any]) -> str:
 def _order(order: dict[str, Any] | None) -> str:
     if order is None:
         return ""
-    return f" (by {order['by']}, {_time(order['date'])}, entry {order['index']})"
+    return f" (by {order['by']}, {date_text(order['date'])}, entry {order['index']})"
 
 
 def _member(row: dict[str, Any]) -> Iterator[str]:
@@ -80,7 +81,7 @@ def _member(row: dict[str, Any]) -> Iterator[str]:
     for name, part in row["parts"].items():
         told = "" if part["reported"] else ", not reported"
         yield f"    {name:18} {part['value']:>7} at {part['weight']} %{told}"
-    yield f"  status of {_time(row['date'])}, {row['age_s']:g} s old, entry {row['index']}"
+    yield f"  status of {date_text(row['date'])}, {row['age_s']:g} s old, entry {row['index']}"
     for key, value in _leaves("", row["status"]):
         text = value if isinstance(value, str) else json.dumps(value)
         yield f"    {key} = {text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + '…'}"
@@ -96,9 +97,3 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from _leaves(f"{path}[{place}]", inner)
     else:
         yield path, value
-
-
-def _time(date_ms: int) -> str:
-    from datetime import UTC, datetime
-
-    return f"{datetime.fromtimestamp(date_ms // 1000, UTC):%Y-%m-%d %H:%M:%S}Z"

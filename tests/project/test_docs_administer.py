@@ -17,6 +17,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "administer.md").read_tex
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+(PUBLISH,) = re.findall(r"^```sh publisher\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
 @pytest.mark.slow
 async def test_every_command_of_the_guide_works_on_a_member(tmp_path: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GARLICFARM_")}
@@ -24,7 +27,7 @@ async def test_every_command_of_the_guide_works_on_a_member(tmp_path: Path) -> N
     said = b""
     async with process_farm(tmp_path / "farm", 3) as farm:
         ready = ["garlicfarm wait --for healthy --timeout 30"]
-        for block in [*ready, *BLOCKS]:
+        for block in [*ready, *BLOCKS, PUBLISH]:
             with trio.fail_after(90):
                 done = await trio.run_process(
                     ["bash", "-euo", "pipefail", "-c", block],
@@ -34,6 +37,9 @@ async def test_every_command_of_the_guide_works_on_a_member(tmp_path: Path) -> N
                     capture_stderr=True,
                     check=False,
                 )
+            if block == PUBLISH:
+                assert (done.returncode, b"nothing was ordered: " in done.stderr) == (1, True), done.stderr
+                continue
             assert done.returncode == 0, (block, done.stderr)
             said += done.stdout
         made = (farm.nodes[1].directory / "node-3.toml").read_text()

@@ -1,0 +1,152 @@
+"""`garlicfarm publish` against a served node, through the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garlicfarm.cli import publish, run
+from tests.cli.test_cli_remote import Served
+
+Capture = pytest.CaptureFixture[str]
+
+T0 = 1_800_000_000_000
+NOBODY = "no member can publish: no recent member reports meta.publishing"
+
+
+class PublishingFarm:
+    """The rankings of a farm whose member 2 publishes ``takes`` rankings after an order."""
+
+    def __init__(self, served: Served, takes: int = 2) -> None:
+        self.farm = served.node.farm
+        self.farm.ranking = self.ranking  # type: ignore[method-assign]
+        self.farm.events = [{"index": 7, "date_ms": T0, "text": "member 2 publishes"}]
+        self.publisher: int | None = 2
+        self.can_publish = [2]
+        self.problems: list[str] = []
+        self.takes = takes
+        self.rows: list[dict[str, Any]] = []
+
+    def ranking(self, *, statuses: bool = False) -> dict[str, Any]:
+        ordered = self.farm.commit_index > 0
+        self.takes -= ordered
+        published = ordered and self.takes < 0
+        order = {"by": "local", "date": T0 + 4000, "index": self.farm.commit_index}
+        row = {"id": 2, "publisher": True, "index": self.farm.commit_index + published, "eligible": True}
+        return {
+            "schema": "garlicfarm.ranking/1",
+            "farm": "farm",
+            "publisher": self.publisher,
+            "since": 7,
+            "because": "vacant",
+            "due_since": 7,
+            "interval_ms": 1000,
+            "orders": {"publish": order} if ordered else {},
+            "publication": {
+                "publishing": True,
+                "last_published_ms": T0 + 5000 if published else T0 + 1000,
+                "can_publish": self.can_publish,
+                "problems": self.problems,
+            },
+            "members": [row]
+            if self.publisher
+            else [{"id": 3, "eligible": False, "publisher": False, "why": WHY}],
+        }
+
+
+WHY = ["not eligible: its mode is off"]
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    for name in ("GARLICFARM_CONFIG", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("garlicfarm.admin.server.GRACE_S", 0.1)
+    monkeypatch.chdir(tmp_path)
+    served = Served(tmp_path, ["farm"])
+    with served.running():
+        yield served
+
+
+def test_publish_now_orders_and_waits_until_the_publisher_reports_a_newer_date(
+    served: Served, capsys: Capture
+) -> None:
+    PublishingFarm(served)
+    assert run(["publish", "now", "-o", "jsonl"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "index": 1,
+        "term": 3,
+        "publisher": 2,
+        "last_published_ms": T0 + 5000,
+    }
+    assert served.node.farm.log[0].value == repr(("publish", {}, "local")).encode()
+
+
+def test_publish_now_where_no_member_can_publish_orders_nothing_and_says_why(
+    served: Served, capsys: Capture
+) -> None:
+    farm = PublishingFarm(served)
+    farm.can_publish, farm.problems = [], [NOBODY]
+    assert run(["publish", "now"]) == 1
+    assert capsys.readouterr().err == f"error: nothing was ordered: {NOBODY}\n"
+    farm.publisher = None
+    assert run(["publish", "now"]) == 1
+    why = "no member is eligible (member 3: its mode is off)"
+    assert capsys.readouterr().err == f"error: nothing was ordered: {why}\n"
+    assert served.node.farm.log == []
+
+
+@pytest.mark.parametrize("options", [["--timeout", "0.5"], []])
+def test_publish_now_that_is_not_obeyed_ends_at_a_deadline_with_the_reason(
+    served: Served, capsys: Capture, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    monkeypatch.setattr(publish, "PATIENCE_S", -1.5)  # of two intervals, 2 s, half a second is left
+    farm = PublishingFarm(served, takes=10**9)
+    farm.problems = ["member 2 is to publish and reports that it does not"]
+    assert run(["publish", "now", *options]) == 124
+    assert capsys.readouterr().err == (
+        "error: the order is entry 1, and within 0.5 s member 2 did not report that it published; "
+        "member 2 is to publish and reports that it does not\n"
+    )
+    assert len(served.node.farm.log) == 1
+
+
+def test_publish_now_in_a_farm_that_publishes_nothing_is_an_error(served: Served, capsys: Capture) -> None:
+    assert run(["publish", "now"]) == 1
+    assert "the farm is of the application log" in capsys.readouterr().err
+
+
+def test_publish_show_says_who_publishes_since_when_and_what_is_wrong(
+    served: Served, capsys: Capture
+) -> None:
+    farm = PublishingFarm(served)
+    farm.problems = [NOBODY]
+    served.commit(b"an order")
+    status = served.node.farm.status()
+    told = {"plugin": "hooks", "required": True, "problems": ["it hangs"]}
+    status["publishers"] = [told | {"state": "publishing", "since_ms": T0, "until_ms": T0 + 90_000}]
+    served.node.farm.status = lambda: status  # type: ignore[method-assign]
+    assert run(["publish", "show"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "farm farm: publisher 2 since index 7, 2027-01-15 08:00:00Z; it publishes",
+        "  last published  2027-01-15 08:00:01Z",
+        "  can publish     2",
+        "  last ordered    by local, 2027-01-15 08:00:04Z, entry 1",
+        f"  problem         {NOBODY}",
+        "  node 1, hooks: publishing since 2027-01-15 08:00:00Z, until 2027-01-15 08:01:30Z; it hangs",
+    ]
+    assert run(["publish", "show", "-o", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["schema"], shown["since_ms"], shown["publishing"]) == ("garlicfarm.publish/1", T0, True)
+
+
+def test_publish_show_names_the_reason_why_there_is_no_publisher(served: Served, capsys: Capture) -> None:
+    PublishingFarm(served).publisher = None
+    assert run(["publish", "show"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "farm farm: no publisher"
+    assert lines[-1] == "  problem         no member is eligible (member 3: its mode is off)"
