@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["ALGORITHM_VERSIONS", "APPLICATIONS", "ROLES", "called", "update"]
+__all__ = ["ALGORITHM_VERSIONS", "APPLICATIONS", "ROLES", "called", "unknown_algorithm", "update"]
 
 ALGORITHM_VERSIONS: Mapping[int, int] = MappingProxyType({1: 2})
 """Versions of the common algorithm: the old one → the one that continues its farms. A log without the keys
@@ -31,6 +31,14 @@ def update(stored: Any, key: str, words: Mapping[Any, Any]) -> Any:
     if isinstance(stored, dict) and type(word := stored.get(key)) in (str, int):
         return {**stored, key: words.get(word, word)}
     return stored
+
+
+def unknown_algorithm(version: int) -> str:
+    """Which other version of the common algorithm this is, in words; "" for that of this program."""
+    if version in ALGORITHM_VERSIONS.values():
+        return ""
+    known = max(ALGORITHM_VERSIONS.values())
+    return f"version {version} of the common algorithm; this program has {known}"
 
 
 def called(word: str, words: Mapping[str, str]) -> str:

@@ -18,7 +18,7 @@ import msgspec
 from garlicfarm.config.model import Algorithms, DialUrl, Name, NodeId, Preset
 from garlicfarm.errors import AuthError, ConfigError
 from garlicfarm.http.digest import ALGORITHMS
-from garlicfarm.renamed import ALGORITHM_VERSIONS, APPLICATIONS, update
+from garlicfarm.renamed import ALGORITHM_VERSIONS, APPLICATIONS, unknown_algorithm, update
 
 __all__ = ["JoinToken", "check_expiry", "decode_token", "encode_token"]
 
@@ -57,17 +57,21 @@ def encode_token(token: JoinToken) -> str:
 def decode_token(text: str) -> JoinToken:
     """The reverse of `encode_token`; surrounding white space is ignored.
 
-    Raises `ConfigError`: this is not a join token. The message does not quote it.
+    Raises `ConfigError`: this is not a join token, or one of a farm with another version of the common
+    algorithm. The message does not quote it.
     """
     line = text.strip()
     try:
         data = base64.b64decode(line + "=" * (-len(line) % 4), altchars=b"-_", validate=True)
         stored = update(msgspec.json.decode(data), "application", APPLICATIONS)
         stored = update(stored, "algorithm", ALGORITHM_VERSIONS)
-        return msgspec.convert(stored, JoinToken, str_keys=True)
+        token = msgspec.convert(stored, JoinToken, str_keys=True)
     except (binascii.Error, ValueError, RecursionError):
         # msgspec's errors and those of UTF-8 are ValueErrors. Not chained: they may quote the secret.
         raise ConfigError([f"this is no join token, or not the whole of one; {_EXAMPLE}"]) from None
+    if unknown := unknown_algorithm(token.algorithm):
+        raise ConfigError([f"this join token is of {unknown}: install the program of the farm's members"])
+    return token
 
 
 def check_expiry(token: JoinToken, now_s: float) -> None:

@@ -26,6 +26,7 @@ from garlicfarm.errors import (
     StorageVersion,
 )
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
+from garlicfarm.renamed import unknown_algorithm
 from garlicfarm.storage import tables
 from garlicfarm.storage.directory import LOST_STORE
 from garlicfarm.storage.jraft_snapshots import JRaftSnapshotSender
@@ -163,6 +164,8 @@ class LogStore:
                 contents = _verify(reads, path)
                 if contents.genesis.farm != farm:
                     raise StorageError(f"{path} is of farm {contents.genesis.farm!r}, not of {farm!r}")
+                if unknown := unknown_algorithm(contents.genesis.algorithm):
+                    raise StorageVersion(f"{path} is of {unknown}: use the program that wrote it")
                 snapshots = _restorable(directory / SNAPSHOTS, reads, contents)
                 writes = stack.enter_context(closing(tables.connect(path, "rw")))
                 writes.execute("PRAGMA synchronous = FULL")

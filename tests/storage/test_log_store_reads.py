@@ -17,6 +17,7 @@ from garlicfarm.errors import (
     StorageError,
     StorageInUse,
     StorageMissing,
+    StorageVersion,
 )
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta, Storage
 from garlicfarm.storage import Genesis, LogStore, create_store, log_store
@@ -77,6 +78,12 @@ def test_create_after_an_interrupted_one_starts_again(tmp_path: Path, genesis: G
     create_store(tmp_path, genesis)
     assert [path.name for path in tmp_path.iterdir()] == ["log.db"]
     LogStore.open(tmp_path, farm="farm").close()
+
+
+def test_store_of_another_version_of_the_algorithm_is_refused(tmp_path: Path) -> None:
+    create_store(tmp_path, Genesis("farm", bytes(16), "publisher", 3, None))
+    with pytest.raises(StorageVersion, match="version 3 of the common algorithm; this program has 2"):
+        LogStore.open(tmp_path, farm="farm")
 
 
 def test_store_is_whole_before_it_gets_its_name(
