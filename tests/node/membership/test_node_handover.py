@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,7 +21,7 @@ from garlicfarm.node.membership import Membership
 from garlicfarm.node.publisher import PublisherService, handover, status_reporter
 from garlicfarm.node.publisher.handover import better_placed
 from garlicfarm.publishing.application import PublisherApplication
-from garlicfarm.publishing.documents import ConnectTest, RemoteRouter
+from garlicfarm.publishing.documents import ConnectTest, MemberTest, NodeReport, RemoteRouter
 from garlicfarm.publishing.entries import encode_status
 from garlicfarm.raft import Change, ConfChange
 from garlicfarm.testing.cluster import Cluster, cluster
@@ -244,19 +245,26 @@ async def test_hand_over_that_fails_is_told_and_tried_again_after_the_pause(
 class Log:
     """Five members, of whom 2 … 5 say whom they reach; each round is an interval."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: str) -> None:
+        """``key`` of the statuses that has the tests: ``tests``, or ``remoteRouters`` as in version 0.1."""
+        self.key = key
         self.fold = PublisherApplication("farm")
         self.fold.configure(1, configuration(1, 2, 3, 4, 5, index=1))
         self.index, self.date = 1, T0
 
     def say(self, member: int, reached: str, *, applied: int | None = None) -> int:
         """``reached``: "1+ 5-" for member 1 and not member 5."""
-        tests = tuple(
-            RemoteRouter(member=int(word[:-1]), connect_test=ConnectTest(ms=1, ok=word.endswith("+")))
-            for word in reached.split()
-        )
+        tests = [(int(word[:-1]), word.endswith("+")) for word in reached.split()]
         begun = self.index if applied is None else applied
-        said = {"sequence": self.index, "applied": begun, "remote_routers": tests}
+        said: dict[str, Any] = {"sequence": self.index}
+        if self.key == "tests":
+            results = tuple(MemberTest(one, 1 if ok else -1) for one, ok in tests)
+            said["config"] = {"node": NodeReport(applied=begun, interval_ms=1000, R=3, tests=results)}
+        else:
+            said["applied"] = begun
+            said["remote_routers"] = tuple(
+                RemoteRouter(member=one, connect_test=ConnectTest(ms=1, ok=ok)) for one, ok in tests
+            )
         entry = encode_status(status(member, self.date + member, **said))
         self.index += 1
         self.fold.apply(self.index, 1, entry)
@@ -269,8 +277,9 @@ class Log:
                 self.say(member, "")
 
 
-def test_better_placed_is_who_reaches_all_the_others_and_one_that_is_missed() -> None:
-    log = Log()
+@pytest.mark.parametrize("key", ["tests", "remoteRouters"])
+def test_better_placed_is_who_reaches_all_the_others_and_one_that_is_missed(key: str) -> None:
+    log = Log(key)
     log.rounds(1, 1, 2, 3, 4, 5)
     log.rounds(4, 1, 2, 3, 4)
     assert not log.fold.is_recent(5)
@@ -286,8 +295,11 @@ def test_better_placed_is_who_reaches_all_the_others_and_one_that_is_missed() ->
     assert better_placed(log.fold, 1, missing) == {}
 
 
-def test_better_placed_first_is_who_reaches_most_then_the_lowest_id_and_nobody_who_is_silent() -> None:
-    log = Log()
+@pytest.mark.parametrize("key", ["tests", "remoteRouters"])
+def test_better_placed_first_is_who_reaches_most_then_the_lowest_id_and_nobody_who_is_silent(
+    key: str,
+) -> None:
+    log = Log(key)
     log.rounds(5, 1, 2, 3, 4)
     missing = {4: log.index, 5: log.index}
     indexes = {
