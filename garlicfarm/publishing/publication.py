@@ -5,7 +5,8 @@
     {"publishing": bool | null, "last_published_ms": int, "can_publish": [id …], "problems": [sentence …]}
 
 ``publishing``: the publisher's ``meta.publishing``; ``last_published_ms``: its ``meta.lastPublishedTime``, 0
-if it never published. ``can_publish``: the recent members that report ``meta.publishing``.
+if it never published, or says a date that no LeaseSet can have. ``can_publish``: the recent members that
+report ``meta.publishing``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from garlicfarm.publishing.documents import MetaStatus, NodeReport
+from garlicfarm.publishing.entries import DATE_END_MS
 from garlicfarm.publishing.fold_state import FarmState, ScoredStatus
 
 __all__ = ["Fold", "publication"]
@@ -40,9 +42,10 @@ def publication(fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatu
         for member in fold.members
         if fold.is_recent(member) and statuses[member].publishing is not None
     ]
+    last_ms = meta.last_published_time or 0
     return {
         "publishing": meta.publishing,
-        "last_published_ms": meta.last_published_time or 0,
+        "last_published_ms": last_ms if last_ms < DATE_END_MS else 0,
         "can_publish": able,
         "problems": [*_problems(fold, state, able, meta)],
     }

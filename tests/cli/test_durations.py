@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from garlicfarm.cli.dates import date_text
 from garlicfarm.cli.durations import format_ms, parse_ms
 
 
@@ -34,3 +35,15 @@ def test_formatted_duration_is_read_back(text: str) -> None:
     ms = parse_ms(text)
     assert ms is not None
     assert format_ms(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("date_ms", "text"),
+    [
+        (0, "1970-01-01 00:00:00Z"),
+        (253_402_300_799_999, "9999-12-31 23:59:59Z"),
+        (253_402_300_800_000, "253402300800000 ms"),
+    ],
+)
+def test_date_is_text_whatever_it_is(date_ms: int, text: str) -> None:
+    assert date_text(date_ms) == text

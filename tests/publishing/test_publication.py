@@ -34,6 +34,9 @@ def test_publication_is_what_the_publisher_reports() -> None:
     log.post(1, 2, meta=MetaStatus(publishing=True, last_published_time=T0 + 1500))
     found = {"publishing": True, "last_published_ms": T0 + 1500, "can_publish": [1, 2]}
     assert publication(log) == found | {"problems": []}
+    log.post(1, 3, meta=MetaStatus(publishing=True, last_published_time=2**32 * 1000))
+    assert publication(log)["last_published_ms"] == 0
+    log.post(2, 3)
     log.override(1, "off")
     assert publication(log)["problems"] == ["member 2 waits until member 1 has let go"]
 
