@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from garlicfarm.errors import RouterError
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.i2pd import I2pdRouter, i2pd_restarted, in_private_network
 from garlicfarm.router import Bandwidth, Router, RouterStatus
 from garlicfarm.testing.router_suite import RouterSuite
@@ -83,6 +84,12 @@ async def test_tunnels_and_rates_become_those_of_routers_at_work() -> None:
             current_bandwidth=status.current_bandwidth,
         )
         print(status)
+
+
+async def test_router_info_is_the_one_that_the_router_wrote() -> None:
+    file = Path(ROUTERS[0]["data_dir"], "router.info")
+    status = await plugin(ROUTERS[0], router_info=str(file)).get_local_router_status()
+    assert status.last_published_ri == encode(file.read_bytes())  # noqa: ASYNC240
 
 
 async def test_wrong_password_is_refused_as_such(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""The router plugin measures leaves of other real routers through SAM; prints what it found, a JSON document
+per line. In a network namespace: python -m tests.i2p.measured_over_i2p DIRECTORY"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+import trio
+
+from garlicfarm.credentials.destination_keys import create_keys
+from garlicfarm.errors import RouterError
+from garlicfarm.i2p.encoding import b32_address
+from garlicfarm.lab.i2pd import I2pdNetwork, I2pdRouter, RouterPlan, i2pd_network
+from garlicfarm.net.sam import SamSession, sam_endpoint
+from garlicfarm.router import RemoteStatus
+from garlicfarm_plugin_i2pcontrol import I2PControlConfig, I2PControlRouter
+
+HANG_GUARD_S = 240.0
+SERVICE_PORT = 9000  # of the tunnel "leaf"
+NO_HOPS = {"inbound.length": "0", "outbound.length": "0"}
+PLANS = [RouterPlan(has_leaf=False, has_sam=True, is_floodfill=False), RouterPlan(), RouterPlan()]
+
+
+def plugin(router: I2pdRouter) -> I2PControlRouter:
+    keys = {
+        "url": router.url,
+        "password_file": str(router.password_file),
+        "pin": router.pin,
+        "sam": router.sam,
+        "hops": 0,
+    }
+    return I2PControlRouter(msgspec.convert(keys, I2PControlConfig), Path())
+
+
+def tell(what: str, found: RemoteStatus) -> None:
+    assert found.connect_test is not None
+    facts = {"fetched_ms": found.fetch_time_ms, "ms": found.connect_test.ms, "ok": found.connect_test.ok}
+    print(json.dumps({"what": what} | facts), flush=True)
+
+
+async def measure(
+    router: I2PControlRouter, hash_: bytes, is_wanted: Callable[[RemoteStatus], bool]
+) -> RemoteStatus:
+    """The first measurement that is as wanted: after a start, LeaseSets are published some seconds later."""
+    with trio.fail_after(HANG_GUARD_S):
+        while True:
+            try:
+                found = await router.get_remote_measured_status(hash_)
+            except RouterError as error:  # it has no tunnels yet
+                print(json.dumps({"what": "not-measured", "problem": str(error)}), flush=True)
+                await trio.sleep(1)
+                continue
+            assert found is not None
+            if is_wanted(found):
+                return found
+
+
+def is_reached(found: RemoteStatus) -> bool:
+    return found.connect_test is not None and found.connect_test.ok
+
+
+async def answer(stream: trio.SocketStream) -> None:
+    request = await stream.receive_some()
+    assert request.startswith(b"HEAD / HTTP/1.1\r\n")
+    await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+
+async def hold(stream: trio.SocketStream) -> None:
+    while await stream.receive_some():
+        pass
+
+
+async def run(directory: Path, network: I2pdNetwork) -> None:
+    asker, served = plugin(network[0]), network[1]
+    leaf = sha256(served.leaf).digest()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(trio.serve_tcp, answer, SERVICE_PORT, host=served.address))
+        tell("reached", await measure(asker, leaf, is_reached))
+        tell("reached again", await measure(asker, leaf, is_reached))
+        nursery.cancel_scope.cancel()
+    tell("service down", await measure(asker, leaf, lambda found: not is_reached(found)))
+    network.kill(served.id)
+    tell("router dead", await measure(asker, leaf, lambda found: True))
+    tell("never published", await measure(asker, secrets.token_bytes(32), lambda found: True))
+    await count_streams(directory, asker, network)
+
+
+async def count_streams(directory: Path, asker: I2PControlRouter, network: I2pdNetwork) -> None:
+    keys = create_keys(directory / "service.key")
+    counts = [(await asker.get_local_leaf_status(keys.destination)).current_connections]
+    session = SamSession(sam_endpoint(network[0].sam), keys.sam_private_key(), NO_HOPS)
+    with trio.fail_after(HANG_GUARD_S):
+        async with trio.open_nursery() as nursery, session:
+            nursery.start_soon(partial(trio.serve_tcp, hold, SERVICE_PORT, host=network[2].address))
+            await session.wait_ready()
+            streams = []
+            for _ in range(3):
+                counts.append((await asker.get_local_leaf_status(keys.destination)).current_connections)
+                streams.append(await session.connect(b32_address(network[2].leaf)))
+            for stream in streams:
+                await stream.aclose()
+            nursery.cancel_scope.cancel()
+    print(json.dumps({"what": "streams", "counts": counts}), flush=True)
+
+
+async def main(directory: Path) -> None:
+    async with i2pd_network(directory, PLANS) as network:
+        await run(directory, network)
+
+
+if __name__ == "__main__":
+    trio.run(main, Path(sys.argv[1]))
