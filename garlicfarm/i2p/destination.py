@@ -27,7 +27,6 @@ __all__ = [
     "decode_destination",
     "destination_hash",
     "make_destination",
-    "router_hash",
     "signing_key",
     "split_destination",
 ]
@@ -64,13 +63,6 @@ def split_destination(data: bytes) -> tuple[bytes, bytes]:
 def destination_hash(text: str) -> bytes:
     """The 32-byte SHA-256 under which a destination (I2P base64) is known. Raises `ValueError`."""
     return sha256(decode_destination(text)).digest()
-
-
-def router_hash(router_info: str) -> bytes:
-    """The 32-byte SHA-256 under which the router of a router info (base64) is known: that of the identity
-    it begins with, which has the shape of a destination. Raises `ValueError` for any other text."""
-    data = decode(router_info)
-    return sha256(data[: _MIN_DESTINATION_BYTES + int.from_bytes(data[_CERTIFICATE_LENGTH], "big")]).digest()
 
 
 def make_destination(public: bytes, filler: bytes) -> bytes:

@@ -11,7 +11,7 @@ import trio
 from garlicfarm._version import __version__
 from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import EntryRefused, GarlicFarmError, RouterError
-from garlicfarm.i2p.destination import destination_hash, router_hash
+from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.node.publisher import boot_clock
 from garlicfarm.node.publisher.leaf_figures import LeafFigures, ServedLeaves
@@ -19,10 +19,11 @@ from garlicfarm.node.publisher.remote_sensing import RemoteSensing
 from garlicfarm.publisher import KeyReport
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import (
-    ConnectTest,
+    FAILED,
+    MAX_TRANSIENTS,
+    MemberTest,
     MetaStatus,
     NodeReport,
-    RemoteRouter,
     RouterStatus,
     StatusDocument,
 )
@@ -171,6 +172,9 @@ class StatusReporter:
         now_ms = time.time_ns() // 1_000_000
         self._sequence = max(fold.last_sequence(context.node_id) + 1, now_ms)
         status = context.raft_status()
+        others = [member for member in fold.members if member != context.node_id]
+        tests = tuple(test for member in others if (test := self._test(member)) is not None)
+        keys = self._publishing.keys() if self._publishing else ()
         node = NodeReport(
             version=__version__,
             term=status.term,
@@ -180,10 +184,12 @@ class StatusReporter:
             interval_ms=fold.interval_ms,
             R=fold.R,
             admin_url=context.admin_url,
+            tests=tests or None,
+            transients=tuple(key.transient for key in keys)[:MAX_TRANSIENTS] or None,
+            key_expires=min((key.expires_ms for key in keys), default=None),
         )
         deadline = trio.current_time() + STATUS_TIMEOUT_S
         router = await self._router_status(deadline)
-        others = [member for member in fold.members if member != context.node_id]
         return StatusDocument(
             cluster=context.farm,
             date=now_ms,
@@ -193,24 +199,18 @@ class StatusReporter:
             meta=self._meta(),
             router=router,
             destinations=tuple(await self._leaves.collect(deadline)),
-            remote_routers=tuple(map(self._remote_router, others)) or None,
             remote_destinations=self._remote.destinations or None,
             remote_meta=self._remote.meta,
         )
 
-    def _remote_router(self, member: int) -> RemoteRouter:
-        """The result of this node's own handshakes with the other member, as ``remoteRouters`` of the status
-        (D9); for a silent member, of those made since it fell silent."""
-        handshake, newest = self._context.peers.handshake(member), self._fold.newest(member)
-        if member not in self._tried and not self._fold.is_recent(member):
-            handshake = None
-        router = newest[1].router if newest else None
-        info = router.last_published_ri if router else None
-        return RemoteRouter(
-            hash=encode(router_hash(info)) if info else None,
-            member=member,
-            connect_test=ConnectTest(ms=round(handshake[0] * 1000), ok=handshake[1]) if handshake else None,
-        )
+    def _test(self, member: int) -> MemberTest | None:
+        """This node's last handshake with the other member; for a silent member, only one made since it fell
+        silent."""
+        handshake = self._context.peers.handshake(member)
+        if handshake is None or (member not in self._tried and not self._fold.is_recent(member)):
+            return None
+        took_s, is_reached = handshake
+        return MemberTest(member, round(took_s * 1000) if is_reached else FAILED)
 
     def _meta(self) -> MetaStatus:
         meta, publishing = self._context.section.meta, self._publishing

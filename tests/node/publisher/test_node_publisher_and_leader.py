@@ -75,8 +75,6 @@ async def test_publisher_changes_over_all_members_while_the_leader_stays(tmp_pat
                 ]
                 assert [row["role"] == "leader" for row in rows.values()] == [True, False, False]
         assert len({fold_of(nodes, node_id).ranking()["publisher"] for node_id in nodes.running}) == 1
-        newest = fold_of(nodes, 1).newest(2)
-        assert newest is not None
-        tests = {one.member: one.connect_test for one in newest[1].remote_routers or ()}
+        tests = {test.member: test.ms for test in fold_of(nodes, 1).report(2).tests or ()}
         assert set(tests) == {1, 3}
-        assert all(test is not None and test.ok and test.ms < 10_000 for test in tests.values())
+        assert all(0 <= ms < 10_000 for ms in tests.values())

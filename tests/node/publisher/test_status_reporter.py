@@ -15,7 +15,7 @@ import trio.testing
 
 from garlicfarm.application import ApplicationContext
 from garlicfarm.errors import EntryRefused, GarlicFarmError, NoQuorum, OutcomeUnknown, ProposalDropped
-from garlicfarm.i2p.destination import decode_destination, destination_hash
+from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import decode, encode
 from garlicfarm.node.publisher import PublisherService, boot_clock, status_reporter
 from garlicfarm.node.publisher.remote_sensing import MIN_PERIOD_S
@@ -197,24 +197,22 @@ async def test_first_status_waits_until_the_router_publishes_nothing_of_an_earli
     assert farm.times[0] == pytest.approx(first_at_s)  # at the latest when a lease of before is over
 
 
+def handshakes_in(farm: FakeContext) -> list[dict[int, int] | None]:
+    """The handshakes that each status reports: member → ms, −1: failed."""
+    nodes = [json.loads(entry)["config"]["node"] for entry in farm.posted]
+    return [dict(node["tests"]) if "tests" in node else None for node in nodes]
+
+
 async def test_status_says_how_the_handshakes_with_the_other_members_went(autojump_clock: Clock) -> None:
     farm, _, reporter = made()
-    info = destination(3)  # a router info begins with an identity of this shape
-    router = RouterStatus(last_published_ri=encode(decode_destination(info) + b"addresses"))
-    farm.application.apply(1, 1, encode_status(status(3, T0, router=router)))
-    farm.application.apply(2, 1, encode_status(status(2, T0)))
+    for index, member in enumerate((2, 3), 1):
+        farm.application.apply(index, 1, encode_status(status(member, T0)))
+    await run_for(1, reporter)
     farm.handshakes[2] = (0.0125, True)
     await run_for(1, reporter)
     farm.handshakes |= {2: (5.0, False), 3: (0.02, True)}
-    await run_for(INTERVAL_S, reporter)
-    hash_ = encode(destination_hash(info))
-    assert [json.loads(entry)["remoteRouters"] for entry in farm.posted] == [
-        [{"member": 2, "connectTest": {"ms": 12, "ok": True}}, {"hash": hash_, "member": 3}],
-        [
-            {"member": 2, "connectTest": {"ms": 5000, "ok": False}},
-            {"hash": hash_, "member": 3, "connectTest": {"ms": 20, "ok": True}},
-        ],
-    ]
+    await run_for(1, reporter)
+    assert handshakes_in(farm) == [None, {2: 12}, {2: -1, 3: 20}]
 
 
 @pytest.mark.parametrize("reached", [True, False])
@@ -228,12 +226,7 @@ async def test_status_says_of_a_silent_member_only_how_handshakes_since_then_wen
     farm.now = {2: (0.03, False), 3: (0.04, reached)}
     with trio.move_on_after(INTERVAL_S + 1):
         await reporter.run()
-    told = [
-        {one["member"]: one.get("connectTest") for one in json.loads(entry)["remoteRouters"]}
-        for entry in farm.posted
-    ]
-    old, silent = {"ms": 10, "ok": True}, {"ms": 40, "ok": reached}
-    assert told == [{2: old, 3: None}, {2: {"ms": 30, "ok": False} if reached else old, 3: silent}]
+    assert handshakes_in(farm) == [{2: 10}, {2: -1, 3: 40} if reached else {2: 10, 3: -1}]
     assert farm.tried[:2] == ([{3}, {2}] if reached else [{3}, {3}])
 
 
@@ -245,8 +238,7 @@ async def test_trial_that_failed_is_repeated_while_the_connection_is_up(autojump
     farm.now = {3: (0.02, True)}
     with trio.move_on_after(INTERVAL_S + 1):
         await reporter.run()
-    told = [json.loads(entry)["remoteRouters"][1]["connectTest"]["ok"] for entry in farm.posted]
-    assert told == [False, True]
+    assert handshakes_in(farm) == [{2: 10, 3: -1}, {2: 10, 3: 20}]
     assert farm.tried == [{3}, set()]
 
 
@@ -432,3 +424,19 @@ async def test_status_has_what_this_node_measured_of_the_others(
     leaves = [{"hash": encode(each), "fetchTimeMs": 5} for each in hashes if each != master]
     assert posted["remoteDestinations"] == leaves
     assert ("remoteMeta" in posted) is not is_publishing
+
+
+async def test_status_names_the_offline_keys_and_when_the_first_of_them_expires(
+    autojump_clock: Clock,
+) -> None:
+    farm, publishers, _, reporter = with_publishers()
+    await run_for(1, reporter)
+    publishers.reports = [
+        KeyReport(transient="0123456789abcdef", expires_ms=T0 + 2),
+        KeyReport(transient="fedcba9876543210", expires_ms=T0 + 1),
+    ]
+    await run_for(1, reporter)
+    before, after = (json.loads(entry)["config"]["node"] for entry in farm.posted)
+    assert not before.keys() & {"transients", "keyExpires"}
+    assert after["transients"] == ["0123456789abcdef", "fedcba9876543210"]
+    assert after["keyExpires"] == T0 + 1
