@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab test test-slow test-spark test-browser test-i2p check sim soak soak-i2p fuzz crash chaos bench tour tour-i2p bench-spark bench-i2p bench-cost wheel debs clean help
+.PHONY: lab lab-i2p test test-slow test-spark test-browser test-i2p check sim soak soak-i2p fuzz crash chaos bench tour tour-i2p bench-spark bench-i2p bench-cost wheel debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
@@ -34,6 +34,11 @@ lab: .venv/base ## a farm of three nodes on this machine, ranked by Spark (LAB="
 	@if [ -t 1 ]; then trap : INT; \
 		.venv/bin/garlicfarm lab --rank --prepare '$(MAKE) .venv/spark' $(LAB) || [ $$? = 130 ]; \
 	else $(MAKE) --silent --no-print-directory .venv/spark && .venv/bin/garlicfarm lab --until ranked $(LAB); fi
+
+# As `lab`: a terminal shows it, otherwise it kills the router that serves and waits until another one does.
+lab-i2p: .venv/base ## a web site inside a private I2P network that a farm publishes: kill its router, watch it move (needs i2pd)
+	@if [ -t 1 ]; then trap : INT; .venv/bin/garlicfarm lab --site $(LAB) || [ $$? = 130 ]; \
+	else .venv/bin/garlicfarm lab --until moved $(LAB); fi
 
 test: .venv/test ## ruff, mypy and the quick tests; prints the CPU-seconds that they took
 	@.venv/bin/python -m tools.metered "make test" sh -ec '$(MAKE) --no-print-directory check; \

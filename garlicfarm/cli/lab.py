@@ -16,14 +16,20 @@ from garlicfarm.cli.options import Options, shared_options
 
 if TYPE_CHECKING:
     from garlicfarm.cli.lab_rank import RankProcess
+    from garlicfarm.cli.lab_site import SiteWatch
     from garlicfarm.lab.processes import ProcessFarm
     from garlicfarm.setup.provision import FarmPlan, MemberPlan
 
 __all__ = ["lab", "running_lab"]
 
 POLL_S = 0.5
+INTERVAL_MS = 1000
+SITE_INTERVAL_MS = 3000  # the role lasts while routers are busy with tunnels
 UNTIL_TIMEOUT_S = 120.0
-UNTIL_RANKED_TIMEOUT_S = 300.0  # Spark alone takes a minute to start on a busy machine
+UNTIL_TIMEOUTS_S = {
+    "ranked": 300.0,  # Spark alone takes a minute to start on a busy machine
+    "moved": 300.0,  # routers take half a minute to build tunnels
+}
 
 
 class Duration(click.ParamType[int]):
@@ -48,9 +54,7 @@ class Duration(click.ParamType[int]):
 @click.option(
     "--interval",
     type=Duration(),
-    default="1s",
-    show_default=True,
-    help="How often routers' statuses are posted.",
+    help="How often routers' statuses are posted. Default: 1s, with --site 3s.",
 )
 @click.option(
     "--router",
@@ -60,10 +64,18 @@ class Duration(click.ParamType[int]):
     help="Made-up routers, or real i2pd ones on a private network (needs the Debian package i2pd).",
 )
 @click.option(
+    "--site",
+    is_flag=True,
+    help="A web site inside I2P that the publisher publishes through SAM, and clients that fetch it. Takes "
+    "real routers with it.",
+)
+@click.option(
     "--until",
-    type=click.Choice(["leader", "publisher", "ranked"]),
+    type=click.Choice(["leader", "publisher", "ranked", "moved"]),
     help="End with exit code 0 once there is one, with 124 if it takes longer than --timeout (120 s). "
-    "ranked (300 s): once Spark ranks as a node does at the same index; takes --rank with it.",
+    "ranked (300 s): once Spark ranks as a node does at the same index; takes --rank with it. "
+    "moved (300 s): kill the router that serves the site, and end once another serves it; takes --site "
+    "with it.",
 )
 @click.option("--rank", is_flag=True, help="Rank the members in Spark too (needs the extra spark, and Java).")
 @click.option(
@@ -75,8 +87,9 @@ class Duration(click.ParamType[int]):
 def lab(
     options: Options,
     nodes: int,
-    interval: int,
+    interval: int | None,
     router: str,
+    site: bool,
     until: str | None,
     rank: bool,
     prepare: str | None,
@@ -87,20 +100,24 @@ def lab(
     """
     import trio
 
-    if router == "i2pcontrol":
+    with_site = site or until == "moved"
+    if router == "i2pcontrol" or with_site:
         from garlicfarm.lab.i2pd import check_programs, in_private_network, reexec_in_private_network
 
         check_programs()
         if not in_private_network():
             reexec_in_private_network([sys.executable, "-m", "garlicfarm", *sys.argv[1:]])
     with_rank = rank or until == "ranked"
-    trio.run(_main, nodes, interval, router, until, with_rank, prepare, options.timeout_s)
+    kind = "site" if with_site else router
+    if interval is None:
+        interval = SITE_INTERVAL_MS if with_site else INTERVAL_MS
+    trio.run(_main, nodes, interval, kind, until, with_rank, prepare, options.timeout_s)
 
 
 async def _main(
     nodes: int,
     interval: int,
-    router: str,
+    kind: str,
     until: str | None,
     with_rank: bool,
     prepare: str | None,
@@ -111,22 +128,61 @@ async def _main(
     from garlicfarm.cli.signals import ended_by_signals
     from garlicfarm.lab.directory import lab_directory
 
-    until_s = UNTIL_RANKED_TIMEOUT_S if until == "ranked" else UNTIL_TIMEOUT_S
+    until_s = UNTIL_TIMEOUTS_S.get(until or "", UNTIL_TIMEOUT_S)
     deadline_s = (timeout_s or until_s) if until else (timeout_s or math.inf)
     if not until and sys.stderr.isatty():
         _say(f"starting {nodes} nodes")
     async with ended_by_signals():
         with lab_directory() as directory, trio.fail_after(deadline_s):
-            async with (
-                running_lab(directory, nodes, interval, router) as farm,
-                _ranking(directory, farm, prepare, with_rank=with_rank) as rank,
-            ):
+            async with AsyncExitStack() as stack:
+                site = None
+                if kind == "site":
+                    farm, site = await stack.enter_async_context(_site_lab(directory, nodes, interval))
+                else:
+                    farm = await stack.enter_async_context(running_lab(directory, nodes, interval, kind))
+                rank = await stack.enter_async_context(
+                    _ranking(directory, farm, prepare, with_rank=with_rank)
+                )
                 if until:
-                    await _wait(farm, "publisher" if until == "ranked" else until)
+                    await _wait(farm, "publisher" if until in ("ranked", "moved") else until)
                     if rank and until == "ranked":
                         click.echo(f"ranked by Spark as by the nodes at index {await rank.wait_equal()}")
+                    if site and until == "moved":
+                        await _move(site)
                 else:
-                    await _show(farm, rank)
+                    await _show(farm, rank, site)
+
+
+@asynccontextmanager
+async def _site_lab(
+    directory: Path, nodes: int, interval_ms: int
+) -> AsyncIterator[tuple[ProcessFarm, SiteWatch]]:
+    """A farm that publishes a site, and clients that fetch it, for as long as the block lasts."""
+    from garlicfarm.cli.lab_site import CLIENTS, site_watch
+    from garlicfarm.lab.service import FLOODFILLS, sam_service
+
+    _say(f"starting {nodes + CLIENTS + FLOODFILLS} i2pd routers on a network of their own")
+    async with sam_service(directory, CLIENTS, nodes) as (service, farm):
+        await commit_interval(farm, interval_ms)
+
+        async def publisher() -> int | None:
+            status, _ = await _ask(farm)
+            return status["publisher"] if status else None
+
+        async with site_watch(service, publisher) as watch:
+            yield farm, watch
+
+
+async def _move(site: SiteWatch) -> None:
+    """Kill the router that serves the site, and wait until another one does; says both."""
+    import trio
+
+    before = await site.wait_served()
+    click.echo(f"node {before} serves the site; its router is killed")
+    site.service.network.kill(before)
+    killed_s = trio.current_time()
+    after = await site.wait_moved(before)
+    click.echo(f"node {after} serves a newcomer, {trio.current_time() - killed_s:.0f} s later")
 
 
 @asynccontextmanager
@@ -260,7 +316,7 @@ async def _wait(farm: ProcessFarm, until: str) -> None:
         await trio.sleep(POLL_S)
 
 
-async def _show(farm: ProcessFarm, rank: RankProcess | None) -> None:
+async def _show(farm: ProcessFarm, rank: RankProcess | None, site: SiteWatch | None) -> None:
     """The live display, until Ctrl-C."""
     import trio
     from rich.console import Console
@@ -270,7 +326,7 @@ async def _show(farm: ProcessFarm, rank: RankProcess | None) -> None:
     from garlicfarm.cli.lab_screen import LabScreen
 
     console = Console(highlight=False)
-    screen = LabScreen(farm, rank)
+    screen = LabScreen(farm, rank, site)
     with Live(Text("waiting for the nodes …"), console=console, auto_refresh=False) as live:
         while True:
             status, ranking = await _ask(farm)

@@ -14,6 +14,7 @@ from garlicfarm.cli.tables import printable
 
 if TYPE_CHECKING:
     from garlicfarm.cli.lab_rank import RankProcess
+    from garlicfarm.cli.lab_site import SiteWatch
     from garlicfarm.lab.processes import NodeProcess, ProcessFarm
 
 __all__ = ["LabScreen"]
@@ -27,11 +28,12 @@ ADVICE = (
 
 
 class LabScreen:
-    """The display of one lab; ``rank`` is its Spark process, if there is one."""
+    """The display of one lab; ``rank`` is its Spark process, and ``site`` its web site, if there is one."""
 
-    def __init__(self, farm: ProcessFarm, rank: RankProcess | None) -> None:
+    def __init__(self, farm: ProcessFarm, rank: RankProcess | None, site: SiteWatch | None = None) -> None:
         self._farm = farm
         self._rank = rank
+        self._site = site
         self._trends = Trends()
 
     def drawn(
@@ -43,7 +45,8 @@ class LabScreen:
         :param ranking: the body of its ``GET …/ranking``, shown until Spark ranks.
         """
         view = status_view(status, width) if status else Text("no node answers", style="red")
-        top = Group(view, *self._ranking(status, ranking, width))
+        site = [Text(f"\n{self._site.text()}", style="bold")] if self._site else []
+        top = Group(view, *site, *self._ranking(status, ranking, width))
         console = Console(width=width)
         taken = len(console.render_lines(top))
         for hints in self._hints(ADVICE), self._hints(ADVICE[-1:]):
@@ -80,6 +83,8 @@ class LabScreen:
         for node in self._farm.nodes.values():
             pid = node.pid
             lines += _how_to_start(node) if pid is None else [f"node {node.id}: kill -9 {pid}"]
+        if self._site is not None:
+            lines += [f"router {router.id}: kill -9 {router.pid}" for router in self._site.routers()]
         files = next(iter(self._farm.nodes.values())).directory.parent
         lines += [line.format(files=files) for line in advice]
         return Text("\n" + "\n".join(lines), style="dim", overflow="fold")

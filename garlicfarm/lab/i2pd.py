@@ -235,6 +235,10 @@ class I2pdNetwork(Sequence[I2pdRouter]):
     def __len__(self) -> int:
         return len(self._routers)
 
+    def is_running(self, router_id: int) -> bool:
+        """Whether a router has not ended, by itself or killed."""
+        return self._processes[router_id - 1].poll() is None
+
     def kill(self, router_id: int) -> None:
         """End a router as a power cut would: SIGKILL. Returns when it has ended."""
         process = self._processes[router_id - 1]

@@ -55,9 +55,10 @@ async def main(directory: Path) -> None:
             await (await trio.open_tcp_stream(host, int(port))).aclose()
         killed = network[2]
         network.kill(killed.id)
-        found["dead"] = not runs(killed)
+        found["dead"] = not runs(killed) and not network.is_running(killed.id)
         started = await network.start(killed.id)
         found["restarted"] = started == network[2] != killed and runs(started)
+        found["running"] = network.is_running(started.id)
         found["hello again"] = await hello(started)
         print(json.dumps(found))
 

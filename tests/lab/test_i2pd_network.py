@@ -29,5 +29,6 @@ def test_routers_do_what_their_plans_say_and_come_back_by_id(tmp_path: Path) -> 
         "hello": ["", "", HELLO, HELLO],
         "dead": True,
         "restarted": True,
+        "running": True,
         "hello again": HELLO,
     }

@@ -1,0 +1,150 @@
+"""A web site as a service of a private I2P network, served by one of several routers.
+
+The routers of such a network are, in order: those that serve, those of clients, and floodfills. A router
+that is killed takes nothing else with it: neither the store of LeaseSets, nor a client's way in.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from garlicfarm.credentials.destination_keys import create_keys, write_bundle
+from garlicfarm.i2p.encoding import b32_address, decode, encode
+from garlicfarm.i2p.keys import DestinationKeys, make_bundle
+from garlicfarm.lab.i2pd import I2pdNetwork, I2pdRouter, RouterPlan, i2pd_network
+from garlicfarm.lab.processes import FAST, ProcessFarm, free_ports, process_farm
+from garlicfarm.lab.site import Fetch, serve_site
+from garlicfarm.setup.i2p_tunnel import Tunnel
+from garlicfarm.setup.provision import FarmPlan, MemberPlan
+
+__all__ = ["FLOODFILLS", "Service", "naive_service", "sam_service"]
+
+FLOODFILLS = 4
+KEYS = "site.dat"
+BUNDLE_S = 24 * 3600
+QUANTITY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A running network with a site inside. ``host``: the site's address, ``….b32.i2p``. ``client_ids``: of
+    the routers with an HTTP proxy. The site behind a router with the id N says ``node N``."""
+
+    network: I2pdNetwork
+    host: str
+    client_ids: tuple[int, ...]
+
+    @property
+    def servers(self) -> list[I2pdRouter]:
+        """The routers that serve, or may."""
+        return list(self.network[: self.client_ids[0] - 1])
+
+    @property
+    def clients(self) -> list[I2pdRouter]:
+        """The routers of clients."""
+        return [self.network[router_id - 1] for router_id in self.client_ids]
+
+    @property
+    def floodfills(self) -> list[I2pdRouter]:
+        """The routers that store LeaseSets, and log it."""
+        return list(self.network[-FLOODFILLS:])
+
+    def router_of(self, fetched: Fetch) -> int:
+        """The id of the router that has served an answered request."""
+        assert fetched.text is not None, "it was not answered"
+        return int(fetched.text.removeprefix("node "))
+
+
+@asynccontextmanager
+async def naive_service(directory: Path, clients: int) -> AsyncIterator[Service]:
+    """Two routers have a server tunnel with the same keys; ``clients``: how many routers of clients."""
+    keys = create_keys(directory / "site.key")
+    files = {KEYS: decode(keys.sam_private_key())}
+    async with trio.open_nursery() as nursery:
+        servers = []
+        for router_id in (1, 2):
+            port = await nursery.start(serve_site, f"node {router_id}")
+            tunnels = (Tunnel("site", "127.0.0.1", port, 80, KEYS),)
+            servers.append(RouterPlan(is_floodfill=False, has_leaf=False, tunnels=tunnels, files=files))
+        async with _network(directory, servers, clients) as network:
+            yield _service(network, keys.destination, len(servers), clients)
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def sam_service(
+    directory: Path, clients: int, nodes: int = 3
+) -> AsyncIterator[tuple[Service, ProcessFarm]]:
+    """A farm of so many nodes: node N has the router with the id N, and publishes through its SAM if it is
+    elected, with a bundle of keys that were made offline. The nodes reach each other over loopback, so that
+    routers' deaths leave the farm alone."""
+    keys = create_keys(directory / "site.key")
+    master_file = directory / "master.key"
+    master = create_keys(master_file)
+    servers = [RouterPlan(is_floodfill=False, has_sam=True)] * nodes
+    async with trio.open_nursery() as nursery, _network(directory, servers, clients) as network:
+        members = {}
+        for router, port in zip(network, free_ports(nodes), strict=False):
+            site = await nursery.start(serve_site, f"node {router.id}")
+            bundle = directory / f"site-{router.id}.bundle"
+            write_bundle(bundle, _bundle(keys, router.id))
+            members[router.id] = MemberPlan(
+                endpoint=f"ssl://127.0.0.1:{port}",
+                admin_url="https://127.0.0.1:0",
+                router={
+                    "plugin": "i2pcontrol",
+                    "url": router.url,
+                    "password_file": str(router.password_file),
+                    "pin": router.pin,
+                },
+                leaves=(encode(router.leaf),),
+                publishers=(
+                    {
+                        "plugin": "sam",
+                        "address": router.sam,
+                        "target": f"127.0.0.1:{site}",
+                        "keys": str(bundle),
+                        "hops": 0,
+                        "quantity": QUANTITY,
+                    },
+                ),
+            )
+        plan = FarmPlan(raft=FAST, master=encode(master.destination), master_key_file=master_file)
+        async with process_farm(directory / "farm", members, plan) as farm:
+            yield _service(network, keys.destination, len(servers), clients), farm
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _network(directory: Path, servers: list[RouterPlan], clients: int) -> AsyncIterator[I2pdNetwork]:
+    plans = [
+        *servers,
+        *[RouterPlan(is_floodfill=False, has_leaf=False, has_proxy=True)] * clients,
+        *[RouterPlan(has_leaf=False, log_level="info")] * FLOODFILLS,
+    ]
+    async with i2pd_network(directory / "routers", plans) as network:
+        yield network
+
+
+def _bundle(keys: DestinationKeys, node_id: int) -> DestinationKeys:
+    now_s = int(time.time())
+    return make_bundle(
+        keys,
+        secrets.token_bytes(32),
+        node=node_id,
+        expires_s=now_s + BUNDLE_S,
+        now_ms=1000 * now_s,
+        hops=0,
+        quantity=QUANTITY,
+    )
+
+
+def _service(network: I2pdNetwork, destination: bytes, servers: int, clients: int) -> Service:
+    return Service(network, b32_address(destination), tuple(range(servers + 1, servers + clients + 1)))
