@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -24,7 +25,7 @@ from garlicfarm.lab.site import Fetch, serve_site
 from garlicfarm.setup.i2p_tunnel import Tunnel
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
 
-__all__ = ["FLOODFILLS", "Service", "naive_service", "sam_service"]
+__all__ = ["FLOODFILLS", "Service", "naive_service", "router_table", "sam_service", "sam_table"]
 
 FLOODFILLS = 4
 KEYS = "site.dat"
@@ -93,28 +94,12 @@ async def sam_service(
         members = {}
         for router, port in zip(network, free_ports(nodes), strict=False):
             site = await nursery.start(serve_site, f"node {router.id}")
-            bundle = directory / f"site-{router.id}.bundle"
-            write_bundle(bundle, _bundle(keys, router.id))
             members[router.id] = MemberPlan(
                 endpoint=f"ssl://127.0.0.1:{port}",
                 admin_url="https://127.0.0.1:0",
-                router={
-                    "plugin": "i2pcontrol",
-                    "url": router.url,
-                    "password_file": str(router.password_file),
-                    "pin": router.pin,
-                },
+                router=router_table(router),
                 leaves=(encode(router.leaf),),
-                publishers=(
-                    {
-                        "plugin": "sam",
-                        "address": router.sam,
-                        "target": f"127.0.0.1:{site}",
-                        "keys": str(bundle),
-                        "hops": 0,
-                        "quantity": QUANTITY,
-                    },
-                ),
+                publishers=(sam_table(directory, keys, router.id, router.sam, f"127.0.0.1:{site}"),),
             )
         plan = FarmPlan(raft=FAST, master=encode(master.destination), master_key_file=master_file)
         async with process_farm(directory / "farm", members, plan) as farm:
@@ -133,9 +118,19 @@ async def _network(directory: Path, servers: list[RouterPlan], clients: int) -> 
         yield network
 
 
-def _bundle(keys: DestinationKeys, node_id: int) -> DestinationKeys:
+def router_table(router: I2pdRouter) -> dict[str, str]:
+    """The table ``[farm.router]`` of the node beside a router."""
+    password_file = str(router.password_file)
+    return {"plugin": "i2pcontrol", "url": router.url, "password_file": password_file, "pin": router.pin}
+
+
+def sam_table(
+    directory: Path, keys: DestinationKeys, node_id: int, address: str, target: str
+) -> dict[str, Any]:
+    """The table ``[[farm.publisher]]`` of a node that publishes through SAM. ``keys``: the service's
+    long-term key, of which the node gets a bundle, written to ``directory``."""
     now_s = int(time.time())
-    return make_bundle(
+    bundle = make_bundle(
         keys,
         secrets.token_bytes(32),
         node=node_id,
@@ -144,6 +139,16 @@ def _bundle(keys: DestinationKeys, node_id: int) -> DestinationKeys:
         hops=0,
         quantity=QUANTITY,
     )
+    file = directory / f"site-{node_id}.bundle"
+    write_bundle(file, bundle)
+    return {
+        "plugin": "sam",
+        "address": address,
+        "target": target,
+        "keys": str(file),
+        "hops": 0,
+        "quantity": QUANTITY,
+    }
 
 
 def _service(network: I2pdNetwork, destination: bytes, servers: int, clients: int) -> Service:

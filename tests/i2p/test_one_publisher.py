@@ -1,0 +1,70 @@
+"""Never do two routers serve one service: sessions seen by witnesses while the publisher changes.
+
+``CHANGES=20 make test-i2p`` makes more changes than the three of continuous integration.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CHANGES = int(os.environ.get("CHANGES", "3"))
+TIMEOUT_S = 240 * (CHANGES + 2)
+RESUMED_S = 1.0
+
+pytestmark = [
+    pytest.mark.i2p,
+    pytest.mark.i2pd,
+    pytest.mark.netns,
+    pytest.mark.slow,
+    pytest.mark.tun,
+    pytest.mark.timeout(TIMEOUT_S),
+]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What came about, in order."""
+    command = ["unshare", "--map-root-user", "--net", sys.executable, "-m", "tests.i2p.one_publisher"]
+    ended = subprocess.run(
+        [*command, str(tmp_path_factory.mktemp("one")), str(CHANGES)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    print(ended.stdout)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def test_publisher_changes_in_order_by_a_partition_and_by_a_crash(told: list[dict[str, Any]]) -> None:
+    changes = [each for each in told if "way" in each]
+    assert len(changes) == CHANGES
+    assert {each["way"] for each in changes[:3]} == {"override", "partition", "kill"}
+    assert all(after["from"] == before["to"] for before, after in pairwise(changes))
+
+
+def test_no_session_of_the_service_is_opened_before_every_other_one_has_ended(
+    told: list[dict[str, Any]],
+) -> None:
+    [sessions] = [each["sessions"] for each in told if "sessions" in each]
+    assert len(sessions) > CHANGES
+    for (before, _, ended_s), (after, opened_s, _) in pairwise(sessions):
+        assert ended_s <= opened_s, f"node {after} opened before node {before} had ended: {sessions}"
+
+
+def test_session_of_a_node_that_was_stopped_ends_within_a_second_of_its_resuming(
+    told: list[dict[str, Any]],
+) -> None:
+    [resumed_s] = [each["resumed_s"] for each in told if "resumed_s" in each]
+    assert resumed_s <= RESUMED_S
