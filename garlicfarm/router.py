@@ -26,6 +26,7 @@ from garlicfarm.publishing.documents import (
 )
 
 __all__ = [
+    "MEASUREMENT_TIMEOUT_S",
     "STATUS_TIMEOUT_S",
     "Bandwidth",
     "ConnectTest",
@@ -39,6 +40,9 @@ __all__ = [
 
 STATUS_TIMEOUT_S = 5.0
 """How long a node waits for all figures of one status."""
+
+MEASUREMENT_TIMEOUT_S = 50.0
+"""How long a node waits for one measurement of a remote destination: less than the minute between two."""
 
 
 class Router(ABC):

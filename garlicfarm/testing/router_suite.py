@@ -27,6 +27,7 @@ import trio
 
 from garlicfarm.errors import NotSupported, RouterError
 from garlicfarm.router import (
+    MEASUREMENT_TIMEOUT_S,
     Bandwidth,
     DestinationStatus,
     RemoteStatus,
@@ -41,7 +42,7 @@ __all__ = ["RouterSuite"]
 T = TypeVar("T")
 
 ANSWER_TIMEOUT_S = 15.0
-"""No question to a router, working or not, may take longer."""
+"""No question to a router, working or not, may take longer, except a measurement."""
 
 MASTER_HASH = hashlib.sha256(b"master").digest()
 
@@ -116,7 +117,9 @@ class RouterSuite:
 
     async def test_remote_status_is_of_the_hash_asked_for(self, router: Router) -> None:
         async with router:
-            status = await _supported(router.get_remote_measured_status, MASTER_HASH)
+            status = await _supported(
+                router.get_remote_measured_status, MASTER_HASH, timeout_s=MEASUREMENT_TIMEOUT_S
+            )
         if status is not None:
             _check_document(status, RemoteStatus)
             assert status.hash == b64encode(MASTER_HASH, altchars=b"-~").decode()
@@ -157,14 +160,18 @@ class RouterSuite:
         assert str(caught.value)
 
 
-async def _answer(method: Callable[..., Awaitable[T]], *arguments: object) -> T:
-    with trio.fail_after(ANSWER_TIMEOUT_S):
+async def _answer(
+    method: Callable[..., Awaitable[T]], *arguments: object, timeout_s: float = ANSWER_TIMEOUT_S
+) -> T:
+    with trio.fail_after(timeout_s):
         return await method(*arguments)
 
 
-async def _supported(method: Callable[..., Awaitable[T]], *arguments: object) -> T | None:
+async def _supported(
+    method: Callable[..., Awaitable[T]], *arguments: object, timeout_s: float = ANSWER_TIMEOUT_S
+) -> T | None:
     try:
-        return await _answer(method, *arguments)
+        return await _answer(method, *arguments, timeout_s=timeout_s)
     except NotSupported:
         return None
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from garlicfarm.errors import ConfigError, RouterError
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.plugins import make_router
-from garlicfarm.router import RouterStatus
+from garlicfarm.router import MEASUREMENT_TIMEOUT_S, RemoteStatus, RouterStatus
 from garlicfarm.testing.router_suite import RouterSuite
 from garlicfarm_plugin_simulated import SimulatedConfig, SimulatedRouter, simulated_status
 
@@ -136,3 +136,18 @@ async def test_destination_from_the_configuration_is_served() -> None:
 def test_destination_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"router\.destination"):
         SimulatedRouter(SimulatedConfig(destination=text), Path())
+
+
+class SlowlyMeasuringRouter(SimulatedRouter):
+    """As a real one, it first builds tunnels."""
+
+    async def get_remote_measured_status(self, master_or_leaf: bytes) -> RemoteStatus | None:
+        await trio.sleep(MEASUREMENT_TIMEOUT_S - 1)
+        return RemoteStatus(hash=b64encode(master_or_leaf, altchars=b"-~").decode())
+
+
+async def test_suite_allows_a_measurement_the_time_that_a_node_allows(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    suite = RouterSuite()
+    await suite.test_remote_status_is_of_the_hash_asked_for(SlowlyMeasuringRouter(SimulatedConfig(), Path()))

@@ -17,12 +17,11 @@ from garlicfarm.errors import NotSupported, RouterError
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import RemoteStatus
-from garlicfarm.router import Router
+from garlicfarm.router import MEASUREMENT_TIMEOUT_S, Router
 
 __all__ = ["RemoteSensing"]
 
 MIN_PERIOD_S = 60.0
-QUERY_TIMEOUT_S = 50.0  # less than a period, so that no two queries overlap
 MAX_REPORTED = 64  # measurements in a status
 
 
@@ -83,7 +82,7 @@ class RemoteSensing:
         be so."""
         found = None
         try:
-            with trio.fail_after(QUERY_TIMEOUT_S):
+            with trio.fail_after(MEASUREMENT_TIMEOUT_S):
                 found = await router.get_remote_measured_status(target)
         except NotSupported:
             self._count("not-supported")

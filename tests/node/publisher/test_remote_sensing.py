@@ -13,10 +13,11 @@ from garlicfarm.errors import NotSupported, RouterError
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.node.publisher import remote_sensing
-from garlicfarm.node.publisher.remote_sensing import MIN_PERIOD_S, QUERY_TIMEOUT_S, RemoteSensing
+from garlicfarm.node.publisher.remote_sensing import MIN_PERIOD_S, RemoteSensing
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import ConnectTest, DestinationStatus, RemoteStatus
 from garlicfarm.publishing.entries import encode_admin, encode_status
+from garlicfarm.router import MEASUREMENT_TIMEOUT_S
 from tests.publishing.scripted_log import T0, configuration, destination, status
 
 Clock = trio.testing.MockClock
@@ -134,7 +135,7 @@ async def test_query_that_fails_leaves_no_measurement_of_before(autojump_clock: 
     assert farm.fetched == {encode(hash_): 1}
     for trouble in (RouterError("down"), None):
         farm.router.trouble = {hash_: trouble}
-        await farm.run_for(QUERY_TIMEOUT_S + 1)
+        await farm.run_for(MEASUREMENT_TIMEOUT_S + 1)
         assert farm.fetched == {}
         farm.router.trouble = {}
         await farm.run_for(2)
