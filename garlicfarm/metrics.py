@@ -89,6 +89,14 @@ class NodeMetrics:
         self.farm_publisher_changes = self._counter(
             "farm_publisher_changes_total", "New publishers named.", "farm"
         )
+        self.farm_publishing = self._gauge(
+            "farm_publishing", "1 while this node publishes with a publisher plugin.", "farm", "plugin"
+        )
+        self.farm_key_expiry = self._gauge(
+            "farm_key_expiry_timestamp_seconds",
+            "When the offline keys of a member expire, in seconds since 1970.",
+            *("farm", "member"),
+        )
         self.feed_readers = self._gauge("feed_readers", "Requests that read or wait for entries now.", "farm")
         self.feed_entries = self._counter("feed_entries_total", "Entries sent to readers.", "farm")
 
@@ -101,6 +109,7 @@ class NodeMetrics:
             self.peer_rtt_seconds,
             self.peer_last_contact_seconds,
             self.farm_score,
+            self.farm_key_expiry,
         ):
             gauge.clear()
 
@@ -202,6 +211,14 @@ class FarmMetrics:
             self._node.peer_rtt_seconds.labels(self._farm, label).set(rtt_s)
         if last_contact_s is not None:
             self._node.peer_last_contact_seconds.labels(self._farm, label).set(last_contact_s)
+
+    def set_publishing(self, plugin: str, is_publishing: bool) -> None:
+        """Whether this node publishes with that plugin."""
+        self._node.farm_publishing.labels(self._farm, plugin).set(is_publishing)
+
+    def set_key_expiry(self, member: int, expires_ms: int) -> None:
+        """When the offline keys of a member expire, ms since 1970."""
+        self._node.farm_key_expiry.labels(self._farm, str(member)).set(expires_ms / 1000)
 
     def set_score(self, member: int, score: int) -> None:
         """The ranking's score of a member, 0 to 1,000,000."""

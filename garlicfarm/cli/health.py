@@ -11,7 +11,7 @@ import click
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.options import Options, print_json, shared_options
 from garlicfarm.cli.remote import ask
-from garlicfarm.cli.status_table import spare_text
+from garlicfarm.cli.status_table import key_problems, spare_text
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -38,7 +38,9 @@ def health(options: Options, local: bool) -> Exit:
         leader, spare, word = body["leader"], body["fault_tolerance"], judge(body)
         found = {"farm": farm, "health": word, "leader": leader, "fault_tolerance": spare}
         found["disk_hangs_s"] = hangs_s = body.get("disk_hangs_s")
-        text = f"farm {farm}: {word}, leader {leader or 'none'}, {spare_text(body)}{_disk(hangs_s)}"
+        found["key_problems"] = problems = key_problems(body)
+        keys = "".join(f"; keys of member {member} {problem}" for member, problem in problems.items())
+        text = f"farm {farm}: {word}, leader {leader or 'none'}, {spare_text(body)}{_disk(hangs_s)}{keys}"
         return _print(options, "garlicfarm.health/1", found, text, _CODES[word])
 
     async def of_node(client: AdminClient, _: str) -> Exit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "events_text",
     "headline",
+    "key_problems",
     "publisher_lines",
     "spare_text",
     "status_rows",
@@ -128,17 +130,22 @@ def status_view(body: dict[str, Any], width: int) -> RenderableType:
     return Group(status_table(body, width), *errors, *publishers)
 
 
+def key_problems(body: dict[str, Any]) -> dict[str, str]:
+    """For each member whose offline keys expire within 14 days, what to do, as the rest of a sentence."""
+    from garlicfarm.publishing.publication import expiry_problem
+
+    now_ms = time.time_ns() // 1_000_000
+    expiries: dict[str, int] = body.get("key_expiries") or {}
+    return {id_: text for id_, ms in expiries.items() if (text := expiry_problem(ms, now_ms))}
+
+
 def publisher_lines(body: dict[str, Any]) -> list[str]:
-    """What the node that answered publishes, a line for each of its publishers; no line where its answer has
-    nothing about that."""
+    """What the node that answered publishes, a line for each of its publishers, and whose keys expire soon;
+    no line where its answer has nothing about that."""
     found = body.get("publishers")
     if found is None:
         return []
-    if not found:
-        return [
-            f"node {body['node']} publishes nothing, even where it is named: it has no [[farm.publisher]]"
-        ]
-    lines = []
+    lines = [f"keys of member {member} {problem}" for member, problem in key_problems(body).items()]
     for one in found:
         since = f" since {_time(one['since_ms'])} UTC" if one["since_ms"] else ""
         until = f", until {_time(one['until_ms'])}" if one["until_ms"] else ""
@@ -146,6 +153,9 @@ def publisher_lines(body: dict[str, Any]) -> list[str]:
         lines.append(
             f"node {body['node']}, publisher {one['plugin']}: {one['state']}{since}{until}{problems}"
         )
+    if not found:
+        none = "publishes nothing, even where it is named: it has no [[farm.publisher]]"
+        lines.append(f"node {body['node']} {none}")
     return lines
 
 

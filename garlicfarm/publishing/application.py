@@ -182,6 +182,11 @@ class PublisherApplication:
         scored = self._statuses.get(member)
         return NodeReport() if scored is None else scored.node
 
+    def key_expiries(self) -> dict[int, int]:
+        """When the offline keys of each current member that names some expire, ms since 1970 (D21)."""
+        expiries = ((member, self.report(member).key_expires) for member in self.members)
+        return {member: expires_ms for member, expires_ms in expiries if expires_ms is not None}
+
     def has_duplicate_transients(self, member: int) -> bool:
         """Whether a current member with a lower id names one of the transient keys that this one names (D21).
         Each key is one node's; this member must not publish."""

@@ -18,7 +18,10 @@ from garlicfarm.publishing.documents import MetaStatus, NodeReport
 from garlicfarm.publishing.entries import DATE_END_MS
 from garlicfarm.publishing.fold_state import FarmState, ScoredStatus
 
-__all__ = ["Fold", "publication"]
+__all__ = ["Fold", "expiry_problem", "publication"]
+
+_WARN_DAYS = 14
+_DAY_MS = 86_400_000
 
 
 class Fold(Protocol):
@@ -30,6 +33,7 @@ class Fold(Protocol):
     def holders(self) -> tuple[int, ...]: ...
     def is_recent(self, member: int) -> bool: ...
     def report(self, member: int) -> NodeReport: ...
+    def key_expiries(self) -> Mapping[int, int]: ...
     def has_duplicate_transients(self, member: int) -> bool: ...
 
 
@@ -63,6 +67,16 @@ def _problems(fold: Fold, state: FarmState, able: list[int], meta: MetaStatus) -
     for member in fold.members:
         if fold.has_duplicate_transients(member):
             yield f"member {member} has a transient key of another member, and must not publish with it"
-        expires_ms = fold.report(member).key_expires
-        if expires_ms is not None and expires_ms <= state.farm_time_ms:
-            yield f"keys of member {member} have expired"
+        expires_ms = fold.key_expiries().get(member)
+        if expires_ms is not None and (problem := expiry_problem(expires_ms, state.farm_time_ms)):
+            yield f"keys of member {member} {problem}"
+
+
+def expiry_problem(expires_ms: int, now_ms: int) -> str:
+    """What to do about keys that expire at ``expires_ms``, as the rest of a sentence; "" if that is more than
+    14 days from ``now_ms``; both ms since 1970."""
+    days = (expires_ms - now_ms) // _DAY_MS
+    if days >= _WARN_DAYS:
+        return ""
+    when = "have expired" if expires_ms <= now_ms else f"expire in {days} days"
+    return f"{when}: make new bundles with `garlicfarm keys offline`"

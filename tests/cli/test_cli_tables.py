@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -186,6 +187,10 @@ def test_status_says_what_the_node_publishes_and_why_not() -> None:
     assert publisher_lines(status()) == []  # of the application log, or of an older node
     (line,) = publisher_lines(status(publishers=[]))
     assert line == "node 1 publishes nothing, even where it is named: it has no [[farm.publisher]]"
+    now_ms = time.time_ns() // 1_000_000
+    expiries = {"1": now_ms + 100 * 86_400_000, "3": now_ms - 1}
+    keys, _ = publisher_lines(status(publishers=[], key_expiries=expiries))
+    assert keys == "keys of member 3 have expired: make new bundles with `garlicfarm keys offline`"
     sam = {"plugin": "sam", "required": True, "state": "publishing", "since_ms": 3_600_000, "problems": []}
     hooks = {"plugin": "hooks", "required": False, "state": "not ready", "since_ms": None, "until_ms": None}
     lines = publisher_lines(

@@ -64,7 +64,7 @@ def test_token_cut_anywhere_is_refused() -> None:
         {"farm": "../x"},
         {"farm_id": "AAAA"},
         {"farm_secret": "AAAA"},
-        {"application": "none"},
+        {"application": ""},
         {"id": 0},
         {"id": 2**31},
         {"endpoints": {}},

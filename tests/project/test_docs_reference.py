@@ -53,7 +53,7 @@ def test_log_words_on_the_metrics_page_are_those_of_the_code() -> None:
     for path in (ROOT / "garlicfarm").rglob("*.py"):
         logged |= set(
             re.findall(
-                r'log\.(?:info|warning|error|log)\((?:level, )?\s*"([a-z-]+)"',
+                r'(?:log\.(?:info|warning|error|log)|self\._note)\((?:level, )?\s*"([a-z-]+)"',
                 path.read_text(encoding="utf-8"),
             )
         )

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from garlicfarm.publishing.documents import MetaStatus, NodeReport
+from garlicfarm.publishing.publication import expiry_problem
 from tests.publishing.dated_log import Log
 from tests.publishing.scripted_log import T0
+
+DAY_MS = 86_400_000
 
 
 def publication(log: Log) -> Any:
@@ -41,12 +46,26 @@ def test_publication_is_what_the_publisher_reports() -> None:
     assert publication(log)["problems"] == ["member 2 waits until member 1 has let go"]
 
 
+@pytest.mark.parametrize(
+    ("left_ms", "problem"),
+    [
+        (-1, "have expired: make new bundles with `garlicfarm keys offline`"),
+        (0, "have expired: make new bundles with `garlicfarm keys offline`"),
+        (DAY_MS - 1, "expire in 0 days: make new bundles with `garlicfarm keys offline`"),
+        (14 * DAY_MS - 1, "expire in 13 days: make new bundles with `garlicfarm keys offline`"),
+        (14 * DAY_MS, ""),
+    ],
+)
+def test_keys_that_expire_within_14_days_are_a_problem(left_ms: int, problem: str) -> None:
+    assert expiry_problem(T0 + left_ms, T0) == problem
+
+
 def test_publication_names_members_whose_keys_must_not_be_used() -> None:
     log = Log(1, 2)
-    for member, expires_ms in ((1, T0), (2, T0 + 1)):
+    for member, expires_ms in ((1, T0), (2, T0 + 14 * DAY_MS)):
         node = NodeReport(applied=log.index, transients=("a" * 16,), key_expires=expires_ms)
         log.post(member, 0, config={"node": node})
     assert publication(log)["problems"] == [
-        "keys of member 1 have expired",
+        "keys of member 1 have expired: make new bundles with `garlicfarm keys offline`",
         "member 2 has a transient key of another member, and must not publish with it",
     ]

@@ -95,10 +95,19 @@ class PublisherService(Application):
         metrics.farm_publisher_id.set(self.fold.publisher or 0)
         for member, score in self.fold.scores().items():
             metrics.set_score(member, score)
+        for member, expires_ms in self.fold.key_expiries().items():
+            metrics.set_key_expiry(member, expires_ms)
+        for publisher in [] if self._publishing is None else self._publishing.publishers:
+            metrics.set_publishing(publisher.name, publisher.is_publishing)
 
     def status(self) -> Mapping[str, Any]:
         publishers = [] if self._publishing is None else self._publishing.describe()
-        return {"publisher": self.fold.publisher, "publishers": publishers, "events": self.fold.events()}
+        return {
+            "publisher": self.fold.publisher,
+            "publishers": publishers,
+            "key_expiries": {str(member): ms for member, ms in self.fold.key_expiries().items()},
+            "events": self.fold.events(),
+        }
 
     def member_report(self, member: int) -> MemberReport:
         newest = self.fold.newest(member)
