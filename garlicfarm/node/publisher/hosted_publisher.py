@@ -25,7 +25,8 @@ __all__ = ["HostedPublisher", "Role", "State"]
 
 State = Literal["not ready", "standby", "starting", "publishing", "retiring"]
 
-PREPARE_TIMEOUT_S = 60.0
+STANDBY_TIMEOUT_S = 60.0
+CHECK_S = 30.0  # between two checks whether it is still ready
 PUBLISH_TIMEOUT_S = 120.0  # sessions of routers were seen to become reachable after 75 s
 REPUBLISH_S = 60.0
 FORCED_S = 20.0  # between two publications that administrators ordered, as routers limit them
@@ -102,7 +103,7 @@ class HostedPublisher:
         self._unconfirmed_since_ms: int | None = None  # since when it does not confirm that it stopped
         self._attempt: trio.CancelScope | None = None
         self._inside = trio.CancelScope()
-        self._retry_at = self._published_at = -math.inf
+        self._check_at = self._retry_at = self._published_at = -math.inf
         self._half_life_s = 0.0
         self._listed: Hashable = None
         self._forced_index = 0
@@ -158,47 +159,53 @@ class HostedPublisher:
         async with self.plugin as plugin, trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, plugin)
             try:
-                await self._prepare(plugin)
                 await self._work(plugin)
             except BaseException as error:
-                is_cancelled = isinstance(first_error(error), trio.Cancelled)
-                if (
-                    is_cancelled and not self._inside.cancel_called and self._may_be_published
-                ):  # the node ends
+                node_ends = isinstance(first_error(error), trio.Cancelled) and not self._inside.cancel_called
+                if node_ends and self._may_be_published:
                     with trio.move_on_after(self._retire_s(), shield=True):
                         await self._retire(plugin)
                 raise
 
     def _on_left(self) -> None:
+        self._check_at = -math.inf
         self.is_ready = self.is_publishing = self.is_starting = False
         if self._may_be_published and self._unconfirmed_since_ms is None:
             self._unconfirmed_since_ms = boot_clock.boot_ms()
         self.status = PublisherStatus(is_publishing=False)
 
-    async def _prepare(self, plugin: Publisher) -> None:
-        while True:
-            cause = "not ready in time"
-            with trio.move_on_after(PREPARE_TIMEOUT_S):
-                try:
-                    await plugin.standby()
-                except PublisherError as error:
-                    cause = str(error)
-                else:
-                    break
-            self._note("publisher-not-ready", cause)
-            await trio.sleep(RETRY_S)
-        self.is_ready, self.problem = True, ""
-        self._on_stopped()
-        self.confirmed.set()
-
     async def _work(self, plugin: Publisher) -> NoReturn:
         while True:
-            if self._may_publish():
+            if self.is_ready and self._may_publish():
                 if self._is_due():
                     await self._publish(plugin)
+                    continue
             elif self._may_be_published:
                 await self._stop(plugin)
+                continue
+            elif trio.current_time() >= self._check_at:
+                await self._stand_by(plugin)
+                continue
             await self._pause()
+
+    async def _stand_by(self, plugin: Publisher) -> None:
+        """Get ready, or see whether it still is: a node whose router has died must not be named."""
+        cause = "not ready in time"
+        with trio.move_on_after(STANDBY_TIMEOUT_S):
+            try:
+                await plugin.standby()
+            except PublisherError as error:
+                cause = str(error)
+            else:
+                cause = ""
+        self.is_ready = not cause
+        self._check_at = trio.current_time() + (RETRY_S if cause else CHECK_S)
+        if cause:
+            self._note("publisher-not-ready", cause)
+        else:
+            self.problem = ""
+            self._on_stopped()
+            self.confirmed.set()
 
     async def _pause(self) -> None:
         """Until the role has changed, or the plugin's work; not for long, since time passes, too."""
@@ -222,7 +229,8 @@ class HostedPublisher:
                 self._leave("the lease is over")
             self.status = await plugin.status()
             if self.is_publishing and not self.status.is_publishing:
-                self.is_publishing = False
+                self.is_publishing = self.is_ready = False
+                self._check_at = -math.inf
                 self._note("publication-lost", "; ".join(self.status.problems) or "for no known reason")
                 self._changed.set()
             left_s = self._role.lease_left_ms / 1000
@@ -286,6 +294,7 @@ class HostedPublisher:
             await self._retire(plugin)
         if self._may_be_published:
             self._leave("it did not stop in time")
+            await trio.lowlevel.checkpoint()
 
     async def _retire(self, plugin: Publisher) -> None:
         try:

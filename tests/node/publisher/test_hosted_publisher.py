@@ -133,7 +133,7 @@ async def test_publishes_while_named_and_retires_after(autojump_clock: Clock) ->
     async with trio.open_nursery() as nursery:
         nursery.start_soon(hosted.run)
         await trio.sleep(50)
-        assert plugin.done() == ["standby"]
+        assert plugin.done() == ["standby", "standby"]  # and whether it still is
         assert (hosted.is_ready, hosted.is_publishing) == (True, False)
         fake.named = True
         await trio.sleep(50)
@@ -151,7 +151,7 @@ async def test_publishes_while_named_and_retires_after(autojump_clock: Clock) ->
         assert plugin.done() == ["publish"]
         fake.named = False
         await trio.sleep(6)
-        assert plugin.done() == ["retire"]
+        assert plugin.done() == ["retire", "standby"]
         assert not hosted.is_publishing
         assert not fake.blocks_others()
         nursery.cancel_scope.cancel()
@@ -182,7 +182,7 @@ async def test_retires_before_the_lease_ends_and_when_the_node_ends(autojump_clo
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fake.hosted.run)
         await trio.sleep(60)
-        assert fake.plugin.calls == [(0, "standby"), (0, "publish"), (35, "retire")]
+        assert fake.plugin.calls[:3] == [(0, "standby"), (0, "publish"), (35, "retire")]
         fake.lease_ends_s = 10**9
         await trio.sleep(10)
         assert fake.plugin.done()[-1] == "publish"
@@ -198,13 +198,16 @@ async def test_left_where_it_does_not_retire_in_time(trouble: Exception | str, a
         nursery.start_soon(fake.hosted.run)
         await trio.sleep(10)
         fake.plugin.done()
-        fake.named, fake.plugin.trouble = False, [trouble, HANG]
-        await trio.sleep(20)
-        assert fake.plugin.done() == ["retire", "left", "standby"]
+        fake.named, fake.plugin.trouble = False, [trouble] * 30
+        await trio.sleep(12)
+        left = [call for call in fake.plugin.done() if call == "left"]
+        assert left  # and entered again
         assert fake.blocks_others()  # nothing has confirmed yet that it stopped
         await trio.sleep(LEASE_MS / 1000)
         assert not fake.blocks_others()  # as long as the farm waits for a dead node
-        await trio.sleep(30)
+        assert not fake.hosted.is_ready
+        fake.plugin.trouble = []
+        await trio.sleep(90)
         assert fake.hosted.is_ready
         nursery.cancel_scope.cancel()
 
@@ -222,7 +225,7 @@ async def test_left_at_once_where_the_machine_slept_beyond_the_lease(
         await trio.sleep(1)
         assert fake.plugin.done() == ["left"]
         await trio.sleep(10)
-        assert fake.plugin.done() == ["standby"]  # which confirms that nothing is published
+        assert fake.plugin.done() == ["retire", "standby"]
         assert not fake.blocks_others()
         nursery.cancel_scope.cancel()
 
@@ -239,7 +242,7 @@ async def test_attempt_ends_with_the_role_and_is_retired(autojump_clock: Clock) 
         fake.named = False
         assert fake.blocks_others()
         await trio.sleep(2)
-        assert fake.plugin.done() == ["retire"]
+        assert fake.plugin.done()[0] == "retire"
         assert not fake.blocks_others()
         nursery.cancel_scope.cancel()
 
@@ -270,7 +273,39 @@ async def test_publication_that_is_lost_is_published_anew(autojump_clock: Clock)
         await trio.sleep(10)
         fake.plugin.stands = False
         await trio.sleep(2)
-        assert fake.plugin.done() == ["standby", "publish", "publish"]
+        assert fake.plugin.done() == ["standby", "publish", "retire", "standby", "publish"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_lost_with_its_router_it_is_not_ready_until_the_router_is_back(autojump_clock: Clock) -> None:
+    """Its node leaves `meta.publishing` out meanwhile, so that the farm names another one."""
+    fake = Fake()
+    fake.named = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(10)
+        fake.plugin.stands = False
+        fake.plugin.trouble = [None, *[PublisherError("the router is gone")] * 4]
+        await trio.sleep(2)
+        assert (fake.hosted.is_ready, fake.hosted.problem) == (False, "the router is gone")
+        fake.named = False
+        assert not fake.blocks_others()  # its session was closed
+        await trio.sleep(30)
+        assert fake.hosted.is_ready
+        nursery.cancel_scope.cancel()
+
+
+async def test_node_whose_router_dies_while_it_stands_by_is_not_ready(autojump_clock: Clock) -> None:
+    fake = Fake()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(20)
+        assert fake.hosted.is_ready
+        fake.plugin.trouble = [PublisherError("the router is gone")] * 2
+        await trio.sleep(12)
+        assert not fake.hosted.is_ready
+        await trio.sleep(10)
+        assert fake.hosted.is_ready
         nursery.cancel_scope.cancel()
 
 
@@ -306,5 +341,5 @@ async def test_defect_of_a_plugin_costs_only_the_plugin(
             assert not fake.hosted.is_ready
             assert fake.blocks_others() or fake.named
             await trio.sleep(10)
-            assert fake.plugin.done() == ["standby", "publish", "left", "standby", "publish"]
+            assert fake.plugin.done() == ["standby", "publish", "left", "retire", "standby", "publish"]
             nursery.cancel_scope.cancel()
