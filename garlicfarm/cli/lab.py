@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,12 +166,25 @@ async def _site_lab(
     async with sam_service(directory, CLIENTS, nodes) as (service, farm):
         await commit_interval(farm, interval_ms)
 
-        async def publisher() -> int | None:
-            status, _ = await _ask(farm)
-            return status["publisher"] if status else None
-
-        async with site_watch(service, publisher) as watch:
+        async with site_watch(service, partial(_publishing, farm)) as watch:
             yield farm, watch
+
+
+async def _publishing(farm: ProcessFarm) -> int | None:
+    """The node that says that it publishes, if any does."""
+    from garlicfarm.errors import GarlicFarmError
+
+    for node in farm.nodes.values():
+        if node.pid is None:
+            continue
+        try:
+            async with node.client() as client:
+                status = await client.status(farm.name)
+        except GarlicFarmError:
+            continue
+        if any(each["state"] == "publishing" for each in status["publishers"]):
+            return node.id
+    return None
 
 
 async def _move(site: SiteWatch) -> None:

@@ -2,7 +2,7 @@
 
 One client fetches it from the beginning. i2pd asks for a new LeaseSet only when the one that it knows has
 nearly run out, so after a router has died that client can be without an answer for minutes. The other one is
-a newcomer: its router is started again whenever the farm has named another publisher.
+a newcomer: its router is started again whenever another node publishes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LATE_S = 3.0
 
 
 class SiteWatch:
-    """Two clients of a site; made by `site_watch`. ``publisher``: the member that the farm named last.
+    """Two clients of a site; made by `site_watch`. ``publisher``: the node that published last.
     ``served_by``: the node that serves the newest newcomer, None until it has an answer."""
 
     def __init__(self, service: Service, ask: Callable[[], Awaitable[int | None]]) -> None:
@@ -111,7 +111,7 @@ def _seen(client: Client, since_s: float) -> str:
 
 @asynccontextmanager
 async def site_watch(service: Service, ask: Callable[[], Awaitable[int | None]]) -> AsyncIterator[SiteWatch]:
-    """Watch the site of a service beside the block. ``ask``: which member the farm names as its publisher."""
+    """Watch the site of a service beside the block. ``ask``: which node publishes now."""
     watch = SiteWatch(service, ask)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch.run)
