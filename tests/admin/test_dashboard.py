@@ -416,7 +416,7 @@ async def test_page_of_a_farm_that_ranks_its_members_shows_the_ranking_and_reads
     ranked = ("Who publishes", "650,000", "Override who may publish", "Statuses are not listed")
     assert [text in whole.text for text in ranked] == [True] * 4
     assert [text in bare.text for text in ranked] == [False] * 4
-    assert (len(whole.named("form")), len(bare.named("form"))) == (4, 2)
+    assert (len(whole.named("form")), len(bare.named("form"))) == (5, 2)
     rows = [[line.strip() for line in page.text.splitlines() if line.strip()] for page in (whole, bare)]
     assert [("note" in row, "paul" in row, "entry" in row) for row in rows] == [
         (True, True, False),
