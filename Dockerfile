@@ -5,7 +5,8 @@ FROM python:3.11-slim AS node
 # The volumes inherit the owner of these directories.
 RUN useradd --system --no-create-home --home-dir /nonexistent garlicfarm \
     && install -d -m 0700 -o garlicfarm /var/lib/garlicfarm /farm/rank \
-        /farm/node-1 /farm/node-2 /farm/node-3 /farm/router /farm/router-1 /farm/router-2 /farm/router-3
+        /farm/node-1 /farm/node-2 /farm/node-3 /farm/router /farm/router-1 /farm/router-2 /farm/router-3 \
+        /farm/site /farm/site-1 /farm/site-2 /farm/site-3
 
 COPY . /src
 RUN --mount=type=secret,id=ca-bundle,target=/run/secrets/ca-bundle \
@@ -30,7 +31,7 @@ FROM node AS router
 USER root
 RUN apt-get -q update && apt-get -q install -y --no-install-recommends i2pd && rm -rf /var/lib/apt/lists/*
 USER garlicfarm
-ENTRYPOINT ["i2pd", "--datadir=/farm/router/data", "--log=stdout", "--i2pcontrol.address=127.0.0.1", "--httpproxy.port=4444"]
+ENTRYPOINT ["i2pd", "--datadir=/farm/router/data", "--log=stdout", "--i2pcontrol.address=127.0.0.1", "--httpproxy.port=4444", "--sam.port=7656"]
 CMD []
 
 FROM node

@@ -2,7 +2,8 @@
 
 The nodes dial one another by the names of their services, over TLS with pinned certificates, and each has
 a simulated router. With an argument, the routers' network (such as 198.19.77), they dial one another's
-tunnels, and each has a real router, which knows the others, in a volume of its own.
+tunnels, and each has a real router, which knows the others, in a volume of its own; the one that is named
+publishes a site.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+import time
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,10 @@ from typing import Any
 import trio
 
 from garlicfarm.credentials.certificates import pin_of_file
-from garlicfarm.credentials.destination_keys import create_keys
+from garlicfarm.credentials.destination_keys import create_keys, write_bundle
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.i2p.encoding import encode
+from garlicfarm.i2p.keys import make_bundle
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.i2pd import CERTIFICATE, RouterPlan, leaf_of, make_i2pd
 from garlicfarm.lab.processes import FAST
@@ -29,9 +32,13 @@ from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 
 VOLUMES = {number: Path(f"/farm/node-{number}") for number in (1, 2, 3)}
 ROUTERS = {number: Path(f"/farm/router-{number}") for number in VOLUMES}
+SITES = {number: Path(f"/farm/site-{number}") for number in VOLUMES}
 RANK = Path("/farm/rank")
 TUNNEL = Tunnel("garlicfarm-farm", "127.0.0.1", 27150, 27150, "garlicfarm-farm.dat")
 CONTROL_PASSWORD = "i2pcontrol.password"
+SITE_BUNDLE = Path("data/secrets/site.bundle")
+SITE_KEYS_S = 90 * 24 * 3600
+SITE_TUNNELS = {"hops": 0, "quantity": 2}
 
 
 def make_over_tls(scratch: Path) -> None:
@@ -46,18 +53,37 @@ def member(number: int) -> MemberPlan:
         listen="ssl://0.0.0.0:27150",
         router={"plugin": "simulated", "seed": number},
         leaves=(b64encode(simulated_destination(number), b"-~").decode(),),
+        publishers=({"plugin": "simulated"},),
     )
 
 
 def make_over_i2p(scratch: Path, network: str) -> None:
     addresses = [f"{network}.{10 + number}" for number in VOLUMES]
-    plans = [RouterPlan(tunnels=(TUNNEL,), has_proxy=True)] * len(addresses)
+    plans = [RouterPlan(tunnels=(TUNNEL,), has_proxy=True, has_sam=True)] * len(addresses)
     made = trio.run(make_i2pd, scratch, addresses, plans)
     routers = dict(zip(VOLUMES, made, strict=True))
     make_farm(scratch, {number: member_beside(router) for number, router in routers.items()}, preset="i2p")
     for number, router in routers.items():
         replace(ROUTERS[number] / "data", router)
         shutil.copy2(router / CONTROL_PASSWORD, VOLUMES[number] / "data" / "secrets")
+    offer_site(scratch)
+
+
+def offer_site(scratch: Path) -> None:
+    """A page that says which node serves it, and for each node a bundle of the keys of the site's
+    destination, whose long-term key is forgotten."""
+    keys, now_s = create_keys(scratch / "site.key"), int(time.time())
+    for number, volume in VOLUMES.items():
+        bundle = make_bundle(
+            keys,
+            secrets.token_bytes(32),
+            node=number,
+            expires_s=now_s + SITE_KEYS_S,
+            now_ms=1000 * now_s,
+            **SITE_TUNNELS,
+        )
+        write_bundle(volume / SITE_BUNDLE, bundle)
+        (SITES[number] / "index.html").write_text(f"node {number}\n", encoding="ascii")
 
 
 def member_beside(router: Path) -> MemberPlan:
@@ -67,6 +93,7 @@ def member_beside(router: Path) -> MemberPlan:
         endpoint=f"i2p://{b32_address(router / TUNNEL.keys)}:{TUNNEL.inport}",
         router={"plugin": "i2pcontrol", "password_file": f"data/secrets/{CONTROL_PASSWORD}", "pin": pin},
         leaves=(b64encode(leaf_of(router), b"-~").decode(),),
+        publishers=({"plugin": "sam", "keys": str(SITE_BUNDLE), **SITE_TUNNELS},),
     )
 
 

@@ -17,6 +17,7 @@ from tests.compose.tour import (
     POLL_S,
     PROJECT,
     compose,
+    garlicfarm,
     has,
     health,
     log_values,
@@ -37,6 +38,8 @@ NETWORKS = 3
 """In one of many starts two routers never get through to each other, for reasons inside i2pd: then all
 begins anew, with other keys."""
 PATIENCE_S = 40.0  # the preset's longest silence before an election
+PROXY = "http://127.0.0.1:4444"
+FETCH = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=8).read().decode().strip())"
 SLACK_S = 30.0  # what a vote and a look at it may take on a busy machine
 
 
@@ -67,6 +70,27 @@ def led(node: str, *, without: int) -> dict[str, Any]:
     """The farm as ``node`` sees it, once another than ``without`` leads it."""
     seen = status(node)
     return seen if seen and seen["leader"] not in (None, without) else {}
+
+
+def site() -> str:
+    """The address of the site, as any node knows it."""
+    shown = compose(
+        "exec", "-T", NODES[0], "garlicfarm", "keys", "show", "-o", "json", "data/secrets/site.bundle"
+    )
+    return f"http://{json.loads(shown)['b32']}/"
+
+
+def fetched(number: int, address: str) -> str:
+    """What the site says, fetched through a router's proxy; "" where there is no answer."""
+    environment = ("--env", f"http_proxy={PROXY}")
+    node = f"i2p{number}"
+    return compose("exec", "-T", *environment, node, "python", "-c", FETCH, address, check=False).strip()
+
+
+def leads(number: int) -> dict[str, Any]:
+    """The farm, once that node leads it."""
+    seen = status(f"i2p{number}")
+    return seen if seen and seen["leader"] == number and seen["role"] == "leader" else {}
 
 
 def connected() -> bool:
@@ -108,8 +132,9 @@ def tour() -> None:
         raise AssertionError(f"{NETWORKS} networks, in each of which two routers did not get through")
     compose("up", "--detach", "--wait", *NODES, timeout_s=UP_TIMEOUT_S)
     running = set(compose("ps", "--services").split())
-    assert running == {*NODES, "router1", "router2", "router3"}, running
-    say("up: three nodes and their routers are healthy, and no others run")
+    kinds = ("i2p", "router", "site")
+    assert running == {f"{kind}{number}" for kind in kinds for number in (1, 2, 3)}, running
+    say("up: three nodes, their routers and their sites run, and no others")
 
     first = until("a leader and a publisher", lambda: settled("i2p1"))
     endpoints = [member["endpoint"] for member in first["members"]]
@@ -125,7 +150,15 @@ def tour() -> None:
     say("post: the entry is committed, and every node has it")
 
     first = until("a leader and a publisher", lambda: settled("i2p1"))
-    leader = first["leader"]
+    publisher, address = first["publisher"], site()
+    visitor, newcomer = (number for number in (1, 2, 3) if number != publisher)
+    until("the site", lambda: fetched(visitor, address) == f"node {publisher}")
+    say(f"site: node {publisher} serves {address}, fetched through the router of node {visitor}")
+
+    if first["leader"] != publisher:
+        garlicfarm(f"i2p{first['leader']}", "leader", "stepdown", "--to", str(publisher))
+        first = until("the publisher as the leader", lambda: leads(publisher))
+    leader = publisher
     others = [node for node in NODES if node != f"i2p{leader}"]
     compose("kill", "--signal", "KILL", f"i2p{leader}", f"router{leader}")
     killed = time.monotonic()
@@ -138,6 +171,13 @@ def tour() -> None:
     posted.append(post(others[0], "without the first leader and its router"))
     until(f"both entries at {others[1]}", lambda: has(others[1], posted))
     say(f"killed i2p{leader} and its router: leader {second['leader']} after {took_s:.0f} s, degraded")
+
+    def served() -> str:
+        return fetched(newcomer, address)
+
+    until("the site, from another node", lambda: served() in {f"node {visitor}", f"node {newcomer}"})
+    took_s = time.monotonic() - killed
+    say(f"site: {served() or 'another node'} serves it to a newcomer, {took_s:.0f} s after the kill")
 
 
 if __name__ == "__main__":
