@@ -110,6 +110,8 @@ class Publisher(ABC):
     """
 
     api_version: ClassVar[int] = 1
+    is_auxiliary: ClassVar[bool] = False
+    """Whether it only accompanies others: beside one that is not auxiliary it is not required by default."""
     Config: ClassVar[type[msgspec.Struct]]
 
     def __init__(self, config: Any, base_dir: Path, site: PublisherSite) -> None:

@@ -90,7 +90,7 @@ PluginName = Annotated[
 ]
 OtherKeys = Annotated[dict[str, Any], _allowed("the plugin's own keys")]
 """A field of this type takes all keys of its table that have no field."""
-YesOrNo = Annotated[bool, _allowed("true or false")]
+YesNoOrAuto = Annotated[bool | Literal["auto"], _allowed("true, false or auto")]
 RetireSeconds = Annotated[
     float, _allowed("seconds, from 0.1 to 11.25, a quarter of the lease", ge=0.1, le=11.25)
 ]
@@ -190,13 +190,14 @@ class LeafSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublisherSection(msgspec.Struct, frozen=True, kw_only=True):
-    """One ``[[farm.publisher]]``. ``required``: while it cannot publish, this node cannot.
+    """One ``[[farm.publisher]]``. ``required``: while it cannot publish, this node cannot; auto: true, but
+    false for an auxiliary one (`garlicfarm.publisher.Publisher`) beside one that is not.
     ``retire_timeout_s``: how long it may take to stop publishing. ``check``: the service behind it, tested
     every ``check_interval_s``; it counts as down after ``check_threshold`` failures in a row. ``options``:
     all other keys, which are the plugin's."""
 
     plugin: PluginName
-    required: YesOrNo = True
+    required: YesNoOrAuto = "auto"
     retire_timeout_s: RetireSeconds = 5.0
     check: CheckUrl = ""
     check_interval_s: Seconds = 10.0

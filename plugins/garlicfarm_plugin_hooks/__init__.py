@@ -53,6 +53,7 @@ class HooksPublisher(Publisher):
     is missing or not executable, or the file of the last ``due_index`` is damaged.
     """
 
+    is_auxiliary = True
     Config = HooksConfig
     config: HooksConfig
 

@@ -83,10 +83,18 @@ class HostedPublisher:
     if nothing is wrong. ``status``: the plugin's newest.
     """
 
-    def __init__(self, plugin: Publisher, section: PublisherSection, role: Role, log: EventLogger) -> None:
+    def __init__(
+        self,
+        plugin: Publisher,
+        section: PublisherSection,
+        role: Role,
+        log: EventLogger,
+        *,
+        is_required: bool,
+    ) -> None:
         self.plugin = plugin
         self.name = section.plugin
-        self.is_required = section.required
+        self.is_required = is_required
         self.check = (
             BackendCheck(section.check, section.check_interval_s, section.check_threshold)
             if section.check

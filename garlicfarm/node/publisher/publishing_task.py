@@ -49,10 +49,14 @@ class PublishingTask:
         self._lease = lease
         self._keys = keys
         self._record = record
-        self.publishers = [
-            HostedPublisher(plugin, section, self, context.log)
-            for plugin, section in zip(publishers, context.section.publisher, strict=True)
-        ]
+        are_all_auxiliary = all(plugin.is_auxiliary for plugin in publishers)
+        self.publishers = []
+        for plugin, section in zip(publishers, context.section.publisher, strict=True):
+            is_required = section.required
+            if is_required == "auto":
+                is_required = are_all_auxiliary or not plugin.is_auxiliary
+            hosted = HostedPublisher(plugin, section, self, context.log, is_required=is_required)
+            self.publishers.append(hosted)
 
     async def run(self) -> NoReturn:
         """Run them until cancelled; then they stop."""

@@ -95,7 +95,7 @@ class Fake:
         self.plugin = Plugin()
         log = EventLogger(logging.getLogger("test"), interval_s=0)
         section = PublisherSection(plugin="fake")
-        self.hosted = HostedPublisher(self.plugin, section, cast(Any, self), log)
+        self.hosted = HostedPublisher(self.plugin, section, cast(Any, self), log, is_required=True)
 
     @property
     def is_due(self) -> bool:

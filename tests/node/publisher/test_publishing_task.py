@@ -165,6 +165,27 @@ async def test_required_publisher_that_is_not_ready_keeps_the_node_from_publishi
             nursery.cancel_scope.cancel()
 
 
+class Auxiliary(SimulatedPublisher):
+    is_auxiliary = True
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ((SimulatedPublisher, Auxiliary), [True, False]),
+        ((Auxiliary, Auxiliary), [True, True]),
+    ],
+)
+@pytest.mark.parametrize("required", [True, False, "auto"])
+def test_auxiliary_publisher_is_required_by_default_only_without_another_kind(
+    tmp_path: Path, kinds: Any, expected: list[bool], required: Any
+) -> None:
+    plugins = [plugin(tmp_path, kind) for kind in kinds]
+    task = task_of(Named(2, required=required), tmp_path, *plugins)
+    found = [row["required"] for row in task.describe()]
+    assert found == (expected if required == "auto" else [required, required])
+
+
 async def test_leaf_of_a_publisher_and_its_key_are_reported(tmp_path: Path) -> None:
     named, made = Named(), plugin(tmp_path, WithKey)
     named.publisher = 2
