@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -28,6 +29,7 @@ from garlicfarm.admin.contract import FarmView, NodeView
 from garlicfarm.admin.dashboard_history import HEIGHT, WIDTH, History, plot
 from garlicfarm.admin.problems import Problem, problem_of
 from garlicfarm.errors import GarlicFarmError, NotLeader, OutcomeUnknown
+from garlicfarm.publishing.publication import expiry_problem, sight
 from garlicfarm.publishing.ranking import reason
 
 __all__ = ["Dashboard"]
@@ -63,6 +65,17 @@ def _when(date_ms: int | None) -> str:
     return "" if date_ms is None else f"{datetime.fromtimestamp(date_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
+def _days_left(expires_ms: int | None) -> str:
+    if expires_ms is None:
+        return "–"
+    days = (expires_ms - time.time_ns() // 1_000_000) // 86_400_000
+    return f"{days:,} days" if days >= 0 else "expired"
+
+
+def _is_expiring(expires_ms: int | None) -> bool:
+    return expires_ms is not None and expiry_problem(expires_ms, time.time_ns() // 1_000_000) != ""
+
+
 _PAGES = Environment(
     loader=PackageLoader("garlicfarm.admin"),
     autoescape=True,
@@ -70,12 +83,16 @@ _PAGES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_PAGES.filters |= {
+_PAGES.tests["expiring"] = _is_expiring
+_FILTERS: dict[str, Callable[..., str]] = {
+    "days_left": _days_left,
     "figure": lambda value: "–" if value is None else f"{value:,}",
     "seconds": duration_text,
     "part": lambda name: name.replace("_", " "),
+    "sight": sight,
     "when": _when,
 }
+_PAGES.filters |= _FILTERS
 
 
 class Dashboard:

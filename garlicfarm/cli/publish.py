@@ -72,6 +72,8 @@ def now(options: Options) -> None:
 def show(options: Options) -> None:
     """Show which member publishes, since when, when it last published, and what is wrong with it.
 
+    For each leaf of a publisher that publishes, this shows whether other members reach it.
+
     For each publisher of the node that is asked, this shows since when and until when it publishes.
     """
 
@@ -127,6 +129,8 @@ def _unmet(index: int, waited_s: float, seen: dict[str, Any]) -> str:
 
 
 def _print(found: dict[str, Any]) -> None:
+    from garlicfarm.publishing.publication import sight
+
     publisher, since = found["publisher"], found["since"]
     if publisher is None:
         click.echo(f"farm {found['farm']}: no publisher")
@@ -139,6 +143,8 @@ def _print(found: dict[str, Any]) -> None:
     click.echo(f"  can publish     {', '.join(map(str, found['can_publish'])) or 'no member'}")
     if order is not None:
         click.echo(f"  last ordered    by {order['by']}, {date_text(order['date'])}, entry {order['index']}")
+    for leaf in found["leaves"]:
+        click.echo(f"  leaf            {leaf['hash']}: {sight(leaf['seen'])}")
     for problem in found["problems"]:
         click.echo(f"  problem         {problem}")
     for one in found["publishers"]:

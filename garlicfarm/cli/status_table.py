@@ -140,12 +140,16 @@ def key_problems(body: dict[str, Any]) -> dict[str, str]:
 
 
 def publisher_lines(body: dict[str, Any]) -> list[str]:
-    """What the node that answered publishes, a line for each of its publishers, and whose keys expire soon;
-    no line where its answer has nothing about that."""
+    """Whose keys expire soon, whether the other members reach the publisher's leaves, and what the node that
+    answered publishes, a line for each of its publishers; no line where its answer has nothing about that."""
+    from garlicfarm.publishing.publication import sight
+
     found = body.get("publishers")
     if found is None:
         return []
     lines = [f"keys of member {member} {problem}" for member, problem in key_problems(body).items()]
+    for leaf in body.get("published_leaves") or []:
+        lines.append(f"leaf {leaf['hash']} of member {body['publisher']}: {sight(leaf['seen'])}")
     for one in found:
         since = f" since {_time(one['since_ms'])} UTC" if one["since_ms"] else ""
         until = f", until {_time(one['until_ms'])}" if one["until_ms"] else ""

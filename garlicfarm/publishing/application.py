@@ -49,12 +49,13 @@ when it no longer holds (point 6). From then on its statuses count against no me
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
 from garlicfarm.i2p.lease_set import MetaLease
-from garlicfarm.publishing import meta_leaseset, ranking, scoring
+from garlicfarm.publishing import meta_leaseset, publication, ranking, scoring
 from garlicfarm.publishing.administration import check_arguments
 from garlicfarm.publishing.documents import NodeReport, PublishConfig, StatusDocument
 from garlicfarm.publishing.entries import Administrative, Entry, Note, Status, check_author, parse_entry
@@ -252,6 +253,10 @@ class PublisherApplication:
     def ranking(self) -> dict[str, object]:
         """All members, best first, with score parts and why: ready for JSON, see `ranking`."""
         return ranking.ranking(self, self._state, self._statuses)
+
+    def published_leaves(self) -> list[dict[str, Any]]:
+        """What other members saw of the publisher's leaves: ready for JSON, see `publication`."""
+        return publication.published_leaves(self, self._state, self._statuses)
 
     def events(self) -> list[dict[str, object]]:
         """The newest events, oldest first: ready for JSON, see `events`. They are no part of the state."""

@@ -2,23 +2,27 @@
 
 ::
 
-    {"publishing": bool | null, "last_published_ms": int, "can_publish": [id …], "problems": [sentence …]}
+    {"publishing": bool | null, "last_published_ms": int, "can_publish": [id …],
+     "leaves": [{"hash", "seen": [{"by": id, "ok": bool, "ms": int} …]} …], "problems": [sentence …]}
 
 ``publishing``: the publisher's ``meta.publishing``; ``last_published_ms``: its ``meta.lastPublishedTime``, 0
 if it never published, or says a date that no LeaseSet can have. ``can_publish``: the recent members that
-report ``meta.publishing``.
+report ``meta.publishing``. ``leaves``: while it publishes, its usable leaves, and what the other recent
+members saw of each in statuses that they began after it was due to start (D20): the connection test of
+member ``by``. A leaf without a successful one is not confirmed; nothing follows from that for the role.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.publishing.documents import MetaStatus, NodeReport
 from garlicfarm.publishing.entries import DATE_END_MS
 from garlicfarm.publishing.fold_state import FarmState, ScoredStatus
 
-__all__ = ["Fold", "expiry_problem", "publication"]
+__all__ = ["Fold", "expiry_problem", "publication", "published_leaves", "sight"]
 
 _WARN_DAYS = 14
 _DAY_MS = 86_400_000
@@ -51,8 +55,40 @@ def publication(fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatu
         "publishing": meta.publishing,
         "last_published_ms": last_ms if last_ms < DATE_END_MS else 0,
         "can_publish": able,
+        "leaves": published_leaves(fold, state, statuses),
         "problems": [*_problems(fold, state, able, meta)],
     }
+
+
+def published_leaves(
+    fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus]
+) -> list[dict[str, Any]]:
+    """The ``leaves`` of the object shown above."""
+    publisher, due_since = state.publisher, state.due_since
+    if publisher is None or due_since is None or not statuses[publisher].publishing:
+        return []
+    found: dict[str, list[dict[str, object]]]
+    found = {encode(leaf.hash): [] for leaf in statuses[publisher].leaves}
+    for member in fold.members:
+        if member == publisher or not fold.is_recent(member):
+            continue
+        if (fold.report(member).applied or 0) < due_since:
+            continue
+        measured = statuses[member].document.remote_destinations or ()
+        tests = {one.hash: one.connect_test for one in measured}
+        for hash_, seen in found.items():
+            test = tests.get(hash_)
+            if test is not None:
+                seen.append({"by": member, "ok": test.ok, "ms": test.ms})
+    return [{"hash": hash_, "seen": seen} for hash_, seen in found.items()]
+
+
+def sight(seen: Iterable[Mapping[str, Any]]) -> str:
+    """The ``seen`` of a leaf in words, for operators."""
+    reached = [f"member {test['by']} in {test['ms']} ms" for test in seen if test["ok"]]
+    failed = [f"member {test['by']}" for test in seen if not test["ok"]]
+    words = f"reachable, by {', '.join(reached)}" if reached else "not confirmed by any other member"
+    return words + (f"; not reached by {', '.join(failed)}" if failed else "")
 
 
 def _problems(fold: Fold, state: FarmState, able: list[int], meta: MetaStatus) -> Iterator[str]:

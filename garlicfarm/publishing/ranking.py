@@ -5,7 +5,7 @@
     {"schema": "garlicfarm.ranking/1", "farm", "algorithm", "interval_ms", "R", "margin", "lifetime_ms",
      "farm_time_ms", "publisher": id | null, "since": index, "because": word, "due_since": index | null,
      "holders": [id …], "excluded": [hash …], "orders": {what: {"by", "date", "index"}},
-     "publication": {"publishing", "last_published_ms", "can_publish", "problems"},
+     "publication": {"publishing", "last_published_ms", "can_publish", "leaves", "problems"},
      "members": [{"id", "score": int | null, "parts": {name: {"value", "weight", "reported"}},
                   "mode", "recent", "eligible", "publisher", "index", "date": ms | null,
                   "cost": int | null, "lead", "sanction", "reason": phrase, "why": [sentence …]} …]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
@@ -96,8 +97,8 @@ async def test_page_shows_members_ranking_and_entries_to_a_reader(node: FakeNode
     assert [rect["height"] for rect in page.named("rect")] == ["6.0", "12.0"]
     trend, curve = page.named("polyline")
     assert trend["points"] == curve["points"]
-    for time in ("08:00:00", "08:00:02", "08:00:04"):
-        assert time in page.text
+    for moment in ("08:00:00", "08:00:02", "08:00:04"):
+        assert moment in page.text
     first, last = (point.split(",") for point in str(curve["points"]).split())
     assert (first[0], last[0]) == ("0.0", "1000.0")
     assert float(first[1]) < float(last[1]), "more lag, lower score, further down"
@@ -182,6 +183,39 @@ async def test_last_contact_is_that_of_a_leader_and_its_followers(node: FakeNode
     async with browser(node, url, "rita") as client:
         page = Texts((await client.get("/")).text).text
     assert ("10.0 s" in page, "20.0 s" in page, "30.0 s" in page) == (False, True, False)
+
+
+async def test_page_says_whether_other_members_reach_the_publishers_leaf(node: FakeNode, url: str) -> None:
+    leaf = {"hash": EVIL, "seen": [{"by": 2, "ok": False, "ms": 15_000}]}
+    node.farm.ranking = lambda **_: {  # type: ignore[method-assign]
+        "since": 1,
+        "publisher": 1,
+        "members": [ranked_row(1, publisher=True)],
+        "publication": {"last_published_ms": T0, "problems": [], "leaves": [leaf]},
+    }
+    async with browser(node, url, "rita") as client:
+        text = Texts((await client.get("/")).text).text
+    assert f"Leaf {EVIL} of member 1: not confirmed by any other member; not reached by member 2." in text
+
+
+async def test_members_have_the_days_that_their_offline_keys_last(node: FakeNode, url: str) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    day_ms = 86_400_000
+    expiries = {"1": now_ms + 90 * day_ms + 5000, "2": now_ms + 13 * day_ms + 5000, "3": now_ms - 1}
+    status = node.farm.status()
+    node.farm.status = lambda: status  # type: ignore[method-assign]
+
+    async def shown() -> list[tuple[str, bool]]:
+        async with browser(node, url, "rita") as client:
+            html = (await client.get("/")).text
+        cells = re.findall(r'<td class="n( bad)?" data-label="Keys">(.*?)</td>', html)
+        return [(text, bool(bad)) for bad, text in cells]
+
+    assert await shown() == []  # no such column in a farm of the application log
+    status["key_expiries"] = expiries
+    assert await shown() == [("90 days", False), ("13 days", True), ("expired", True)]
+    status["key_expiries"] = {}
+    assert await shown() == [("–", False)] * 3
 
 
 async def test_page_says_when_the_publisher_last_published_and_what_is_wrong(

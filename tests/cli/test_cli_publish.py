@@ -15,6 +15,7 @@ from tests.cli.test_cli_remote import Served
 Capture = pytest.CaptureFixture[str]
 
 T0 = 1_800_000_000_000
+LEAF = 43 * "A" + "="
 NOBODY = "no member can publish: no recent member reports meta.publishing"
 
 
@@ -50,6 +51,7 @@ class PublishingFarm:
                 "publishing": True,
                 "last_published_ms": T0 + 5000 if published else T0 + 1000,
                 "can_publish": self.can_publish,
+                "leaves": [{"hash": LEAF, "seen": [{"by": 3, "ok": True, "ms": 812}]}],
                 "problems": self.problems,
             },
             "members": [row]
@@ -136,6 +138,7 @@ def test_publish_show_says_who_publishes_since_when_and_what_is_wrong(
         "  last published  2027-01-15 08:00:01Z",
         "  can publish     2",
         "  last ordered    by local, 2027-01-15 08:00:04Z, entry 1",
+        f"  leaf            {LEAF}: reachable, by member 3 in 812 ms",
         f"  problem         {NOBODY}",
         "  node 1, hooks: publishing since 2027-01-15 08:00:00Z, until 2027-01-15 08:01:30Z; it hangs",
     ]

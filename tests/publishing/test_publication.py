@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from garlicfarm.publishing.documents import MetaStatus, NodeReport
-from garlicfarm.publishing.publication import expiry_problem
-from tests.publishing.dated_log import Log
+from garlicfarm.publishing.documents import ConnectTest, MetaStatus, NodeReport, RemoteStatus
+from garlicfarm.publishing.publication import expiry_problem, sight
+from tests.publishing.dated_log import Log, due_member_1, leaf_hash
 from tests.publishing.scripted_log import T0
 
 DAY_MS = 86_400_000
@@ -20,7 +20,7 @@ def publication(log: Log) -> Any:
 
 def test_publication_of_a_farm_where_no_member_can_publish() -> None:
     log = Log(1, 2)
-    nothing = {"publishing": None, "last_published_ms": 0, "can_publish": []}
+    nothing = {"publishing": None, "last_published_ms": 0, "can_publish": [], "leaves": []}
     problem = "no member can publish: no recent member reports meta.publishing"
     assert publication(log) == nothing | {"problems": [problem]}
     log.post(1, 0, publishing=None)
@@ -32,12 +32,13 @@ def test_publication_is_what_the_publisher_reports() -> None:
     log = Log(1, 2)
     log.post(1, 0)
     log.post(2, 0)
-    found = {"publishing": False, "last_published_ms": 0, "can_publish": [1, 2]}
+    found = {"publishing": False, "last_published_ms": 0, "can_publish": [1, 2], "leaves": []}
     assert publication(log) == found | {"problems": []}  # it could not know yet that it is due
     log.post(1, 1)
     assert publication(log)["problems"] == ["member 1 is to publish and reports that it does not"]
     log.post(1, 2, meta=MetaStatus(publishing=True, last_published_time=T0 + 1500))
-    found = {"publishing": True, "last_published_ms": T0 + 1500, "can_publish": [1, 2]}
+    leaves = [{"hash": leaf_hash(1), "seen": []}]
+    found = {"publishing": True, "last_published_ms": T0 + 1500, "can_publish": [1, 2], "leaves": leaves}
     assert publication(log) == found | {"problems": []}
     log.post(1, 3, meta=MetaStatus(publishing=True, last_published_time=2**32 * 1000))
     assert publication(log)["last_published_ms"] == 0
@@ -69,3 +70,68 @@ def test_publication_names_members_whose_keys_must_not_be_used() -> None:
         "keys of member 1 have expired: make new bundles with `garlicfarm keys offline`",
         "member 2 has a transient key of another member, and must not publish with it",
     ]
+
+
+def measured(seed: int, ok: bool | None) -> RemoteStatus:
+    test = None if ok is None else ConnectTest(ms=40, ok=ok)
+    return RemoteStatus(hash=leaf_hash(seed), fetch_time_ms=4, connect_test=test)
+
+
+def seen(log: Log) -> list[Any]:
+    return [leaf["seen"] for leaf in publication(log)["leaves"]]
+
+
+def test_leaves_of_a_publisher_that_publishes_have_the_tests_of_the_other_members() -> None:
+    log = due_member_1()
+    reached = (measured(1, True), measured(5, True))
+    log.post(2, 1, remote_destinations=reached)
+    assert publication(log)["leaves"] == []  # not published yet
+    log.post(1, 2, publishing=True, remote_destinations=reached)
+    assert publication(log)["leaves"] == [{"hash": leaf_hash(1), "seen": [{"by": 2, "ok": True, "ms": 40}]}]
+    log.post(3, 2, remote_destinations=(measured(1, False),))
+    assert seen(log) == [[{"by": 2, "ok": True, "ms": 40}, {"by": 3, "ok": False, "ms": 40}]]
+    log.post(2, 3, remote_destinations=(measured(1, None),))
+    log.post(3, 3)
+    assert seen(log) == [[]]
+    log.exclude(1)
+    assert seen(log) == []
+    assert log.farm.published_leaves() == publication(log)["leaves"]
+
+
+def test_leaf_is_not_confirmed_by_a_status_begun_before_the_publisher_was_due() -> None:
+    log = due_member_1()
+    log.post(1, 1, publishing=True)
+    log.post(2, 1, applied=0, remote_destinations=(measured(1, True),))
+    assert seen(log) == [[]]
+    log.post(2, 2, remote_destinations=(measured(1, True),))
+    assert len(seen(log)[0]) == 1
+
+
+def test_leaf_is_not_confirmed_by_a_member_that_is_not_recent() -> None:
+    log = due_member_1()
+    log.post(1, 1, publishing=True)
+    log.post(3, 1, remote_destinations=(measured(1, True),))
+    assert len(seen(log)[0]) == 1
+    for second in range(2, 6):
+        log.post(1, second, publishing=True)
+        log.post(2, second)
+    assert not log.farm.is_recent(3)
+    assert seen(log) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("tests", "words"),
+    [
+        ([], "not confirmed by any other member"),
+        ([(2, False)], "not confirmed by any other member; not reached by member 2"),
+        ([(2, True)], "reachable, by member 2 in 40 ms"),
+        (
+            [(2, False), (3, True), (4, True)],
+            "reachable, by member 3 in 40 ms, member 4 in 40 ms; not reached by member 2",
+        ),
+    ],
+)
+def test_leaf_is_reachable_as_soon_as_one_member_reaches_it(
+    tests: list[tuple[int, bool]], words: str
+) -> None:
+    assert sight([{"by": by, "ok": ok, "ms": 40} for by, ok in tests]) == words

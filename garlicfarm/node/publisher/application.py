@@ -106,6 +106,7 @@ class PublisherService(Application):
             "publisher": self.fold.publisher,
             "publishers": publishers,
             "key_expiries": {str(member): ms for member, ms in self.fold.key_expiries().items()},
+            "published_leaves": self.fold.published_leaves(),
             "events": self.fold.events(),
         }
 
