@@ -2,7 +2,8 @@
 
 The leaves of the other members and the master destination are measured in turn, at most one look-up and one
 connection test in the longer of an interval and a minute. A destination that this node's router serves is
-left out: that router would answer without asking any other.
+left out: that router would answer without asking any other. Once another publisher is due, its leaves are
+measured anew, before all others: what was seen of them until then was its predecessor's.
 """
 
 from __future__ import annotations
@@ -42,10 +43,12 @@ class RemoteSensing:
         self._asked: dict[bytes, int] = {}  # hash → number of the query that last asked for it
         self._found: dict[bytes, RemoteStatus] = {}
         self._queries = 0
+        self._due_since = fold.due_since  # the publisher's turn in which all was measured
 
     @property
     def destinations(self) -> tuple[RemoteStatus, ...]:
         """The last measurement of each of the other members' leaves: at most 64, the newest ones."""
+        self._forget_last_turn()
         newest = sorted(self._found.keys() - {self._master}, key=lambda hash_: -self._asked[hash_])
         return tuple(self._found[hash_] for hash_ in sorted(newest[:MAX_REPORTED]))
 
@@ -63,6 +66,7 @@ class RemoteSensing:
             return
         while True:
             begun = trio.current_time()
+            self._forget_last_turn()
             targets = self._targets()
             for known in (self._asked, self._found):
                 for gone in known.keys() - targets:
@@ -80,7 +84,7 @@ class RemoteSensing:
     async def _measure(self, router: Router, target: bytes) -> None:
         """Ask the router once. A query that fails leaves no measurement: what was seen before may no longer
         be so."""
-        found = None
+        found, due_since = None, self._fold.due_since
         try:
             with trio.fail_after(MEASUREMENT_TIMEOUT_S):
                 found = await router.get_remote_measured_status(target)
@@ -92,10 +96,21 @@ class RemoteSensing:
             self._context.log.warning("not-measured", cause=str(error) or "no answer in time")
         else:
             self._count("ok")
-        if found is None:
+        if found is None or self._fold.due_since != due_since:
             self._found.pop(target, None)
         else:
             self._found[target] = found
+
+    def _forget_last_turn(self) -> None:
+        fold = self._fold
+        if fold.due_since == self._due_since:
+            return
+        self._due_since = fold.due_since
+        newest = None if fold.publisher is None else fold.newest(fold.publisher)
+        for leaf in () if newest is None else newest[1].destinations or ():
+            hash_ = destination_hash(leaf.destination)
+            self._asked.pop(hash_, None)
+            self._found.pop(hash_, None)
 
     def _targets(self) -> frozenset[bytes]:
         """The hashes to measure: of the leaves of the other recent members, and of the master destination."""

@@ -171,6 +171,32 @@ async def test_leaf_no_longer_reported_is_forgotten(autojump_clock: Clock) -> No
     assert list(farm.fetched) == [encode(destination_hash(LEAVES[0]))]
 
 
+async def test_leaves_of_a_new_publisher_are_measured_anew_and_first(autojump_clock: Clock) -> None:
+    farm = Sensing(*LEAVES, master="")
+    await farm.run_for(4 * MIN_PERIOD_S - 1)  # the turn is at the second of three
+    assert len(farm.fetched) == 3
+    assert farm.fold.publisher == 2
+    farm.apply(encode_admin("farm", T0, 2, None, "override", "alice", {"member": 2, "mode": "off"}))
+    assert farm.fold.publisher == 3
+    shared = destination_hash(LEAVES[0])
+    assert encode(shared) not in farm.fetched  # it was seen at the publisher before
+    assert len(farm.fetched) == 2
+    asked = len(farm.router.asked)
+    await farm.run_for(2)
+    assert farm.router.asked[asked][1] == shared
+    assert encode(shared) in farm.fetched
+
+
+async def test_measurement_during_which_the_publisher_changes_is_dropped(autojump_clock: Clock) -> None:
+    farm = Sensing(LEAVES[0], master="")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(farm.run_for, 2)
+        await trio.sleep(0.5)
+        farm.apply(encode_admin("farm", T0, 2, None, "override", "alice", {"member": 2, "mode": "off"}))
+    assert farm.counted == ["ok"]
+    assert farm.fetched == {}
+
+
 async def test_status_has_room_for_so_many_measurements_the_newest(
     autojump_clock: Clock, monkeypatch
 ) -> None:
