@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from garlicfarm.errors import PublisherError
+from garlicfarm.lab.processes import free_ports
 from garlicfarm.publisher import Publication, PublisherStatus
+from garlicfarm_plugin_i2cp.connection import open_connection
 from garlicfarm_plugin_i2cp.session_keeper import SessionKeeper
 from tests.publishers.i2cp_router import CREATE_SESSION, DATE, DESTROY_SESSION, FakeRouter, send
 
@@ -402,6 +405,13 @@ async def test_nothing_at_the_port_is_told(bench: Bench, autojump_clock: MockClo
     bench.is_up = False
     with pytest.raises(PublisherError, match=r"I2CP at 127\.0\.0\.1:7654 cannot be reached: .*refused"):
         await bench.keeper.check()
+
+
+async def test_refused_connection_is_told_in_one_sentence() -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(PublisherError, match=r"^I2CP at HERE cannot be reached: Connection refused; is the"):
+        async with open_connection(partial(trio.open_tcp_stream, "127.0.0.1", port), "HERE"):
+            pass
 
 
 @pytest.mark.parametrize(
