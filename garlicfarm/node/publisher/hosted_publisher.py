@@ -19,7 +19,7 @@ from garlicfarm.errors import PublisherError, first_error
 from garlicfarm.logs import EventLogger
 from garlicfarm.node.publisher import boot_clock
 from garlicfarm.node.publisher.backend_check import BackendCheck
-from garlicfarm.publisher import KeyReport, Publication, Published, Publisher, PublisherStatus
+from garlicfarm.publisher import Publication, Published, Publisher, PublisherStatus
 
 __all__ = ["HostedPublisher", "Role", "State"]
 
@@ -32,6 +32,7 @@ REPUBLISH_S = 60.0
 FORCED_S = 20.0  # between two publications that administrators ordered, as routers limit them
 RETRY_S = 5.0
 WATCH_S = 1.0  # timers stop while the machine is suspended, the lease does not
+STATUS_TIMEOUT_S = 10.0  # a plugin answers at once
 
 
 class Role(Protocol):
@@ -80,7 +81,7 @@ class HostedPublisher:
     ``is_ready``: it is on standby, or publishes. ``is_publishing``: a router has taken its last order, and
     the publication stands as far as the plugin knows. ``is_starting``: its first attempt is under way.
     ``confirmed``: that nothing of an earlier process is published. ``problem``: why it does not publish, ""
-    if nothing is wrong. ``status``: the plugin's newest.
+    if nothing is wrong. ``status`` and ``key``: the plugin's newest. ``destination``: as the plugin's.
     """
 
     def __init__(
@@ -107,7 +108,10 @@ class HostedPublisher:
         self.confirmed = trio.Event()
         self.problem = ""
         self.status = PublisherStatus(is_publishing=False)
+        self.destination = plugin.destination
+        self.key = plugin.key
         self._may_be_published = False  # a router may publish it, whatever it answered
+        self._is_ordered = False  # since it was entered, and it has not stopped since
         self._unconfirmed_since_ms: int | None = None  # since when it does not confirm that it stopped
         self._attempt: trio.CancelScope | None = None
         self._inside = trio.CancelScope()
@@ -116,16 +120,6 @@ class HostedPublisher:
         self._listed: Hashable = None
         self._forced_index = 0
         self._changed = trio.Event()
-
-    @property
-    def destination(self) -> bytes | None:
-        """The binary destination whose LeaseSet it publishes, if any."""
-        return self.plugin.destination
-
-    @property
-    def key(self) -> KeyReport | None:
-        """Its own offline keys, if any."""
-        return self.plugin.key
 
     @property
     def state(self) -> State:
@@ -156,28 +150,37 @@ class HostedPublisher:
                 try:
                     with trio.CancelScope() as self._inside:
                         await self._enter()
-                except Exception as error:  # noqa: BLE001 - a plugin's defect is not the node's
-                    found = first_error(error)
+                except* Exception as group:  # noqa: BLE001 - a plugin's defect is not the node's
+                    found = first_error(group)
                     self._note("publisher-failed", f"{type(found).__name__}: {found}")
-                self._on_left()
                 await trio.sleep(RETRY_S if self.problem else 0)
         raise AssertionError("unreachable: it runs until cancelled")
 
     async def _enter(self) -> None:
-        async with self.plugin as plugin, trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch, plugin)
+        async with self.plugin as plugin:
             try:
-                await self._work(plugin)
-            except BaseException as error:
-                node_ends = isinstance(first_error(error), trio.Cancelled) and not self._inside.cancel_called
-                if node_ends and self._may_be_published:
-                    with trio.move_on_after(self._retire_s(), shield=True):
-                        await self._retire(plugin)
-                raise
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._watch_lease)
+                    nursery.start_soon(self._watch_plugin, plugin)
+                    await self._work_or_stop(plugin)
+            finally:
+                self._on_leaving()  # which may take any time
 
-    def _on_left(self) -> None:
+    async def _work_or_stop(self, plugin: Publisher) -> None:
+        try:
+            await self._work(plugin)
+        except BaseException as error:
+            node_ends = isinstance(first_error(error), trio.Cancelled) and not self._inside.cancel_called
+            if node_ends and self._may_be_published:
+                left_s = self._role.lease_left_ms / 1000
+                with trio.move_on_after(min(self._retire_s(), left_s), shield=True):
+                    await self._retire(plugin)
+            raise
+
+    def _on_leaving(self) -> None:
         self._check_at = -math.inf
-        self.is_ready = self.is_publishing = self.is_starting = False
+        self._attempt = None
+        self.is_ready = self.is_publishing = self.is_starting = self._is_ordered = False
         if self._may_be_published and self._unconfirmed_since_ms is None:
             self._unconfirmed_since_ms = boot_clock.boot_ms()
         self.status = PublisherStatus(is_publishing=False)
@@ -228,22 +231,32 @@ class HostedPublisher:
         await self._role.wait_changed()
         self._changed.set()
 
-    async def _watch(self, plugin: Publisher) -> NoReturn:
+    async def _watch_lease(self) -> NoReturn:
         """Stop what must not go on: an attempt without the role, anything at all after the lease."""
         while True:
-            if self._attempt is not None and not self._may_publish():
-                self._attempt.cancel()
-            if self._may_be_published and self.is_ready and not self._role.lease_left_ms:
+            if not self._may_publish():
+                if self._attempt is not None:
+                    self._attempt.cancel()
+                if self._may_be_published:
+                    self._changed.set()
+            left_s = self._role.lease_left_ms / 1000
+            if self._is_ordered and not left_s:
                 self._leave("the lease is over")
-            self.status = await plugin.status()
-            if self.is_publishing and not self.status.is_publishing:
+            await trio.sleep(min([WATCH_S, *(s for s in (left_s, left_s - self._retire_s()) if s > 0)]))
+
+    async def _watch_plugin(self, plugin: Publisher) -> NoReturn:
+        while True:
+            with trio.move_on_after(STATUS_TIMEOUT_S) as waiting:
+                self.status = await plugin.status()
+                self.key = plugin.key
+            if waiting.cancelled_caught:
+                self._leave(f"its status did not come within {STATUS_TIMEOUT_S:g} s")
+            elif self.is_publishing and not self.status.is_publishing:
                 self.is_publishing = self.is_ready = False
                 self._check_at = -math.inf
                 self._note("publication-lost", "; ".join(self.status.problems) or "for no known reason")
                 self._changed.set()
-            left_s = self._role.lease_left_ms / 1000
-            due_s = [left_s, left_s - self._retire_s()] if self._may_be_published else []
-            await trio.sleep(min([WATCH_S, *(s for s in due_s if s > 0)]))
+            await trio.sleep(WATCH_S)
 
     def _may_publish(self) -> bool:
         return self._role.is_due and self._role.lease_left_ms > self._retire_s() * 1000
@@ -268,6 +281,7 @@ class HostedPublisher:
         listed, forced_index, order = role.listed, role.forced_index, role.order()
         self.is_starting = not (self._may_be_published or self.problem)
         self._may_be_published, self._unconfirmed_since_ms = True, None
+        self._is_ordered = True
         cause = "not published in time"
         with trio.move_on_after(PUBLISH_TIMEOUT_S) as attempt:
             self._attempt = attempt
@@ -294,7 +308,9 @@ class HostedPublisher:
         self._listed, self._forced_index = listed, forced_index
         self._published_at = trio.current_time()
         self._half_life_s = (order.expires_ms - order.published_ms) / 2000
-        await role.on_published(published)
+        with trio.CancelScope() as self._attempt:  # a disk that hangs does not keep it from stopping
+            await role.on_published(published)
+        self._attempt = None
 
     async def _stop(self, plugin: Publisher) -> None:
         """Have it retire, in time, or leave it."""
@@ -316,12 +332,13 @@ class HostedPublisher:
 
     def _on_stopped(self) -> None:
         """Nothing is published for this node any more, and that is certain."""
-        self.is_publishing = self._may_be_published = False
+        self.is_publishing = self._may_be_published = self._is_ordered = False
         self._unconfirmed_since_ms = None
         self._retry_at = -math.inf
 
     def _leave(self, cause: str) -> None:
         self._note("publisher-left", cause)
+        self._on_leaving()
         self._inside.cancel()
 
     def _note(self, event: str, cause: str) -> None:

@@ -125,7 +125,7 @@ class PublishingTask:
 
     async def on_published(self, published: Published) -> None:
         try:
-            await trio.to_thread.run_sync(self._record.add, published)
+            await trio.to_thread.run_sync(self._record.add, published, abandon_on_cancel=True)
         except OSError as error:  # it is published all the same
             self._context.log.warning("publication-not-recorded", cause=str(error))
 

@@ -23,6 +23,8 @@ from garlicfarm.publisher import Publication, Published, Publisher, PublisherSit
 
 Clock = trio.testing.MockClock
 HANG = "hang"
+OWN = object()
+BAD_CLEANUP = "raise when cancelled"
 LEASE_MS = 45_000
 SITE = PublisherSite(farm="farm", node_id=1, directory=Path("unused"))
 
@@ -39,6 +41,10 @@ class Plugin(Publisher):
         self.orders: list[Publication] = []
         self.is_entered = False
         self.stands = False
+        self.says: Any = OWN  # in answer to an order
+        self.answer: Any = None  # of `status`, in place of its own
+        self.ends = trio.Event()  # before that it cannot be left
+        self.ends.set()
 
     async def __aenter__(self) -> Self:
         assert not self.is_entered
@@ -46,6 +52,8 @@ class Plugin(Publisher):
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        with trio.CancelScope(shield=True):
+            await self.ends.wait()
         self.is_entered = self.stands = False
         self.calls.append((round(trio.current_time()), "left"))
 
@@ -67,14 +75,21 @@ class Plugin(Publisher):
         self.orders.append(order)
         await self._do("publish")
         self.stands = True
-        return Published(published_ms=order.published_ms)
+        return Published(published_ms=order.published_ms) if self.says is OWN else self.says
 
     async def retire(self, successor: bytes | None) -> None:
         await self._do("retire")
         self.stands = False
 
     async def status(self) -> PublisherStatus:
-        return PublisherStatus(is_publishing=self.stands)
+        if self.answer == HANG:
+            await trio.sleep_forever()
+        if self.answer == BAD_CLEANUP:
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise ZeroDivisionError("a defect")
+        return self.answer or PublisherStatus(is_publishing=self.stands)
 
     def done(self) -> list[str]:
         calls, self.calls = [what for _, what in self.calls], []
@@ -92,6 +107,7 @@ class Fake:
         self.forced_index = 0
         self.published: list[Published] = []
         self.lasts_s = 3600
+        self.disk_hangs = False
         self.plugin = Plugin()
         log = EventLogger(logging.getLogger("test"), interval_s=0)
         section = PublisherSection(plugin="fake")
@@ -111,6 +127,8 @@ class Fake:
 
     async def on_published(self, published: Published) -> None:
         self.published.append(published)
+        if self.disk_hangs:
+            await trio.sleep_forever()
 
     async def wait_changed(self) -> None:
         await trio.sleep_forever()
@@ -227,6 +245,93 @@ async def test_left_at_once_where_the_machine_slept_beyond_the_lease(
         await trio.sleep(10)
         assert fake.plugin.done() == ["retire", "standby"]
         assert not fake.blocks_others()
+        nursery.cancel_scope.cancel()
+
+
+async def test_asked_to_stop_in_time_where_nothing_is_applied_any_more(autojump_clock: Clock) -> None:
+    """A node that is cut off hears of no change: the end of its lease is all that it notices."""
+    fake = Fake()
+    fake.named, fake.lease_ends_s = True, 43
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(60)
+        assert fake.plugin.calls[:3] == [(0, "standby"), (0, "publish"), (38, "retire")]
+        nursery.cancel_scope.cancel()
+
+
+async def test_lease_ends_a_publisher_that_answers_nothing(autojump_clock: Clock) -> None:
+    fake = Fake()
+    fake.named, fake.lease_ends_s = True, 20
+    fake.plugin.trouble = [None, HANG, HANG]  # while it publishes, and when it is to retire
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(12)
+        fake.plugin.answer = HANG
+        await trio.sleep(18)
+        assert fake.plugin.calls[:4] == [(0, "standby"), (0, "publish"), (15, "retire"), (20, "left")]
+        nursery.cancel_scope.cancel()
+
+
+async def test_publisher_without_a_status_is_left(autojump_clock: Clock) -> None:
+    fake = Fake()
+    fake.named, fake.plugin.answer = True, HANG
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(12)
+        assert fake.plugin.done() == ["standby", "publish", "left"]
+        assert fake.hosted.problem == "its status did not come within 10 s"
+        nursery.cancel_scope.cancel()
+
+
+async def test_node_that_ends_gives_no_time_beyond_the_lease(autojump_clock: Clock) -> None:
+    fake = Fake()
+    fake.named, fake.lease_ends_s = True, 20
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(10)
+        fake.lease_ends_s, fake.plugin.trouble = 12, [HANG]
+        nursery.cancel_scope.cancel()
+    assert fake.plugin.calls[-2:] == [(10, "retire"), (12, "left")]
+
+
+async def test_defect_while_the_node_ends_does_not_reach_it(autojump_clock: Clock) -> None:
+    fake = Fake()
+    fake.plugin.answer = BAD_CLEANUP
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(3)
+        nursery.cancel_scope.cancel()
+    assert fake.hosted.problem == "ZeroDivisionError: a defect"
+
+
+async def test_disk_that_hangs_does_not_keep_it_from_stopping(autojump_clock: Clock) -> None:
+    fake = Fake()
+    fake.named, fake.lease_ends_s, fake.disk_hangs = True, 40, True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(50)
+        assert fake.plugin.calls[:3] == [(0, "standby"), (0, "publish"), (35, "retire")]
+        nursery.cancel_scope.cancel()
+
+
+async def test_plugin_that_cannot_be_left_blocks_others_for_one_lease(autojump_clock: Clock) -> None:
+    fake = Fake()
+    fake.named, fake.plugin.ends = True, trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        try:
+            await trio.sleep(10)
+            fake.named, fake.plugin.trouble = False, [HANG]
+            await trio.sleep(15)
+            assert not fake.hosted.is_ready  # the farm is not to name it
+            assert fake.blocks_others()
+            await trio.sleep(LEASE_MS / 1000)
+            assert not fake.blocks_others()
+            assert fake.plugin.done() == ["standby", "publish", "retire"]
+        finally:
+            fake.plugin.ends.set()
+        await trio.sleep(10)
+        assert fake.plugin.done() == ["left", "retire", "standby"]
         nursery.cancel_scope.cancel()
 
 

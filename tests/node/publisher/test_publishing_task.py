@@ -197,6 +197,7 @@ async def test_leaf_of_a_publisher_and_its_key_are_reported(tmp_path: Path) -> N
         await task.wait_confirmed()
         assert task.publishing_to_report is False
         WithKey.expires_ms = 0
+        await until(lambda: task.keys() == [made.key])
         assert task.publishing_to_report is None  # it has expired
         nursery.cancel_scope.cancel()
 
