@@ -12,11 +12,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Annotated, Any, ClassVar, Protocol, Self
 
 import msgspec
 
-from garlicfarm.publishing.documents import DestinationStatus
+from garlicfarm.publishing.documents import U63, DestinationStatus
 
 __all__ = [
     "KeyReport",
@@ -27,6 +27,10 @@ __all__ = [
     "PublisherSite",
     "PublisherStatus",
 ]
+
+
+MAX_PUBLISHED_BYTES = 4096
+"""Of `Published.lease_set`, which goes into statuses. A Meta LeaseSet with 16 leaves has less than 1300."""
 
 
 class MasterSession(Protocol):
@@ -73,8 +77,8 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     """What was given to a router. ``published_ms``: its date, ms since 1970. ``lease_set``: its bytes, where
     the publisher knows them."""
 
-    published_ms: int
-    lease_set: bytes | None = None
+    published_ms: U63
+    lease_set: Annotated[bytes, msgspec.Meta(max_length=MAX_PUBLISHED_BYTES)] | None = None
 
 
 class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,8 +87,8 @@ class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
     that its own sessions give of its destination. ``problems``: one sentence each, for operators."""
 
     is_publishing: bool
-    since_ms: int | None = None
-    until_ms: int | None = None
+    since_ms: U63 | None = None
+    until_ms: U63 | None = None
     leaf: DestinationStatus | None = None
     problems: tuple[str, ...] = ()
 
@@ -94,8 +98,8 @@ class KeyReport(msgspec.Struct, frozen=True, kw_only=True):
     the SHA-256 of the transient public key, in hexadecimal. ``expires_ms``: when they expire, ms since
     1970."""
 
-    transient: str
-    expires_ms: int
+    transient: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+    expires_ms: U63
 
 
 class Publisher(ABC):
@@ -106,7 +110,8 @@ class Publisher(ABC):
     `standby`, `publish` and `retire` are never called two at once; `status` may be called during them, and
     answers at once. The caller sets deadlines by cancelling. They raise `PublisherError`, with a sentence for
     the operator, where the router or what else they need fails them. Any other error is a defect of the
-    plugin: the node leaves the publisher, logs the error, and enters it again later.
+    plugin: the node leaves the publisher, logs the error, and enters it again later. So is an answer of
+    another type or outside its range, and a `status` that takes 10 s.
     """
 
     api_version: ClassVar[int] = 1

@@ -19,6 +19,7 @@ from garlicfarm.errors import PublisherError, first_error
 from garlicfarm.logs import EventLogger
 from garlicfarm.node.publisher import boot_clock
 from garlicfarm.node.publisher.backend_check import BackendCheck
+from garlicfarm.node.publisher.plugin_answers import checked_key, checked_published, checked_status
 from garlicfarm.publisher import Publication, Published, Publisher, PublisherStatus
 
 __all__ = ["HostedPublisher", "Role", "State"]
@@ -109,7 +110,7 @@ class HostedPublisher:
         self.problem = ""
         self.status = PublisherStatus(is_publishing=False)
         self.destination = plugin.destination
-        self.key = plugin.key
+        self.key = checked_key(plugin.key)
         self._may_be_published = False  # a router may publish it, whatever it answered
         self._is_ordered = False  # since it was entered, and it has not stopped since
         self._unconfirmed_since_ms: int | None = None  # since when it does not confirm that it stopped
@@ -247,8 +248,8 @@ class HostedPublisher:
     async def _watch_plugin(self, plugin: Publisher) -> NoReturn:
         while True:
             with trio.move_on_after(STATUS_TIMEOUT_S) as waiting:
-                self.status = await plugin.status()
-                self.key = plugin.key
+                self.status = checked_status(await plugin.status(), self.destination)
+                self.key = checked_key(plugin.key)
             if waiting.cancelled_caught:
                 self._leave(f"its status did not come within {STATUS_TIMEOUT_S:g} s")
             elif self.is_publishing and not self.status.is_publishing:
@@ -286,7 +287,7 @@ class HostedPublisher:
         with trio.move_on_after(PUBLISH_TIMEOUT_S) as attempt:
             self._attempt = attempt
             try:
-                published = await plugin.publish(order)
+                published = checked_published(await plugin.publish(order))
             except PublisherError as error:
                 cause = str(error)
             else:

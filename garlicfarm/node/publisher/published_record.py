@@ -18,11 +18,11 @@ class PublishedRecord:
     else, and nothing else replaces a Meta LeaseSet, whose bytes are known (D19)."""
 
     def __init__(self, path: Path) -> None:
-        """A file that is missing or damaged is as good as none: statuses of this member in the log say the
-        same, and the next publication writes it anew."""
+        """A file that is missing, damaged or not readable is as good as none: statuses of this member in
+        the log say the same, and the next publication writes it anew."""
         self._path = path
         self.newest: Published | None = None
-        with suppress(FileNotFoundError, msgspec.DecodeError):
+        with suppress(OSError, msgspec.DecodeError):
             self.newest = msgspec.json.decode(path.read_bytes(), type=Published)
 
     def add(self, published: Published) -> None:

@@ -16,10 +16,12 @@ import trio.testing
 
 from garlicfarm.config import PublisherSection
 from garlicfarm.errors import PublisherError
+from garlicfarm.i2p.encoding import encode
 from garlicfarm.logs import EventLogger
 from garlicfarm.node.publisher import boot_clock
 from garlicfarm.node.publisher.hosted_publisher import HostedPublisher
 from garlicfarm.publisher import Publication, Published, Publisher, PublisherSite, PublisherStatus
+from garlicfarm.publishing.documents import DestinationStatus
 
 Clock = trio.testing.MockClock
 HANG = "hang"
@@ -332,6 +334,44 @@ async def test_plugin_that_cannot_be_left_blocks_others_for_one_lease(autojump_c
             fake.plugin.ends.set()
         await trio.sleep(10)
         assert fake.plugin.done() == ["left", "retire", "standby"]
+        nursery.cancel_scope.cancel()
+
+
+LEAF = DestinationStatus(destination=encode(bytes(391)))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        SimpleNamespace(is_publishing=True),
+        PublisherStatus(is_publishing=True, problems=cast(Any, (7,))),
+        PublisherStatus(is_publishing=True, since_ms=-1),
+        PublisherStatus(is_publishing=True, leaf=LEAF),  # it has no destination
+    ],
+)
+async def test_status_that_no_farm_would_take_is_a_defect(answer: Any, autojump_clock: Clock) -> None:
+    fake = Fake()
+    fake.plugin.answer = answer
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(2)
+        assert fake.plugin.done()[-1] == "left"
+        assert fake.hosted.status == PublisherStatus(is_publishing=False)
+        assert fake.hosted.problem
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "answer", [None, Published(published_ms=-1), Published(published_ms=1, lease_set=bytes(5000))]
+)
+async def test_publication_that_no_farm_would_take_is_a_defect(answer: Any, autojump_clock: Clock) -> None:
+    fake = Fake()
+    fake.named, fake.plugin.says = True, answer
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(2)
+        assert fake.plugin.done() == ["standby", "publish", "left"]
+        assert fake.published == []
         nursery.cancel_scope.cancel()
 
 

@@ -202,9 +202,14 @@ async def test_leaf_of_a_publisher_and_its_key_are_reported(tmp_path: Path) -> N
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b'{"published_ms":"x"}'])
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"published_ms":"x"}', b'{"published_ms":-1}'])
 def test_record_that_is_damaged_is_none(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "published.json").write_bytes(damage)
+    assert PublishedRecord(tmp_path / "published.json").newest is None
+
+
+def test_record_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    (tmp_path / "published.json").mkdir()
     assert PublishedRecord(tmp_path / "published.json").newest is None
 
 
