@@ -76,7 +76,8 @@ class PublishingTask:
     @property
     def is_due(self) -> bool:
         fold = self._fold
-        return fold.publisher == self._context.node_id and fold.due_since is not None
+        is_named = fold.publisher == self._context.node_id and fold.due_since is not None
+        return is_named and self._may_sign
 
     @property
     def lease_ms(self) -> int:
@@ -139,14 +140,20 @@ class PublishingTask:
         """Whether all required publishers are ready, their services up and their keys valid, and no other
         member with a lower id signs with the same transient key."""
         required = [publisher for publisher in self.publishers if publisher.is_required]
-        now_ms = time.time_ns() // 1_000_000
         return (
             bool(self.publishers)
             and all(publisher.is_ready for publisher in required)
             and all(publisher.check is None or publisher.check.is_up for publisher in required)
-            and all(key.expires_ms > now_ms for key in self.keys())
-            and not self._fold.has_duplicate_transients(self._context.node_id)
+            and self._may_sign
         )
+
+    @property
+    def _may_sign(self) -> bool:
+        """Whether all keys are valid, and no other member's. If no member can publish, the farm names one
+        that cannot."""
+        now_ms = time.time_ns() // 1_000_000
+        is_shared = self._fold.has_duplicate_transients(self._context.node_id)
+        return not is_shared and all(key.expires_ms > now_ms for key in self.keys())
 
     @property
     def publishing_to_report(self) -> bool | None:

@@ -196,9 +196,28 @@ async def test_leaf_of_a_publisher_and_its_key_are_reported(tmp_path: Path) -> N
         nursery.start_soon(task.run)
         await task.wait_confirmed()
         assert task.publishing_to_report is False
-        WithKey.expires_ms = 0
+        cast(WithKey, made).expires_ms = 0
         await until(lambda: task.keys() == [made.key])
         assert task.publishing_to_report is None  # it has expired
+        nursery.cancel_scope.cancel()
+
+
+async def test_publishes_nothing_with_a_key_that_it_must_not_use_though_it_is_named(tmp_path: Path) -> None:
+    """The farm names such a member where no other can publish either."""
+    named, made = Named(), plugin(tmp_path, WithKey)
+    named.duplicates = True
+    task = task_of(named, tmp_path, made)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(task.run)
+        await task.wait_confirmed()
+        await trio.testing.wait_all_tasks_blocked()
+        assert made.order is None
+        named.duplicates = False
+        named.name(1)
+        await until(lambda: made.order is not None)
+        cast(WithKey, made).expires_ms = 0
+        named.name(1)
+        await until(lambda: made.order is None)
         nursery.cancel_scope.cancel()
 
 
