@@ -38,6 +38,7 @@ __all__ = [
     "StorageVersion",
     "TransportError",
     "UnreachableError",
+    "cause_of",
     "first_error",
 ]
 
@@ -217,3 +218,14 @@ def first_error(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def cause_of(error: BaseException) -> str:
+    """Why a connection failed, in the words of the system: the innermost cause, and of several addresses that
+    of the first."""
+    while (cause := first_error(error).__cause__) is not None:
+        error = cause
+    error = first_error(error)
+    text = error.strerror if isinstance(error, OSError) else None
+    # Trio begins with "Error connecting to ('127.0.0.1', 7654): ".
+    return (text or str(error) or type(error).__name__).rpartition("): ")[2]

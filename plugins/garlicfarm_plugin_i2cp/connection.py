@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from garlicfarm.errors import PublisherError, RemoteProtocolError, first_error
+from garlicfarm.errors import PublisherError, RemoteProtocolError, cause_of
 from garlicfarm.i2p.i2cp import (
     PROTOCOL_BYTE,
     Disconnect,
@@ -99,8 +99,8 @@ async def open_connection(
         with trio.fail_after(ANSWER_TIMEOUT_S):
             stream = await connect()
     except (OSError, trio.TooSlowError) as error:
-        cause = first_error(error.__cause__ or error)
-        text = str(cause).rpartition(": ")[2] or f"no answer within {ANSWER_TIMEOUT_S:.0f} s"
+        is_late = isinstance(error, trio.TooSlowError)
+        text = f"no answer within {ANSWER_TIMEOUT_S:.0f} s" if is_late else cause_of(error)
         raise PublisherError(
             f"I2CP at {router} cannot be reached: {text}; is the router running, with I2CP enabled (in "
             "i2pd.conf: enabled = true of [i2cp])?"

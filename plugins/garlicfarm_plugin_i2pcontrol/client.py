@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from garlicfarm.credentials.certificates import pin_of
-from garlicfarm.errors import RouterError
+from garlicfarm.errors import RouterError, cause_of
 
 __all__ = ["I2PControlClient", "Question"]
 
@@ -140,9 +140,7 @@ class I2PControlClient:
         except trio.TooSlowError:
             raise RouterError(f"I2PControl at {self._name} did not answer within {TIMEOUT_S:.0f} s") from None
         except (OSError, trio.BrokenResourceError, h11.RemoteProtocolError) as error:
-            raise RouterError(
-                f"I2PControl at {self._name} cannot be reached: {error.__cause__ or error}"
-            ) from None
+            raise RouterError(f"I2PControl at {self._name} cannot be reached: {cause_of(error)}") from None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RouterError(f"the server at {self._name} is not I2PControl: {error}") from None
         if response.result is None and response.error is None:

@@ -89,7 +89,8 @@ async def test_router_down_shows_nothing_reported_and_exits_1(
     output = capsys.readouterr()
     assert len(output.out.splitlines()) == 8
     assert all(line.endswith("not reported") for line in output.out.splitlines()[1:])
-    assert output.err.startswith(f"error: farm farm: I2PControl at 127.0.0.1:{closed_port} cannot be reached")
+    told = f"error: farm farm: I2PControl at 127.0.0.1:{closed_port} cannot be reached: Connection refused\n"
+    assert output.err == told
 
 
 async def test_wrong_password_is_told_in_one_sentence(

@@ -9,7 +9,7 @@ import httpx
 import trio
 
 from garlicfarm._version import __version__
-from garlicfarm.errors import ConfigError, first_error
+from garlicfarm.errors import ConfigError, cause_of
 
 __all__ = ["BackendCheck"]
 
@@ -62,8 +62,7 @@ class BackendCheck:
         try:
             stream = await trio.open_tcp_stream(self._url.host, port)
         except OSError as error:
-            cause = first_error(error.__cause__ or error)  # of several addresses, that of the first
-            return str(getattr(cause, "strerror", None) or cause).rpartition(": ")[2]
+            return cause_of(error)
         except UnicodeError:
             return f"{self._url.host!r} is not a host name"
         async with stream:
