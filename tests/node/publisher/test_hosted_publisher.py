@@ -198,16 +198,32 @@ async def test_order_of_an_administrator_is_carried_out_once_and_not_too_often(a
 
 async def test_retires_before_the_lease_ends_and_when_the_node_ends(autojump_clock: Clock) -> None:
     fake = Fake()
-    fake.named, fake.lease_ends_s = True, 40
+    fake.named, fake.lease_ends_s = True, 43
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fake.hosted.run)
         await trio.sleep(60)
-        assert fake.plugin.calls[:3] == [(0, "standby"), (0, "publish"), (35, "retire")]
+        assert fake.plugin.calls[:4] == [(0, "standby"), (0, "publish"), (38, "retire"), (38, "standby")]
         fake.lease_ends_s = 10**9
         await trio.sleep(10)
         assert fake.plugin.done()[-1] == "publish"
         nursery.cancel_scope.cancel()
     assert fake.plugin.done() == ["retire", "left"]
+
+
+async def test_retires_in_a_quarter_of_a_short_lease_and_stays_ready(autojump_clock: Clock) -> None:
+    """A lease that runs out while the farm elects a leader costs the publication, not the role."""
+    fake = Fake()
+    fake.named, fake.lease_ms, fake.lease_ends_s = True, 2000, 8
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(7.4)
+        assert fake.plugin.done() == ["standby", "publish"]
+        await trio.sleep(0.2)
+        assert fake.plugin.done() == ["retire"]
+        await trio.sleep(3)
+        assert fake.hosted.is_ready
+        assert fake.plugin.done() == []
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("trouble", [HANG, PublisherError("it does not listen")])
