@@ -86,7 +86,7 @@ class ModelPlugin(Publisher):
         return PublisherStatus(is_publishing=self.stands and self.chance.random() >= self.trouble / 10)
 
 
-class Farm:
+class ModelRole:
     """The role of this node, drawn; and the clock of its lease."""
 
     lease_ms = LEASE_S * 1000
@@ -101,7 +101,7 @@ class Farm:
         self.woke_at = 0.0
         section = PublisherSection(plugin="model", retire_timeout_s=RETIRE_S)
         log = EventLogger(logging.getLogger("test"), interval_s=0)
-        self.hosted = HostedPublisher(self.plugin, section, cast(Any, self), log)
+        self.hosted = HostedPublisher(self.plugin, section, cast(Any, self), log, is_required=True)
 
     def boot_ms(self) -> int:
         return round(trio.current_time() * 1000) + self.slept_ms
@@ -157,10 +157,10 @@ def test_nothing_stays_published_beyond_the_lease_or_unsaid(
 ) -> None:
     publications = 0
     for seed in range(first, first + 10):
-        farm = Farm(seed)
+        farm = ModelRole(seed)
         monkeypatch.setattr(boot_clock, "boot_ms", farm.boot_ms)
 
-        async def run(farm: Farm = farm) -> float:
+        async def run(farm: ModelRole = farm) -> float:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(farm.run)
                 nursery.start_soon(farm.check)
