@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from garlicfarm.errors import PublisherError
 from garlicfarm.i2p.destination import DESTINATION_BYTES
 from garlicfarm.i2p.encoding import b32_address
 from garlicfarm.i2p.keys import DestinationKeys
-from garlicfarm.lab.i2pd import I2pdNetwork, RouterPlan, i2pd_network
+from garlicfarm.lab.i2pd import I2pdRouter, RouterPlan, i2pd_network
 from garlicfarm.publisher import Publication, PublisherSite
 from garlicfarm_plugin_i2cp import I2cpConfig, I2cpPublisher
 from tests.publishers.i2cp_keys import bundle, long_term_keys, publication
@@ -42,11 +43,11 @@ def tell(what: str, since_s: float, **more: Any) -> None:
 
 
 class Floodfills:
-    """How often each floodfill has stored a newer LeaseSet of a destination."""
+    """How often each floodfill, one of ``routers``, has stored a newer LeaseSet of a destination."""
 
-    def __init__(self, network: I2pdNetwork, destination: bytes) -> None:
+    def __init__(self, routers: Sequence[I2pdRouter], destination: bytes) -> None:
         assert len(destination) == DESTINATION_BYTES
-        self._logs = [trio.Path(router.data_dir / "i2pd.log") for router in network[:FLOODFILLS]]
+        self._logs = [trio.Path(router.data_dir / "i2pd.log") for router in routers]
         self._line = f"LeaseSet2 updated: {b32_address(destination).removesuffix('.b32.i2p')}"
 
     async def counts(self) -> list[int]:
@@ -88,7 +89,7 @@ async def main(directory: Path) -> None:
     keys = long_term_keys()
     async with i2pd_network(directory, PLANS, hops=HOPS) as network:
         address = network[ROUTER - 1].i2cp
-        floodfills = Floodfills(network, keys.destination)
+        floodfills = Floodfills(network[:FLOODFILLS], keys.destination)
         with trio.fail_after(DEADLINE_S):
             async with publisher_at(address, keys) as publisher:
                 await publisher.standby()
