@@ -1,0 +1,189 @@
+"""Nodes with keys, routers and commands that are of no use: one sentence each, and no secret in any."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from garlicfarm.cli import run
+from garlicfarm.cli.exits import Exit
+from garlicfarm.cli.lab import commit_interval
+from garlicfarm.credentials.destination_keys import create_keys, write_bundle
+from garlicfarm.i2p.encoding import encode
+from garlicfarm.i2p.keys import DestinationKeys, make_bundle
+from garlicfarm.lab.destinations import simulated_destination
+from garlicfarm.lab.processes import FAST, ProcessFarm, free_ports, process_farm
+from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
+from tests.node.process.test_node_process import everything_in
+
+DAY_S = 86_400
+
+
+def bundle(path: Path, keys: DestinationKeys, node: int, lasts_s: int = DAY_S) -> DestinationKeys:
+    now_s = int(time.time())
+    seed = node.to_bytes(32, "big")
+    made = make_bundle(
+        keys, seed, node=node, expires_s=now_s + lasts_s, now_ms=now_s * 1000, hops=0, quantity=1
+    )
+    write_bundle(path, made)
+    return made
+
+
+def secrets_of(*keys: DestinationKeys) -> list[str]:
+    """What must never be seen, as a file, SAM and a traceback would show it."""
+    seeds = [one.seed for one in keys]
+    return [text for seed in seeds for text in (encode(seed)[:40], seed.hex(), repr(seed)[2:-1])]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "missing": ({"keys": "missing"}, "missing cannot be read: No such file"),
+    "no key": (
+        {"keys": "garbage"},
+        "garbage does not hold the private key of an Ed25519 destination: not a destination",
+    ),
+    "readable by others": ({"keys": "open"}, "chmod 600"),
+    "cut": ({"keys": "cut"}, "cut is not a whole bundle of `garlicfarm keys offline`; copy it again"),
+    "another node's": ({"keys": "2.bundle"}, "is the bundle of node 2, and this is node 1: copy its own"),
+    "the master key": ({"keys": "master.key"}, "holds the master destination"),
+    "not on loopback": ({"keys": "1.bundle", "address": "192.0.2.1:7656"}, "must be HOST:PORT on loopback"),
+    "another host's": ({"keys": "1.bundle", "target": "192.0.2.1:80"}, "must be a port of 127.0.0.1"),
+    "no I2CP on loopback": ({"plugin": "i2cp", "address": "192.0.2.1:7654"}, "must be HOST:PORT on loopback"),
+    "no program": (
+        {"plugin": "hooks", "on_publish": ["./nosuch"], "on_retire": ["true"]},
+        "on_publish: './nosuch' is missing or not executable",
+    ),
+    "no such publisher": ({"plugin": "sma"}, "did you mean 'sam'?"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.usefixtures("logging_restored")
+def test_node_with_a_publisher_that_cannot_work_says_why_in_one_sentence(
+    case: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table, words = REFUSED[case]
+    master, service = create_keys(tmp_path / "master.key"), create_keys(tmp_path / "service.key")
+    own, other = (bundle(tmp_path / f"{node}.bundle", service, node) for node in (1, 2))
+    for name, data in {
+        "garbage": b"\xff\x00garbage",
+        "open": (tmp_path / "1.bundle").read_bytes(),
+        "cut": (tmp_path / "1.bundle").read_bytes()[:-9],
+    }.items():
+        (tmp_path / name).write_bytes(data)
+        (tmp_path / name).chmod(0o644 if name == "open" else 0o600)
+    table = {"plugin": "sam", **table}
+    if "keys" in table:
+        table["keys"] = str(tmp_path / table["keys"])
+    member = MemberPlan(endpoint=f"ssl://127.0.0.1:{free_ports(1)[0]}", admin_url="https://127.0.0.1:0")
+    plan = FarmPlan(raft=FAST, master=encode(master.destination), master_key_file=tmp_path / "master.key")
+    node = create_farm(tmp_path / "farm", {1: member}, plan).directories[1]
+    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
+    with (node / "garlicfarm.toml").open("a") as file:
+        file.write(f"\n[[farm.publisher]]\n{lines}")
+    before = everything_in(node)
+    code = run(["node", "start", "--config", str(node / "garlicfarm.toml")])
+    said = capfd.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert line.startswith("error: ")
+    assert words in line
+    assert code in (Exit.USAGE, Exit.ERROR)
+    assert not [secret for secret in secrets_of(master, service, own, other) if secret in line]
+    assert everything_in(node) == before
+
+
+async def until_named(farm: ProcessFarm, member: int) -> dict[int, Any]:
+    """Each node's status, once every one says that this member publishes."""
+    found: dict[int, Any] = {}
+    with trio.fail_after(120):
+        while {status["publisher"] for status in found.values()} != {member} or not any(
+            each["state"] == "publishing" for each in found[member]["publishers"]
+        ):
+            await trio.sleep(0.5)
+            for node in farm.nodes.values():
+                async with node.client() as client:
+                    found[node.id] = await client.status(farm.name)
+    return found
+
+
+async def until_all_post(farm: ProcessFarm) -> dict[str, Any]:
+    """The ranking, once every member has posted a status. A member that cannot confirm that nothing of an
+    earlier process is published posts none for as long as a lease may last."""
+    with trio.fail_after(120):
+        while True:
+            async with farm.nodes[3].client() as client:
+                ranking = await client.ranking(farm.name, statuses=True)
+            if all(row["status"] for row in ranking["members"]):
+                return ranking
+            await trio.sleep(0.5)
+
+
+def problems(status: Mapping[str, Any]) -> list[str]:
+    return [problem for each in status["publishers"] for problem in each["problems"]]
+
+
+@pytest.mark.slow
+async def test_members_whose_keys_have_expired_or_whose_router_is_none_leave_the_role_to_another(
+    tmp_path: Path,
+) -> None:
+    """They live, and say why in ``status``; nothing shows a secret."""
+    master, service = create_keys(tmp_path / "master.key"), create_keys(tmp_path / "service.key")
+    bundles = [
+        bundle(tmp_path / f"{node}.bundle", service, node, lasts_s)
+        for node, lasts_s in ((1, -DAY_S), (2, 90 * DAY_S))
+    ]
+    (garbage,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    address = f"127.0.0.1:{garbage.socket.getsockname()[1]}"
+
+    async def no_router(stream: trio.SocketStream) -> None:
+        await stream.send_all(b"220 mail.example ESMTP\r\n")
+        await stream.receive_some()
+
+    def sam(node: int) -> dict[str, Any]:
+        keys = str(tmp_path / f"{node}.bundle")
+        return {"plugin": "sam", "address": address, "target": address, "keys": keys}
+
+    hooks = {"plugin": "hooks", "on_publish": ["true"], "on_retire": ["true"]}
+    members = {
+        node_id: MemberPlan(
+            endpoint=f"ssl://127.0.0.1:{port}",
+            admin_url="https://127.0.0.1:0",
+            leaves=(encode(simulated_destination(node_id)),),
+            publishers=(hooks if node_id == 3 else sam(node_id),),
+        )
+        for node_id, port in enumerate(free_ports(3), 1)
+    }
+    plan = FarmPlan(raft=FAST, master=encode(master.destination), master_key_file=tmp_path / "master.key")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, no_router, [garbage])
+        async with process_farm(tmp_path / "farm", members, plan) as farm:
+            await commit_interval(farm, 1000)
+            found = await until_named(farm, 3)
+            assert problems(found[1]) == [
+                f"the keys in {tmp_path}/1.bundle have expired: make new bundles with garlicfarm keys "
+                "offline, and copy this node's"
+            ]
+            assert problems(found[2]) == [
+                f"the answer of {address} to HELLO is not SAM's: is that the router's SAM port?"
+            ]
+            assert problems(found[3]) == []
+            ranking = await until_all_post(farm)
+            assert ranking["publisher"] == 3
+            assert ranking["publication"]["can_publish"] == [3]
+            assert ranking["publication"]["problems"] == [
+                "keys of member 1 have expired: make new bundles with `garlicfarm keys offline`"
+            ]
+            seen = json.dumps([found, ranking])
+            for node in farm.nodes.values():
+                assert node.pid is not None
+                arguments = await trio.Path(f"/proc/{node.pid}/cmdline").read_text()
+                seen += arguments + node.log_file.read_text()
+            assert not [secret for secret in secrets_of(master, service, *bundles) if secret in seen]
+        nursery.cancel_scope.cancel()
+    assert "Traceback" not in seen
