@@ -114,5 +114,10 @@ def expiry_problem(expires_ms: int, now_ms: int) -> str:
     days = (expires_ms - now_ms) // _DAY_MS
     if days >= _WARN_DAYS:
         return ""
-    when = "have expired" if expires_ms <= now_ms else f"expire in {days} days"
+    if expires_ms <= now_ms:
+        when = "have expired"
+    elif days == 0:
+        when = "expire within a day"
+    else:
+        when = f"expire in {days} day{'s' if days > 1 else ''}"
     return f"{when}: make new bundles with `garlicfarm keys offline`"

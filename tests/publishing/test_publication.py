@@ -52,7 +52,8 @@ def test_publication_is_what_the_publisher_reports() -> None:
     [
         (-1, "have expired: make new bundles with `garlicfarm keys offline`"),
         (0, "have expired: make new bundles with `garlicfarm keys offline`"),
-        (DAY_MS - 1, "expire in 0 days: make new bundles with `garlicfarm keys offline`"),
+        (DAY_MS - 1, "expire within a day: make new bundles with `garlicfarm keys offline`"),
+        (DAY_MS, "expire in 1 day: make new bundles with `garlicfarm keys offline`"),
         (14 * DAY_MS - 1, "expire in 13 days: make new bundles with `garlicfarm keys offline`"),
         (14 * DAY_MS, ""),
     ],
