@@ -10,8 +10,9 @@ import trio
 
 from garlicfarm._version import __version__
 from garlicfarm.errors import ConfigError, cause_of
+from garlicfarm.config import PublisherSection
 
-__all__ = ["BackendCheck"]
+__all__ = ["BackendCheck", "make_check"]
 
 MAX_ANSWER_BYTES = 16384
 """Of an HTTP answer up to the end of its headers; nothing after them is read."""
@@ -29,7 +30,8 @@ class BackendCheck:
     def __init__(self, url: str, interval_s: float, threshold: int) -> None:
         try:
             self._url = httpx.URL(url)
-        except httpx.InvalidURL as error:
+            self._host, self._port = self._url.host, self._url.port or 80
+        except (httpx.InvalidURL, UnicodeError) as error:
             raise ConfigError([f"check: {url!r} is not a URL: {error}"]) from error
         self._interval_s = interval_s
         self._threshold = threshold
@@ -58,13 +60,12 @@ class BackendCheck:
 
     async def _failure(self) -> str:
         """Why the service does not answer, "" if it does."""
-        port = self._url.port or 80
         try:
-            stream = await trio.open_tcp_stream(self._url.host, port)
+            stream = await trio.open_tcp_stream(self._host, self._port)
         except OSError as error:
             return cause_of(error)
         except UnicodeError:
-            return f"{self._url.host!r} is not a host name"
+            return f"{self._host!r} is not a host name"
         async with stream:
             if self._url.scheme == "tcp":
                 return ""
@@ -94,3 +95,10 @@ class BackendCheck:
                 connection.receive_data(await stream.receive_some(MAX_ANSWER_BYTES))
             elif isinstance(event, h11.Response):
                 return event.status_code
+
+
+def make_check(section: PublisherSection) -> BackendCheck | None:
+    """The check of ``[[farm.publisher]]``, None without one. Raises `ConfigError`."""
+    if not section.check:
+        return None
+    return BackendCheck(section.check, section.check_interval_s, section.check_threshold)

@@ -18,7 +18,7 @@ from garlicfarm.config import PublisherSection
 from garlicfarm.errors import PublisherError, first_error
 from garlicfarm.logs import EventLogger
 from garlicfarm.node.publisher import boot_clock
-from garlicfarm.node.publisher.backend_check import BackendCheck
+from garlicfarm.node.publisher.backend_check import make_check
 from garlicfarm.node.publisher.plugin_answers import checked_key, checked_published, checked_status
 from garlicfarm.publisher import Publication, Published, Publisher, PublisherStatus
 
@@ -97,11 +97,7 @@ class HostedPublisher:
         self.plugin = plugin
         self.name = section.plugin
         self.is_required = is_required
-        self.check = (
-            BackendCheck(section.check, section.check_interval_s, section.check_threshold)
-            if section.check
-            else None
-        )
+        self.check = make_check(section)
         self._retire_timeout_s = section.retire_timeout_s
         self._role = role
         self._log = log

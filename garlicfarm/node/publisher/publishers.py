@@ -10,6 +10,7 @@ from garlicfarm.credentials.destination_keys import read_keys
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.destination import decode_destination
 from garlicfarm.i2p.keys import DestinationKeys
+from garlicfarm.node.publisher.backend_check import make_check
 from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import Publisher, PublisherSite
 
@@ -54,6 +55,7 @@ def make_publishers(
             directory=publisher_directory(data_dir, section.name) / f"{number}-{table.plugin}",
             master=None if keys is None else _MasterSession(keys),
         )
+        make_check(table)
         made.append(make_publisher(table.plugin, table.options, base_dir, site))
     destinations = [plugin.destination for plugin in made if plugin.destination is not None]
     if len({*destinations}) < len(destinations):

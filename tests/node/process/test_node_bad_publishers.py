@@ -58,6 +58,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"plugin": "hooks", "on_publish": ["./nosuch"], "on_retire": ["true"]},
         "on_publish: './nosuch' is missing or not executable",
     ),
+    "no host to check": ({"keys": "1.bundle", "check": "tcp://xn--a.example:80"}, "is not a URL: Codepoint"),
     "no such publisher": ({"plugin": "sma"}, "did you mean 'sam'?"),
 }
 
