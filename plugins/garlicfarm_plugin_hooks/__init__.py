@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 import trio
@@ -28,7 +28,9 @@ __all__ = ["HooksConfig", "HooksPublisher"]
 PASSED_ON = ("PATH", "HOME", "LANG")
 RUN = "GARLICFARM_RUN"
 """The variable that marks the processes of one run of a command."""
+DISK_TIMEOUT_S = 1.0
 
+T = TypeVar("T")
 Command = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 
 
@@ -95,7 +97,7 @@ class HooksPublisher(Publisher):
                 )
             self._is_clean, self._order = False, None
             try:
-                await trio.to_thread.run_sync(self._keep, order)
+                await trio.to_thread.run_sync(self._keep, order, abandon_on_cancel=True)
             except OSError as error:
                 raise self._failed(f"{self.site.directory} cannot be written: {error.strerror}") from error
             variables = {
@@ -132,7 +134,7 @@ class HooksPublisher(Publisher):
         )
 
     async def _clean(self) -> None:
-        await trio.to_thread.run_sync(self._discard, self._lease_set_file)
+        await _try(self._discard, self._lease_set_file)
         self._forget()
         self._is_clean = True
 
@@ -153,12 +155,12 @@ class HooksPublisher(Publisher):
             if self._left_behind:
                 await kill_marked(f"{RUN}={self._left_behind}")
                 self._left_behind = ""
-            await trio.to_thread.run_sync(self._note_run, environment[RUN])
+            await _try(self._note_run, environment[RUN])
             try:
                 status = await self._groups.run(command, environment, self.base_dir, said)
             except OSError as error:
                 raise self._failed(f"{name}: {command[0]} cannot be started: {error.strerror}") from error
-            await trio.to_thread.run_sync(self._discard, self._running_file)
+            await _try(self._discard, self._running_file)
         if scope.cancelled_caught:
             raise self._failed(f"{name} did not end within {self.config.timeout_s:g} s and was killed", said)
         if status < 0:
@@ -187,7 +189,7 @@ class HooksPublisher(Publisher):
 
     def _note_run(self, run: str) -> None:
         """Note a command before it starts: a node that is killed leaves it behind."""
-        with suppress(OSError):  # a full disk must not keep a node publishing
+        with suppress(OSError):
             self._write(self._running_file, run.encode())
 
     def _discard(self, file: Path) -> None:
@@ -213,6 +215,12 @@ class HooksPublisher(Publisher):
         if problems:
             raise ConfigError(problems)
         return found
+
+
+async def _try(function: Callable[[T], None], argument: T) -> None:
+    """Write or remove a file, if that works: a disk that is full or hangs must not keep a node publishing."""
+    with trio.move_on_after(DISK_TIMEOUT_S):
+        await trio.to_thread.run_sync(function, argument, abandon_on_cancel=True)
 
 
 def _due_index(file: Path) -> int:

@@ -7,6 +7,7 @@ import re
 import select
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -208,6 +209,28 @@ async def test_directory_that_cannot_be_written_keeps_from_publishing_alone(plac
 
 
 # Commands that fail
+
+
+async def test_disk_that_hangs_keeps_from_publishing_anew_and_not_from_retiring(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = threading.Event()
+    publisher = place.publisher()
+    try:
+        async with publisher:
+            await publisher.standby()
+            await publisher.publish(order(7))
+            for call in ("_write", "_discard"):
+                monkeypatch.setattr(publisher, call, lambda *_: works.wait())
+            with trio.move_on_after(0.1) as lease:
+                await publisher.publish(order(8))
+            assert lease.cancelled_caught
+            with trio.fail_after(30):
+                await publisher.retire(None)
+            assert place.notes == ["start 0", "publish 7", "retire 7"]
+            assert not (await publisher.status()).is_publishing
+    finally:
+        works.set()
 
 
 async def test_failed_command_is_told_with_its_last_words_and_runs_again(place: Place) -> None:
