@@ -9,8 +9,8 @@ import httpx
 import trio
 
 from garlicfarm._version import __version__
-from garlicfarm.errors import ConfigError, cause_of
 from garlicfarm.config import PublisherSection
+from garlicfarm.errors import ConfigError, cause_of
 
 __all__ = ["BackendCheck", "make_check"]
 
