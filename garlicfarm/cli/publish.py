@@ -12,6 +12,7 @@ from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.dates import date_text
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
 from garlicfarm.cli.remote import ask, deadline
+from garlicfarm.cli.status_table import has_no_publisher
 from garlicfarm.cli.wait import POLL_INTERVAL_S, why_no_publisher
 
 if TYPE_CHECKING:
@@ -115,10 +116,12 @@ def _publication(ranking: dict[str, Any]) -> dict[str, Any]:
 async def _refuse(client: AdminClient, farm: str, found: dict[str, Any]) -> None:
     from garlicfarm.errors import PublisherError
 
+    status = await client.status(farm)
     if found["publisher"] is None:
-        why = why_no_publisher(await client.status(farm), await client.ranking(farm))
+        why = why_no_publisher(status, await client.ranking(farm))
     else:
-        why = "; ".join(found["problems"])
+        own = [] if status.get("publishers") else [has_no_publisher(status["node"])]
+        why = "; ".join([*found["problems"], *own])
     raise PublisherError(f"nothing was ordered: {why}")
 
 
@@ -153,3 +156,5 @@ def _print(found: dict[str, Any]) -> None:
         problems = "".join(f"; {problem}" for problem in one["problems"])
         line = f"  node {found['node']}, {one['plugin']}: {one['state']}{since}{until}{problems}"
         click.echo(line if line.isprintable() else json.dumps(line))
+    if not found["publishers"]:
+        click.echo(f"  {has_no_publisher(found['node'])}")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "events_text",
+    "has_no_publisher",
     "headline",
     "key_problems",
     "publisher_lines",
@@ -158,9 +159,13 @@ def publisher_lines(body: dict[str, Any]) -> list[str]:
             f"node {body['node']}, publisher {one['plugin']}: {one['state']}{since}{until}{problems}"
         )
     if not found:
-        none = "publishes nothing, even where it is named: it has no [[farm.publisher]]"
-        lines.append(f"node {body['node']} {none}")
+        lines.append(has_no_publisher(body["node"]))
     return lines
+
+
+def has_no_publisher(node: int) -> str:
+    """The sentence for a node without publishers."""
+    return f"node {node} publishes nothing, even where it is named: it has no [[farm.publisher]]"
 
 
 def events_text(events: Sequence[dict[str, Any]], most: int = EVENTS) -> str:

@@ -17,6 +17,7 @@ Capture = pytest.CaptureFixture[str]
 T0 = 1_800_000_000_000
 LEAF = 43 * "A" + "="
 NOBODY = "no member can publish: no recent member reports meta.publishing"
+NO_PUBLISHER = "node 1 publishes nothing, even where it is named: it has no [[farm.publisher]]"
 
 
 class PublishingFarm:
@@ -94,7 +95,7 @@ def test_publish_now_where_no_member_can_publish_orders_nothing_and_says_why(
     farm = PublishingFarm(served)
     farm.can_publish, farm.problems = [], [NOBODY]
     assert run(["publish", "now"]) == 1
-    assert capsys.readouterr().err == f"error: nothing was ordered: {NOBODY}\n"
+    assert capsys.readouterr().err == f"error: nothing was ordered: {NOBODY}; {NO_PUBLISHER}\n"
     farm.publisher = None
     assert run(["publish", "now"]) == 1
     why = "no member is eligible (member 3: its mode is off)"
@@ -152,4 +153,7 @@ def test_publish_show_names_the_reason_why_there_is_no_publisher(served: Served,
     assert run(["publish", "show"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "farm farm: no publisher"
-    assert lines[-1] == "  problem         no member is eligible (member 3: its mode is off)"
+    assert lines[-2:] == [
+        "  problem         no member is eligible (member 3: its mode is off)",
+        f"  {NO_PUBLISHER}",
+    ]

@@ -118,6 +118,18 @@ def test_status_off_a_terminal_is_a_plain_table_of_all_members(
     assert "2.1 ms" in rows[1]
 
 
+def test_status_off_a_terminal_says_what_its_publishers_do(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = served.node.farm.status()
+    body["publishers"] = [
+        {"plugin": "i2cp", "state": "not ready", "since_ms": None, "until_ms": None, "problems": ["\x1bno"]}
+    ]
+    served.node.farm.status = lambda: body  # type: ignore[method-assign]
+    assert run(["status"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == '"node 1, publisher i2cp: not ready; \\u001bno"'
+
+
 @pytest.mark.parametrize("output", ["json", "jsonl"])
 def test_status_as_json_is_the_nodes_own_body(
     served: Served, capsys: pytest.CaptureFixture[str], output: str
