@@ -162,6 +162,7 @@ def _problems(checked: Config) -> Iterator[str]:
     from garlicfarm.credentials.member_credentials import read_secret_file
     from garlicfarm.credentials.private_files import read_private_file
     from garlicfarm.errors import ConfigError, PluginError
+    from garlicfarm.node import APPLICATIONS
     from garlicfarm.plugins import make_router, make_transport
     from garlicfarm.transport import Endpoint, Transport, listener_problems
 
@@ -194,3 +195,6 @@ def _problems(checked: Config) -> Iterator[str]:
         if farm.router:
             table = {key: value for key, value in farm.router.items() if key != "plugin"}
             yield from attempt(make_router, farm.router["plugin"], table, checked.base_dir)
+        if farm.application in APPLICATIONS:
+            application = APPLICATIONS[farm.application](farm.name)
+            yield from attempt(application.check_configuration, farm, checked)

@@ -88,8 +88,12 @@ def test_node_with_a_publisher_that_cannot_work_says_why_in_one_sentence(
     with (node / "garlicfarm.toml").open("a") as file:
         file.write(f"\n[[farm.publisher]]\n{lines}")
     before = everything_in(node)
-    code = run(["node", "start", "--config", str(node / "garlicfarm.toml")])
+    config = str(node / "garlicfarm.toml")
+    assert run(["config", "check", "--config", config]) == Exit.USAGE
+    checked = capfd.readouterr()
+    code = run(["node", "start", "--config", config])
     said = capfd.readouterr()
+    assert checked.err == said.err
     assert said.out == ""
     (line,) = said.err.splitlines()
     assert line.startswith("error: ")
