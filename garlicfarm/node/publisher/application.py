@@ -14,7 +14,12 @@ from garlicfarm.config import Config, FarmSection
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.publisher.handover import HandOver
 from garlicfarm.node.publisher.published_record import PublishedRecord
-from garlicfarm.node.publisher.publishers import make_publishers, publisher_directory, read_master_keys
+from garlicfarm.node.publisher.publishers import (
+    check_publishers,
+    make_publishers,
+    publisher_directory,
+    read_master_keys,
+)
 from garlicfarm.node.publisher.publishing_task import PublishingTask
 from garlicfarm.node.publisher.status_reporter import StatusReporter
 from garlicfarm.publishing.application import PublisherApplication
@@ -51,9 +56,7 @@ class PublisherService(Application):
         self.fold.check_posted(entry, origin.member, origin.user, origin.now_ms)
 
     def check_configuration(self, section: FarmSection, config: Config) -> None:
-        node = config.node
-        keys = read_master_keys(section, node.id)
-        make_publishers(section, node.id, config.base_dir, node.data_dir, keys)
+        check_publishers(section, config)
 
     # ------------------------------------------------------------------ the tasks
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from garlicfarm.config import FarmSection
+from garlicfarm.config import Config, FarmSection
 from garlicfarm.credentials.destination_keys import read_keys
-from garlicfarm.errors import ConfigError
+from garlicfarm.errors import ConfigError, PluginError
 from garlicfarm.i2p.destination import decode_destination
+from garlicfarm.i2p.encoding import b32_address
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.node.publisher.backend_check import make_check
 from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import Publisher, PublisherSite
 
-__all__ = ["make_publishers", "publisher_directory", "read_master_keys"]
+__all__ = ["check_publishers", "make_publishers", "publisher_directory", "read_master_keys"]
 
 
 class _MasterSession:
@@ -61,6 +63,31 @@ def make_publishers(
     if len({*destinations}) < len(destinations):
         raise ConfigError([f"farm {section.name}: two publishers publish the same destination"])
     return made
+
+
+def check_publishers(section: FarmSection, config: Config) -> None:
+    """Check the master keys and the publishers of a farm of this node.
+
+    Raises as `read_master_keys` and `make_publishers` do, and `ConfigError`: another farm of this node
+    publishes the same destination. i2pd may crash when a destination is opened twice.
+    """
+    own = _destinations(section, config)
+    for other in config.farm:
+        theirs: frozenset[bytes] = frozenset()
+        if other.name != section.name:
+            with suppress(ConfigError, PluginError):  # they are that farm's
+                theirs = _destinations(other, config)
+        for destination in own & theirs:
+            raise ConfigError(
+                [f"farms {section.name} and {other.name} both publish {b32_address(destination)}"]
+            )
+
+
+def _destinations(section: FarmSection, config: Config) -> frozenset[bytes]:
+    node = config.node
+    keys = read_master_keys(section, node.id)
+    made = make_publishers(section, node.id, config.base_dir, node.data_dir, keys)
+    return frozenset(plugin.destination for plugin in made if plugin.destination is not None)
 
 
 def publisher_directory(data_dir: Path, farm: str) -> Path:

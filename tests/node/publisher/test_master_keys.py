@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from garlicfarm.config import Config, load
+from garlicfarm.config import Config, PublisherSection, load
 from garlicfarm.credentials.destination_keys import create_keys, write_bundle
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.encoding import encode
@@ -50,3 +51,19 @@ def test_node_with_the_bundle_of_another_node_or_destination_is_refused(tmp_path
         check(configured(tmp_path / "b", master, bundle_in(tmp_path / "1", other, 1, 2**32 - 1)))
     with pytest.raises(ConfigError, match="does not hold the key of"):
         check(configured(tmp_path / "c", master, tmp_path / "other"))
+
+
+def test_destination_is_published_once_on_a_node(tmp_path: Path) -> None:
+    """i2pd may crash when a destination is opened twice."""
+    master = create_keys(tmp_path / "key")
+    create_keys(tmp_path / "service")
+    config = configured(tmp_path / "a", master, tmp_path / "key")
+    table = PublisherSection(plugin="sam", options={"keys": str(tmp_path / "service")})
+    one = msgspec.structs.replace(config.farm[0], publisher=(table,))
+    two = msgspec.structs.replace(one, name="two")
+    check(msgspec.structs.replace(config, farm=(one,)))
+    with pytest.raises(ConfigError, match=r"^farms farm and two both publish [a-z2-7]{52}\.b32\.i2p$"):
+        check(msgspec.structs.replace(config, farm=(one, two)))
+    twice = msgspec.structs.replace(one, publisher=(table, table))
+    with pytest.raises(ConfigError, match=r"^farm farm: two publishers publish the same destination$"):
+        check(msgspec.structs.replace(config, farm=(twice,)))
