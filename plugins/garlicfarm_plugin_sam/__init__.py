@@ -74,12 +74,13 @@ class SamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class _Service:
-    """The session of the service. ``settled``: it is ready, or ``problem`` says why it has ended."""
+    """The session of the service. ``ready``: the router has made it. ``problem``: why it has ended."""
 
     def __init__(self, session: SamSession) -> None:
         self.session = session
         self.scope = trio.CancelScope()
-        self.settled = trio.Event()
+        self.asking = trio.CancelScope()  # of the client that looks for it
+        self.ready = trio.Event()
         self.watched = trio.Event()  # its task has ended
         self.ready_at: float | None = None
         self.confirmed_ms: int | None = None
@@ -234,12 +235,12 @@ class SamPublisher(Publisher):
         """The life of a session: until it is refused, it ends, or the router stops answering."""
         try:
             with service.scope:
-                await self._get_ready(service.session)
-                service.ready_at = trio.current_time()
-                service.settled.set()
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(service.session.wait_ended)
                     nursery.start_soon(self._watch_router)
+                    await self._get_ready(service.session)
+                    service.ready_at = trio.current_time()
+                    service.ready.set()
+                    await service.session.wait_ended()
         except* (TransportError, RemoteProtocolError, PublisherError) as group:
             self._lose(service, _sentence(first_error(group)))
         finally:
@@ -270,11 +271,17 @@ class SamPublisher(Publisher):
 
     async def _confirm(self, service: _Service) -> None:
         """Return when the service can be found by a client of this router."""
+        with trio.CancelScope() as service.asking:
+            await self._find(service)
+            service.confirmed_ms = _now_ms()
+        if service.problem:
+            raise PublisherError(service.problem)
+
+    async def _find(self, service: _Service) -> None:
         async with SamSession(self._address, None, self._options(quantity=1)) as client:
-            await service.settled.wait()
-            if not service.problem:
-                await client.wait_ready()
-            while not service.problem:
+            await service.ready.wait()
+            await client.wait_ready()
+            while True:
                 try:
                     stream = await client.connect(b32_address(self.destination))
                 except SamRefused as refused:
@@ -286,15 +293,12 @@ class SamPublisher(Publisher):
                     await trio.sleep(LOOKUP_INTERVAL_S)
                 else:
                     stream.socket.close()
-                    break
-        if service.problem:
-            raise PublisherError(service.problem)
-        service.confirmed_ms = _now_ms()
+                    return
 
     def _lose(self, service: _Service, problem: str) -> None:
         service.session.close()
         service.problem = self._problem = problem
-        service.settled.set()
+        service.asking.cancel()
         if self._service is service:
             self._service = None
             self._closed_at = trio.current_time()

@@ -263,6 +263,26 @@ async def test_router_that_hangs_is_no_longer_published(
 
 
 @pytest.mark.usefixtures("at_once")
+async def test_router_that_hangs_while_it_is_published_is_told_soon(
+    make: Make, router: SamRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = make()
+    async with publisher, trio.open_nursery() as nursery:
+        await publisher.standby()
+        router.replies["SESSION CREATE"] = None
+        nursery.start_soon(refused, publisher, "does not answer within 0.05 s")
+        await router.seen("SESSION CREATE", 2)
+        monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.05)
+        router.replies["HELLO VERSION"] = None
+    assert router.sessions == {}
+
+
+async def refused(publisher: SamPublisher, words: str) -> None:
+    with trio.fail_after(30), pytest.raises(PublisherError, match=words):
+        await publisher.publish(ORDER)
+
+
+@pytest.mark.usefixtures("at_once")
 async def test_router_that_goes_away_is_named_by_standby_and_comes_back(
     make: Make, router: SamRouter
 ) -> None:
