@@ -35,9 +35,9 @@ class ServedLeaves(Protocol):
 
 
 class LeafFigures:
-    """``served``: None if this node has no publishers."""
+    """``served``: by this node's publishers."""
 
-    def __init__(self, context: ApplicationContext, served: ServedLeaves | None) -> None:
+    def __init__(self, context: ApplicationContext, served: ServedLeaves) -> None:
         self._context = context
         self._served = served
         self._names_leaves = True
@@ -51,12 +51,11 @@ class LeafFigures:
             leaf.destination: DestinationStatus(destination=leaf.destination)
             for leaf in self._context.section.leaf
         }
-        if served is not None:
-            leaves |= {leaf.destination: leaf for leaf in served.leaves()}
+        leaves |= {leaf.destination: leaf for leaf in served.leaves()}
         found = []
         for own in leaves.values():
             destination = decode_destination(own.destination)
-            if served is None or served.is_backend_up(destination):
+            if served.is_backend_up(destination):
                 found.append(_filled(await self._ask_router(destination, deadline), own))
         await self._look_for_unlisted(frozenset(map(destination_hash, leaves)), deadline)
         return found

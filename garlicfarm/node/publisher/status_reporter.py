@@ -70,7 +70,7 @@ class StatusReporter:
         self,
         context: ApplicationContext,
         fold: PublisherApplication,
-        publishing: PublishingReport | None,
+        publishing: PublishingReport,
         lease: Lease,
     ) -> None:
         self._context = context
@@ -115,12 +115,10 @@ class StatusReporter:
     async def _report_all(self) -> NoReturn:
         while self._context.applied_index == 0:  # the farm is unknown before it has a leader
             await self._context.wait_applied(0)
-        if self._publishing is not None:
-            # Its first status lets others publish. So it waits while the router may still publish for an
-            # earlier process, for a silent router as long as the farm waits for a dead node.
-            fold = self._fold
-            with trio.move_on_after(lease_ms(fold.interval_ms, fold.R) / 1000):
-                await self._publishing.wait_confirmed()
+        # Its first status lets others publish. So it waits while a router may still publish for an earlier
+        # process, for a silent router as long as the farm waits for a dead node.
+        with trio.move_on_after(lease_ms(self._fold.interval_ms, self._fold.R) / 1000):
+            await self._publishing.wait_confirmed()
         due = trio.current_time()
         while True:
             begun_ms = boot_clock.boot_ms()
@@ -174,7 +172,7 @@ class StatusReporter:
         status = context.raft_status()
         others = [member for member in fold.members if member != context.node_id]
         tests = tuple(test for member in others if (test := self._test(member)) is not None)
-        keys = self._publishing.keys() if self._publishing else ()
+        keys = self._publishing.keys()
         node = NodeReport(
             version=__version__,
             term=status.term,
@@ -214,13 +212,13 @@ class StatusReporter:
 
     def _meta(self) -> MetaStatus:
         meta, publishing = self._context.section.meta, self._publishing
-        lease_set = publishing.last_published_ls if publishing else None
+        lease_set = publishing.last_published_ls
         return MetaStatus(
             destination=meta.destination or None,
             publish_config=meta.publish,
             last_published_ls=encode(lease_set) if lease_set else None,
-            last_published_time=publishing.last_published_ms if publishing else None,
-            publishing=publishing.publishing_to_report if publishing else None,
+            last_published_time=publishing.last_published_ms,
+            publishing=publishing.publishing_to_report,
         )
 
     async def _router_status(self, deadline: float) -> RouterStatus | None:
@@ -241,7 +239,7 @@ class StatusReporter:
         """The hashes of the destinations that this node's router serves itself."""
         section, publishing = self._context.section, self._publishing
         own = [leaf.destination for leaf in section.leaf]
-        if publishing is not None and publishing.publishing_to_report:
+        if publishing.publishing_to_report:
             own += [leaf.destination for leaf in publishing.leaves()]
             own += [section.meta.destination] if section.meta.destination else []
         return frozenset(map(destination_hash, own))

@@ -57,7 +57,7 @@ class FakeRouter:
 
 
 def made(
-    router: FakeRouter | None, served: Served | None, *listed: str, master: str = ""
+    router: FakeRouter | None, served: Served, *listed: str, master: str = ""
 ) -> tuple[LeafFigures, list[str]]:
     """The figures, and what is logged."""
     notes: list[str] = []
@@ -126,7 +126,7 @@ async def test_leaf_whose_service_is_down_is_left_out_and_no_figure_is_invented(
 async def test_leaf_that_only_the_router_names_is_reported_to_the_operator_once() -> None:
     forgotten = destination_hash(destination(4))
     router = FakeRouter(leaf=forgotten)
-    figures, notes = made(router, None, LISTED, master=MASTER)
+    figures, notes = made(router, Served(), LISTED, master=MASTER)
     for _ in range(3):
         await collect(figures)
     assert router.asked == [destination_hash(MASTER)] * 3
@@ -149,7 +149,7 @@ async def test_leaf_that_is_listed_or_served_is_not_reported_as_forgotten() -> N
 async def test_router_that_names_no_leaves_is_asked_for_them_once() -> None:
     router = FakeRouter()
     router.trouble = NotSupported("it never can")
-    figures, notes = made(router, None, master=MASTER)
+    figures, notes = made(router, Served(), master=MASTER)
     await collect(figures)
     await collect(figures)
     assert len(router.asked) == 1
@@ -158,6 +158,6 @@ async def test_router_that_names_no_leaves_is_asked_for_them_once() -> None:
 
 async def test_router_without_a_master_destination_is_not_asked_for_its_leaf() -> None:
     router = FakeRouter(leaf=bytes(32))
-    figures, _ = made(router, None, LISTED)
+    figures, _ = made(router, Served(), LISTED)
     await collect(figures)
     assert router.asked == []

@@ -92,7 +92,7 @@ class FakePublishers:
 
     def __init__(self) -> None:
         self.publishing_to_report: bool | None = None
-        self.last_published_ms: int | None = 0
+        self.last_published_ms: int | None = None
         self.last_published_ls: bytes | None = None
         self.served: list[DestinationStatus] = []
         self.down: set[bytes] = set()
@@ -117,7 +117,7 @@ def made() -> tuple[FakeContext, Lease, StatusReporter]:
     application = PublisherApplication("farm")
     application.configure(0, configuration(1, 2, 3))
     farm, lease = FakeContext(application), Lease()
-    return farm, lease, StatusReporter(cast(ApplicationContext, farm), application, None, lease)
+    return farm, lease, StatusReporter(cast(ApplicationContext, farm), application, FakePublishers(), lease)
 
 
 async def run_for(seconds: float, reporter: StatusReporter) -> None:
@@ -257,7 +257,7 @@ async def test_router_that_hangs_delays_a_status_once_however_many_leaves_it_has
     farm.section.leaf = [SimpleNamespace(destination=destination(seed)) for seed in range(20)]
     farm.metrics = SimpleNamespace(count_router_request=lambda plugin, outcome: None)
     farm.router = cast(Router, HangingRouter())
-    reporter = StatusReporter(cast(ApplicationContext, farm), farm.application, None, Lease())
+    reporter = StatusReporter(cast(ApplicationContext, farm), farm.application, FakePublishers(), Lease())
     await run_for(6, reporter)
     assert farm.times == [STATUS_TIMEOUT_S]
     assert len(json.loads(farm.posted[0])["destinations"]) == 20
