@@ -44,7 +44,7 @@ from garlicfarm.lab.site import Client
 
 SANDBOX = ("unshare", "--map-root-user", "--net")
 ASKS_AFTER_S = {"knew": 0.0, "new": 0.0, "soon": 45.0, "later": 150.0}
-"""From the kill to a client's first request, that of the client who knew the service excepted."""
+"""Seconds from the kill to a client's first request; the one that ``knew`` the service never stops asking."""
 SERVED_S = 300.0
 STEADY_S = 30.0
 GAVE_UP = math.inf

@@ -117,7 +117,7 @@ def decode_meta_lease_set(data: bytes) -> MetaLeaseSet:
     for _ in range(_at_most(MAX_LEASES, reader.number(1))):
         hash_, flags, cost, end_date = _META_LEASE.unpack(reader.take(_META_LEASE.size))
         if flags != _FLAGS_LEASE_SET_2:
-            raise ValueError("an entry is not that of a LeaseSet2")
+            raise ValueError("an entry does not name a LeaseSet2")
         leases.append(MetaLease(hash_, cost, end_date))
     revocations = reader.number(1)
     reader.take(_SIGNATURE_BYTES)

@@ -2,7 +2,7 @@
 
 Configuration: docs/howto/publish.md. A command is a list without a shell between. It gets its arguments in
 the environment, all named ``GARLICFARM_…``, and nothing else of the node's environment but PATH, HOME and
-LANG. Its working directory is that of the configuration file.
+LANG. It runs in the directory of the configuration file.
 """
 
 from __future__ import annotations
