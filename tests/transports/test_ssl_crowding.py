@@ -19,6 +19,7 @@ import garlicfarm_transport_ssl
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.errors import TransportError
 from garlicfarm.net.admission import Admission
+from garlicfarm.net.tls_stream import TlsStream
 from garlicfarm.transport import Endpoint, Peer, Place
 from garlicfarm_transport_ssl import SslConfig, SslTransport
 
@@ -162,7 +163,7 @@ async def test_nothing_is_kept_of_a_wave_of_half_open_clients(
     transport.limited(per_address=30)
 
     def held() -> int:
-        kinds = (trio.SSLStream, ssl.SSLObject, Place, Peer)
+        kinds = (TlsStream, ssl.SSLObject, Place, Peer)
         return sum(isinstance(each, kinds) for each in gc.get_objects())
 
     async with serving(transport) as bound:
@@ -239,7 +240,7 @@ async def test_both_sides_send_small_writes_at_once(tmp_path: Path) -> None:
     transport = Counting(tmp_path)
     seen, options = trio.open_memory_channel[int](1)
 
-    async def note(stream: trio.SSLStream[trio.SocketStream], peer: Peer) -> None:
+    async def note(stream: TlsStream, peer: Peer) -> None:
         await seen.send(stream.transport_stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
     with trio.fail_after(20):

@@ -12,6 +12,7 @@ import trio.testing
 
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.errors import TransportError, UnreachableError
+from garlicfarm.net.tls_stream import TlsStream
 from garlicfarm.testing.transport_suite import TransportSuite
 from garlicfarm.transport import Endpoint, Peer
 from garlicfarm_transport_ssl import SslConfig, SslTransport
@@ -49,7 +50,7 @@ class Leaky(SslTransport):
 
     kept: list[trio.SocketStream]
 
-    async def open_stream(self, endpoint: Endpoint) -> trio.SSLStream[trio.SocketStream]:
+    async def open_stream(self, endpoint: Endpoint) -> TlsStream:
         self.kept = getattr(self, "kept", [])
         self.kept.append(await trio.open_tcp_stream(endpoint.host, endpoint.port))
         return await super().open_stream(endpoint)
@@ -58,7 +59,7 @@ class Leaky(SslTransport):
 class Vague(SslTransport):
     """Says of a dead endpoint only that something failed."""
 
-    async def open_stream(self, endpoint: Endpoint) -> trio.SSLStream[trio.SocketStream]:
+    async def open_stream(self, endpoint: Endpoint) -> TlsStream:
         try:
             return await super().open_stream(endpoint)
         except UnreachableError as exc:

@@ -12,7 +12,7 @@ import logging
 import os
 import ssl
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -22,7 +22,7 @@ import trio
 
 from garlicfarm.credentials.certificates import pin_of, pin_of_file
 from garlicfarm.errors import ConfigError, TransportError, UnreachableError, first_error
-from garlicfarm.net.tcp import server_tls
+from garlicfarm.net.tls_stream import TlsStream
 from garlicfarm.transport import Endpoint, Peer, Place, Transport
 
 __all__ = ["SslConfig", "SslTransport"]
@@ -96,9 +96,9 @@ class SslTransport(Transport):
         except OSError as exc:
             raise ConfigError([f"{ca}: {exc.strerror}"]) from exc
 
-    async def open_stream(self, endpoint: Endpoint) -> trio.SSLStream[trio.SocketStream]:
+    async def open_stream(self, endpoint: Endpoint) -> TlsStream:
         """See `Transport.open_stream`. In TLS 1.3 a server refuses *our* certificate only after this
-        returned, and Trio sends no alerts: then the stream simply ends."""
+        returned: then the stream is broken."""
         pin = endpoint.params.get("pin", "")
         if not pin and not self.config.ca:
             hint = "add ?pin=sha256-… to the endpoint, or set ca in [transport.ssl]"
@@ -110,7 +110,7 @@ class SslTransport(Transport):
             raise UnreachableError(f"{place}: {_text(exc)}", "is the node up, and the port open?") from exc
         # A pinned peer needs no name, so none is sent in plain text.
         name = endpoint.host if self.config.ca else None
-        stream = trio.SSLStream(tcp, self._client, server_hostname=name, https_compatible=True)
+        stream = TlsStream(tcp, self._client, server_hostname=name)
         try:
             await stream.do_handshake()
             self._check_pin(stream, endpoint, pin)
@@ -124,15 +124,14 @@ class SslTransport(Transport):
 
     def peer_address(self, stream: trio.abc.Stream) -> str | None:
         """See `Transport.peer_address`."""
-        tcp = stream.transport_stream if isinstance(stream, trio.SSLStream) else None
-        if not isinstance(tcp, trio.SocketStream):
+        if not isinstance(stream, TlsStream):
             return None
         try:
-            return str(tcp.socket.getpeername()[0])
+            return str(stream.transport_stream.socket.getpeername()[0])
         except OSError:  # the peer has left again
             return None
 
-    def _check_pin(self, stream: trio.SSLStream[trio.SocketStream], endpoint: Endpoint, pin: str) -> None:
+    def _check_pin(self, stream: TlsStream, endpoint: Endpoint, pin: str) -> None:
         shown = pin_of(stream.getpeercert(binary_form=True) or b"")
         if pin and shown != pin:
             hint = "nothing was sent; if that node has a new certificate, change its endpoint"
@@ -166,21 +165,18 @@ class SslTransport(Transport):
             except OSError as exc:  # it closed while it was queued
                 self._drop(Peer("", False, None), "tls", _text(exc))
                 return
-            with ExitStack() as stack:
-                place = stack.enter_context(self.admit(peer))
-                stream = await self._accept(tcp, peer, place, stack)
+            with self.admit(peer) as place:
+                stream = await self._accept(tcp, peer, place)
                 if stream is not None:
                     certificate = stream.getpeercert(binary_form=True)
                     digest = certificate and hashlib.sha256(certificate).digest()
                     await handler(stream, replace(peer, certificate_sha256=digest, place=place))
-                    await _close(tcp, stream)
+                    await _close(stream)
 
         # It closes each socket when its task ends, and survives accept() running out of descriptors.
         await trio.serve_listeners(connection, listeners)
 
-    async def _accept(
-        self, tcp: trio.SocketStream, peer: Peer, place: Place, stack: ExitStack
-    ) -> trio.SSLStream[trio.SocketStream] | None:
+    async def _accept(self, tcp: trio.SocketStream, peer: Peer, place: Place) -> TlsStream | None:
         """The TLS handshake of one incoming connection; ``None`` if it failed."""
         try:
             with trio.fail_after(HANDSHAKE_TIMEOUT_S):
@@ -188,7 +184,7 @@ class SslTransport(Transport):
                 if not place.begin():
                     self._drop(peer, "too-often", "too many handshakes from this address")
                     return None
-                stream = stack.enter_context(server_tls(tcp, self._server))
+                stream = TlsStream(tcp, self._server, server_side=True)
                 await stream.do_handshake()
                 return stream
         except trio.TooSlowError:
@@ -202,11 +198,11 @@ class SslTransport(Transport):
         self.on_drop(peer, reason)
 
 
-async def _close(tcp: trio.SocketStream, stream: trio.SSLStream[trio.SocketStream]) -> None:
+async def _close(stream: TlsStream) -> None:
     """Send close_notify and FIN, then wait for the peer's, so that no reset discards our last bytes."""
+    stream.send_close_notify()
+    tcp = stream.transport_stream
     with trio.move_on_after(CLOSE_TIMEOUT_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-        with suppress(trio.BrokenResourceError):  # it kept sending, or just closed
-            await stream.unwrap()
         await tcp.send_eof()
         while await tcp.receive_some():
             pass

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import trio
 
+from garlicfarm.net.tls_stream import TlsStream
 from garlicfarm.transport import Endpoint
 from garlicfarm_transport_ssl import SslTransport
 from tests.node.support.cluster import cluster
@@ -19,7 +19,7 @@ async def test_defect_in_dialling_one_member_leaves_the_others_at_work(
     open_stream = SslTransport.open_stream
     port = 0
 
-    async def stumbling(self: SslTransport, endpoint: Endpoint) -> trio.SSLStream[trio.SocketStream]:
+    async def stumbling(self: SslTransport, endpoint: Endpoint) -> TlsStream:
         if endpoint.port == port:
             error = ValueError("what a peer said, perhaps")
             raise ExceptionGroup("of a nursery", [error]) if grouped else error

@@ -1,0 +1,378 @@
+"""`TlsStream` keeps what `trio.abc.Stream` promises, and speaks TLS with Trio and with OpenSSL."""
+
+from __future__ import annotations
+
+import gc
+import random
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm.credentials.certificates import make_certificate
+from garlicfarm.net import tls_stream
+from garlicfarm.net.tls_stream import TlsStream
+
+Secured = TlsStream | trio.SSLStream[trio.SocketStream]
+Maker = Callable[[trio.SocketStream], Secured]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    folder = tmp_path_factory.mktemp("tls")
+    make_certificate(folder / "node.crt", folder / "node.key", "127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
+    context.load_cert_chain(folder / "node.crt", folder / "node.key")
+    return context
+
+
+@pytest.fixture(scope="module")
+def client() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def sockets(buffer: int | None = None) -> tuple[trio.SocketStream, trio.SocketStream]:
+    """Two connected sockets; ``buffer``: how much the system may keep for each, in bytes."""
+    ends = socket.socketpair()
+    for end in ends:
+        end.setblocking(False)
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF) if buffer is not None else ():
+            end.setsockopt(socket.SOL_SOCKET, option, buffer or 0)
+    one, other = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in ends)
+    return one, other
+
+
+async def shake_hands(*streams: Secured) -> None:
+    async with trio.open_nursery() as nursery:
+        for stream in streams:
+            nursery.start_soon(stream.do_handshake)
+
+
+async def pair(
+    server: ssl.SSLContext, client: ssl.SSLContext, buffer: int | None = None
+) -> tuple[TlsStream, TlsStream]:
+    one, other = sockets(buffer)
+    streams = TlsStream(one, client), TlsStream(other, server, server_side=True)
+    await shake_hands(*streams)
+    return streams
+
+
+@asynccontextmanager
+async def open_pair(
+    server: ssl.SSLContext, client: ssl.SSLContext, buffer: int | None = None
+) -> AsyncIterator[tuple[TlsStream, TlsStream]]:
+    one, other = await pair(server, client, buffer)
+    async with one, other:
+        yield one, other
+
+
+async def send_until_it_blocks(stream: trio.abc.Stream) -> None:
+    """Cancelled while it blocks: the stream is broken then."""
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.send_all, bytes(4_000_000))
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+
+
+async def receive_all(stream: trio.abc.ReceiveStream) -> bytes:
+    return b"".join([piece async for piece in stream])
+
+
+async def test_it_is_a_stream_as_trio_wants_one(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    async def clogged() -> tuple[TlsStream, TlsStream]:
+        streams = await pair(server, client, 4096)
+        for stream in streams:
+            while stream._flush_now():
+                stream._tls.write(bytes(1000))
+        return streams
+
+    await trio.testing.check_two_way_stream(partial(pair, server, client), clogged)
+
+
+@pytest.mark.parametrize("is_ours", [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("buffer", [None, 2304])
+async def test_everything_arrives_in_both_directions_at_once(
+    server: ssl.SSLContext, client: ssl.SSLContext, is_ours: tuple[bool, bool], buffer: int | None
+) -> None:
+    makers: list[tuple[Maker, Maker]] = [
+        (lambda tcp: TlsStream(tcp, client), lambda tcp: trio.SSLStream(tcp, client, https_compatible=True)),
+        (
+            lambda tcp: TlsStream(tcp, server, server_side=True),
+            lambda tcp: trio.SSLStream(tcp, server, server_side=True, https_compatible=True),
+        ),
+    ]
+    dice = random.Random(7)
+    data = [dice.randbytes(300_000), dice.randbytes(300_000)]
+    streams = [
+        (ours if is_one else trios)(tcp)
+        for tcp, (ours, trios), is_one in zip(sockets(buffer), makers, is_ours, strict=True)
+    ]
+    got: dict[int, bytes] = {}
+
+    async def send(number: int) -> None:
+        rest = data[number]
+        while rest:
+            size = dice.choice((1, 100, 16_384, 70_000))
+            await streams[number].send_all(rest[:size])
+            rest = rest[size:]
+
+    async def receive(number: int) -> None:
+        received = bytearray()
+        while len(received) < len(data[0]):
+            received += await streams[number].receive_some(dice.choice((1, 1000, 100_000)))
+        got[number] = bytes(received)
+
+    with trio.fail_after(60):
+        await shake_hands(*streams)
+        async with trio.open_nursery() as nursery:
+            for number in (0, 1):
+                nursery.start_soon(send, number)
+                nursery.start_soon(receive, number)
+    for stream in streams:
+        await trio.aclose_forcefully(stream)
+    assert (got[1], got[0]) == tuple(data)
+
+
+@pytest.mark.parametrize("step", [1, 2, 7])
+async def test_records_may_be_cut_anywhere(server: ssl.SSLContext, client: ssl.SSLContext, step: int) -> None:
+    """A relay hands on so many bytes at a time, and waits until they were read."""
+    near, far = sockets()
+    one, other = sockets()
+
+    async def relay(source: trio.SocketStream, target: trio.SocketStream) -> None:
+        async for data in source:
+            for at in range(0, len(data), step):
+                await target.send_all(data[at : at + step])
+                await trio.testing.wait_all_tasks_blocked()
+
+    ours, theirs = TlsStream(near, client), TlsStream(other, server, server_side=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(relay, far, one)
+        nursery.start_soon(relay, one, far)
+        await shake_hands(ours, theirs)
+        await ours.send_all(b"one record" * 20)
+        await ours.send_all(b"another")
+        received = b""
+        while len(received) < 207:
+            received += await theirs.receive_some()
+        nursery.cancel_scope.cancel()
+    for stream in (ours, theirs, far, one):
+        await trio.aclose_forcefully(stream)
+    assert received == b"one record" * 20 + b"another"
+
+
+async def test_one_receive_takes_all_records_that_have_come(
+    server: ssl.SSLContext, client: ssl.SSLContext
+) -> None:
+    async with open_pair(server, client) as (one, other):
+        for number in range(5):
+            await one.send_all(b"record %d " % number)
+        assert await other.receive_some() == b"record 0 record 1 record 2 record 3 record 4 "
+
+
+async def test_one_send_is_one_write(
+    server: ssl.SSLContext, client: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+
+    def counted(stream: TlsStream, data: bytes) -> int:
+        written.append(len(data))
+        return write(stream, data)
+
+    write = TlsStream._write
+    async with open_pair(server, client) as (one, _):
+        monkeypatch.setattr(TlsStream, "_write", counted)
+        await one.send_all(bytes(60_000))  # four records
+        monkeypatch.undo()
+    assert len(written) == 1
+
+
+async def test_close_notify_is_the_end(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    async with open_pair(server, client) as (one, other):
+        await one.send_all(b"the last words")
+        one.send_close_notify()
+        assert await receive_all(other) == b"the last words"
+        assert await other.receive_some() == b""
+        await other.send_all(b"understood")  # each direction ends by itself
+        assert await one.receive_some() == b"understood"
+
+
+async def test_connection_that_ends_without_close_notify_has_ended(
+    server: ssl.SSLContext, client: ssl.SSLContext
+) -> None:
+    async with open_pair(server, client) as (one, other):
+        await one.send_all(b"cut")
+        await one.transport_stream.send_eof()
+        assert await receive_all(other) == b"cut"
+        assert await other.receive_some() == b""
+
+
+async def test_connection_that_is_reset_is_broken(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    async with open_pair(server, client) as (one, other):
+        await other.send_all(b"never read")
+        await one.transport_stream.aclose()  # with bytes unread: a reset
+        with pytest.raises(trio.BrokenResourceError):
+            await receive_all(other)
+        with pytest.raises(trio.BrokenResourceError):
+            await other.send_all(b"x")
+
+
+async def test_damaged_record_breaks_the_stream_and_the_peer_learns_it(
+    server: ssl.SSLContext, client: ssl.SSLContext
+) -> None:
+    async with open_pair(server, client) as (one, other):
+        one._tls.write(b"to be damaged")
+        data = bytearray(one._outgoing.read())
+        data[-1] ^= 1
+        await one.transport_stream.send_all(data)
+        with pytest.raises(trio.BrokenResourceError) as caught:
+            await other.receive_some()
+        assert isinstance(caught.value.__cause__, ssl.SSLError)
+        with pytest.raises(trio.BrokenResourceError) as caught:
+            await one.receive_some()
+        assert "BAD_RECORD_MAC" in str(caught.value.__cause__)
+
+
+async def test_send_that_is_cancelled_breaks_the_stream(
+    server: ssl.SSLContext, client: ssl.SSLContext
+) -> None:
+    async with open_pair(server, client, 4096) as (one, _):
+        await send_until_it_blocks(one)
+        with pytest.raises(trio.BrokenResourceError):
+            await one.send_all(b"x")
+        with pytest.raises(trio.BrokenResourceError):
+            await one.receive_some()
+
+
+async def test_send_that_is_cancelled_before_it_begins_changes_nothing(
+    server: ssl.SSLContext, client: ssl.SSLContext
+) -> None:
+    async with open_pair(server, client) as (one, other):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await one.send_all(b"never sent")
+        await one.send_all(b"sent")
+        assert await other.receive_some() == b"sent"
+
+
+async def test_receive_that_is_cancelled_loses_nothing(
+    server: ssl.SSLContext, client: ssl.SSLContext
+) -> None:
+    async with open_pair(server, client) as (one, other):
+        with trio.move_on_after(0):
+            await other.receive_some()
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(other.receive_some)
+                await trio.testing.wait_all_tasks_blocked()
+                scope.cancel()
+        await one.send_all(b"whole")
+        assert await other.receive_some(2) == b"wh"
+        assert await other.receive_some() == b"ole"
+
+
+async def test_handshake_that_is_cancelled_breaks_the_stream(client: ssl.SSLContext) -> None:
+    near, far = sockets()
+    async with TlsStream(near, client) as stream, far:
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stream.do_handshake)
+                await trio.testing.wait_all_tasks_blocked()
+                scope.cancel()
+        with pytest.raises(trio.BrokenResourceError):
+            await stream.do_handshake()
+
+
+async def test_closing_wakes_a_blocked_sender(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    async with open_pair(server, client, 4096) as (one, _), trio.open_nursery() as nursery:
+
+        async def send() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await one.send_all(bytes(4_000_000))
+
+        nursery.start_soon(send)
+        await trio.testing.wait_all_tasks_blocked()
+        await one.aclose()
+
+
+async def test_stream_is_freed_without_the_garbage_collector(
+    server: ssl.SSLContext, client: ssl.SSLContext
+) -> None:
+    """A long-lived program runs it rarely, and each connection holds some 50 KiB of OpenSSL's memory."""
+
+    def held() -> int:
+        return sum(isinstance(each, (TlsStream, ssl.SSLObject)) for each in gc.get_objects())
+
+    before = held()
+    gc.disable()
+    try:
+        for _ in range(5):
+            async with open_pair(server, client) as (one, other):
+                await one.send_all(b"x")
+                await other.receive_some()
+        del one, other
+        assert held() == before
+    finally:
+        gc.enable()
+
+
+@pytest.mark.openssl
+async def test_key_updates_of_the_peer_are_answered(server: ssl.SSLContext) -> None:
+    """OpenSSL's client takes a line with ``K`` as the order to update its keys, and to ask for the same."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    command = ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-tls1_3"]
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            run = partial(
+                trio.run_process,
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+            process: trio.Process = await nursery.start(run)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            tcp = await listener.accept()
+            async with TlsStream(tcp, server, server_side=True) as stream:
+                await stream.do_handshake()
+                shown = b""
+                for number in range(3):
+                    line = b"line %d\n" % number
+                    await process.stdin.send_all(line)
+                    assert await stream.receive_some() == line
+                    await stream.send_all(b"answer %d\n" % number)
+                    while b"answer %d" % number not in shown:
+                        shown += await process.stdout.receive_some()
+                    if number < 2:
+                        await process.stdin.send_all(b"K\n")
+                        while shown.count(b"KEYUPDATE") <= number:
+                            shown += await process.stdout.receive_some()
+            nursery.cancel_scope.cancel()
+    await listener.aclose()
+
+
+async def test_peer_that_asks_and_never_reads_is_cut_off(
+    server: ssl.SSLContext, client: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_pair(server, client, 4096) as (one, _):
+        monkeypatch.setattr(tls_stream, "MAX_UNSENT_BYTES", 10_000)
+        while len(one._unsent) < 10_000:
+            one._tls.write(bytes(1000))
+            one._flush_now()
+        one._tls.write(b"an answer")
+        with pytest.raises(trio.BrokenResourceError):
+            await one.receive_some()
