@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.i2p.script import ScriptError, run_script
+
 TIMEOUT_S = 660
 NETWORKS = 3
 NETWORK_FAILED = 75  # as in the script
@@ -28,23 +25,19 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What came about in one life of the farm, in order."""
-    command = ["unshare", "--map-root-user", "--net", sys.executable, "-m", "tests.i2p.farm_over_i2p"]
-    for _ in range(NETWORKS):
-        directory = str(tmp_path_factory.mktemp("i2p"))
-        ended = subprocess.run(
-            [*command, directory, *(["rank"] if HAS_SPARK else [])],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        if ended.returncode != NETWORK_FAILED:
-            break
+
+    def run() -> list[dict[str, Any]]:
+        rank = ["rank"] if HAS_SPARK else []
+        return run_script("farm_over_i2p", tmp_path_factory.mktemp("i2p"), *rank, timeout_s=TIMEOUT_S)
+
+    for _ in range(NETWORKS - 1):
+        try:
+            return run()
+        except ScriptError as error:
+            if error.code != NETWORK_FAILED:
+                raise
         print("two routers never got through to each other: another network")
-    print(ended.stdout)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+    return run()
 
 
 @pytest.mark.i2p

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.i2p.script import output_of
 
 TIMEOUT_S = 400
 
@@ -25,14 +26,13 @@ def test_site_is_served_by_another_node_after_its_router_is_killed(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     command = [sys.executable, "-m", "garlicfarm", "lab", "--until", "moved"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    printed = output_of(command, TIMEOUT_S)
     told = re.fullmatch(
         r"leader [123], publisher [123]\n"
         r"node ([123]) serves the site; its router is killed\n"
         r"node ([123]) serves a newcomer, \d+ s later\n",
-        ended.stdout,
+        printed,
     )
-    assert told is not None, ended.stdout
+    assert told is not None, printed
     assert told[1] != told[2]
     assert list(tmp_path.iterdir()) == []

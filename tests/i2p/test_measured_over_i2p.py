@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.i2p.script import run_script
+
 TIMEOUT_S = 600
 
 pytestmark = [
@@ -23,15 +20,8 @@ pytestmark = [
 
 
 def test_leaf_of_another_router_is_measured_as_it_is(tmp_path: Path) -> None:
-    command = ["unshare", "--map-root-user", "--net", sys.executable, "-m", "tests.i2p.measured_over_i2p"]
-    ended = subprocess.run(
-        [*command, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    told: dict[str, dict[str, Any]] = {}
-    for line in ended.stdout.splitlines():
-        facts = json.loads(line)
-        told[facts["what"]] = facts
+    reported = run_script("measured_over_i2p", tmp_path, timeout_s=TIMEOUT_S)
+    told = {facts["what"]: facts for facts in reported}
     for reached in ("reached", "reached again"):
         assert told[reached]["ok"]
         assert told[reached]["fetched_ms"] <= told[reached]["ms"]

@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.i2p.script import run_script
+
 KEYS = os.environ.get("KEYS", "bundle")
 TIMEOUT_S = 900
 
@@ -31,18 +28,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What came about, in order."""
-    command = ["unshare", "--map-root-user", "--net", sys.executable, "-m", "tests.i2p.meta_farm"]
-    ended = subprocess.run(
-        [*command, str(tmp_path_factory.mktemp("meta")), KEYS],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    print(ended.stdout)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+    return run_script("meta_farm", tmp_path_factory.mktemp("meta"), KEYS, timeout_s=TIMEOUT_S)
 
 
 def only(told: list[dict[str, Any]], what: str) -> dict[str, Any]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.i2p.script import run_script
 
 
 @pytest.mark.i2p
@@ -22,18 +19,7 @@ def test_floodfills_store_each_newer_meta_lease_set_and_the_session_outlives_its
     tmp_path: Path,
 ) -> None:
     """A floodfill checks the signature before it stores, the offline one of a bundle, too."""
-    command = ["unshare", "--map-root-user", "--net", sys.executable, "-m", "tests.i2p.meta_over_i2cp"]
-    ended = subprocess.run(
-        [*command, str(tmp_path / "routers")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=450,
-        check=False,
-    )
-    print(ended.stdout)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    told = [json.loads(line) for line in ended.stdout.splitlines()]
+    told = run_script("meta_over_i2cp", tmp_path / "routers", timeout_s=450)
     assert [each["what"] for each in told] == [
         *("taken", "stored") * 2,
         "another",

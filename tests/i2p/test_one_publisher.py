@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.i2p.script import run_script
+
 CHANGES = int(os.environ.get("CHANGES", "3"))
 TIMEOUT_S = 240 * (CHANGES + 2)
 RESUMED_S = 1.0
@@ -33,18 +30,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What came about, in order."""
-    command = ["unshare", "--map-root-user", "--net", sys.executable, "-m", "tests.i2p.one_publisher"]
-    ended = subprocess.run(
-        [*command, str(tmp_path_factory.mktemp("one")), str(CHANGES)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    print(ended.stdout)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+    return run_script("one_publisher", tmp_path_factory.mktemp("one"), str(CHANGES), timeout_s=TIMEOUT_S)
 
 
 def test_publisher_changes_in_order_by_a_partition_and_by_a_crash(told: list[dict[str, Any]]) -> None:

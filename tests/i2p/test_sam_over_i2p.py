@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.i2p.script import run_script
+
 TIMEOUT_S = 3600
 
 pytestmark = [
@@ -25,20 +22,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What came about, in order."""
-    ended = subprocess.run(
-        [
-            *("unshare", "--map-root-user", "--net", sys.executable, "-m", "tests.i2p.sam_over_i2p"),
-            str(tmp_path_factory.mktemp("sam")),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    print(ended.stdout)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+    return run_script("sam_over_i2p", tmp_path_factory.mktemp("sam"), timeout_s=TIMEOUT_S)
 
 
 def test_service_is_fetched_from_one_publisher_after_another(told: list[dict[str, Any]]) -> None:

@@ -1,0 +1,36 @@
+"""Runs a script that prints a JSON document per line, in a network namespace of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import NAMESPACE
+
+ROOT = Path(__file__).parents[2]
+
+
+class ScriptError(AssertionError):
+    """A program ended with ``code``; the text is all that it printed."""
+
+    def __init__(self, code: int, printed: str) -> None:
+        super().__init__(f"ended with {code}:\n{printed}")
+        self.code = code
+
+
+def run_script(script: str, *arguments: str | Path, timeout_s: float) -> list[dict[str, Any]]:
+    """What ``tests.i2p.SCRIPT`` reports, in order; raises `ScriptError` where it fails."""
+    command = [*NAMESPACE, sys.executable, "-m", f"tests.i2p.{script}", *map(str, arguments)]
+    return [json.loads(line) for line in output_of(command, timeout_s).splitlines()]
+
+
+def output_of(command: list[str], timeout_s: float) -> str:
+    """What ``command`` prints, which pytest shows too; raises `ScriptError` where it fails."""
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
+    print(ended.stdout)
+    if ended.returncode:
+        raise ScriptError(ended.returncode, ended.stdout + ended.stderr)
+    return ended.stdout
