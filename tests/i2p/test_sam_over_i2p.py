@@ -11,6 +11,7 @@ from tests.i2p.script import run_script
 TIMEOUT_S = 3600
 
 pytestmark = [
+    pytest.mark.curl,
     pytest.mark.i2p,
     pytest.mark.i2pd,
     pytest.mark.netns,
