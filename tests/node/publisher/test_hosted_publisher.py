@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self, cast
@@ -147,11 +147,19 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return slept
 
 
+@asynccontextmanager
+async def running(fake: Fake) -> AsyncIterator[None]:
+    """It runs until the block ends, as until its node ends."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
 async def test_publishes_while_named_and_retires_after(autojump_clock: Clock) -> None:
     fake = Fake()
     hosted, plugin = fake.hosted, fake.plugin
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(hosted.run)
+    async with running(fake):
         await trio.sleep(50)
         assert plugin.done() == ["standby", "standby"]  # and whether it still is
         assert (hosted.is_ready, hosted.is_publishing) == (True, False)
@@ -174,15 +182,13 @@ async def test_publishes_while_named_and_retires_after(autojump_clock: Clock) ->
         assert plugin.done() == ["retire", "standby"]
         assert not hosted.is_publishing
         assert not fake.blocks_others()
-        nursery.cancel_scope.cancel()
     assert plugin.done() == ["left"]
 
 
 async def test_order_of_an_administrator_is_carried_out_once_and_not_too_often(autojump_clock: Clock) -> None:
     fake = Fake()
     fake.named, fake.forced_index = True, 5  # an order that is older than the first publication
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(10)
         assert fake.plugin.done() == ["standby", "publish"]
         fake.forced_index = 9
@@ -193,20 +199,17 @@ async def test_order_of_an_administrator_is_carried_out_once_and_not_too_often(a
         assert fake.plugin.done() == ["publish"]
         await trio.sleep(60)
         assert fake.plugin.done() == []
-        nursery.cancel_scope.cancel()
 
 
 async def test_retires_before_the_lease_ends_and_when_the_node_ends(autojump_clock: Clock) -> None:
     fake = Fake()
     fake.named, fake.lease_ends_s = True, 43
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(60)
         assert fake.plugin.calls[:4] == [(0, "standby"), (0, "publish"), (38, "retire"), (38, "standby")]
         fake.lease_ends_s = 10**9
         await trio.sleep(10)
         assert fake.plugin.done()[-1] == "publish"
-        nursery.cancel_scope.cancel()
     assert fake.plugin.done() == ["retire", "left"]
 
 
@@ -214,8 +217,7 @@ async def test_retires_in_a_quarter_of_a_short_lease_and_stays_ready(autojump_cl
     """A lease that runs out while the farm elects a leader costs the publication, not the role."""
     fake = Fake()
     fake.named, fake.lease_ms, fake.lease_ends_s = True, 2000, 8
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(7.4)
         assert fake.plugin.done() == ["standby", "publish"]
         await trio.sleep(0.2)
@@ -223,15 +225,13 @@ async def test_retires_in_a_quarter_of_a_short_lease_and_stays_ready(autojump_cl
         await trio.sleep(3)
         assert fake.hosted.is_ready
         assert fake.plugin.done() == []
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("trouble", [HANG, PublisherError("it does not listen")])
 async def test_left_where_it_does_not_retire_in_time(trouble: Exception | str, autojump_clock: Clock) -> None:
     fake = Fake()
     fake.named = True
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(10)
         fake.plugin.done()
         fake.named, fake.plugin.trouble = False, [trouble] * 30
@@ -245,7 +245,6 @@ async def test_left_where_it_does_not_retire_in_time(trouble: Exception | str, a
         fake.plugin.trouble = []
         await trio.sleep(90)
         assert fake.hosted.is_ready
-        nursery.cancel_scope.cancel()
 
 
 async def test_left_at_once_where_the_machine_slept_beyond_the_lease(
@@ -253,8 +252,7 @@ async def test_left_at_once_where_the_machine_slept_beyond_the_lease(
 ) -> None:
     fake = Fake()
     fake.named, fake.lease_ends_s = True, 45
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(20.1)
         assert fake.plugin.done() == ["standby", "publish"]
         slept.ms = 3_600_000
@@ -263,80 +261,66 @@ async def test_left_at_once_where_the_machine_slept_beyond_the_lease(
         await trio.sleep(10)
         assert fake.plugin.done() == ["retire", "standby"]
         assert not fake.blocks_others()
-        nursery.cancel_scope.cancel()
 
 
 async def test_asked_to_stop_in_time_where_nothing_is_applied_any_more(autojump_clock: Clock) -> None:
     """A node that is cut off hears of no change: the end of its lease is all that it notices."""
     fake = Fake()
     fake.named, fake.lease_ends_s = True, 43
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(60)
         assert fake.plugin.calls[:3] == [(0, "standby"), (0, "publish"), (38, "retire")]
-        nursery.cancel_scope.cancel()
 
 
 async def test_lease_ends_a_publisher_that_answers_nothing(autojump_clock: Clock) -> None:
     fake = Fake()
     fake.named, fake.lease_ends_s = True, 20
     fake.plugin.trouble = [None, HANG, HANG]  # while it publishes, and when it is to retire
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(12)
         fake.plugin.answer = HANG
         await trio.sleep(18)
         assert fake.plugin.calls[:4] == [(0, "standby"), (0, "publish"), (15, "retire"), (20, "left")]
-        nursery.cancel_scope.cancel()
 
 
 async def test_publisher_without_a_status_is_left(autojump_clock: Clock) -> None:
     fake = Fake()
     fake.named, fake.plugin.answer = True, HANG
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(12)
         assert fake.plugin.done() == ["standby", "publish", "left"]
         assert fake.hosted.problem == "its status did not come within 10 s"
-        nursery.cancel_scope.cancel()
 
 
 async def test_node_that_ends_gives_no_time_beyond_the_lease(autojump_clock: Clock) -> None:
     fake = Fake()
     fake.named, fake.lease_ends_s = True, 20
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(10)
         fake.lease_ends_s, fake.plugin.trouble = 12, [HANG]
-        nursery.cancel_scope.cancel()
     assert fake.plugin.calls[-2:] == [(10, "retire"), (12, "left")]
 
 
 async def test_defect_while_the_node_ends_does_not_reach_it(autojump_clock: Clock) -> None:
     fake = Fake()
     fake.plugin.answer = BAD_CLEANUP
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(3)
-        nursery.cancel_scope.cancel()
     assert fake.hosted.problem == "ZeroDivisionError: a defect"
 
 
 async def test_disk_that_hangs_does_not_keep_it_from_stopping(autojump_clock: Clock) -> None:
     fake = Fake()
     fake.named, fake.lease_ends_s, fake.disk_hangs = True, 40, True
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(50)
         assert fake.plugin.calls[:3] == [(0, "standby"), (0, "publish"), (35, "retire")]
-        nursery.cancel_scope.cancel()
 
 
 async def test_plugin_that_cannot_be_left_blocks_others_for_one_lease(autojump_clock: Clock) -> None:
     fake = Fake()
     fake.named, fake.plugin.ends = True, trio.Event()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         try:
             await trio.sleep(10)
             fake.named, fake.plugin.trouble = False, [HANG]
@@ -350,7 +334,6 @@ async def test_plugin_that_cannot_be_left_blocks_others_for_one_lease(autojump_c
             fake.plugin.ends.set()
         await trio.sleep(10)
         assert fake.plugin.done() == ["left", "retire", "standby"]
-        nursery.cancel_scope.cancel()
 
 
 LEAF = DestinationStatus(destination=encode(bytes(391)))
@@ -368,13 +351,11 @@ LEAF = DestinationStatus(destination=encode(bytes(391)))
 async def test_status_that_no_farm_would_take_is_a_defect(answer: Any, autojump_clock: Clock) -> None:
     fake = Fake()
     fake.plugin.answer = answer
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(2)
         assert fake.plugin.done()[-1] == "left"
         assert fake.hosted.status == PublisherStatus(is_publishing=False)
         assert fake.hosted.problem
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(
@@ -383,18 +364,15 @@ async def test_status_that_no_farm_would_take_is_a_defect(answer: Any, autojump_
 async def test_publication_that_no_farm_would_take_is_a_defect(answer: Any, autojump_clock: Clock) -> None:
     fake = Fake()
     fake.named, fake.plugin.says = True, answer
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(2)
         assert fake.plugin.done() == ["standby", "publish", "left"]
         assert fake.published == []
-        nursery.cancel_scope.cancel()
 
 
 async def test_attempt_ends_with_the_role_and_is_retired(autojump_clock: Clock) -> None:
     fake = Fake()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(4)
         fake.named, fake.plugin.trouble = True, [HANG]
         await trio.sleep(5)
@@ -405,15 +383,13 @@ async def test_attempt_ends_with_the_role_and_is_retired(autojump_clock: Clock) 
         await trio.sleep(2)
         assert fake.plugin.done()[0] == "retire"
         assert not fake.blocks_others()
-        nursery.cancel_scope.cancel()
 
 
 async def test_failing_attempts_are_repeated_and_do_not_count_as_starting(autojump_clock: Clock) -> None:
     fake = Fake()
     fake.named = True
     fake.plugin.trouble = [None, PublisherError("refused"), HANG, None, PublisherError("refused")]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(4)
         assert fake.hosted.problem == "refused"
         await trio.sleep(20)
@@ -423,27 +399,23 @@ async def test_failing_attempts_are_repeated_and_do_not_count_as_starting(autoju
         assert fake.plugin.done() == ["standby", "publish", "publish", "retire", "publish", "publish"]
         assert fake.hosted.is_publishing
         assert fake.hosted.problem == ""
-        nursery.cancel_scope.cancel()
 
 
 async def test_publication_that_is_lost_is_published_anew(autojump_clock: Clock) -> None:
     fake = Fake()
     fake.named = True
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(10)
         fake.plugin.stands = False
         await trio.sleep(2)
         assert fake.plugin.done() == ["standby", "publish", "retire", "standby", "publish"]
-        nursery.cancel_scope.cancel()
 
 
 async def test_lost_with_its_router_it_is_not_ready_until_the_router_is_back(autojump_clock: Clock) -> None:
     """Its node leaves `meta.publishing` out meanwhile, so that the farm names another one."""
     fake = Fake()
     fake.named = True
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(10)
         fake.plugin.stands = False
         fake.plugin.trouble = [None, *[PublisherError("the router is gone")] * 4]
@@ -453,13 +425,11 @@ async def test_lost_with_its_router_it_is_not_ready_until_the_router_is_back(aut
         assert not fake.blocks_others()  # its session was closed
         await trio.sleep(30)
         assert fake.hosted.is_ready
-        nursery.cancel_scope.cancel()
 
 
 async def test_node_whose_router_dies_while_it_stands_by_is_not_ready(autojump_clock: Clock) -> None:
     fake = Fake()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(20)
         assert fake.hosted.is_ready
         fake.plugin.trouble = [PublisherError("the router is gone")] * 2
@@ -467,20 +437,17 @@ async def test_node_whose_router_dies_while_it_stands_by_is_not_ready(autojump_c
         assert not fake.hosted.is_ready
         await trio.sleep(10)
         assert fake.hosted.is_ready
-        nursery.cancel_scope.cancel()
 
 
 async def test_standby_that_fails_is_repeated_and_nothing_is_published_before(autojump_clock: Clock) -> None:
     fake = Fake()
     fake.named, fake.plugin.trouble = True, [PublisherError("no router"), HANG, PublisherError("no router")]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.hosted.run)
+    async with running(fake):
         await trio.sleep(60)
         assert not fake.hosted.is_ready
         assert not fake.hosted.confirmed.is_set()
         await trio.sleep(60)
         assert fake.plugin.done() == ["standby"] * 4 + ["publish"]
-        nursery.cancel_scope.cancel()
 
 
 @contextmanager
@@ -496,11 +463,9 @@ async def test_defect_of_a_plugin_costs_only_the_plugin(
     fake = Fake()
     fake.named, fake.plugin.trouble = True, [None, ZeroDivisionError("a defect")]
     with noted(caplog, "publisher-failed"):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(fake.hosted.run)
+        async with running(fake):
             await trio.sleep(1)
             assert not fake.hosted.is_ready
             assert fake.blocks_others() or fake.named
             await trio.sleep(10)
             assert fake.plugin.done() == ["standby", "publish", "left", "retire", "standby", "publish"]
-            nursery.cancel_scope.cancel()
