@@ -89,6 +89,15 @@ def test_publish_now_orders_and_waits_until_the_publisher_reports_a_newer_date(
     assert served.node.farm.log[0].value == repr(("publish", {}, "local")).encode()
 
 
+def test_publish_now_shows_when_it_was_published_as_a_date(served: Served, capsys: Capture) -> None:
+    PublishingFarm(served)
+    assert run(["publish", "now"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "INDEX  TERM  PUBLISHER  LAST PUBLISHED",
+        "1      3     2          2027-01-15 08:00:05Z",
+    ]
+
+
 def test_publish_now_where_no_member_can_publish_orders_nothing_and_says_why(
     served: Served, capsys: Capture
 ) -> None:
