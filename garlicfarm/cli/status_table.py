@@ -150,7 +150,8 @@ def publisher_lines(body: dict[str, Any]) -> list[str]:
         return []
     lines = [f"keys of member {member} {problem}" for member, problem in key_problems(body).items()]
     for leaf in body.get("published_leaves") or []:
-        lines.append(f"leaf {leaf['hash']} of member {body['publisher']}: {sight(leaf['seen'])}")
+        if leaf["seen"] is not None:
+            lines.append(f"leaf {leaf['hash']} of member {body['publisher']}: {sight(leaf['seen'])}")
     for one in found:
         since = f" since {_time(one['since_ms'])} UTC" if one["since_ms"] else ""
         until = f", until {_time(one['until_ms'])}" if one["until_ms"] else ""

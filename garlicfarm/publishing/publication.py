@@ -3,13 +3,15 @@
 ::
 
     {"publishing": bool | null, "last_published_ms": int, "can_publish": [id …],
-     "leaves": [{"hash", "seen": [{"by": id, "ok": bool, "ms": int} …]} …], "problems": [sentence …]}
+     "leaves": [{"hash", "seen": [{"by": id, "ok": bool, "ms": int} …] | null} …],
+     "problems": [sentence …]}
 
 ``publishing``: the publisher's ``meta.publishing``; ``last_published_ms``: its ``meta.lastPublishedTime``, 0
 if it never published, or says a date that no LeaseSet can have. ``can_publish``: the recent members that
 report ``meta.publishing``. ``leaves``: while it publishes, its usable leaves, and what the other recent
 members saw of each in statuses that they began after it was due to start (D20): the connection test of
-member ``by``. A leaf without a successful one is not confirmed; nothing follows from that for the role.
+member ``by``; null if none of them reports measurements. A leaf without a successful one is not confirmed;
+nothing follows from that for the role.
 """
 
 from __future__ import annotations
@@ -69,12 +71,14 @@ def published_leaves(
         return []
     found: dict[str, list[dict[str, object]]]
     found = {encode(leaf.hash): [] for leaf in statuses[publisher].leaves}
-    for member in fold.members:
-        if member == publisher or not fold.is_recent(member):
-            continue
+    others = [member for member in fold.members if member != publisher and fold.is_recent(member)]
+    documents = [statuses[member].document for member in others]
+    if not any(document.remote_destinations or document.remote_meta for document in documents):
+        return [{"hash": hash_, "seen": None} for hash_ in found]
+    for member, document in zip(others, documents, strict=True):
         if (fold.report(member).applied or 0) < due_since:
             continue
-        measured = statuses[member].document.remote_destinations or ()
+        measured = document.remote_destinations or ()
         tests = {one.hash: one.connect_test for one in measured}
         for hash_, seen in found.items():
             test = tests.get(hash_)
@@ -83,8 +87,11 @@ def published_leaves(
     return [{"hash": hash_, "seen": seen} for hash_, seen in found.items()]
 
 
-def sight(seen: Iterable[Mapping[str, Any]]) -> str:
+def sight(seen: Iterable[Mapping[str, Any]] | None) -> str:
     """The ``seen`` of a leaf in words, for operators."""
+    if seen is None:
+        return "no other member measures destinations"
+    seen = list(seen)
     reached = [f"member {test['by']} in {test['ms']} ms" for test in seen if test["ok"]]
     failed = [f"member {test['by']}" for test in seen if not test["ok"]]
     words = f"reachable, by {', '.join(reached)}" if reached else "not confirmed by any other member"

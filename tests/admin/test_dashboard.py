@@ -187,15 +187,17 @@ async def test_last_contact_is_that_of_a_leader_and_its_followers(node: FakeNode
 
 async def test_page_says_whether_other_members_reach_the_publishers_leaf(node: FakeNode, url: str) -> None:
     leaf = {"hash": EVIL, "seen": [{"by": 2, "ok": False, "ms": 15_000}]}
+    unmeasured = {"hash": "unmeasured", "seen": None}
     node.farm.ranking = lambda **_: {  # type: ignore[method-assign]
         "since": 1,
         "publisher": 1,
         "members": [ranked_row(1, publisher=True)],
-        "publication": {"last_published_ms": T0, "problems": [], "leaves": [leaf]},
+        "publication": {"last_published_ms": T0, "problems": [], "leaves": [leaf, unmeasured]},
     }
     async with browser(node, url, "rita") as client:
         text = Texts((await client.get("/")).text).text
     assert f"Leaf {EVIL} of member 1: not confirmed by any other member; not reached by member 2." in text
+    assert "unmeasured" not in text
 
 
 async def test_members_have_the_days_that_their_offline_keys_last(node: FakeNode, url: str) -> None:

@@ -193,6 +193,7 @@ def test_status_says_what_the_node_publishes_and_why_not() -> None:
     assert keys == "keys of member 3 have expired: make new bundles with `garlicfarm keys offline`"
     leaf, _ = publisher_lines(status(publishers=[], published_leaves=[{"hash": "A=", "seen": []}]))
     assert leaf == "leaf A= of member 2: not confirmed by any other member"
+    assert len(publisher_lines(status(publishers=[], published_leaves=[{"hash": "A=", "seen": None}]))) == 1
     sam = {"plugin": "sam", "required": True, "state": "publishing", "since_ms": 3_600_000, "problems": []}
     hooks = {"plugin": "hooks", "required": False, "state": "not ready", "since_ms": None, "until_ms": None}
     lines = publisher_lines(

@@ -37,7 +37,7 @@ def test_publication_is_what_the_publisher_reports() -> None:
     log.post(1, 1)
     assert publication(log)["problems"] == ["member 1 is to publish and reports that it does not"]
     log.post(1, 2, meta=MetaStatus(publishing=True, last_published_time=T0 + 1500))
-    leaves = [{"hash": leaf_hash(1), "seen": []}]
+    leaves = [{"hash": leaf_hash(1), "seen": None}]
     found = {"publishing": True, "last_published_ms": T0 + 1500, "can_publish": [1, 2], "leaves": leaves}
     assert publication(log) == found | {"problems": []}
     log.post(1, 3, meta=MetaStatus(publishing=True, last_published_time=2**32 * 1000))
@@ -117,7 +117,28 @@ def test_leaf_is_not_confirmed_by_a_member_that_is_not_recent() -> None:
         log.post(1, second, publishing=True)
         log.post(2, second)
     assert not log.farm.is_recent(3)
+    log.post(2, 6, remote_destinations=(measured(5, True),))
     assert seen(log) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("reported", "tests"),
+    [
+        ({}, None),
+        ({"remote_destinations": (measured(5, False),)}, []),
+        ({"remote_meta": measured(9, None)}, []),
+    ],
+)
+def test_leaf_is_not_judged_where_no_other_member_measures(reported: Any, tests: Any) -> None:
+    """As in a lab of simulated routers."""
+    log = due_member_1()
+    log.post(1, 1, publishing=True, remote_destinations=(measured(5, True),))
+    log.post(2, 1, **reported)
+    assert seen(log) == [tests]
+
+
+def test_leaf_that_no_other_member_measures_says_so() -> None:
+    assert sight(None) == "no other member measures destinations"
 
 
 @pytest.mark.parametrize(
