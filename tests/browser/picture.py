@@ -18,7 +18,7 @@ from tests.browser.chromium import chromium
 
 ROOT = Path(__file__).parents[2]
 WATCHED_S = 45
-SIZE = (1200, 1330)
+SIZE = (1200, 1500)
 
 
 async def main(target: Path, *, dark: bool) -> None:
