@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol, Self
 
 import msgspec
+import trio
 
 from garlicfarm.publishing.documents import U63, DestinationStatus
 
@@ -83,10 +84,13 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 
 class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
     """``is_publishing``: whether the publication stands, as far as the publisher knows; ``since_ms`` and
-    ``until_ms``: from when, and until when if it is not published again; ms since 1970. ``leaf``: the figures
-    that its own sessions give of its destination. ``problems``: one sentence each, for operators."""
+    ``until_ms``: from when, and until when if it is not published again; ms since 1970. ``is_ready``: False
+    where the publisher knows that it could not publish now, above all because its router is gone. ``leaf``:
+    the figures that its own sessions give of its destination. ``problems``: one sentence each, for
+    operators."""
 
     is_publishing: bool
+    is_ready: bool = True
     since_ms: U63 | None = None
     until_ms: U63 | None = None
     leaf: DestinationStatus | None = None
@@ -107,11 +111,11 @@ class Publisher(ABC):
     must end when it is left. It may be entered again later.
 
     The constructor reads its files and checks everything that it can: `ConfigError`. It does nothing else.
-    `standby`, `publish` and `retire` are never called two at once; `status` may be called during them, and
-    answers at once. The caller sets deadlines by cancelling. They raise `PublisherError`, with a sentence for
-    the operator, where the router or what else they need fails them. Any other error is a defect of the
-    plugin: the node leaves the publisher, logs the error, and enters it again later. So is an answer of
-    another type or outside its range, and a `status` that takes 10 s.
+    `standby`, `publish` and `retire` are never called two at once; `status` and `wait_changed` may be called
+    during them, and `status` answers at once. The caller sets deadlines by cancelling. They raise
+    `PublisherError`, with a sentence for the operator, where the router or what else they need fails them.
+    Any other error is a defect of the plugin: the node leaves the publisher, logs the error, and enters it
+    again later. So is an answer of another type or outside its range, and a `status` that takes 10 s.
     """
 
     api_version: ClassVar[int] = 1
@@ -146,7 +150,8 @@ class Publisher(ABC):
     async def standby(self) -> None:
         """Get ready to publish, and publish nothing: when it returns, nothing of an earlier process is
         published either. A member whose required publishers are not on standby cannot publish. May be called
-        again at any time; cancelled, it may be called again."""
+        again at any time; cancelled, it may be called again. What `retire` left open to serve its clients
+        stays open. Called after each `retire`, and when `status` says that it is not ready."""
 
     @abstractmethod
     async def publish(self, order: Publication) -> Published:
@@ -155,9 +160,22 @@ class Publisher(ABC):
 
     @abstractmethod
     async def retire(self, successor: bytes | None) -> None:
-        """Stop publishing; returns when that is certain. May be called when nothing is published.
-        ``successor``: the LeaseSet of the member that publishes next, where it is known."""
+        """Stop publishing; returns when nothing is published any more. May be called when nothing is
+        published.
+
+        The node calls it twice where it can: first with None, at once; then, once for each member that
+        publishes next, with the LeaseSet that this member has published. Only a publisher with a
+        `destination` gets that, after the node has verified it: it is of this destination, it has not
+        expired, and it is newer than what this publisher published. It may come when the publisher is on
+        standby again, and the publisher stays on standby then.
+
+        ``successor``: the LeaseSet, None where it is not known yet."""
 
     @abstractmethod
     async def status(self) -> PublisherStatus:
         """What is published now."""
+
+    async def wait_changed(self) -> None:
+        """Return when `status` has another answer than before this call. The node asks at once then, and
+        every second anyway, so a publisher that cannot tell waits forever, as this one does."""
+        await trio.sleep_forever()

@@ -11,8 +11,9 @@ For the author of a plugin::
             site = PublisherSite(farm="farm", node_id=1, directory=tmp_path / "site")
             return MyPublisher(MyPublisher.Config(address="…"), tmp_path, site)
 
-The suite enters the publisher itself. Override `unreachable_publisher` too, where you can, and `order` if
-yours needs a signed Meta LeaseSet. Needs pytest-trio with ``trio_mode = true``, and a system with /dev/fd.
+The suite enters the publisher itself. Override `unreachable_publisher` and `kill_router` too, where you can,
+and `order` if yours needs a signed Meta LeaseSet. Needs pytest-trio with ``trio_mode = true``, and a system
+with /dev/fd.
 """
 
 from __future__ import annotations
@@ -56,6 +57,11 @@ class PublisherSuite:
         return None
 
     @pytest.fixture
+    def kill_router(self) -> Callable[[], None] | None:
+        """Kills the router of `publisher`; ``None``: it has none, or cannot tell; skips those checks."""
+        return None
+
+    @pytest.fixture
     def order(self) -> Order:
         """Makes an order from ``due_index`` and ``published_ms``; this one has no Meta LeaseSet."""
         return lambda due_index, published_ms: Publication(
@@ -67,7 +73,7 @@ class PublisherSuite:
         assert issubclass(type(publisher).Config, msgspec.Struct)
         assert isinstance(publisher.config, type(publisher).Config)
 
-    @pytest.mark.parametrize("name", sorted(Publisher.__abstractmethods__))
+    @pytest.mark.parametrize("name", sorted({*Publisher.__abstractmethods__, "wait_changed"}))
     async def test_signature_is_that_of_the_contract(self, publisher: Publisher, name: str) -> None:
         ours, theirs = getattr(Publisher, name), getattr(type(publisher), name)
         assert inspect.iscoroutinefunction(theirs)
@@ -90,6 +96,18 @@ class PublisherSuite:
             assert not (await _status(publisher)).is_publishing
             await _done(publisher.standby)
             assert not (await _status(publisher)).is_publishing
+
+    async def test_publisher_is_ready_on_standby_and_while_it_publishes(
+        self, publisher: Publisher, order: Order
+    ) -> None:
+        async with publisher:
+            await _done(publisher.standby)
+            assert (await _status(publisher)).is_ready
+            await _done(publisher.publish, order(1, NOW_MS))
+            assert (await _status(publisher)).is_ready
+            await _done(publisher.retire, None)
+            await _done(publisher.standby)
+            assert (await _status(publisher)).is_ready
 
     async def test_publication_stands_until_it_is_retired(self, publisher: Publisher, order: Order) -> None:
         async with publisher:
@@ -135,6 +153,19 @@ class PublisherSuite:
             await _done(publisher.publish, order(1, NOW_MS))
             await _done(publisher.retire, b"no LeaseSet")
             assert not (await _status(publisher)).is_publishing
+
+    async def test_successor_known_only_on_standby_changes_nothing_there(
+        self, publisher: Publisher, order: Order
+    ) -> None:
+        async with publisher:
+            await _done(publisher.standby)
+            await _done(publisher.publish, order(1, NOW_MS))
+            await _done(publisher.retire, None)
+            await _done(publisher.standby)
+            await _done(publisher.retire, b"no LeaseSet")
+            status = await _status(publisher)
+            assert status.is_ready
+            assert not status.is_publishing
 
     async def test_retired_publisher_publishes_a_later_order(
         self, publisher: Publisher, order: Order
@@ -232,6 +263,31 @@ class PublisherSuite:
                 await _get_ready_and_publish(unreachable_publisher, order(1, NOW_MS))
             assert not (await _status(unreachable_publisher)).is_publishing
         _check_sentence(str(caught.value))
+
+    @pytest.mark.parametrize("is_published", [False, True])
+    async def test_router_that_dies_is_noticed_without_a_call(
+        self,
+        publisher: Publisher,
+        kill_router: Callable[[], None] | None,
+        order: Order,
+        is_published: bool,
+    ) -> None:
+        """`wait_changed` returns, or the node would notice only when it asks again."""
+        if kill_router is None:
+            pytest.skip("no fixture kill_router")
+        async with publisher:
+            await _done(publisher.standby)
+            if is_published:
+                await _done(publisher.publish, order(1, NOW_MS))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_done, publisher.wait_changed)
+                await wait_all_tasks_blocked()
+                kill_router()
+            while (status := await _status(publisher)).is_ready:
+                await _done(publisher.wait_changed)
+            assert not status.is_publishing
+            with pytest.raises(PublisherError):
+                await _done(publisher.standby)
 
 
 async def _done(method: Callable[..., Awaitable[T]], *arguments: object) -> T:

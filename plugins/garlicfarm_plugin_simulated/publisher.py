@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import trio
 
+from garlicfarm.errors import PublisherError
 from garlicfarm.publisher import Publication, Published, Publisher, PublisherSite, PublisherStatus
 
 __all__ = ["SimulatedPublisher", "SimulatedPublisherConfig"]
@@ -19,8 +20,8 @@ class SimulatedPublisherConfig(msgspec.Struct, frozen=True, kw_only=True, forbid
 
 class SimulatedPublisher(Publisher):
     """See the module. ``order``: the order that is published now. ``successor``: what the last `retire` was
-    given. ``on_call`` is awaited with the name of each method but `status` before it does anything: a test
-    can let it raise or wait."""
+    given. ``on_call`` is awaited with the name of each of `standby`, `publish` and `retire` before it does
+    anything: a test can let it raise or wait. `kill_router`: from then on there is no router."""
 
     Config = SimulatedPublisherConfig
 
@@ -30,16 +31,32 @@ class SimulatedPublisher(Publisher):
         self.successor: bytes | None = None
         self.on_call: Callable[[str], Awaitable[None]] = _checkpoint
         self._since_ms: int | None = None
+        self._has_router = self._is_ready = True
+        self._changed = trio.Event()
+
+    def kill_router(self) -> None:
+        """As if a router had died, and what it published with it; until `start_router`."""
+        self._has_router = self._is_ready = False
+        self._end()
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def start_router(self) -> None:
+        """As if the router were started again; the node notices when it calls `standby`."""
+        self._has_router = True
 
     async def __aexit__(self, *exc: object) -> None:
         self._end()
 
     async def standby(self) -> None:
         await self.on_call("standby")
+        self._check_router()
         self._end()
+        self._is_ready = True
 
     async def publish(self, order: Publication) -> Published:
         await self.on_call("publish")
+        self._check_router()
         if self.order is None:
             self._since_ms = order.published_ms
         self.order = order
@@ -54,9 +71,17 @@ class SimulatedPublisher(Publisher):
         await trio.lowlevel.checkpoint()
         return PublisherStatus(
             is_publishing=self.order is not None,
+            is_ready=self._is_ready,
             since_ms=self._since_ms,
             until_ms=None if self.order is None else self.order.expires_ms,
         )
+
+    async def wait_changed(self) -> None:
+        await self._changed.wait()
+
+    def _check_router(self) -> None:
+        if not self._has_router:
+            raise PublisherError("its router is gone")
 
     def _end(self) -> None:
         self.order = self._since_ms = None

@@ -32,6 +32,10 @@ class TestSimulatedPublisher(PublisherSuite):
         publisher.on_call = _refuse
         return publisher
 
+    @pytest.fixture
+    def kill_router(self, publisher: SimulatedPublisher) -> Callable[[], None]:
+        return publisher.kill_router
+
 
 async def test_simulated_publisher_is_found_by_name_and_keeps_its_order_until_it_is_left() -> None:
     publisher = make_publisher("simulated", {}, Path(), SITE)
@@ -110,6 +114,13 @@ class _LeavesASocketOpen(SimulatedPublisher):
         return await super().publish(order)
 
 
+class _StandbyEndsWithASuccessor(SimulatedPublisher):
+    async def retire(self, successor: bytes | None) -> None:
+        await super().retire(successor)
+        if successor is not None:
+            self.kill_router()
+
+
 class _RepeatsAnOrder(SimulatedPublisher):
     async def publish(self, order: Publication) -> Published:
         published = await super().publish(order)
@@ -123,6 +134,10 @@ class _RepeatsAnOrder(SimulatedPublisher):
         (_StandbyKeepsPublishing, PublisherSuite.test_standby_ends_a_publication),
         (_RetireFailsWithoutPublication, PublisherSuite.test_retiring_twice_and_before_anything_is_published),
         (_RetireReadsTheSuccessor, PublisherSuite.test_retiring_for_a_malformed_successor_retires),
+        (
+            _StandbyEndsWithASuccessor,
+            PublisherSuite.test_successor_known_only_on_standby_changes_nothing_there,
+        ),
         (_RepeatsAnOrder, PublisherSuite.test_publication_stands_until_it_is_retired),
     ],
 )
@@ -139,6 +154,23 @@ async def test_suite_fails_a_status_that_waits_for_a_call() -> None:
     with pytest.raises(BaseExceptionGroup) as caught:
         await PublisherSuite().test_status_during_a_call_waits_for_nothing(publisher, _order, "publish")
     assert "status waits for something" in str(first_error(caught.value))
+
+
+class _NoticesNothing(SimulatedPublisher):
+    async def wait_changed(self) -> None:
+        await trio.sleep_forever()
+
+
+async def test_suite_fails_a_publisher_that_does_not_tell_of_its_router(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publisher_suite, "ANSWER_TIMEOUT_S", 0.1)
+    publisher = _NoticesNothing(SimulatedPublisherConfig(), Path(), SITE)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await PublisherSuite().test_router_that_dies_is_noticed_without_a_call(
+            publisher, publisher.kill_router, _order, True
+        )
+    assert isinstance(first_error(caught.value), trio.TooSlowError)
 
 
 async def test_suite_fails_a_publisher_that_leaves_a_descriptor_open(
