@@ -137,6 +137,11 @@ class PublisherApplication:
         """Members named and not yet released, ascending."""
         return tuple(sorted(self._state.holders))
 
+    def taken_index(self, holder: int) -> int | None:
+        """The index that took the role from a member which has not been released since; None for any
+        other."""
+        return self._state.holders.get(holder) or None
+
     @property
     def due_since(self) -> int | None:
         """The index from which the publisher is the only holder; None while another one holds too."""

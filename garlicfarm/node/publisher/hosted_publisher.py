@@ -1,7 +1,8 @@
 """Runs one publisher plugin: has it publish while this node has the role, and stop in time.
 
 A plugin that fails never hurts another one or the node: its errors are logged, and it is tried again. One
-that does not stop in time is left, which ends what it has opened.
+that does not stop in time is left, which ends what it has opened. One that has stopped may still serve its
+clients; it is told who publishes next once that is known (`HostedPublisher.announce`).
 
 Source: docs/reference/protocol.md, D19 and "The common algorithm", point 6.
 """
@@ -33,6 +34,7 @@ REPUBLISH_S = 60.0
 FORCED_S = 20.0  # between two publications that administrators ordered, as routers limit them
 RETRY_S = 5.0
 WATCH_S = 1.0  # timers stop while the machine is suspended, the lease does not
+MIN_WATCH_S = 0.02  # between two answers of a plugin that says all the time that it has changed
 STATUS_TIMEOUT_S = 10.0  # a plugin answers at once
 
 
@@ -75,14 +77,20 @@ class Role(Protocol):
         """Return when some of this may have changed."""
         ...
 
+    def on_changed(self) -> None:
+        """What the publisher says of itself may have changed."""
+        ...
+
 
 class HostedPublisher:
     """``plugin``, and what is known of its work.
 
     ``is_ready``: it is on standby, or publishes. ``is_publishing``: a router has taken its last order, and
     the publication stands as far as the plugin knows. ``is_starting``: its first attempt is under way.
-    ``confirmed``: that nothing of an earlier process is published. ``problem``: why it does not publish, ""
-    if nothing is wrong. ``status`` and ``key``: the plugin's newest. ``destination``: as the plugin's.
+    ``published``: what the router has taken; after it has stopped in order, what it took last: its clients
+    still use that. ``confirmed``: that nothing of an earlier process is published. ``problem``: why it does
+    not publish, "" if nothing is wrong. ``status`` and ``key``: the plugin's newest. ``destination``: as the
+    plugin's.
     """
 
     def __init__(
@@ -102,6 +110,7 @@ class HostedPublisher:
         self._role = role
         self._log = log
         self.is_ready = self.is_publishing = self.is_starting = False
+        self.published: Published | None = None
         self.confirmed = trio.Event()
         self.problem = ""
         self.status = PublisherStatus(is_publishing=False)
@@ -110,7 +119,10 @@ class HostedPublisher:
         self._may_be_published = False  # a router may publish it, whatever it answered
         self._is_ordered = False  # since it was entered, and it has not stopped since
         self._unconfirmed_since_ms: int | None = None  # since when it does not confirm that it stopped
+        self._is_retired = False  # and `standby` has not ended since
+        self._successor: bytes | None = None  # to be announced
         self._attempt: trio.CancelScope | None = None
+        self._standing_by = trio.CancelScope()
         self._inside = trio.CancelScope()
         self._check_at = self._retry_at = self._published_at = -math.inf
         self._half_life_s = 0.0
@@ -137,6 +149,16 @@ class HostedPublisher:
         confirm its end is waited for as long as the farm waits for a dead node: ``lease_ms``."""
         since_ms = self._unconfirmed_since_ms
         return self._may_be_published and (since_ms is None or boot_clock.boot_ms() < since_ms + lease_ms)
+
+    def announce(self, successor: bytes) -> None:
+        """Have the plugin tell its clients of ``successor``, a LeaseSet of its destination that another
+        member has published; unless this one is published again, or still."""
+        if self._may_be_published:
+            return
+        self._successor = successor
+        if self._is_retired:
+            self._standing_by.cancel()  # that may take long
+        self._changed.set()
 
     async def run(self) -> NoReturn:
         """Run the plugin until cancelled; then have it stop."""
@@ -180,16 +202,22 @@ class HostedPublisher:
         self.is_ready = self.is_publishing = self.is_starting = self._is_ordered = False
         if self._may_be_published and self._unconfirmed_since_ms is None:
             self._unconfirmed_since_ms = boot_clock.boot_ms()
+        self._is_retired, self._successor, self.published = False, None, None
         self.status = PublisherStatus(is_publishing=False)
+        self._role.on_changed()
 
     async def _work(self, plugin: Publisher) -> NoReturn:
         while True:
+            self._role.on_changed()
             if self.is_ready and self._may_publish():
                 if self._is_due():
                     await self._publish(plugin)
                     continue
             elif self._may_be_published:
                 await self._stop(plugin)
+                continue
+            elif self._successor is not None:
+                await self._announce(plugin, self._successor)
                 continue
             elif trio.current_time() >= self._check_at:
                 await self._stand_by(plugin)
@@ -199,14 +227,16 @@ class HostedPublisher:
     async def _stand_by(self, plugin: Publisher) -> None:
         """Get ready, or see whether it still is: a node whose router has died must not be named."""
         cause = "not ready in time"
-        with trio.move_on_after(STANDBY_TIMEOUT_S):
+        with trio.CancelScope() as self._standing_by, trio.move_on_after(STANDBY_TIMEOUT_S):
             try:
                 await plugin.standby()
             except PublisherError as error:
                 cause = str(error)
             else:
                 cause = ""
-        self.is_ready = not cause
+        if self._standing_by.cancelled_caught:
+            return
+        self.is_ready, self._is_retired = not cause, False
         self._check_at = trio.current_time() + (RETRY_S if cause else CHECK_S)
         if cause:
             self._note("publisher-not-ready", cause)
@@ -248,12 +278,29 @@ class HostedPublisher:
                 self.key = checked_key(plugin.key)
             if waiting.cancelled_caught:
                 self._leave(f"its status did not come within {STATUS_TIMEOUT_S:g} s")
-            elif self.is_publishing and not self.status.is_publishing:
-                self.is_publishing = self.is_ready = False
-                self._check_at = -math.inf
-                self._note("publication-lost", "; ".join(self.status.problems) or "for no known reason")
-                self._changed.set()
-            await trio.sleep(WATCH_S)
+            else:
+                self._on_status()
+            asked_at = trio.current_time()
+            with trio.move_on_after(WATCH_S):
+                await plugin.wait_changed()
+            await trio.sleep_until(asked_at + MIN_WATCH_S)
+
+    def _on_status(self) -> None:
+        """Notice what it has lost. That it is not ready between `retire` and `standby` is no loss."""
+        status = self.status
+        cause = "; ".join(status.problems) or "for no known reason"
+        if self.is_publishing and not (status.is_publishing and status.is_ready):
+            self._on_lost("publication-lost", cause)
+        elif self.is_ready and not status.is_ready and not self._is_retired:
+            self._on_lost("standby-lost", cause)
+
+    def _on_lost(self, event: str, cause: str) -> None:
+        self.is_publishing = self.is_ready = False
+        self.published = None
+        self._check_at = -math.inf
+        self._note(event, cause)
+        self._role.on_changed()
+        self._changed.set()
 
     def _may_publish(self) -> bool:
         return self._role.is_due and self._role.lease_left_ms > self._retire_s() * 1000
@@ -299,6 +346,7 @@ class HostedPublisher:
             if attempt.cancelled_caught:
                 await self._stop(plugin)
             return
+        self.published, self._successor = published, None
         if not self.is_publishing:
             self._log.info("publishing", publisher=self.name, due_index=order.due_index)
         self.is_publishing, self.problem = True, ""
@@ -326,6 +374,23 @@ class HostedPublisher:
             if self.is_publishing:
                 self._log.info("not-publishing", publisher=self.name)
             self._on_stopped()
+            self._is_retired, self._check_at = True, -math.inf
+
+    async def _announce(self, plugin: Publisher, successor: bytes) -> None:
+        self._successor = None
+        cause = "not in time"
+        with trio.move_on_after(self._retire_s()):
+            try:
+                await plugin.retire(successor)
+            except PublisherError as error:
+                cause = str(error)
+            else:
+                cause = ""
+        if cause:
+            self._note("successor-not-announced", cause)
+            self._check_at = -math.inf
+        else:
+            self._log.info("successor-announced", publisher=self.name)
 
     def _on_stopped(self) -> None:
         """Nothing is published for this node any more, and that is certain."""

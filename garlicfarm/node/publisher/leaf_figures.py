@@ -35,30 +35,38 @@ class ServedLeaves(Protocol):
 
 
 class LeafFigures:
-    """``served``: by this node's publishers."""
+    """``served``: by this node's publishers. `newest`: what `collect` has found last."""
 
     def __init__(self, context: ApplicationContext, served: ServedLeaves) -> None:
         self._context = context
         self._served = served
+        self._found: dict[bytes, DestinationStatus] = {}
         self._names_leaves = True
         self._unlisted: set[bytes] = set()  # leaves that the router serves and the configuration lacks
 
-    async def collect(self, deadline: float) -> list[DestinationStatus]:
-        """The leaves whose services are up, each once, with its figures. The router has until ``deadline``
-        (Trio's clock) for all."""
-        served = self._served
-        leaves = {
-            leaf.destination: DestinationStatus(destination=leaf.destination)
-            for leaf in self._context.section.leaf
-        }
-        leaves |= {leaf.destination: leaf for leaf in served.leaves()}
-        found = []
-        for own in leaves.values():
-            destination = decode_destination(own.destination)
-            if served.is_backend_up(destination):
-                found.append(_filled(await self._ask_router(destination, deadline), own))
-        await self._look_for_unlisted(frozenset(map(destination_hash, leaves)), deadline)
-        return found
+    async def collect(self, deadline: float) -> None:
+        """Ask for the figures of each leaf whose service is up. The router has until ``deadline`` (Trio's
+        clock) for all. Cancelled, it keeps what it has found."""
+        leaves = self._own()
+        for destination, own in leaves.items():
+            if self._served.is_backend_up(destination):
+                self._found[destination] = _filled(await self._ask_router(destination, deadline), own)
+        hashes = frozenset(destination_hash(leaf.destination) for leaf in leaves.values())
+        await self._look_for_unlisted(hashes, deadline)
+
+    def newest(self) -> list[DestinationStatus]:
+        """The leaves whose services are up, each once; a leaf that the router was not asked about yet with
+        the publisher's figures."""
+        return [
+            self._found.get(destination, own)
+            for destination, own in self._own().items()
+            if self._served.is_backend_up(destination)
+        ]
+
+    def _own(self) -> dict[bytes, DestinationStatus]:
+        """All leaves of this member, with the figures of its publishers."""
+        listed = [DestinationStatus(destination=leaf.destination) for leaf in self._context.section.leaf]
+        return {decode_destination(leaf.destination): leaf for leaf in (*listed, *self._served.leaves())}
 
     async def _ask_router(self, destination: bytes, deadline: float) -> DestinationStatus | None:
         router = self._context.router

@@ -1,10 +1,15 @@
 """Has the publishers of a farm publish while this node is the publisher, within its lease.
 
-Source: docs/reference/protocol.md, D19 and "The common algorithm", points 3 and 6.
+It also says what to report of them, and what of that cannot wait for the next status: that this member can no
+longer publish, that it has let the role go, and the LeaseSet that it has published, which its predecessor
+passes on to its clients.
+
+Source: docs/reference/protocol.md, D19, D22 and "The common algorithm", points 3 and 6.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Hashable, Sequence
 from typing import Any, NoReturn
@@ -12,20 +17,22 @@ from typing import Any, NoReturn
 import trio
 
 from garlicfarm.application import ApplicationContext
-from garlicfarm.i2p.encoding import encode
+from garlicfarm.i2p.encoding import decode, encode
 from garlicfarm.i2p.keys import DestinationKeys
-from garlicfarm.i2p.lease_set import MetaLeaseSet, encode_meta_lease_set
+from garlicfarm.i2p.lease_set import MetaLeaseSet, encode_meta_lease_set, verify_lease_set
 from garlicfarm.node.publisher import boot_clock
 from garlicfarm.node.publisher.hosted_publisher import HostedPublisher
 from garlicfarm.node.publisher.published_record import PublishedRecord
+from garlicfarm.node.publisher.withdrawal import Withdrawal
 from garlicfarm.publisher import KeyReport, Publication, Published, Publisher
 from garlicfarm.publishing.application import PublisherApplication
-from garlicfarm.publishing.documents import DestinationStatus
+from garlicfarm.publishing.documents import MAX_LEASE_SET_BYTES, DestinationStatus
 from garlicfarm.publishing.lease import Lease, lease_ms
 
 __all__ = ["PublishingTask"]
 
 MAX_EXPIRES_S = 65_535  # a LeaseSet's header has 16 bits for it
+WATCH_S = 1.0  # services, keys and time change without an event
 
 
 class PublishingTask:
@@ -49,6 +56,9 @@ class PublishingTask:
         self._lease = lease
         self._keys = keys
         self._record = record
+        self._withdrawal = Withdrawal()
+        self._announced_since: int | None = None  # the turn of the successor that was announced last
+        self._changed = trio.Event()
         are_all_auxiliary = all(plugin.is_auxiliary for plugin in publishers)
         self.publishers = []
         for plugin, section in zip(publishers, context.section.publisher, strict=True):
@@ -63,7 +73,10 @@ class PublishingTask:
         async with trio.open_nursery() as nursery:
             for publisher in self.publishers:
                 nursery.start_soon(publisher.run)
-            await trio.sleep_forever()
+            while True:
+                await self._context.wait_applied(self._context.applied_index)
+                self._announce_successor()
+                self.on_changed()
         raise AssertionError("unreachable: it runs until cancelled")
 
     async def wait_confirmed(self) -> None:
@@ -75,9 +88,11 @@ class PublishingTask:
 
     @property
     def is_due(self) -> bool:
-        fold = self._fold
-        is_named = fold.publisher == self._context.node_id and fold.due_since is not None
-        return is_named and self._may_sign
+        return self._is_named and self._fold.due_since is not None and self._may_sign
+
+    @property
+    def _is_named(self) -> bool:
+        return self._fold.publisher == self._context.node_id
 
     @property
     def lease_ms(self) -> int:
@@ -133,6 +148,51 @@ class PublishingTask:
     async def wait_changed(self) -> None:
         await self._context.wait_applied(self._context.applied_index)
 
+    def on_changed(self) -> None:
+        fold, withdrawal, log = self._fold, self._withdrawal, self._context.log
+        others_can = any(
+            member != self._context.node_id and self._reports_publishing(member) for member in fold.eligible()
+        )
+        if withdrawal.observe(
+            trio.current_time(), can_publish=self.can_publish, others_can=others_can, pause_s=self._pause_s
+        ):
+            if withdrawal.is_withdrawn:
+                log.warning("cannot-publish", cause="; ".join(self._problems()) or "for no known reason")
+            else:
+                log.info("can-publish")
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _reports_publishing(self, member: int) -> bool:
+        newest = self._fold.newest(member)
+        return newest is not None and newest[1].meta is not None and newest[1].meta.publishing is not None
+
+    @property
+    def _pause_s(self) -> float:
+        return self._fold.R * self._fold.interval_ms / 1000
+
+    def _announce_successor(self) -> None:
+        """Once this node has stopped, tell its clients of the LeaseSet that the next publisher has
+        published; once for each."""
+        fold = self._fold
+        if fold.publisher is None or self._is_named or fold.due_since in (None, self._announced_since):
+            return
+        report = fold.report(fold.publisher)
+        if report.lease_set is None or (report.applied or 0) < (fold.due_since or 0):
+            return
+        self._announced_since = fold.due_since
+        data = decode(report.lease_set)
+        try:
+            lease_set = verify_lease_set(data, time.time_ns() // 1_000_000_000)
+        except ValueError as error:
+            self._context.log.warning("successor-refused", member=fold.publisher, cause=str(error))
+            return
+        for publisher in self.publishers:
+            last = publisher.published
+            is_its = publisher.destination == lease_set.destination
+            if is_its and last is not None and lease_set.published_s * 1000 > last.published_ms:
+                publisher.announce(data)
+
     # ------------------------------------------------------------------ what to report
 
     @property
@@ -163,13 +223,52 @@ class PublishingTask:
         reports true until every publisher has confirmed that it stopped.
         """
         publishers = self.publishers
-        if self._fold.publisher == self._context.node_id:
-            if not self.can_publish:
+        is_able = self.can_publish and not self._withdrawal.is_withdrawn
+        if self._is_named:
+            if not is_able:
                 return None
             return any(publisher.is_publishing or publisher.is_starting for publisher in publishers)
-        if any(publisher.may_be_published(self.lease_ms) for publisher in publishers):
+        if self._may_be_published:
             return True
-        return False if self.can_publish else None
+        return False if is_able else None
+
+    @property
+    def _may_be_published(self) -> bool:
+        return any(publisher.may_be_published(self.lease_ms) for publisher in self.publishers)
+
+    @property
+    def news(self) -> frozenset[tuple[str, int]]:
+        """What cannot wait for the next status, each with the index, or the number, of the change that it
+        belongs to: ``withdrawn``, ``released``, ``published``."""
+        found: set[tuple[str, int]] = set()
+        if self._withdrawal.is_withdrawn:
+            found.add(("withdrawn", self._withdrawal.count))
+        taken = self._fold.taken_index(self._context.node_id)
+        if taken is not None and not self._may_be_published:
+            found.add(("released", taken))
+        if self.lease_set is not None:
+            found.add(("published", self._fold.due_since or 0))
+        return frozenset(found)
+
+    async def wait_news(self) -> None:
+        """Return when `news` may have changed."""
+        with trio.move_on_after(WATCH_S):
+            await self._changed.wait()
+            return
+        self.on_changed()
+
+    @property
+    def lease_set(self) -> bytes | None:
+        """The LeaseSet of a service, as this node has given it to its router; None unless it publishes one
+        that a status can carry."""
+        master = None if self._keys is None else self._keys.destination
+        for publisher in self.publishers if self._is_named else ():
+            published = publisher.published if publisher.is_publishing else None
+            if published is not None and publisher.destination not in (None, master):
+                data = published.lease_set
+                if data is not None and len(data) <= MAX_LEASE_SET_BYTES:
+                    return data
+        return None
 
     @property
     def last_published_ms(self) -> int | None:
@@ -208,10 +307,20 @@ class PublishingTask:
                 "state": publisher.state,
                 "since_ms": publisher.status.since_ms,
                 "until_ms": publisher.status.until_ms,
-                "problems": publisher.problems(),
+                "problems": publisher.problems() + self._withdrawal_problem(publisher),
             }
             for publisher in self.publishers
         ]
+
+    def _withdrawal_problem(self, publisher: HostedPublisher) -> list[str]:
+        """Why a publisher that is ready is not offered to the farm."""
+        if not (self._withdrawal.is_withdrawn and self.can_publish and publisher.is_required):
+            return []
+        left_s = self._withdrawal.left_s(trio.current_time(), self._pause_s)
+        return [f"it could not publish a while ago, so this node offers itself only in {math.ceil(left_s)} s"]
+
+    def _problems(self) -> list[str]:
+        return [problem for publisher in self.publishers for problem in publisher.problems()]
 
     def keys(self) -> list[KeyReport]:
         """The offline keys that this node signs with, each once."""

@@ -1,4 +1,11 @@
-"""Posts this node's status once every interval of the farm, and keeps the clock of its lease."""
+"""Posts this node's status once every interval of the farm, and keeps the clock of its lease.
+
+What its publishers have to say may not be able to wait that long (`PublishingReport.news`, D22). It is posted
+out of turn then, with the figures of the status before, since a router that is gone answers late. Such a
+status renews the lease and proves that this node lives, as any other does. It is not counted as a sign that
+others are silent, because it follows a counted one too soon; in the last tenth of an interval it takes the
+place of the next one, which would follow too soon.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
+import msgspec
 import trio
 
 from garlicfarm._version import __version__
@@ -41,7 +49,9 @@ class PublishingReport(ServedLeaves, Protocol):
 
     ``publishing_to_report``: ``meta.publishing``; None: leave it out. ``last_published_ms``: the
     ``published`` date of what a router took last, ms since 1970, 0: never. ``last_published_ls``: its bytes,
-    where they are known.
+    where they are known. ``lease_set``: the LeaseSet of a service that this node publishes (D22). ``news``:
+    what cannot wait for the next status, each item to be posted once; an item ``("released", index)`` only
+    by a status that is begun when ``index`` has been applied.
     """
 
     @property
@@ -50,6 +60,14 @@ class PublishingReport(ServedLeaves, Protocol):
     def last_published_ms(self) -> int | None: ...
     @property
     def last_published_ls(self) -> bytes | None: ...
+    @property
+    def lease_set(self) -> bytes | None: ...
+    @property
+    def news(self) -> frozenset[tuple[str, int]]: ...
+
+    async def wait_news(self) -> None:
+        """Return when `news` may have changed."""
+        ...
 
     def keys(self) -> Sequence[KeyReport]:
         """The offline keys that this node signs with."""
@@ -57,6 +75,16 @@ class PublishingReport(ServedLeaves, Protocol):
 
     async def wait_confirmed(self) -> None:
         """Return when every publisher has confirmed that nothing of an earlier process is published."""
+
+
+class _Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """How it was when a status was begun. ``boot_ms``: the clock of leases."""
+
+    boot_ms: int
+    date_ms: int
+    applied: int
+    interval_ms: int
+    R: int
 
 
 class StatusReporter:
@@ -79,6 +107,8 @@ class StatusReporter:
         self._lease = lease
         self._leaves = LeafFigures(context, publishing)
         self._remote = RemoteSensing(context, fold, self._served)
+        self._router: RouterStatus | None = None
+        self._posted_news: frozenset[tuple[str, int]] = frozenset()
         self._sequence = 0
         self._reported = trio.Event()
         self._tried: frozenset[int] = frozenset()  # silent members that were tried since they fell silent
@@ -119,36 +149,77 @@ class StatusReporter:
         # process, for a silent router as long as the farm waits for a dead node.
         with trio.move_on_after(lease_ms(self._fold.interval_ms, self._fold.R) / 1000):
             await self._publishing.wait_confirmed()
-        due = trio.current_time()
+        due, is_turn = trio.current_time(), True
         while True:
-            begun_ms = boot_clock.boot_ms()
-            named_ms = self._fold.interval_ms
-            self._lease.begin(begun_ms, named_ms, self._fold.R)
+            begun = self._begin()
+            if is_turn and not await self._measure():
+                begun = self._begin()  # it was interrupted by news
             try:
-                entry = encode_status(await self._status())
-                await self._post(entry)
+                await self._post(encode_status(self._status(begun)))
                 # The fold skips a status whose sequence is not above the last, as after the clock was set
                 # back. It does not count, so no lease rests on it.
                 if self._fold.last_sequence(self._context.node_id) == self._sequence:
-                    self._lease.committed(begun_ms)
+                    self._lease.committed(begun.boot_ms)
             except EntryRefused as error:
                 self._context.log.error("status-refused", cause=str(error))
-            self._reported.set()
-            due = await self._next_turn(due, named_ms)
+            if is_turn:
+                self._reported.set()
+            due, is_turn = await self._next(due, begun.interval_ms)
 
-    async def _next_turn(self, last_due: float, named_ms: int) -> float:
-        """Wait an interval, never less. A shorter interval takes effect at once, a longer one with the next
-        status: the lease rests on ``named_ms``, named by the last status, and would end long before. Returns
-        the time at which the status was due."""
+    def _begin(self) -> _Begun:
+        """Begin a status: what it says of time is of now. What is posted with it is no longer news."""
+        fold = self._fold
+        begun = _Begun(
+            boot_ms=boot_clock.boot_ms(),
+            date_ms=time.time_ns() // 1_000_000,
+            applied=self._context.applied_index,
+            interval_ms=fold.interval_ms,
+            R=fold.R,
+        )
+        self._lease.begin(begun.boot_ms, begun.interval_ms, begun.R)
+        self._posted_news = self._publishing.news
+        return begun
+
+    async def _measure(self) -> bool:
+        """Ask the router for its figures; False if there are news before it has answered."""
+        is_done = False
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                while not self._has_news:
+                    await self._publishing.wait_news()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            deadline = trio.current_time() + STATUS_TIMEOUT_S
+            self._router = await self._router_status(deadline)
+            await self._leaves.collect(deadline)
+            is_done = not self._has_news
+            nursery.cancel_scope.cancel()
+        return is_done
+
+    @property
+    def _has_news(self) -> bool:
+        return bool(self._publishing.news - self._posted_news)
+
+    async def _next(self, last_due: float, named_ms: int) -> tuple[float, bool]:
+        """Wait for the next status: an interval, never less, or until there are news. A shorter interval
+        takes effect at once, a longer one with the next status: the lease rests on ``named_ms``, named by the
+        last status, and would end long before. Returns when the newest status in turn was due, and whether
+        the next one is in turn."""
         begun = trio.current_time()
         while True:
             interval_ms = self._fold.interval_ms
-            due = max(last_due + min(interval_ms, named_ms) / 1000, begun)
+            period_s = min(interval_ms, named_ms) / 1000
+            due = max(last_due + period_s, begun)
             with trio.move_on_at(due):
-                while self._fold.interval_ms == interval_ms:
-                    await self._context.wait_applied(self._context.applied_index)
+                while self._fold.interval_ms == interval_ms and not self._has_news:
+                    await self._publishing.wait_news()
+                if self._has_news:
+                    is_early = trio.current_time() < due - period_s / 10
+                    return last_due if is_early else due, False
                 continue
-            return due
+            return due, True
 
     async def _post(self, entry: bytes) -> None:
         """Returns once the entry is committed and applied here."""
@@ -165,38 +236,37 @@ class StatusReporter:
         while self._context.applied_index < index:
             await self._context.wait_applied(self._context.applied_index)
 
-    async def _status(self) -> StatusDocument:
+    def _status(self, begun: _Begun) -> StatusDocument:
         context, fold = self._context, self._fold
-        now_ms = time.time_ns() // 1_000_000
-        self._sequence = max(fold.last_sequence(context.node_id) + 1, now_ms)
+        self._sequence = max(fold.last_sequence(context.node_id) + 1, begun.date_ms)
         status = context.raft_status()
         others = [member for member in fold.members if member != context.node_id]
         tests = tuple(test for member in others if (test := self._test(member)) is not None)
         keys = self._publishing.keys()
+        lease_set = self._publishing.lease_set
         node = NodeReport(
             version=__version__,
             term=status.term,
             role=status.role.value,
             commit=status.commit,
-            applied=context.applied_index,
-            interval_ms=fold.interval_ms,
-            R=fold.R,
+            applied=begun.applied,
+            interval_ms=begun.interval_ms,
+            R=begun.R,
             admin_url=context.admin_url,
             tests=tests or None,
             transients=tuple(key.transient for key in keys)[:MAX_TRANSIENTS] or None,
             key_expires=min((key.expires_ms for key in keys), default=None),
+            lease_set=encode(lease_set) if lease_set else None,
         )
-        deadline = trio.current_time() + STATUS_TIMEOUT_S
-        router = await self._router_status(deadline)
         return StatusDocument(
             cluster=context.farm,
-            date=now_ms,
+            date=begun.date_ms,
             id=context.node_id,
             sequence=self._sequence,
             config={"node": node},
             meta=self._meta(),
-            router=router,
-            destinations=tuple(await self._leaves.collect(deadline)),
+            router=self._router,
+            destinations=tuple(self._leaves.newest()),
             remote_destinations=self._remote.destinations or None,
             remote_meta=self._remote.meta,
         )

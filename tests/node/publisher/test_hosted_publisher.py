@@ -19,7 +19,7 @@ from garlicfarm.errors import PublisherError
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.logs import EventLogger
 from garlicfarm.node.publisher import boot_clock
-from garlicfarm.node.publisher.hosted_publisher import HostedPublisher
+from garlicfarm.node.publisher.hosted_publisher import MIN_WATCH_S, HostedPublisher
 from garlicfarm.publisher import Publication, Published, Publisher, PublisherSite, PublisherStatus
 from garlicfarm.publishing.documents import DestinationStatus
 
@@ -44,6 +44,10 @@ class Plugin(Publisher):
         self.is_entered = False
         self.stands = False
         self.says: Any = OWN  # in answer to an order
+        self.is_ready = True
+        self.standby_takes_s = 0.0  # after it has retired, too, when it is not ready meanwhile
+        self.changed = trio.Event()
+        self.successors: list[bytes | None] = []
         self.answer: Any = None  # of `status`, in place of its own
         self.ends = trio.Event()  # before that it cannot be left
         self.ends.set()
@@ -70,8 +74,10 @@ class Plugin(Publisher):
         await trio.lowlevel.checkpoint()
 
     async def standby(self) -> None:
+        await trio.sleep(self.standby_takes_s)
         await self._do("standby")
         self.stands = False
+        self.is_ready = self.is_ready or bool(self.standby_takes_s)
 
     async def publish(self, order: Publication) -> Published:
         self.orders.append(order)
@@ -80,8 +86,10 @@ class Plugin(Publisher):
         return Published(published_ms=order.published_ms) if self.says is OWN else self.says
 
     async def retire(self, successor: bytes | None) -> None:
+        self.successors.append(successor)
         await self._do("retire")
         self.stands = False
+        self.is_ready = self.is_ready and not self.standby_takes_s
 
     async def status(self) -> PublisherStatus:
         if self.answer == HANG:
@@ -91,7 +99,15 @@ class Plugin(Publisher):
                 await trio.sleep_forever()
             finally:
                 raise ZeroDivisionError("a defect")
-        return self.answer or PublisherStatus(is_publishing=self.stands)
+        return self.answer or PublisherStatus(is_publishing=self.stands, is_ready=self.is_ready)
+
+    async def wait_changed(self) -> None:
+        await self.changed.wait()
+
+    def lose_router(self) -> None:
+        self.stands = self.is_ready = False
+        self.changed.set()
+        self.changed = trio.Event()
 
     def done(self) -> list[str]:
         calls, self.calls = [what for _, what in self.calls], []
@@ -134,6 +150,9 @@ class Fake:
 
     async def wait_changed(self) -> None:
         await trio.sleep_forever()
+
+    def on_changed(self) -> None:
+        pass
 
     def blocks_others(self) -> bool:
         return self.hosted.may_be_published(self.lease_ms)
@@ -221,7 +240,7 @@ async def test_retires_in_a_quarter_of_a_short_lease_and_stays_ready(autojump_cl
         await trio.sleep(7.4)
         assert fake.plugin.done() == ["standby", "publish"]
         await trio.sleep(0.2)
-        assert fake.plugin.done() == ["retire"]
+        assert fake.plugin.done() == ["retire", "standby"]
         await trio.sleep(3)
         assert fake.hosted.is_ready
         assert fake.plugin.done() == []
@@ -437,6 +456,124 @@ async def test_node_whose_router_dies_while_it_stands_by_is_not_ready(autojump_c
         assert not fake.hosted.is_ready
         await trio.sleep(10)
         assert fake.hosted.is_ready
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_plugin_that_says_that_its_router_is_gone_is_not_ready_at_once(
+    named: bool, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake = Fake()
+    fake.named = named
+    with noted(caplog, "publication-lost" if named else "standby-lost"):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fake.hosted.run)
+            await trio.sleep(20.5)
+            assert fake.hosted.is_ready
+            fake.plugin.trouble = [*([None] if named else []), *[PublisherError("no router")] * 100]
+            fake.plugin.lose_router()
+            await trio.sleep(0.05)
+            assert not fake.hosted.is_ready
+            assert not fake.blocks_others()  # it was retired already
+            assert fake.hosted.published is None
+            await trio.sleep(60)
+            fake.plugin.trouble, fake.plugin.is_ready = [], True
+            await trio.sleep(6)
+            assert fake.hosted.is_ready
+            nursery.cancel_scope.cancel()
+
+
+async def test_plugin_that_changes_all_the_time_is_not_asked_all_the_time(autojump_clock: Clock) -> None:
+    fake = Fake()
+    fake.plugin.changed.set()
+    asked = 0
+    status = fake.plugin.status
+
+    async def counted() -> PublisherStatus:
+        nonlocal asked
+        asked += 1
+        return await status()
+
+    fake.plugin.status = counted  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+    assert 10 < asked <= 10 / MIN_WATCH_S + 1
+
+
+async def test_plugin_that_has_to_get_ready_again_after_it_has_retired_is_not_lost(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake = Fake()
+    fake.named = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(10)
+        fake.plugin.standby_takes_s = 5
+        fake.named = False
+        for _ in range(12):
+            assert fake.hosted.is_ready
+            await trio.sleep(1)
+        assert fake.plugin.done() == ["standby", "publish", "retire", "standby"]
+        nursery.cancel_scope.cancel()
+    assert "standby-lost" not in caplog.text
+
+
+async def test_successor_is_announced_once_even_while_the_plugin_gets_ready_again(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake = Fake()
+    fake.named = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(10)
+        assert fake.hosted.published == fake.published[0]
+        fake.plugin.done()
+        fake.named, fake.plugin.trouble = False, [None, HANG]
+        await trio.sleep(10)
+        assert fake.plugin.done() == ["retire", "standby"]
+        with noted(caplog, "successor-announced"):
+            fake.hosted.announce(b"successor")
+            await trio.sleep(0.1)
+            assert fake.plugin.done() == ["retire", "standby"]
+        assert fake.plugin.successors == [None, b"successor"]
+        assert fake.hosted.is_ready
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("trouble", [HANG, PublisherError("too late")])
+async def test_successor_that_cannot_be_announced_does_no_harm(
+    trouble: Exception | str, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake = Fake()
+    fake.named = True
+    with noted(caplog, "successor-not-announced"):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fake.hosted.run)
+            await trio.sleep(10)
+            fake.named = False
+            await trio.sleep(10)
+            fake.plugin.done()
+            fake.plugin.trouble = [trouble]
+            fake.hosted.announce(b"successor")
+            await trio.sleep(10)
+            assert fake.plugin.done() == ["retire", "standby"]
+            assert (fake.hosted.is_ready, fake.hosted.problem) == (True, "")
+            nursery.cancel_scope.cancel()
+
+
+async def test_successor_is_not_announced_once_the_node_publishes_again(autojump_clock: Clock) -> None:
+    fake = Fake()
+    fake.named = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.hosted.run)
+        await trio.sleep(10)
+        fake.hosted.announce(b"successor")
+        await trio.sleep(10)
+        fake.named = False
+        await trio.sleep(10)
+        assert fake.plugin.successors == [None]
+        nursery.cancel_scope.cancel()
 
 
 async def test_standby_that_fails_is_repeated_and_nothing_is_published_before(autojump_clock: Clock) -> None:

@@ -77,7 +77,8 @@ def made(
 
 
 async def collect(figures: LeafFigures) -> list[DestinationStatus]:
-    return await figures.collect(trio.current_time() + 5)
+    await figures.collect(trio.current_time() + 5)
+    return figures.newest()
 
 
 async def test_leaves_are_those_listed_and_those_that_publishers_serve_each_once() -> None:
@@ -161,3 +162,13 @@ async def test_router_without_a_master_destination_is_not_asked_for_its_leaf() -
     figures, _ = made(router, Served(), LISTED)
     await collect(figures)
     assert router.asked == []
+
+
+async def test_leaves_are_known_before_the_router_was_asked_and_while_it_is_silent() -> None:
+    router = FakeRouter(DestinationStatus(destination=SERVED, uptime=1))
+    figures, _ = made(router, Served(DestinationStatus(destination=SERVED, uptime=9)), LISTED)
+    listed = DestinationStatus(destination=LISTED)
+    assert figures.newest() == [listed, DestinationStatus(destination=SERVED, uptime=9)]
+    measured = await collect(figures)
+    assert measured == [listed, DestinationStatus(destination=SERVED, uptime=1)]
+    assert figures.newest() == measured

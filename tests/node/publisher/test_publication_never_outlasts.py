@@ -126,6 +126,9 @@ class ModelRole:
     async def wait_changed(self) -> None:
         await trio.sleep(self.chance.uniform(1, 100))
 
+    def on_changed(self) -> None:
+        pass
+
     async def run(self) -> None:
         """Let the farm decide, and the machine sleep now and then."""
         while True:

@@ -15,14 +15,17 @@ from garlicfarm.application import ApplicationContext
 from garlicfarm.config import PublisherSection
 from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.i2p.encoding import encode
+from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.i2p.lease_set import MetaLease, decode_meta_lease_set, verify_meta_lease_set
 from garlicfarm.node.publisher.boot_clock import boot_ms
 from garlicfarm.node.publisher.published_record import PublishedRecord
 from garlicfarm.node.publisher.publishing_task import PublishingTask
-from garlicfarm.publisher import KeyReport, Published, Publisher, PublisherSite
+from garlicfarm.publisher import KeyReport, Publication, Published, Publisher, PublisherSite
 from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.publishing.documents import MAX_LEASE_SET_BYTES, MetaStatus, NodeReport
 from garlicfarm.publishing.lease import Lease
 from garlicfarm_plugin_simulated.publisher import SimulatedPublisher, SimulatedPublisherConfig
+from tests.i2p.encodings import lease_set_2, long_term
 
 NOW_S = int(time.time())
 LEAVES = (MetaLease(b"a" * 32, 0, NOW_S + 3600), MetaLease(b"b" * 32, 3, NOW_S + 1800))
@@ -40,6 +43,9 @@ class Named:
         table = PublisherSection(plugin="simulated", **section)
         self.section = SimpleNamespace(publisher=(table,) * publishers)
         self.duplicates = False
+        self.able = [2]  # members other than this one that can publish
+        self.reports: dict[int, NodeReport] = {}
+        self.taken: int | None = None
         self.applied = trio.Event()
 
     def name(self, publisher: int) -> None:
@@ -55,6 +61,18 @@ class Named:
 
     def published_ms(self, own_ms: int) -> int:
         return max(own_ms, (NOW_S + 5) * 1000)
+
+    def eligible(self) -> list[int]:
+        return self.able
+
+    def newest(self, member: int) -> tuple[int, Any] | None:
+        return None if member not in self.able else (1, SimpleNamespace(meta=MetaStatus(publishing=False)))
+
+    def report(self, member: int) -> NodeReport:
+        return self.reports.get(member, NodeReport())
+
+    def taken_index(self, holder: int) -> int | None:
+        return self.taken
 
     def has_duplicate_transients(self, member: int) -> bool:
         return self.duplicates
@@ -163,6 +181,193 @@ async def test_required_publisher_that_is_not_ready_keeps_the_node_from_publishi
             await trio.testing.wait_all_tasks_blocked()
             assert task.publishing_to_report is expected
             nursery.cancel_scope.cancel()
+
+
+# A member that can no longer publish (D22)
+
+
+async def test_member_whose_router_is_gone_withdraws_and_reports_it_as_news(tmp_path: Path) -> None:
+    named, made = Named(), plugin(tmp_path)
+    task = task_of(named, tmp_path, made)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(task.run)
+        await until(lambda: task.publishing_to_report)
+        assert task.news == frozenset()
+        made.kill_router()
+        await until(lambda: task.news)
+        assert task.news == {("withdrawn", 1)}
+        assert task.publishing_to_report is None
+        assert named.warnings[:2] == ["publication-lost", "cannot-publish"]
+        await until(lambda: not task._may_be_published)
+        named.taken = 10
+        named.name(2)
+        await until(lambda: len(task.news) == 2)
+        assert task.news == {("withdrawn", 1), ("released", 10)}
+        assert task.publishing_to_report is None
+        nursery.cancel_scope.cancel()
+
+
+async def test_withdrawn_member_offers_itself_after_r_intervals_with_its_router(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    named, made = Named(), plugin(tmp_path)
+    named.publisher = 2
+    task = task_of(named, tmp_path, made)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(task.run)
+        nursery.start_soon(_report, task)
+        await trio.sleep(1)
+        assert task.publishing_to_report is False
+        made.kill_router()
+        await trio.sleep(60)
+        assert task.publishing_to_report is None
+        made.start_router()
+        await trio.sleep(6)
+        assert task.describe()[0]["state"] == "standby"
+        (problem,) = task.describe()[0]["problems"]
+        assert problem.startswith("it could not publish a while ago, so this node offers itself only in ")
+        await trio.sleep(80)
+        assert task.publishing_to_report is None
+        await trio.sleep(10)
+        assert task.publishing_to_report is False
+        assert task.describe()[0]["problems"] == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_only_member_that_can_publish_offers_itself_as_soon_as_its_router_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def write_nothing(task: PublishingTask, published: Published) -> None:
+        """No thread, whose time is not the test's."""
+
+    monkeypatch.setattr(PublishingTask, "on_published", write_nothing)
+    named, made = Named(), plugin(tmp_path)
+    named.able = []
+    task = task_of(named, tmp_path, made)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(task.run)
+        nursery.start_soon(_report, task)
+        await trio.sleep(1)
+        made.kill_router()
+        await trio.sleep(1)
+        assert task.publishing_to_report is None  # and the farm names no other, since there is none
+        made.start_router()
+        await trio.sleep(6)
+        assert task.publishing_to_report is True
+        assert made.order is not None
+        nursery.cancel_scope.cancel()
+
+
+async def _report(task: PublishingTask) -> None:
+    """As the status reporter does, look for news."""
+    while True:
+        await task.wait_news()
+
+
+# The LeaseSet of the next publisher (D22)
+
+
+class Service(SimulatedPublisher):
+    """It publishes a LeaseSet2 of its own for each order."""
+
+    keys = long_term(b"\7" * 32)
+
+    @property
+    def destination(self) -> bytes:
+        return self.keys.destination
+
+    async def publish(self, order: Publication) -> Published:
+        published = await super().publish(order)
+        data = lease_set_2(self.keys, order.published_ms // 1000, 90, ())
+        return msgspec.structs.replace(published, lease_set=data)
+
+
+async def test_lease_set_of_a_service_is_news_while_it_is_published(tmp_path: Path) -> None:
+    named, made = Named(), plugin(tmp_path, Service)
+    task = task_of(named, tmp_path, made)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(task.run)
+        assert task.lease_set is None
+        await until(lambda: task.lease_set)
+        assert task.lease_set == task.last_published_ls
+        assert task.news == {("published", 7)}
+        named.name(2)
+        assert task.lease_set is None
+        assert task.news == frozenset()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("size", [MAX_LEASE_SET_BYTES, MAX_LEASE_SET_BYTES + 1])
+async def test_lease_set_that_is_too_large_for_a_status_is_left_out(tmp_path: Path, size: int) -> None:
+    class Large(Service):
+        async def publish(self, order: Publication) -> Published:
+            published = await super().publish(order)
+            return msgspec.structs.replace(published, lease_set=bytes(size))
+
+    task = task_of(Named(), tmp_path, plugin(tmp_path, Large))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(task.run)
+        await until(lambda: task.publishing_to_report)
+        assert (task.lease_set is None) is (size > MAX_LEASE_SET_BYTES)
+        nursery.cancel_scope.cancel()
+
+
+OTHER = long_term(b"\6" * 32)
+
+
+@pytest.mark.parametrize(
+    ("keys", "published_s", "begun_at", "is_announced"),
+    [
+        (Service.keys, NOW_S + 60, 12, True),
+        (Service.keys, NOW_S + 60, 11, False),  # of an earlier turn
+        (Service.keys, NOW_S - 600, 12, False),  # expired, and older than what this node published
+        (Service.keys, NOW_S - 10, 12, False),
+        (OTHER, NOW_S + 60, 12, False),
+    ],
+)
+async def test_lease_set_of_the_next_publisher_is_announced_once_if_it_is_a_newer_one_of_the_service(
+    tmp_path: Path, keys: DestinationKeys, published_s: int, begun_at: int, is_announced: bool
+) -> None:
+    named, made = Named(), plugin(tmp_path, Service)
+    successor = lease_set_2(keys, published_s, 90, ())
+    task = task_of(named, tmp_path, made)
+    calls: list[str] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(task.run)
+        await until(lambda: task.lease_set)
+        named.due_since = None
+        named.name(2)
+        await until(lambda: made.order is None)
+        await trio.testing.wait_all_tasks_blocked()
+
+        async def note(call: str) -> None:
+            calls.append(call)
+
+        made.on_call = note
+        named.due_since = 12
+        named.reports[2] = NodeReport(applied=begun_at, lease_set=encode(successor))
+        for _ in range(3):
+            named.name(2)
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert made.successor == (successor if is_announced else None)
+    assert calls.count("retire") == is_announced
+
+
+async def test_lease_set_that_is_forged_is_refused_and_told(tmp_path: Path) -> None:
+    named, made = Named(), plugin(tmp_path, Service)
+    forged = bytearray(lease_set_2(Service.keys, NOW_S + 60, 90, ()))
+    forged[-1] ^= 1
+    task = task_of(named, tmp_path, made)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(task.run)
+        await until(lambda: task.lease_set)
+        named.due_since, named.reports[2] = 12, NodeReport(applied=12, lease_set=encode(bytes(forged)))
+        named.name(2)
+        await until(lambda: named.warnings)
+        assert named.warnings == ["successor-refused"]
+        assert made.successor is None
+        nursery.cancel_scope.cancel()
 
 
 class Auxiliary(SimulatedPublisher):

@@ -56,6 +56,7 @@ class FakeContext:
         )
         self.applied_index = 1
         self.posted: list[bytes] = []
+        self.is_outstanding = False
         self.times: list[float] = []
         self.trouble: list[GarlicFarmError] = []
         self.notes: list[str] = []
@@ -70,9 +71,12 @@ class FakeContext:
         self.handshakes |= {member: self.now[member] for member in members if member in self.now}
 
     async def post(self, entry: bytes) -> tuple[int, int]:
+        assert not self.is_outstanding, "two documents at once"
+        self.is_outstanding = True
         self.posted.append(entry)
         self.times.append(trio.current_time())
         await trio.sleep(0.1)
+        self.is_outstanding = False
         if self.trouble:
             raise self.trouble.pop(0)
         self.applied_index += 1
@@ -94,6 +98,8 @@ class FakePublishers:
         self.publishing_to_report: bool | None = None
         self.last_published_ms: int | None = None
         self.last_published_ls: bytes | None = None
+        self.lease_set: bytes | None = None
+        self.news: frozenset[tuple[str, int]] = frozenset()
         self.served: list[DestinationStatus] = []
         self.down: set[bytes] = set()
         self.reports: list[KeyReport] = []
@@ -111,6 +117,9 @@ class FakePublishers:
 
     async def wait_confirmed(self) -> None:
         await self.confirmed.wait()
+
+    async def wait_news(self) -> None:
+        await trio.sleep(0.05)
 
 
 def made() -> tuple[FakeContext, Lease, StatusReporter]:
@@ -360,8 +369,10 @@ class MeasuringRouter:
 
     def __init__(self) -> None:
         self.measured: list[bytes] = []
+        self.asked_at: list[float] = []  # for its own figures
 
     async def get_local_router_status(self) -> RouterStatus:
+        self.asked_at.append(trio.current_time())
         await trio.lowlevel.checkpoint()
         return RouterStatus(uptime=1)
 
@@ -440,3 +451,78 @@ async def test_status_names_the_offline_keys_and_when_the_first_of_them_expires(
     assert not before.keys() & {"transients", "keyExpires"}
     assert after["transients"] == ["0123456789abcdef", "fedcba9876543210"]
     assert after["keyExpires"] == T0 + 1
+
+
+# News: out of turn (D22)
+
+
+async def test_news_are_posted_at_once_and_once_and_leave_the_turns_alone(autojump_clock: Clock) -> None:
+    farm, publishers, router, reporter = with_publishers()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reporter.run)
+        await trio.sleep(10)
+        publishers.news = frozenset({("withdrawn", 1)})
+        await trio.sleep(5)
+        publishers.news |= {("released", 1)}
+        await trio.sleep(2 * INTERVAL_S)
+        nursery.cancel_scope.cancel()
+    assert farm.times == pytest.approx([0, 10, 15, INTERVAL_S, 2 * INTERVAL_S], abs=0.11)
+    first, *others = (json.loads(entry) for entry in farm.posted)
+    assert [each["destinations"] for each in others[:2]] == [first["destinations"]] * 2  # not asked again
+    assert router.asked_at == pytest.approx([0, INTERVAL_S, 2 * INTERVAL_S], abs=0.11)
+
+
+async def test_router_that_hangs_does_not_delay_news(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: Clock
+) -> None:
+    monkeypatch.setattr(boot_clock, "boot_ms", lambda: round(trio.current_time() * 1000))
+    farm, lease, _ = made()
+    farm.section.leaf = [SimpleNamespace(destination=destination(1))]
+    farm.metrics = SimpleNamespace(count_router_request=lambda plugin, outcome: None)
+    farm.router = cast(Router, HangingRouter())
+    publishers = FakePublishers()
+    reporter = StatusReporter(cast(ApplicationContext, farm), farm.application, publishers, lease)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reporter.run)
+        await trio.sleep(1)
+        publishers.news = frozenset({("withdrawn", 1)})
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert farm.times == pytest.approx([1], abs=0.06)
+    # What it says of time is of the moment at which it was begun anew.
+    assert lease.expires_ms == pytest.approx(1000 + 45_000, abs=60)
+
+
+async def test_news_wait_for_the_outcome_of_the_status_before(autojump_clock: Clock) -> None:
+    farm, publishers, _, reporter = with_publishers()
+    farm.trouble = [OutcomeUnknown("x")] * 10
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reporter.run)
+        await trio.sleep(1)
+        publishers.publishing_to_report, publishers.news = False, frozenset({("withdrawn", 1)})
+        await trio.sleep(20)
+        nursery.cancel_scope.cancel()
+    assert len(set(farm.posted)) == 2
+    assert farm.posted[:11] == [farm.posted[0]] * 11
+    assert json.loads(farm.posted[11])["meta"]["publishing"] is False
+
+
+async def test_news_in_the_last_tenth_of_an_interval_take_the_place_of_the_next_status(
+    autojump_clock: Clock,
+) -> None:
+    farm, publishers, _, reporter = with_publishers()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reporter.run)
+        await trio.sleep(0.95 * INTERVAL_S)
+        publishers.news = frozenset({("withdrawn", 1)})
+        await trio.sleep(1.5 * INTERVAL_S)
+        nursery.cancel_scope.cancel()
+    assert farm.times == pytest.approx([0, 0.95 * INTERVAL_S, 2 * INTERVAL_S], abs=0.11)
+
+
+async def test_status_has_the_lease_set_of_the_service_that_the_node_publishes(autojump_clock: Clock) -> None:
+    farm, publishers, _, reporter = with_publishers()
+    publishers.lease_set = b"a LeaseSet2"
+    await run_for(1, reporter)
+    (posted,) = map(json.loads, farm.posted)
+    assert decode(posted["config"]["node"]["leaseSet"]) == b"a LeaseSet2"
