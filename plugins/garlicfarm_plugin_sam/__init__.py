@@ -9,13 +9,15 @@ with a destination made for that moment, has found a LeaseSet of the service and
 router's NAMING LOOKUP cannot show that: i2pd keeps in its address book what it has ever found.) For some ten
 minutes after the role has changed that may be the predecessor's LeaseSet. A test by another member tells
 more: docs/howto/publish.md.
+
+On standby it keeps a connection to SAM open, so that it notices at once when the router is gone.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -124,6 +126,9 @@ class SamPublisher(Publisher):
             raise ConfigError(problems)
         self._service: _Service | None = None
         self._problem = ""
+        self._is_router_gone = False
+        self._standing_by = trio.CancelScope()
+        self._changed = trio.Event()
         self._closed_at = 0.0
         self._nursery: trio.Nursery | None = None
         self._manager: Any = None
@@ -158,6 +163,7 @@ class SamPublisher(Publisher):
 
     async def standby(self) -> None:
         """See `Publisher.standby`. It takes 10 s after entering and after `retire`."""
+        self._standing_by.cancel()
         await self._close()
         self._check_keys()
         await self._check_router()
@@ -165,6 +171,10 @@ class SamPublisher(Publisher):
             await (await trio.open_tcp_stream(self._target.host, self._target.port)).aclose()
         await self._wait_reopenable()
         self._problem = ""
+        self._is_router_gone = False
+        self._standing_by = trio.CancelScope()
+        assert self._nursery is not None, "not entered"
+        self._nursery.start_soon(self._watch_standby, self._standing_by)
 
     async def publish(self, order: Publication) -> Published:
         """See `Publisher.publish`. While the session is open, a further order changes nothing: the router
@@ -177,6 +187,7 @@ class SamPublisher(Publisher):
         if self._service is None:
             await self._wait_reopenable()
             self._service = await self._open()
+            self._standing_by.cancel()  # the session has a watch of its own
         service = self._service
         if service.confirmed_ms is None:
             with _told():
@@ -199,10 +210,14 @@ class SamPublisher(Publisher):
         since_ms = None if service is None else service.confirmed_ms
         return PublisherStatus(
             is_publishing=since_ms is not None,
+            is_ready=not self._is_router_gone,
             since_ms=since_ms,
             leaf=leaf,
             problems=(self._problem,) if self._problem else (),
         )
+
+    async def wait_changed(self) -> None:
+        await self._changed.wait()
 
     def _check_keys(self) -> None:
         """i2pd 2.45 says OK to expired keys, and clients refuse what it publishes."""
@@ -242,7 +257,10 @@ class SamPublisher(Publisher):
                     service.ready.set()
                     await service.session.wait_ended()
         except* (TransportError, RemoteProtocolError, PublisherError) as group:
-            self._lose(service, _sentence(first_error(group)))
+            found = first_error(group)
+            if not isinstance(found, RemoteProtocolError):  # it has refused nothing
+                self._is_router_gone = True
+            self._lose(service, _sentence(found))
         finally:
             service.watched.set()
 
@@ -257,6 +275,24 @@ class SamPublisher(Publisher):
         await session.wait_ready()
         if not is_forwarding:
             await session.forward(self._target.port)
+
+    async def _watch_standby(self, scope: trio.CancelScope) -> None:
+        """Until the router is gone, or another watch begins."""
+        try:
+            with scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._watch_router)
+                    while True:
+                        # A router may close what is idle, so the end of a connection is no proof.
+                        with suppress(UnreachableError):
+                            async with open_sam(self._address) as connection:
+                                await connection.wait_closed()
+                        await self._check_router()
+                        await trio.sleep(WATCH_INTERVAL_S)
+        except* (TransportError, RemoteProtocolError, PublisherError) as group:
+            self._is_router_gone = True
+            self._problem = _sentence(first_error(group))
+            self._notify()
 
     async def _watch_router(self) -> None:
         """Raises when the router no longer answers: not every router that hangs closes its connections."""
@@ -302,6 +338,11 @@ class SamPublisher(Publisher):
         if self._service is service:
             self._service = None
             self._closed_at = trio.current_time()
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
 
     async def _close(self) -> None:
         """End the session, if there is one."""

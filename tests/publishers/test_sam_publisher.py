@@ -95,6 +95,46 @@ class TestSamPublisher(PublisherSuite):
         with socket.create_server(("127.0.0.1", 0)) as closed:
             return make(address=f"127.0.0.1:{closed.getsockname()[1]}")
 
+    @pytest.fixture
+    def kill_router(self, router: SamRouter) -> Callable[[], None]:
+        return router.kill
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_router_that_hangs_is_noticed_on_standby(
+    make: Make, router: SamRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with make() as publisher:
+        await publisher.standby()
+        monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.01)
+        router.replies["HELLO VERSION"] = None
+        while (status := await publisher.status()).is_ready:
+            await publisher.wait_changed()
+        assert "does not answer within" in status.problems[0]
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_router_that_closes_idle_connections_is_not_gone(make: Make, router: SamRouter) -> None:
+    async with make() as publisher:
+        await publisher.standby()
+        for _ in range(3):
+            greetings = len(router.told("HELLO VERSION"))
+            router.cut()
+            await router.seen("HELLO VERSION", greetings + 4)
+            assert (await publisher.status()).is_ready
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_session_that_is_refused_does_not_mean_that_the_router_is_gone(
+    make: Make, router: SamRouter
+) -> None:
+    router.replies["SESSION CREATE"] = "SESSION STATUS RESULT=DUPLICATED_DEST"
+    async with make() as publisher:
+        await publisher.standby()
+        with pytest.raises(PublisherError, match="DUPLICATED_DEST"):
+            await publisher.publish(ORDER)
+        assert (await publisher.status()).is_ready
+
 
 @pytest.mark.usefixtures("at_once")
 async def test_publishing_opens_one_session_of_the_service_and_forwards_to_the_target(
