@@ -163,11 +163,11 @@ class Publisher(ABC):
         """Stop publishing; returns when nothing is published any more. May be called when nothing is
         published.
 
-        The node calls it twice where it can: first with None, at once; then, once for each member that
-        publishes next, with the LeaseSet that this member has published. Only a publisher with a
-        `destination` gets that, after the node has verified it: it is of this destination, it has not
-        expired, and it is newer than what this publisher published. It may come when the publisher is on
-        standby again, and the publisher stays on standby then.
+        The node calls it twice where it can: first with None, at once; then once with the LeaseSet that the
+        next member has published. Only a publisher with a `destination` gets that, after the node has
+        verified it: it is of this destination, it has not expired, and it is newer than what this publisher
+        published. It may come when the publisher is on standby again, which does not end then, or cancel
+        `standby`.
 
         ``successor``: the LeaseSet, None where it is not known yet."""
 

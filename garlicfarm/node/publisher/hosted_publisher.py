@@ -13,6 +13,7 @@ import math
 from collections.abc import Hashable
 from typing import Literal, NoReturn, Protocol
 
+import msgspec
 import trio
 
 from garlicfarm.config import PublisherSection
@@ -71,7 +72,7 @@ class Role(Protocol):
         ...
 
     async def on_published(self, published: Published) -> None:
-        """A router has taken it."""
+        """A router has taken it. Of the bytes only those of a Meta LeaseSet are given."""
 
     async def wait_changed(self) -> None:
         """Return when some of this may have changed."""
@@ -87,10 +88,10 @@ class HostedPublisher:
 
     ``is_ready``: it is on standby, or publishes. ``is_publishing``: a router has taken its last order, and
     the publication stands as far as the plugin knows. ``is_starting``: its first attempt is under way.
-    ``published``: what the router has taken; after it has stopped in order, what it took last: its clients
-    still use that. ``confirmed``: that nothing of an earlier process is published. ``problem``: why it does
-    not publish, "" if nothing is wrong. ``status`` and ``key``: the plugin's newest. ``destination``: as the
-    plugin's.
+    ``published``: what the router has taken; after it has stopped in order, what it took last, until its
+    clients know of a successor. ``confirmed``: that nothing of an earlier process is published. ``problem``:
+    why it does not publish, "" if nothing is wrong. ``status`` and ``key``: the plugin's newest.
+    ``destination``: as the plugin's.
     """
 
     def __init__(
@@ -172,6 +173,7 @@ class HostedPublisher:
                 except* Exception as group:  # noqa: BLE001 - a plugin's defect is not the node's
                     found = first_error(group)
                     self._note("publisher-failed", f"{type(found).__name__}: {found}")
+                self._role.on_changed()
                 await trio.sleep(RETRY_S if self.problem else 0)
         raise AssertionError("unreachable: it runs until cancelled")
 
@@ -204,7 +206,6 @@ class HostedPublisher:
             self._unconfirmed_since_ms = boot_clock.boot_ms()
         self._is_retired, self._successor, self.published = False, None, None
         self.status = PublisherStatus(is_publishing=False)
-        self._role.on_changed()
 
     async def _work(self, plugin: Publisher) -> NoReturn:
         while True:
@@ -354,7 +355,10 @@ class HostedPublisher:
         self._published_at = trio.current_time()
         self._half_life_s = (order.expires_ms - order.published_ms) / 2000
         with trio.CancelScope() as self._attempt:  # a disk that hangs does not keep it from stopping
-            await role.on_published(published)
+            is_meta = published.lease_set == order.lease_set
+            await role.on_published(
+                published if is_meta else msgspec.structs.replace(published, lease_set=None)
+            )
         self._attempt = None
 
     async def _stop(self, plugin: Publisher) -> None:
@@ -377,7 +381,7 @@ class HostedPublisher:
             self._is_retired, self._check_at = True, -math.inf
 
     async def _announce(self, plugin: Publisher, successor: bytes) -> None:
-        self._successor = None
+        self._successor = self.published = None
         cause = "not in time"
         with trio.move_on_after(self._retire_s()):
             try:
@@ -401,6 +405,7 @@ class HostedPublisher:
     def _leave(self, cause: str) -> None:
         self._note("publisher-left", cause)
         self._on_leaving()
+        self._role.on_changed()
         self._inside.cancel()
 
     def _note(self, event: str, cause: str) -> None:

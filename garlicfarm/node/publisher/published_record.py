@@ -25,11 +25,15 @@ class PublishedRecord:
         with suppress(OSError, msgspec.DecodeError):
             self.newest = msgspec.json.decode(path.read_bytes(), type=Published)
 
-    def add(self, published: Published) -> None:
-        """Keep it, durably, if it is the one to report. Raises `OSError`."""
+    def add(self, published: Published) -> bool:
+        """Whether it is the one to report from now on, and `write` has to be called."""
         newest = self.newest
         if newest is not None and newest.lease_set is not None and published.lease_set is None:
-            return
+            return False
         self.newest = published
+        return True
+
+    def write(self) -> None:
+        """Keep `newest`, durably. Raises `OSError`."""
         make_private_directory(self._path.parent)
-        replace_file(self._path, [msgspec.json.encode(published)], 0o600)
+        replace_file(self._path, [msgspec.json.encode(self.newest)], 0o600)

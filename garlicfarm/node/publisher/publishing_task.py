@@ -140,8 +140,10 @@ class PublishingTask:
         )
 
     async def on_published(self, published: Published) -> None:
+        if not self._record.add(published):
+            return
         try:
-            await trio.to_thread.run_sync(self._record.add, published, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(self._record.write, abandon_on_cancel=True)
         except OSError as error:  # it is published all the same
             self._context.log.warning("publication-not-recorded", cause=str(error))
 

@@ -4,10 +4,12 @@
 
 The members of a `SimulatedCluster` fold `garlicfarm.publishing.application.PublisherApplication`. Each
 posts its status every interval of its own clock and repeats it until it is committed, as a node's status
-reporter does, and keeps its `garlicfarm.publishing.lease.Lease`. All faults of the simulator strike them, the
-publisher most often; clocks run at rates up to 5 % off, and one member's wall clock shows anything.
-An administrator changes the interval and which members may publish. A process that died counts as one that
-publishes until its next one has begun: its router did not get the order to stop.
+reporter does, and keeps its `garlicfarm.publishing.lease.Lease`. Routers come and go, so members post out of
+turn, too: that they can no longer publish, that they have let the role go, that they publish, and in some
+runs for no reason. All faults of the simulator strike them, the publisher most often; clocks run at rates up
+to 5 % off, and one member's wall clock shows anything. An administrator changes the interval and which
+members may publish. A process that died counts as one that publishes until its next one has begun: its router
+did not get the order to stop.
 
 Then all faults end, and some member has to publish (docs/reference/protocol.md, "The common algorithm", point
 6).
@@ -83,9 +85,13 @@ class _StatusReporter:
         self._due_ms: int | None = None
         self._begun_ms: int | None = None  # of a status whose outcome is not known
         self._sequence = 0
+        self._is_turn = True
+        self._has_router = True
+        self._router_losses = 0
+        self._posted_news: set[tuple[str, int]] = set()
 
     def act(self) -> None:
-        """Begin a status if one is due; otherwise follow up the pending one."""
+        """Begin a status if one is due or there are news; otherwise follow up the pending one."""
         farm, member, scheduler = self._farm, self._member, self._farm.scheduler
         if member.generation != self._generation or member.node is None:
             return
@@ -95,19 +101,40 @@ class _StatusReporter:
         scheduler.at(scheduler.around(100) + 1, self.act)
         if self._begun_ms is None and farm.application(member).interval_ms <= MAX_INTERVAL_MS:
             clock_ms = member.clock_ms(scheduler.now)
-            if self._due_ms is None or clock_ms >= self._due_ms:
-                self._begin(clock_ms)
+            if scheduler.chance(farm.router_changes):
+                self._has_router = not self._has_router
+                self._router_losses += not self._has_router
+            news = self._news()
+            is_turn = self._due_ms is None or clock_ms >= self._due_ms
+            if is_turn or news - self._posted_news or scheduler.chance(farm.extra_statuses):
+                farm.counts["out_of_turn"] += not is_turn
+                self._posted_news = news
+                self._begin(clock_ms, is_turn)
         self._client.send()
 
-    def _begin(self, clock_ms: int) -> None:
+    def _news(self) -> set[tuple[str, int]]:
+        """As `garlicfarm.node.publisher.publishing_task.PublishingTask.news`."""
+        farm, member = self._farm, self._member
+        application = farm.application(member)
+        found = {("published", application.due_since or 0)} if farm.may_publish(member) else set()
+        if not self._has_router:
+            found.add(("withdrawn", self._router_losses))
+        taken = application.taken_index(member.id)
+        if taken is not None:
+            found.add(("released", taken))
+        return found
+
+    def _begin(self, clock_ms: int, is_turn: bool) -> None:
         farm, member = self._farm, self._member
         application = farm.application(member)
         self._due_ms = clock_ms if self._due_ms is None else self._due_ms
+        self._is_turn = is_turn or clock_ms >= self._due_ms - application.interval_ms // 10
         self._begun_ms = clock_ms
         self.lease.begin(clock_ms, application.interval_ms, application.R)
         date = farm.wall_ms(member)
         self._sequence = max(self._sequence + 1, application.last_sequence(member.id) + 1, date)
-        status = farm.status(member, date, self._sequence, farm.may_publish(member))
+        publishing = farm.may_publish(member) if self._has_router or farm.is_calm else None
+        status = farm.status(member, date, self._sequence, publishing)
         self._client.todo.append(encode_status(status))
 
     def _acknowledged(self, index: int, term: int, entry: bytes) -> None:
@@ -126,7 +153,8 @@ class _StatusReporter:
             self.lease.committed(self._begun_ms)
             self._farm.check_publishers()
         now_ms = self._member.clock_ms(self._farm.scheduler.now)
-        self._due_ms = max(self._due_ms + application.interval_ms, now_ms)
+        if self._is_turn:
+            self._due_ms = max(self._due_ms + application.interval_ms, now_ms)
         self._begun_ms = None
 
 
@@ -142,7 +170,9 @@ class PublisherSimulation(SimulatedCluster):
         self._wrong = self.rng.randint(0, nodes)
         self._admin = Client(self, ADMIN, lambda index, term, entry: None)
         self._router_fails = self.rng.choice((0, 0, 0.1, 0.5))
-        self._calm = False
+        self.router_changes = self.rng.choice((0, 0.02, 0.1))
+        self.extra_statuses = self.rng.choice((0, 0, 0.3))
+        self.is_calm = False
 
     def run(self) -> Outcome:
         """Chaos, then healing. Raises `Violation`."""
@@ -210,14 +240,17 @@ class PublisherSimulation(SimulatedCluster):
             self._wrong_ms = self.rng.randint(-reach, reach)
         return min(max(honest + self._wrong_ms, 1), DATE_END_MS - 1)
 
-    def status(self, member: SimulatedMember, date: int, sequence: int, publishing: bool) -> StatusDocument:
-        """A member's status; it says that it publishes, if its router does."""
+    def status(
+        self, member: SimulatedMember, date: int, sequence: int, publishing: bool | None
+    ) -> StatusDocument:
+        """A member's status; it says that it publishes, if its router does. None: it could not."""
         application, rng = self.application(member), self.rng
         node = NodeReport(
             applied=member.applied, interval_ms=application.interval_ms, R=application.R, role="follower"
         )
         all_, used = Bandwidth(in_=100, out=100), rng.randint(0, 100)
-        works = self._calm or not self.scheduler.chance(self._router_fails)
+        works = self.is_calm or not self.scheduler.chance(self._router_fails)
+        publishing = publishing and works
         return StatusDocument(
             cluster=FARM,
             date=date,
@@ -225,7 +258,7 @@ class PublisherSimulation(SimulatedCluster):
             sequence=sequence,
             config={"node": node},
             meta=MetaStatus(
-                publish_config="auto" if self._calm else rng.choice(_MODES), publishing=publishing and works
+                publish_config="auto" if self.is_calm else rng.choice(_MODES), publishing=publishing
             ),
             router=RouterStatus(configured_bandwidth=all_, current_bandwidth=Bandwidth(in_=used, out=used)),
             destinations=(DestinationStatus(destination=encode(simulated_destination(member.id))),),
@@ -242,7 +275,7 @@ class PublisherSimulation(SimulatedCluster):
         self.scheduler.at(self.scheduler.around(500) + 1, self._orders)
         if not self.scheduler.chance(0.1):
             return
-        if self._calm:
+        if self.is_calm:
             self._clear()
             return
         if self.scheduler.chance(0.5):
@@ -255,7 +288,7 @@ class PublisherSimulation(SimulatedCluster):
 
     def _heal(self) -> None:
         self._fault_injector.end()
-        self._calm = True
+        self.is_calm = True
         self._clear()
 
     def _clear(self) -> None:
@@ -285,7 +318,7 @@ class PublisherSimulation(SimulatedCluster):
             self._publisher = publishing[0]
 
     def _published_again(self) -> bool:
-        return self._calm and any(
+        return self.is_calm and any(
             member.node is not None and self.may_publish(member)
             for member in (self.members[server.id] for server in self.newest.servers)
         )
