@@ -325,6 +325,7 @@ OTHER = long_term(b"\6" * 32)
         (Service.keys, NOW_S - 10, 12, False),
         (OTHER, NOW_S + 60, 12, False),
     ],
+    ids=["newer", "of-an-earlier-turn", "expired", "older", "of-another-destination"],
 )
 async def test_lease_set_of_the_next_publisher_is_announced_once_if_it_is_a_newer_one_of_the_service(
     tmp_path: Path, keys: DestinationKeys, published_s: int, begun_at: int, is_announced: bool
