@@ -200,6 +200,14 @@ class PublisherApplication:
         lower = (one for one in self._state.members if one < member)
         return any(own & {*(self.report(one).transients or ())} for one in lower)
 
+    def clock_problem(self, date_ms: int) -> str:
+        """Why a member whose wall clock shows ``date_ms`` must not publish, as the rest of a sentence; "" if
+        that is less than a day from farm time, or if fewer than three members are recent: of two clocks, it
+        is not known which one is wrong."""
+        if sum(map(self.is_recent, self.members)) < 3:
+            return ""
+        return publication.clock_problem(date_ms, self.farm_time_ms)
+
     def newest_entry(self, member: int) -> msgspec.Raw:
         """The same status as it was posted, JSON with every key; ``null``: none."""
         return self._state.records[member].status

@@ -24,7 +24,7 @@ from garlicfarm.publishing.documents import MetaStatus, NodeReport
 from garlicfarm.publishing.entries import DATE_END_MS
 from garlicfarm.publishing.fold_state import FarmState, ScoredStatus
 
-__all__ = ["Fold", "expiry_problem", "publication", "published_leaves", "sight"]
+__all__ = ["Fold", "clock_problem", "expiry_problem", "publication", "published_leaves", "sight"]
 
 _WARN_DAYS = 14
 _DAY_MS = 86_400_000
@@ -41,6 +41,7 @@ class Fold(Protocol):
     def report(self, member: int) -> NodeReport: ...
     def key_expiries(self) -> Mapping[int, int]: ...
     def has_duplicate_transients(self, member: int) -> bool: ...
+    def clock_problem(self, date_ms: int) -> str: ...
 
 
 def publication(fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus]) -> dict[str, object]:
@@ -58,7 +59,7 @@ def publication(fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatu
         "last_published_ms": last_ms if last_ms < DATE_END_MS else 0,
         "can_publish": able,
         "leaves": published_leaves(fold, state, statuses),
-        "problems": [*_problems(fold, state, able, meta)],
+        "problems": [*_problems(fold, state, statuses, able, meta)],
     }
 
 
@@ -98,7 +99,13 @@ def sight(seen: Iterable[Mapping[str, Any]] | None) -> str:
     return words + (f"; not reached by {', '.join(failed)}" if failed else "")
 
 
-def _problems(fold: Fold, state: FarmState, able: list[int], meta: MetaStatus) -> Iterator[str]:
+def _problems(
+    fold: Fold,
+    state: FarmState,
+    statuses: Mapping[int, ScoredStatus],
+    able: list[int],
+    meta: MetaStatus,
+) -> Iterator[str]:
     publisher = state.publisher
     if not able:
         yield "no member can publish: no recent member reports meta.publishing"
@@ -113,6 +120,8 @@ def _problems(fold: Fold, state: FarmState, able: list[int], meta: MetaStatus) -
         expires_ms = fold.key_expiries().get(member)
         if expires_ms is not None and (problem := expiry_problem(expires_ms, state.farm_time_ms)):
             yield f"keys of member {member} {problem}"
+        if fold.is_recent(member) and (problem := fold.clock_problem(statuses[member].document.date)):
+            yield f"the clock of member {member} {problem}"
 
 
 def expiry_problem(expires_ms: int, now_ms: int) -> str:
@@ -128,3 +137,13 @@ def expiry_problem(expires_ms: int, now_ms: int) -> str:
     else:
         when = f"expire in {days} day{'s' if days > 1 else ''}"
     return f"{when}: make new bundles with `garlicfarm keys offline`"
+
+
+def clock_problem(date_ms: int, farm_time_ms: int) -> str:
+    """What to do about a clock that shows ``date_ms``, as the rest of a sentence; "" if that is less than a
+    day from farm time; both ms since 1970."""
+    days = abs(date_ms - farm_time_ms) // _DAY_MS
+    if not days:
+        return ""
+    word = "ahead of" if date_ms > farm_time_ms else "behind"
+    return f"is {days} day{'s' if days > 1 else ''} {word} the farm's: correct it"

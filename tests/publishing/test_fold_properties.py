@@ -211,8 +211,16 @@ def honest_log(seed: int, members: int, rounds: int) -> list[dict[str, Any]]:
 def without_dates(farm: PublisherApplication) -> dict[str, Any]:
     ranking: dict[str, Any] = farm.ranking()
     members = [one | {"date": 0} for one in ranking["members"]]
-    publication = ranking["publication"] | {"last_published_ms": 0}
+    problems = [one for one in ranking["publication"]["problems"] if not one.startswith("the clock of ")]
+    publication = ranking["publication"] | {"last_published_ms": 0, "problems": problems}
     return ranking | {"farm_time_ms": 0, "members": members, "publication": publication}
+
+
+def clock_problems(farm: PublisherApplication) -> list[int]:
+    """The members whose clocks are reported as wrong."""
+    ranking: dict[str, Any] = farm.ranking()
+    words = [problem.split() for problem in ranking["publication"]["problems"]]
+    return [int(one[4]) for one in words if one[:4] == ["the", "clock", "of", "member"]]
 
 
 HOURS_MS = st.integers(3_600_000, 48 * 3_600_000) | st.integers(-48 * 3_600_000, -3_600_000)
@@ -223,7 +231,8 @@ HOURS_MS = st.integers(3_600_000, 48 * 3_600_000) | st.integers(-48 * 3_600_000,
 def test_one_clock_hours_off_moves_nothing(
     seed: int, members: int, liar: int, offset_ms: int, set_by_ms: int, set_at: int
 ) -> None:
-    """Its clock is off from the first status on, and is set by hours at another one."""
+    """Its clock is off from the first status on, and is set by hours at another one. No other member's is
+    reported as wrong."""
     right, wrong = PublisherApplication("farm"), PublisherApplication("farm")
     for farm in (right, wrong):
         farm.configure(0, configuration(*range(1, members + 1)))
@@ -241,6 +250,8 @@ def test_one_clock_hours_off_moves_nothing(
             )
         assert without_dates(right) == without_dates(wrong)
         assert right.due_since == wrong.due_since
+        assert set(clock_problems(wrong)) <= {liar}
+        assert clock_problems(right) == []
         recent = [member for member in right.members if right.is_recent(member)]
         if len(recent) >= 3:
             compared += 1

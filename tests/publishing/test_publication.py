@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from garlicfarm.publishing.documents import ConnectTest, MetaStatus, NodeReport, RemoteStatus
-from garlicfarm.publishing.publication import expiry_problem, sight
+from garlicfarm.publishing.publication import clock_problem, expiry_problem, sight
 from tests.publishing.dated_log import Log, due_member_1, leaf_hash
 from tests.publishing.scripted_log import T0
 
@@ -71,6 +71,29 @@ def test_publication_names_members_whose_keys_must_not_be_used() -> None:
         "keys of member 1 have expired: make new bundles with `garlicfarm keys offline`",
         "member 2 has a transient key of another member, and must not publish with it",
     ]
+
+
+@pytest.mark.parametrize(
+    ("off_ms", "problem"),
+    [
+        (DAY_MS - 1, ""),
+        (1 - DAY_MS, ""),
+        (DAY_MS, "is 1 day ahead of the farm's: correct it"),
+        (-1826 * DAY_MS, "is 1826 days behind the farm's: correct it"),
+    ],
+)
+def test_clock_that_is_a_day_off_is_a_problem(off_ms: int, problem: str) -> None:
+    assert clock_problem(T0 + off_ms, T0) == problem
+
+
+def test_clock_is_judged_by_three_recent_members_at_least() -> None:
+    log = Log(1, 2, 3)
+    for member, second in ((1, 0), (2, 5 * 86_400)):
+        log.post(member, second)
+    assert log.farm.clock_problem(T0 + 5 * DAY_MS) == ""
+    log.post(3, 1)
+    assert log.farm.clock_problem(T0 + 5 * DAY_MS) == "is 4 days ahead of the farm's: correct it"
+    assert publication(log)["problems"] == ["the clock of member 2 is 4 days ahead of the farm's: correct it"]
 
 
 def measured(seed: int, ok: bool | None) -> RemoteStatus:

@@ -68,7 +68,7 @@ class Role(Protocol):
         ...
 
     def order(self) -> Publication:
-        """The order to carry out now."""
+        """The order to carry out now. Raises `PublisherError`: nothing can be published."""
         ...
 
     async def on_published(self, published: Published) -> None:
@@ -323,7 +323,12 @@ class HostedPublisher:
 
     async def _publish(self, plugin: Publisher) -> None:
         role = self._role
-        listed, forced_index, order = role.listed, role.forced_index, role.order()
+        listed, forced_index = role.listed, role.forced_index
+        try:
+            order = role.order()
+        except PublisherError as error:
+            self._on_publish_failed(str(error))
+            return
         self.is_starting = not (self._may_be_published or self.problem)
         self._may_be_published, self._unconfirmed_since_ms = True, None
         self._is_ordered = True
@@ -338,12 +343,8 @@ class HostedPublisher:
                 cause = ""
         self._attempt, self.is_starting = None, False
         if cause:
-            self.is_publishing = False
-            self._retry_at = trio.current_time() + RETRY_S
-            if not self._may_publish():
-                self._changed.set()  # it has to retire
+            if not self._on_publish_failed(cause):
                 return
-            self._note("publish-failed", cause)
             if attempt.cancelled_caught:
                 await self._stop(plugin)
             return
@@ -360,6 +361,16 @@ class HostedPublisher:
                 published if is_meta else msgspec.structs.replace(published, lease_set=None)
             )
         self._attempt = None
+
+    def _on_publish_failed(self, cause: str) -> bool:
+        """Have it tried again later. Returns whether this node still has the role."""
+        self.is_publishing = False
+        self._retry_at = trio.current_time() + RETRY_S
+        if not self._may_publish():
+            self._changed.set()  # it has to retire
+            return False
+        self._note("publish-failed", cause)
+        return True
 
     async def _stop(self, plugin: Publisher) -> None:
         """Have it retire, in time, or leave it."""

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import trio
 
 from garlicfarm.application import ApplicationContext
+from garlicfarm.errors import PublisherError
 from garlicfarm.i2p.encoding import decode, encode
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.i2p.lease_set import MetaLeaseSet, encode_meta_lease_set, verify_lease_set
@@ -27,6 +28,7 @@ from garlicfarm.node.publisher.withdrawal import Withdrawal
 from garlicfarm.publisher import KeyReport, Publication, Published, Publisher
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import MAX_LEASE_SET_BYTES, DestinationStatus
+from garlicfarm.publishing.entries import DATE_END_MS
 from garlicfarm.publishing.lease import Lease, lease_ms
 
 __all__ = ["PublishingTask"]
@@ -114,6 +116,10 @@ class PublishingTask:
     def order(self) -> Publication:
         fold, now_ms = self._fold, time.time_ns() // 1_000_000
         published_ms = fold.published_ms(now_ms)
+        if published_ms >= DATE_END_MS:
+            raise PublisherError(
+                "this node's clock shows a date after 2106-02-07, which no LeaseSet can have"
+            )
         published_s = published_ms // 1000
         leases = fold.leases()
         end_s = max(
@@ -211,11 +217,12 @@ class PublishingTask:
 
     @property
     def _may_sign(self) -> bool:
-        """Whether all keys are valid, and no other member's. If no member can publish, the farm names one
-        that cannot."""
+        """Whether this node's clock can be right, and all keys are valid, and no other member's. If no member
+        can publish, the farm names one that cannot."""
         now_ms = time.time_ns() // 1_000_000
         is_shared = self._fold.has_duplicate_transients(self._context.node_id)
-        return not is_shared and all(key.expires_ms > now_ms for key in self.keys())
+        is_valid = not is_shared and all(key.expires_ms > now_ms for key in self.keys())
+        return is_valid and not self._fold.clock_problem(now_ms)
 
     @property
     def publishing_to_report(self) -> bool | None:
@@ -302,6 +309,8 @@ class PublishingTask:
 
     def describe(self) -> list[dict[str, Any]]:
         """Each publisher, for the farm's status: ready for JSON. ``state``: `HostedPublisher.state`."""
+        clock = self._fold.clock_problem(time.time_ns() // 1_000_000)
+        own = [f"this node's clock {clock}"] if clock else []
         return [
             {
                 "plugin": publisher.name,
@@ -309,7 +318,7 @@ class PublishingTask:
                 "state": publisher.state,
                 "since_ms": publisher.status.since_ms,
                 "until_ms": publisher.status.until_ms,
-                "problems": publisher.problems() + self._withdrawal_problem(publisher),
+                "problems": [*own, *publisher.problems(), *self._withdrawal_problem(publisher)],
             }
             for publisher in self.publishers
         ]

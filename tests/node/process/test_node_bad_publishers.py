@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,27 @@ from garlicfarm.i2p.keys import DestinationKeys, make_bundle
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.lab.processes import FAST, ProcessFarm, free_ports, process_farm
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
+from tests.chaos.launch import Clock
 from tests.node.process.test_node_process import everything_in
+from tests.publishers.sam_router import SamRouter
 
 DAY_S = 86_400
+HOOKS = {"plugin": "hooks", "on_publish": ["true"], "on_retire": ["true"]}
+ROOT = Path(__file__).parents[3]
 
 
-def bundle(path: Path, keys: DestinationKeys, node: int, lasts_s: int = DAY_S) -> DestinationKeys:
+def bundle(
+    path: Path, keys: DestinationKeys, node: int, lasts_s: int = DAY_S, seed: bytes = b""
+) -> DestinationKeys:
     now_s = int(time.time())
-    seed = node.to_bytes(32, "big")
     made = make_bundle(
-        keys, seed, node=node, expires_s=now_s + lasts_s, now_ms=now_s * 1000, hops=0, quantity=1
+        keys,
+        seed or node.to_bytes(32, "big"),
+        node=node,
+        expires_s=now_s + lasts_s,
+        now_ms=now_s * 1000,
+        hops=0,
+        quantity=1,
     )
     write_bundle(path, made)
     return made
@@ -103,6 +115,21 @@ def test_node_with_a_publisher_that_cannot_work_says_why_in_one_sentence(
     assert everything_in(node) == before
 
 
+def members_with(*publishers: Mapping[str, Any]) -> dict[int, MemberPlan]:
+    """Members 1, 2, … on free ports, each with a leaf and with one of ``publishers``."""
+    return {
+        node_id: MemberPlan(
+            endpoint=f"ssl://127.0.0.1:{port}",
+            admin_url="https://127.0.0.1:0",
+            leaves=(encode(simulated_destination(node_id)),),
+            publishers=(publisher,),
+        )
+        for node_id, (port, publisher) in enumerate(
+            zip(free_ports(len(publishers)), publishers, strict=True), 1
+        )
+    }
+
+
 async def until_named(farm: ProcessFarm, member: int) -> dict[int, Any]:
     """Each node's status, once every one says that this member publishes."""
     found: dict[int, Any] = {}
@@ -154,16 +181,7 @@ async def test_members_whose_keys_have_expired_or_whose_router_is_none_leave_the
         keys = str(tmp_path / f"{node}.bundle")
         return {"plugin": "sam", "address": address, "target": address, "keys": keys}
 
-    hooks = {"plugin": "hooks", "on_publish": ["true"], "on_retire": ["true"]}
-    members = {
-        node_id: MemberPlan(
-            endpoint=f"ssl://127.0.0.1:{port}",
-            admin_url="https://127.0.0.1:0",
-            leaves=(encode(simulated_destination(node_id)),),
-            publishers=(hooks if node_id == 3 else sam(node_id),),
-        )
-        for node_id, port in enumerate(free_ports(3), 1)
-    }
+    members = members_with(sam(1), sam(2), HOOKS)
     plan = FarmPlan(raft=FAST, master=encode(master.destination), master_key_file=tmp_path / "master.key")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, no_router, [garbage])
@@ -192,3 +210,86 @@ async def test_members_whose_keys_have_expired_or_whose_router_is_none_leave_the
             assert not [secret for secret in secrets_of(master, service, *bundles) if secret in seen]
         nursery.cancel_scope.cancel()
     assert "Traceback" not in seen
+
+
+async def status_when(
+    farm: ProcessFarm, member: int, is_so: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any]:
+    """A member's status, once it ``is_so``."""
+    with trio.fail_after(120):
+        while True:
+            async with farm.nodes[member].client() as client:
+                status = await client.status(farm.name)
+            if is_so(status):
+                return status
+            await trio.sleep(0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("years", "problem"),
+    [
+        (5, "this node's clock is 1825 days ahead of the farm's: correct it"),
+        (-20, "this node's clock is 7300 days behind the farm's: correct it"),
+        (90, "this node's clock is 32850 days ahead of the farm's: correct it"),
+    ],
+)
+async def test_publisher_whose_clock_jumps_by_years_gives_the_role_to_another(
+    years: int, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond ten years its statuses are refused, too; after 2106 no LeaseSet could have the date."""
+    monkeypatch.chdir(ROOT)
+    clocks = {id_: Clock(tmp_path / f"clock-{id_}") for id_ in (1, 2, 3)}
+    command = (sys.executable, "-m", "tests.chaos.launch", str(tmp_path), "-", "node", "start")
+    async with process_farm(tmp_path / "farm", members_with(*[HOOKS] * 3), command=command) as farm:
+        await commit_interval(farm, 1000)
+        wrong = (await status_when(farm, 1, lambda status: status["publisher"]))["publisher"]
+        await until_named(farm, wrong)
+        clocks[wrong].off_s = years * (365.0 * DAY_S + 60)
+        await status_when(farm, wrong, lambda status: problems(status) == [problem])
+        another = await status_when(
+            farm, wrong % 3 + 1, lambda status: status["publisher"] not in (None, wrong)
+        )
+        found = await until_named(farm, another["publisher"])
+        (shown,) = found[wrong]["publishers"]
+        assert shown["state"] == "standby"
+        clocks[wrong].off_s = 0.0
+        await status_when(farm, wrong, lambda status: not problems(status))
+
+
+@pytest.mark.slow
+async def test_members_without_sam_or_i2cp_or_with_a_key_of_another_leave_the_role(tmp_path: Path) -> None:
+    """Two bundles of one transient key: of both members the one with the lower id may publish."""
+    master, service = create_keys(tmp_path / "master.key"), create_keys(tmp_path / "service.key")
+    for node, seed in ((1, b"1" * 32), (3, b"2" * 32), (4, b"2" * 32)):
+        bundle(tmp_path / f"{node}.bundle", service, node, 90 * DAY_S, seed)
+    closed = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    async with SamRouter() as router_3, SamRouter() as router_4:
+
+        def sam(node: int, address: str) -> dict[str, Any]:
+            keys = str(tmp_path / f"{node}.bundle")
+            return {"plugin": "sam", "address": address, "target": address, "keys": keys}
+
+        publishers = [
+            sam(1, closed[0]),
+            {"plugin": "i2cp", "address": closed[1]},
+            sam(3, router_3.address),
+            sam(4, router_4.address),
+        ]
+        plan = FarmPlan(raft=FAST, master=encode(master.destination), master_key_file=tmp_path / "master.key")
+        async with process_farm(tmp_path / "farm", members_with(*publishers), plan) as farm:
+            await commit_interval(farm, 1000)
+            found = await until_named(farm, 3)
+            ranking = await until_all_post(farm)
+            assert ranking["publication"]["can_publish"] == [3]
+            words = "is the router running, and its SAM enabled?"
+            assert problems(found[1]) == [f"nothing listens at the SAM address {closed[0]}; {words}"]
+            words = "is the router running, with I2CP enabled (in i2pd.conf: enabled = true of [i2cp])?"
+            assert problems(found[2]) == [
+                f"I2CP at {closed[1]} cannot be reached: Connection refused; {words}"
+            ]
+            assert problems(found[3]) == []
+            assert ranking["publication"]["problems"] == [
+                "member 4 has a transient key of another member, and must not publish with it"
+            ]
+            assert (len(router_3.sessions), router_4.sessions) == (1, {})

@@ -126,6 +126,7 @@ class Fake:
         self.published: list[Published] = []
         self.lasts_s = 3600
         self.disk_hangs = False
+        self.cannot_order = ""
         self.plugin = Plugin()
         log = EventLogger(logging.getLogger("test"), interval_s=0)
         section = PublisherSection(plugin="fake")
@@ -140,6 +141,8 @@ class Fake:
         return max(0, self.lease_ends_s * 1000 - boot_clock.boot_ms())
 
     def order(self) -> Publication:
+        if self.cannot_order:
+            raise PublisherError(self.cannot_order)
         now_ms = int(trio.current_time() * 1000)
         return Publication(due_index=7, published_ms=now_ms, expires_ms=now_ms + self.lasts_s * 1000)
 
@@ -418,6 +421,23 @@ async def test_failing_attempts_are_repeated_and_do_not_count_as_starting(autoju
         assert fake.plugin.done() == ["standby", "publish", "publish", "retire", "publish", "publish"]
         assert fake.hosted.is_publishing
         assert fake.hosted.problem == ""
+
+
+async def test_order_that_cannot_be_made_is_a_problem_and_is_made_later(autojump_clock: Clock) -> None:
+    fake = Fake()
+    fake.named, fake.cannot_order = True, "no such date"
+    async with running(fake):
+        await trio.sleep(11)
+        assert (fake.hosted.problem, fake.hosted.is_publishing) == ("no such date", False)
+        assert fake.plugin.done() == ["standby"]
+        fake.cannot_order = ""
+        await trio.sleep(5)
+        assert fake.plugin.done() == ["publish"]
+        fake.cannot_order, fake.listed = "no such date", ("a", "b")
+        await trio.sleep(70)
+        assert fake.hosted.problem == "no such date"
+        assert fake.plugin.done() == []
+        assert fake.blocks_others()  # what it published before may stand
 
 
 async def test_publication_that_is_lost_is_published_anew(autojump_clock: Clock) -> None:

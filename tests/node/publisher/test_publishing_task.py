@@ -14,6 +14,7 @@ import trio
 from garlicfarm.application import ApplicationContext
 from garlicfarm.config import PublisherSection
 from garlicfarm.credentials.destination_keys import create_keys
+from garlicfarm.errors import PublisherError
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.i2p.lease_set import MetaLease, decode_meta_lease_set, verify_meta_lease_set
@@ -46,6 +47,7 @@ class Named:
         self.able = [2]  # members other than this one that can publish
         self.reports: dict[int, NodeReport] = {}
         self.taken: int | None = None
+        self.clock = ""
         self.applied = trio.Event()
 
     def name(self, publisher: int) -> None:
@@ -76,6 +78,9 @@ class Named:
 
     def has_duplicate_transients(self, member: int) -> bool:
         return self.duplicates
+
+    def clock_problem(self, date_ms: int) -> str:
+        return self.clock
 
     async def wait_applied(self, beyond: int) -> None:
         await self.applied.wait()
@@ -127,6 +132,30 @@ async def test_order_has_the_signed_meta_lease_set_with_the_folds_date(tmp_path:
     assert meta.published_s >= NOW_S + 5
     assert meta.published_s + meta.expires_s == NOW_S + 3600  # with the last of its leaves
     assert (order.due_index, order.expires_ms // 1000) == (7, NOW_S + 3600)
+
+
+def test_order_after_the_last_date_of_a_lease_set_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_of(Named(0), tmp_path, keys=create_keys(tmp_path / "master.key"))
+    monkeypatch.setattr(time, "time_ns", lambda: 2**32 * 10**9)
+    with pytest.raises(PublisherError, match="this node's clock shows a date after 2106-02-07"):
+        task.order()
+
+
+async def test_node_whose_clock_is_wrong_does_not_publish_and_says_so(tmp_path: Path) -> None:
+    named = Named()
+    task = task_of(named, tmp_path, plugin(tmp_path))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(task.run)
+        await until(lambda: task.publishing_to_report is True)
+        named.clock = "is 9 days behind the farm's: correct it"
+        named.name(1)
+        await until(lambda: task.publishing_to_report is None)
+        await until(lambda: task.describe()[0]["state"] == "standby")
+        (row,) = task.describe()
+        assert row["problems"] == ["this node's clock is 9 days behind the farm's: correct it"]
+        nursery.cancel_scope.cancel()
 
 
 async def test_order_without_master_keys_has_no_lease_set(tmp_path: Path) -> None:
