@@ -41,8 +41,9 @@ class Core:
         self.farm = section.name
         self.raft = raft
         self.node_id = node_id
-        self.raw = RawNode(_raft_config(raft, node_id), store, random.SystemRandom().randint)
         self.answer_timeout_s = raft.election_timeout_max_s + raft.rpc_timeout_s
+        config = _raft_config(raft, node_id, self.answer_timeout_s)
+        self.raw = RawNode(config, store, random.SystemRandom().randint)
         self.role = Role.FOLLOWER
         self.leader_id = 0
         """Id of the leader, 0 if none is known."""
@@ -132,7 +133,7 @@ class Core:
         await self._leader_changed.wait()
 
 
-def _raft_config(raft: RaftSection, node_id: int) -> RaftConfig:
+def _raft_config(raft: RaftSection, node_id: int, answer_timeout_s: float) -> RaftConfig:
     return RaftConfig(
         id=node_id,
         election_timeout_min_ms=round(raft.election_timeout_min_s * 1000),
@@ -144,6 +145,7 @@ def _raft_config(raft: RaftSection, node_id: int) -> RaftConfig:
         max_inflight_messages=raft.max_inflight_messages,
         max_inflight_bytes=raft.max_inflight_bytes,
         max_uncommitted_bytes=raft.max_uncommitted_bytes,
+        max_commit_wait_ms=round(answer_timeout_s * 1000 / 2),
         max_message_bytes=raft.max_message_bytes,
         max_entry_bytes=raft.max_entry_bytes,
     )

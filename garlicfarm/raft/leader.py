@@ -49,7 +49,9 @@ class Leader:
         self.is_stepping_down = False
         self.is_yielding = False
         self._disk_deadline_ms: int | None = None  # until when it may lead while its disk hangs
-        self._proposals = UncommittedProposals(state.config.max_uncommitted_bytes)
+        self._proposals = UncommittedProposals(
+            state.config.max_uncommitted_bytes, state.config.max_commit_wait_ms
+        )
         self._reads = ReadIndexQueue(state)
         self._conf_change = PendingConfChange(state)
         self._transfer = LeadershipTransfer(state)
@@ -181,7 +183,8 @@ class Leader:
     def _append(self, values: Sequence[bytes], token: int, from_client: bool) -> bool:
         log, term = self._state.log, self._state.term
         index = log.last_index + 1
-        if not self._proposals.admit(values, index + len(values) - 1, token, from_client):
+        now_ms = self._state.now_ms
+        if not self._proposals.admit(values, index + len(values) - 1, token, from_client, now_ms):
             return False
         log.append([Entry(i, term, ValueType.APPLICATION, value) for i, value in enumerate(values, index)])
         return True
@@ -263,7 +266,7 @@ class Leader:
         if index <= state.commit_index or state.log.term(index) != state.term:
             return
         is_configuration_changed = state.commit_to(index)
-        for proposal in self._proposals.take_committed(index):
+        for proposal in self._proposals.take_committed(index, state.now_ms):
             last = proposal.last_index
             if proposal.from_client:  # durable at a majority: this waits for no write of our own
                 response = Response(_APPEND_RESPONSE, state.id, state.id, state.term, last + 1, True)

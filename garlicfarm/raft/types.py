@@ -189,6 +189,8 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     * ``batch_bytes`` bounds one AppendEntries (one entry always fits) and one piece of a snapshot.
     * ``max_inflight_messages``, ``max_inflight_bytes``: how much may be unanswered by one follower.
     * ``max_uncommitted_bytes``: how much a leader appends that is not committed yet.
+    * ``max_commit_wait_ms``: it appends less than that once a proposal waited longer for its commit: as much
+      as was committed in this time.
     * ``max_message_bytes``, ``max_entry_bytes``: the limits of a LogPack, and of the value of one
       application entry in it.
     """
@@ -202,6 +204,7 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_inflight_messages: int = 64
     max_inflight_bytes: int = 8 << 20
     max_uncommitted_bytes: int = 64 << 20
+    max_commit_wait_ms: int = 4000
     max_message_bytes: int = 64 << 20
     max_entry_bytes: int = 1 << 20
 

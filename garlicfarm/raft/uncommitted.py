@@ -1,4 +1,12 @@
-"""Appended entries whose proposer still waits for the outcome."""
+"""Appended entries whose proposer still waits for the outcome, and how many more are taken.
+
+A proposer waits for a limited time only. If more is uncommitted than is committed in that time, every
+proposal times out, also that of a member that posts little. So the bound of bytes follows the pace of the
+commits: a proposal that took too long shows how much would have been in time (Little's law). A shorter wait
+may be one for round trips, not for the entries ahead. So it raises the bound, and never lowers it. Below the
+lowered bound, a proposal leaves room for another one of its size, so that large ones do not shut out small
+ones.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +19,54 @@ from garlicfarm.raft.log import ENTRY_HEADER_BYTES
 
 __all__ = ["UncommittedProposal", "UncommittedProposals"]
 
+_LOWEST_SHARE = 64
+"""The bound falls to this part of ``max_bytes`` at the lowest."""
+
 
 class UncommittedProposal(msgspec.Struct, frozen=True, gc=False):
-    """Entries up to ``last_index``, of a ClientRequest (``from_client``) or of `RawNode.propose`."""
+    """Entries up to ``last_index``, of a ClientRequest (``from_client``) or of `RawNode.propose`.
+
+    ``since_ms``: when they were appended; ``backlog``: how many bytes were uncommitted then, these among
+    them.
+    """
 
     last_index: int
     size: int
     token: int
     from_client: bool
+    since_ms: int
+    backlog: int
 
 
 class UncommittedProposals:
-    """In log order, bounded by ``max_bytes``; a single proposal may be larger."""
+    """In log order, bounded by ``max_bytes``, and by what is committed within ``max_wait_ms``; a single
+    proposal may be larger. All times are of the clock of `RawNode.tick`."""
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, max_bytes: int, max_wait_ms: int) -> None:
+        self._max_bytes = self._bound = max_bytes
+        self._max_wait_ms = max_wait_ms
         self._size = 0
         self._queue: deque[UncommittedProposal] = deque()
 
-    def admit(self, values: Sequence[bytes], last_index: int, token: int, from_client: bool) -> bool:
+    def admit(
+        self, values: Sequence[bytes], last_index: int, token: int, from_client: bool, now_ms: int
+    ) -> bool:
         """Add a proposal. Returns False if too much is uncommitted."""
         size = sum(map(len, values)) + ENTRY_HEADER_BYTES * len(values)
-        if self._size and self._size + size > self._max_bytes:
+        needed = size if self._bound == self._max_bytes else 2 * size
+        if self._size and self._size + needed > self._bound:
             return False
         self._size += size
-        self._queue.append(UncommittedProposal(last_index, size, token, from_client))
+        proposal = UncommittedProposal(last_index, size, token, from_client, now_ms, self._size)
+        self._queue.append(proposal)
         return True
 
-    def take_committed(self, index: int) -> Iterator[UncommittedProposal]:
+    def take_committed(self, index: int, now_ms: int) -> Iterator[UncommittedProposal]:
         """Remove the proposals that are committed with ``index``, in order."""
         while self._queue and self._queue[0].last_index <= index:
             proposal = self._queue.popleft()
             self._size -= proposal.size
+            self._follow(proposal.backlog, now_ms - proposal.since_ms)
             yield proposal
 
     def take_all(self) -> tuple[UncommittedProposal, ...]:
@@ -51,3 +75,11 @@ class UncommittedProposals:
         self._queue.clear()
         self._size = 0
         return dropped
+
+    def _follow(self, backlog: int, waited_ms: int) -> None:
+        """Adapt the bound to a proposal that was committed after ``waited_ms``, behind ``backlog`` bytes."""
+        if waited_ms <= self._max_wait_ms and self._bound == self._max_bytes:
+            return
+        in_time = backlog * self._max_wait_ms // max(waited_ms, 1)
+        if waited_ms > self._max_wait_ms or in_time > self._bound:
+            self._bound = min(max(in_time, self._max_bytes // _LOWEST_SHARE), self._max_bytes)

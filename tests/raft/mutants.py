@@ -809,4 +809,30 @@ MUTANTS = (
         [("if response.accepted and is_of_leader", "if is_of_leader")],
         "reads::read_that_the_leader_refuses_has_no_index",
     ),
+    Mutant(
+        "admission",
+        "takes 64 MiB whatever the pace",
+        "uncommitted",
+        [
+            (
+                "        if waited_ms <= self._max_wait_ms and self._bound == self._max_bytes:\n",
+                "        if True:\n",
+            )
+        ],
+        "slow_disk::posts_are_committed_in_time_under_a_flood_that_the_disk_cannot_follow",
+    ),
+    Mutant(
+        "admission",
+        "large proposals shut out small ones",
+        "uncommitted",
+        [("else 2 * size", "else size")],
+        "slow_disk::posts_are_committed_in_time_under_a_flood_that_the_disk_cannot_follow",
+    ),
+    Mutant(
+        "admission",
+        "the bound never rises again",
+        "uncommitted",
+        [(" or in_time > self._bound", "")],
+        "slow_disk::disk_that_is_fast_again_gets_all_that_it_got_before",
+    ),
 )

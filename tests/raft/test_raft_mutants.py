@@ -21,6 +21,7 @@ RULES = {
     "lease",
     "read-index",
     "hanging disk",
+    "admission",
 }
 
 
