@@ -158,7 +158,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The key ``config.node`` (D15): a server's own state, and the interval (ms) and R with which the status
     was begun. ``tests`` (D20): its handshakes with the other members. ``transients`` (D21): of each bundle of
     keys, the first 8 bytes of the SHA-256 of its transient public key, 16 hexadecimal digits; ``keyExpires``:
-    when the first of them expires, ms. ``leaseSet`` (D22): the LeaseSet of a member on standby, I2P base64.
+    when the first of them expires, ms. ``leaseSet`` (D22): the LeaseSet of the service that this server
+    publishes, I2P base64.
     Other keys as written here."""
 
     version: str | None = None

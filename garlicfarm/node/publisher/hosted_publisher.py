@@ -291,15 +291,14 @@ class HostedPublisher:
         status = self.status
         cause = "; ".join(status.problems) or "for no known reason"
         if self.is_publishing and not (status.is_publishing and status.is_ready):
-            self._on_lost("publication-lost", cause)
+            self._note("publication-lost", cause)
         elif self.is_ready and not status.is_ready and not self._is_retired:
-            self._on_lost("standby-lost", cause)
-
-    def _on_lost(self, event: str, cause: str) -> None:
+            self._note("standby-lost", cause)
+        else:
+            return
         self.is_publishing = self.is_ready = False
         self.published = None
         self._check_at = -math.inf
-        self._note(event, cause)
         self._role.on_changed()
         self._changed.set()
 
