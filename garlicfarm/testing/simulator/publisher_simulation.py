@@ -104,7 +104,7 @@ class _StatusReporter:
             if scheduler.chance(farm.router_changes):
                 self._has_router = not self._has_router
                 self._router_losses += not self._has_router
-            news = self._news()
+            news = self._current_news()
             is_turn = self._due_ms is None or clock_ms >= self._due_ms
             if is_turn or news - self._posted_news or scheduler.chance(farm.extra_statuses):
                 farm.counts["out_of_turn"] += not is_turn
@@ -112,7 +112,7 @@ class _StatusReporter:
                 self._begin(clock_ms, is_turn)
         self._client.send()
 
-    def _news(self) -> set[tuple[str, int]]:
+    def _current_news(self) -> set[tuple[str, int]]:
         """As `garlicfarm.node.publisher.publishing_task.PublishingTask.news`."""
         farm, member = self._farm, self._member
         application = farm.application(member)

@@ -64,7 +64,7 @@ class Service(SimulatedPublisher):
         self.calls.append((self.site.node_id, "killed"))
 
 
-class Farm:
+class ServiceFarm:
     """``services``: of each member. ``calls``: what they did, in order."""
 
     def __init__(self, nodes: Cluster, services: dict[int, Service], calls: list[tuple[int, str]]) -> None:
@@ -110,13 +110,13 @@ class Farm:
 
 
 @pytest.fixture
-async def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Farm]:
+async def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServiceFarm]:
     async with made(tmp_path, monkeypatch) as farm:
         yield farm
 
 
 @asynccontextmanager
-async def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Farm]:
+async def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServiceFarm]:
     services: dict[int, Service] = {}
     calls: list[tuple[int, str]] = []
 
@@ -139,12 +139,14 @@ async def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         await nodes.leader()
         view: Any = nodes.node(1).farms["farm"]
         await view.administer("interval", {"ms": INTERVAL_MS}, "alice")
-        farm = Farm(nodes, services, calls)
+        farm = ServiceFarm(nodes, services, calls)
         await farm.until(lambda: len(farm.fold().scores()) == 3)  # each has posted its first status
         yield farm
 
 
-async def test_router_that_dies_costs_two_statuses_of_its_member_and_one_of_the_next(farm: Farm) -> None:
+async def test_router_that_dies_costs_two_statuses_of_its_member_and_one_of_the_next(
+    farm: ServiceFarm,
+) -> None:
     first = await farm.publisher()
     index = farm.nodes.replica().applied_index
     farm.services[first].kill_router()
@@ -163,7 +165,7 @@ async def test_router_that_dies_costs_two_statuses_of_its_member_and_one_of_the_
     assert (first, "announce") not in farm.calls
 
 
-async def test_member_on_standby_whose_router_dies_is_not_named(farm: Farm) -> None:
+async def test_member_on_standby_whose_router_dies_is_not_named(farm: ServiceFarm) -> None:
     first = await farm.publisher()
     second, third = (node_id for node_id in farm.services if node_id != first)
     index = farm.nodes.replica().applied_index
@@ -176,14 +178,14 @@ async def test_member_on_standby_whose_router_dies_is_not_named(farm: Farm) -> N
     assert (second, "publish") not in farm.calls
 
 
-async def test_role_that_moves_in_order_loses_nothing(farm: Farm) -> None:
+async def test_role_that_moves_in_order_loses_nothing(farm: ServiceFarm) -> None:
     """The one before stops before the next begins, serves on, and is told of it once."""
     first = await farm.publisher()
     for _ in range(2):
         first = await _move_from(farm, first)
 
 
-async def _move_from(farm: Farm, first: int) -> int:
+async def _move_from(farm: ServiceFarm, first: int) -> int:
     """Move the role in order; returns its new holder."""
     begun, before = len(farm.calls), farm.services[first]
     begun_s = before.serves_s

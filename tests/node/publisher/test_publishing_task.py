@@ -346,21 +346,21 @@ OTHER = long_term(b"\6" * 32)
 
 
 @pytest.mark.parametrize(
-    ("keys", "published_s", "begun_at", "is_announced"),
+    ("keys", "ahead_s", "begun_at", "is_announced"),
     [
-        (Service.keys, NOW_S + 60, 12, True),
-        (Service.keys, NOW_S + 60, 11, False),  # of an earlier turn
-        (Service.keys, NOW_S - 600, 12, False),  # expired, and older than what this node published
-        (Service.keys, NOW_S - 10, 12, False),
-        (OTHER, NOW_S + 60, 12, False),
+        (Service.keys, 60, 12, True),
+        (Service.keys, 60, 11, False),  # of an earlier turn
+        (Service.keys, -600, 12, False),  # expired, and older than what this node published
+        (Service.keys, -10, 12, False),
+        (OTHER, 60, 12, False),
     ],
     ids=["newer", "of-an-earlier-turn", "expired", "older", "of-another-destination"],
 )
 async def test_lease_set_of_the_next_publisher_is_announced_once_if_it_is_a_newer_one_of_the_service(
-    tmp_path: Path, keys: DestinationKeys, published_s: int, begun_at: int, is_announced: bool
+    tmp_path: Path, keys: DestinationKeys, ahead_s: int, begun_at: int, is_announced: bool
 ) -> None:
     named, made = Named(), plugin(tmp_path, Service)
-    successor = lease_set_2(keys, published_s, 90, ())
+    successor = lease_set_2(keys, int(time.time()) + ahead_s, 90, ())
     task = task_of(named, tmp_path, made)
     calls: list[str] = []
     async with trio.open_nursery() as nursery:
@@ -387,7 +387,7 @@ async def test_lease_set_of_the_next_publisher_is_announced_once_if_it_is_a_newe
 
 async def test_lease_set_that_is_forged_is_refused_and_told(tmp_path: Path) -> None:
     named, made = Named(), plugin(tmp_path, Service)
-    forged = bytearray(lease_set_2(Service.keys, NOW_S + 60, 90, ()))
+    forged = bytearray(lease_set_2(Service.keys, int(time.time()) + 60, 90, ()))
     forged[-1] ^= 1
     task = task_of(named, tmp_path, made)
     async with trio.open_nursery() as nursery:
