@@ -56,9 +56,16 @@ def create(
 
     Copy each directory to its machine, and run `garlicfarm node start` in it. It holds the farm's secret.
     """
+    from garlicfarm.config.model import PRESET_INTERVALS_MS
     from garlicfarm.setup.provision import FarmPlan, create_farm
 
-    plan = FarmPlan(name=options.farm or "farm", application=application, preset=preset, master=master)
+    plan = FarmPlan(
+        name=options.farm or "farm",
+        application=application,
+        preset=preset,
+        master=master,
+        interval_ms=PRESET_INTERVALS_MS[preset],
+    )
     made = create_farm(out, _plans(members), plan)
     endpoints = {server.id: server.endpoint for server in made.configuration.servers}
     rows = [

@@ -31,6 +31,7 @@ def add(options: Options, name: str, endpoint: str, master: str, application: st
     nodes join with a token (`member token`, `node join`), also those that run already for another farm.
     """
     from garlicfarm.config import find_config, load
+    from garlicfarm.config.model import PRESET_INTERVALS_MS
     from garlicfarm.names import FARM_NAME_RULE, is_farm_name
     from garlicfarm.setup.add_farm import add_farm
     from garlicfarm.setup.provision import FarmPlan
@@ -38,7 +39,13 @@ def add(options: Options, name: str, endpoint: str, master: str, application: st
     if not is_farm_name(name):
         raise click.BadParameter(f"{name!r} must be {FARM_NAME_RULE}", param_hint="NAME")
     config = load(find_config(options.config, os.environ, Path.cwd()), os.environ)
-    plan = FarmPlan(name=name, application=application, preset=config.node.preset, master=master)
+    plan = FarmPlan(
+        name=name,
+        application=application,
+        preset=config.node.preset,
+        master=master,
+        interval_ms=PRESET_INTERVALS_MS[config.node.preset],
+    )
     made = add_farm(config, endpoint, plan)
     click.echo(
         f"farm {name} ({made.farm_id.hex()}) has one member, {made.configuration.servers[0].endpoint}; "

@@ -72,6 +72,7 @@ def init(
     """
     from msgspec.structs import replace
 
+    from garlicfarm.config.model import PRESET_INTERVALS_MS
     from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_node
 
     if endpoint and host:
@@ -95,7 +96,13 @@ def init(
     member = MemberPlan(endpoint=endpoint or f"ssl://{host}:{port}", listen=listen)
     if admin_url is not None:
         member = replace(member, admin_url=admin_url)
-    farm = FarmPlan(name=options.farm or "farm", application=application, preset=preset, master=master)
+    farm = FarmPlan(
+        name=options.farm or "farm",
+        application=application,
+        preset=preset,
+        master=master,
+        interval_ms=PRESET_INTERVALS_MS[preset],
+    )
     made = create_node(directory, node_id, member, farm)
     click.echo(directory / "garlicfarm.toml")
     click.echo(

@@ -19,6 +19,8 @@ from garlicfarm.names import FARM_NAME, FARM_NAME_RULE
 __all__ = [
     "DISK_TIMEOUT_S",
     "PRESETS",
+    "PRESET_INTERVALS_MS",
+    "RETIRE_TIMEOUT_S",
     "AdminSection",
     "Config",
     "Document",
@@ -39,6 +41,7 @@ __all__ = [
 HEADERS_BYTES = 58
 """The size on the wire of a request and one entry, without the entry's value."""
 DISK_TIMEOUT_S = 5.0
+RETIRE_TIMEOUT_S = 5.0
 
 
 def _allowed(words: str, form: Callable[[Any], bool] | None = None, **limits: Any) -> msgspec.Meta:
@@ -198,7 +201,7 @@ class PublisherSection(msgspec.Struct, frozen=True, kw_only=True):
 
     plugin: PluginName
     required: YesNoOrAuto = "auto"
-    retire_timeout_s: RetireSeconds = 5.0
+    retire_timeout_s: RetireSeconds = RETIRE_TIMEOUT_S
     check: CheckUrl = ""
     check_interval_s: Seconds = 10.0
     check_threshold: Threshold = 3
@@ -270,3 +273,7 @@ PRESETS: dict[str, dict[str, float]] = {
         "rpc_timeout_s": 12.0,
     },
 }
+
+PRESET_INTERVALS_MS = {"clearnet": 5_000, "i2p": 30_000}
+"""How often the members of a new farm post their statuses. R is the least that `least_R` of
+`garlicfarm.publishing.lease` allows. In the farm the log has both; they are not read from here again."""

@@ -11,12 +11,29 @@ Source: docs/reference/protocol.md, "The common algorithm", point 6.
 
 from __future__ import annotations
 
-__all__ = ["Lease", "lease_ms"]
+__all__ = ["Lease", "lease_ms", "least_R"]
+
+_MIN_R = 3
 
 
 def lease_ms(interval_ms: int, R: int) -> int:
     """¾ (R − 1) intervals, in ms: how long its author may publish after beginning a status."""
     return 3 * (R - 1) * interval_ms // 4
+
+
+def least_R(
+    interval_ms: int, *, election_timeout_max_s: float, rpc_timeout_s: float, retire_timeout_s: float
+) -> int:
+    """The least R ≥ 3 with which a slow change of the leader ends no lease.
+
+    While there is no leader no status is committed. The newest lease may be an interval old by then. One
+    election may fail (2 × the upper election timeout), the status that was under way to the dead leader is
+    repeated after ``rpc_timeout_s``, and a publisher stops ``retire_timeout_s``, at most a quarter of the
+    lease, before the lease ends. The lease has to be as long as all of that together."""
+    without_commit_ms = interval_ms + round(1000 * (2 * election_timeout_max_s + rpc_timeout_s))
+    retire_ms = round(1000 * retire_timeout_s)
+    needed_ms = min(without_commit_ms + retire_ms, -(-4 * without_commit_ms // 3))
+    return max(_MIN_R, 1 - (-4 * needed_ms // (3 * interval_ms)))
 
 
 class Lease:

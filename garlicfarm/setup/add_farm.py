@@ -26,6 +26,7 @@ from garlicfarm.setup.provision import (
     MemberPlan,
     check_endpoints,
     farm_tables,
+    first_orders,
     joining_genesis,
     make_store,
     new_genesis,
@@ -51,7 +52,8 @@ def add_farm(config: Config, endpoint: str, farm: FarmPlan) -> MadeFarm:
     server = ClusterServer(config.node.id, str(dialled))
     configuration = Configuration(log_index=0, last_log_index=0, servers=(server,))
     genesis = new_genesis(farm, configuration)
-    _add(config, dialled, farm, secrets.token_bytes(32), genesis)
+    orders = first_orders(farm, {config.node.id: MemberPlan(endpoint=str(dialled))})
+    _add(config, dialled, farm, secrets.token_bytes(32), genesis, orders)
     return MadeFarm(genesis.farm_id, configuration, {config.node.id: config.base_dir})
 
 
@@ -90,7 +92,14 @@ def _dialled(config: Config, endpoint: str) -> Endpoint:
     return pinned(dialled, pin_of_file(config.base_dir / certificate))
 
 
-def _add(config: Config, dialled: Endpoint, farm: FarmPlan, secret: bytes, genesis: Genesis) -> None:
+def _add(
+    config: Config,
+    dialled: Endpoint,
+    farm: FarmPlan,
+    secret: bytes,
+    genesis: Genesis,
+    orders: tuple[bytes, ...] = (),
+) -> None:
     if farm.name in [section.name for section in config.farm]:
         raise ConfigError([f"{config.path} has a farm {farm.name} already; nothing was changed"])
     if farm.preset != config.node.preset:  # members of a farm may differ
@@ -99,7 +108,7 @@ def _add(config: Config, dialled: Endpoint, farm: FarmPlan, secret: bytes, genes
     named = data.relative_to(config.base_dir) if data.is_relative_to(config.base_dir) else data
     table = toml_of(farm_tables(farm, dialled, str(named), MemberPlan(endpoint=str(dialled))))
     with DataDirectory.open(data) as directory, _all_or_nothing(_files(directory, farm.name)):
-        make_store(data, farm, secret, genesis)
+        make_store(data, farm, secret, genesis, orders)
         rewrite(config.path, f"{config.path.read_text(encoding='utf-8').rstrip()}\n{table}")
 
 

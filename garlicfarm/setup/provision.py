@@ -17,6 +17,7 @@ import os
 import secrets
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from ipaddress import ip_address
@@ -26,7 +27,7 @@ from typing import Any
 import msgspec
 
 from garlicfarm.config import load
-from garlicfarm.config.model import Algorithms
+from garlicfarm.config.model import PRESETS, RETIRE_TIMEOUT_S, Algorithms
 from garlicfarm.config.validators import is_dial_url
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.credentials.join_token import JoinToken
@@ -36,6 +37,8 @@ from garlicfarm.credentials.users import LOCAL_USER, UserStore
 from garlicfarm.durable_files import fsync_path, make_private_directory, write_new_file
 from garlicfarm.errors import ConfigError, StorageError, StorageInUse, StorageMissing
 from garlicfarm.http.digest import ALGORITHMS
+from garlicfarm.publishing.entries import encode_admin
+from garlicfarm.publishing.lease import least_R
 from garlicfarm.publishing.scoring import ALGORITHM_VERSION
 from garlicfarm.storage import DataDirectory, Genesis, create_store, tables
 from garlicfarm.storage.log_store import FILE_NAME
@@ -55,6 +58,7 @@ __all__ = [
     "create_joining_node",
     "create_node",
     "farm_tables",
+    "first_orders",
     "joining_genesis",
     "make_store",
     "new_genesis",
@@ -71,12 +75,17 @@ Tables = list[tuple[str, Mapping[str, Any]]]
 ADMIN_PORT = 27151
 CONFIG_NAME = "garlicfarm.toml"
 STAGING = ".garlicfarm-new"
+_FOUNDER = "farm create"  # the author of the first orders, where the log shows a user
 
 
 class FarmPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What all members of a new farm share. ``raft`` and ``retention`` hold the keys of those tables that
     differ from the preset; ``algorithms`` are those of Digest that members accept. ``master`` is the master
-    destination in I2P base64. Each member gets a copy of ``master_key_file``; without it none can publish."""
+    destination in I2P base64. Each member gets a copy of ``master_key_file``; without it none can publish.
+
+    ``interval_ms``: how often members post their statuses. The log then begins with orders that set it and
+    the least R that suits the farm's timings (`garlicfarm.publishing.lease.least_R`); later ones replace
+    them. None, and in any other application than ``publisher``: no orders, the constants hold."""
 
     name: str = "farm"
     application: str = "publisher"
@@ -86,6 +95,7 @@ class FarmPlan(msgspec.Struct, frozen=True, kw_only=True):
     raft: Mapping[str, Any] = {}
     retention: Mapping[str, Any] = {}
     algorithms: Algorithms = ALGORITHMS
+    interval_ms: int | None = None
 
 
 class MemberPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,14 +233,38 @@ def _make(farm: FarmPlan, members: Mapping[int, MemberPlan], directories: Mappin
     )
     configuration = Configuration(log_index=0, last_log_index=0, servers=servers)
     genesis, secret = new_genesis(farm, configuration), secrets.token_bytes(32)
+    orders = first_orders(farm, members)
     for directory in directories.values():
-        make_store(directory / "data", farm, secret, genesis)
+        make_store(directory / "data", farm, secret, genesis, orders)
     return MadeFarm(genesis.farm_id, configuration, directories)
 
 
 def new_genesis(farm: FarmPlan, configuration: Configuration) -> Genesis:
     """The genesis of a new farm's stores; mints its id."""
     return Genesis(farm.name, secrets.token_bytes(16), farm.application, ALGORITHM_VERSION, configuration)
+
+
+def first_orders(farm: FarmPlan, members: Mapping[int, MemberPlan]) -> tuple[bytes, ...]:
+    """The entries that the log of a new farm of ``members`` begins with: R and the interval. All members'
+    stores hold the same ones, so they take force once, whichever member leads first (`create_store`)."""
+    if farm.interval_ms is None or farm.application != "publisher":
+        return ()
+    timings = {**PRESETS[farm.preset], **farm.raft}
+    publishers = [publisher for member in members.values() for publisher in member.publishers]
+    retire_s = [publisher.get("retire_timeout_s", RETIRE_TIMEOUT_S) for publisher in publishers]
+    R = least_R(
+        farm.interval_ms,
+        election_timeout_max_s=timings["election_timeout_max_s"],
+        rpc_timeout_s=timings["rpc_timeout_s"],
+        retire_timeout_s=max(retire_s, default=RETIRE_TIMEOUT_S),
+    )
+    # R first: the shorter interval alone would cut the leases before the higher R lengthens them.
+    orders: dict[str, dict[str, object]] = {"staleness": {"R": R}, "interval": {"ms": farm.interval_ms}}
+    date_ms, member = time.time_ns() // 1_000_000, min(members)
+    return tuple(
+        encode_admin(farm.name, date_ms, member, None, action, _FOUNDER, args)
+        for action, args in orders.items()
+    )
 
 
 def _make_node(directory: Path, farm: FarmPlan, node_id: int, member: MemberPlan) -> Endpoint:
@@ -264,12 +298,15 @@ def pinned(endpoint: Endpoint, pin: str) -> Endpoint:
     return Endpoint("ssl", endpoint.host, endpoint.port, {**endpoint.params, "pin": pin})
 
 
-def make_store(data: Path, farm: FarmPlan, secret: bytes, genesis: Genesis) -> None:
-    """Make one farm's files in a node's data directory: the farm's secret and key, and the store."""
+def make_store(
+    data: Path, farm: FarmPlan, secret: bytes, genesis: Genesis, orders: tuple[bytes, ...] = ()
+) -> None:
+    """Make one farm's files in a node's data directory: the farm's secret and key, and the store. ``orders``:
+    those of `first_orders`, in the store of a founding member."""
     write_secret_file(data / _secret_name(farm), secret)
     if farm.master_key_file is not None:
         write_private_file(data / _master_key_name(farm), farm.master_key_file.read_bytes())
-    create_store(data / "farms" / farm.name, genesis)
+    create_store(data / "farms" / farm.name, genesis, orders)
 
 
 def farm_tables(farm: FarmPlan, endpoint: Endpoint, data: str, member: MemberPlan) -> Tables:

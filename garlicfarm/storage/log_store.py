@@ -34,7 +34,7 @@ from garlicfarm.storage.snapshot_sender import SnapshotSender
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, snapshot_name
 from garlicfarm.storage.tables import Genesis
 from garlicfarm.storage.wal import check_wal
-from garlicfarm.wire.messages import Configuration
+from garlicfarm.wire.messages import Configuration, ValueType
 
 __all__ = ["SNAPSHOTS", "LogStore", "create_store"]
 
@@ -42,13 +42,17 @@ FILE_NAME = "log.db"
 SNAPSHOTS = "snapshots"
 _TAIL_BYTES = 8 * 1024 * 1024
 _ENTRY_OVERHEAD_BYTES = 160  # of an entry in memory, beside its value
+_FOUNDING_TERM = 1
 _HEADER = b"SQLite format 3\0\x10\0\2\2"  # page size 4096, WAL for readers and writers
 
 
-def create_store(directory: Path, genesis: Genesis) -> None:
+def create_store(directory: Path, genesis: Genesis, first_entries: Sequence[bytes] = ()) -> None:
     """Make a farm's store, durably: an interrupted call leaves none, and can be repeated.
 
     ``directory`` is ``data/farms/<farm>`` (made if missing) of a data directory that is held.
+    ``first_entries``: the Application entries that the log begins with, the same ones in the stores of all
+    founding members. They are of term 1, in which no member leads, and not yet committed: the first leader,
+    of a later term, commits them with its own first entry (Raft §5.4.2).
 
     Raises `StorageError` (a store exists, or the system refuses; nothing is overwritten),
     `LocalProtocolError` (an illegal Configuration).
@@ -76,7 +80,11 @@ def create_store(directory: Path, genesis: Genesis) -> None:
             db.execute("INSERT INTO meta VALUES (?, ?, ?, ?, ?, ?, ?)", meta)
             boundary = tables.encode_boundary(0, 0, meta[5])
             db.execute("INSERT INTO boundary VALUES (?, ?, ?, ?)", boundary)
-            db.execute("INSERT INTO hard_state VALUES (?, ?, ?, ?)", tables.encode_hard_state(HardState()))
+            state = HardState(_FOUNDING_TERM if first_entries else 0)
+            db.execute("INSERT INTO hard_state VALUES (?, ?, ?, ?)", tables.encode_hard_state(state))
+            for index, value in enumerate(first_entries, 1):
+                entry = Entry(index, _FOUNDING_TERM, ValueType.APPLICATION, value)
+                db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", tables.encode_entry(entry))
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # closing swallows its errors
         move_into_place(part, path)
         fsync_path(directory.absolute().parent)

@@ -173,3 +173,14 @@ def test_open_while_a_foreign_program_reads_an_unfinished_wal_is_in_use(director
         with pytest.raises(StorageInUse, match="another program reads"):
             LogStore.open(directory, farm="farm")
     LogStore.open(directory, farm="farm").close()
+
+
+def test_first_entries_lie_in_the_new_log_and_no_member_votes_in_their_term(
+    tmp_path: Path, genesis: Genesis
+) -> None:
+    create_store(tmp_path / "farm", genesis, [b"one", b"two"])
+    with closing(LogStore.open(tmp_path / "farm", farm="farm")) as store:
+        assert store.initial_state() == (HardState(term=1), genesis.configuration)
+        assert store.entries(1, 3, 100) == [
+            Entry(index, 1, ValueType.APPLICATION, value) for index, value in ((1, b"one"), (2, b"two"))
+        ]

@@ -1,0 +1,53 @@
+"""R and the interval with which a slow change of the leader ends no lease."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESETS, RETIRE_TIMEOUT_S
+from garlicfarm.publishing.lease import lease_ms, least_R
+
+
+@given(
+    interval_ms=st.integers(1_000, 60_000),
+    election_ms=st.integers(100, 60_000),
+    rpc_ms=st.integers(100, 30_000),
+    retire_ms=st.integers(100, 11_250),
+)
+def test_least_r_is_the_first_whose_lease_outlasts_two_elections_a_request_and_the_stop(
+    interval_ms: int, election_ms: int, rpc_ms: int, retire_ms: int
+) -> None:
+    def outlasts(R: int) -> bool:
+        lease = lease_ms(interval_ms, R)
+        return lease - min(retire_ms, lease / 4) >= interval_ms + 2 * election_ms + rpc_ms
+
+    R = least_R(
+        interval_ms,
+        election_timeout_max_s=election_ms / 1000,
+        rpc_timeout_s=rpc_ms / 1000,
+        retire_timeout_s=retire_ms / 1000,
+    )
+    assert next(R for R in range(3, 1000) if outlasts(R)) == R
+
+
+@pytest.mark.parametrize(("preset", "R"), [("clearnet", 8), ("i2p", 7)])
+def test_preset_s_lease_is_as_long_as_the_inequality_asks_and_no_longer(preset: str, R: int) -> None:
+    timings, interval_ms = PRESETS[preset], PRESET_INTERVALS_MS[preset]
+    election_s, rpc_s = timings["election_timeout_max_s"], timings["rpc_timeout_s"]
+    needed_ms = interval_ms + 1000 * (2 * election_s + rpc_s + RETIRE_TIMEOUT_S)
+    assert lease_ms(interval_ms, R - 1) < needed_ms <= lease_ms(interval_ms, R)
+    found = least_R(
+        interval_ms,
+        election_timeout_max_s=election_s,
+        rpc_timeout_s=rpc_s,
+        retire_timeout_s=RETIRE_TIMEOUT_S,
+    )
+    assert found == R
+
+
+def test_three_statuses_every_half_minute_do_not_outlast_a_slow_election_in_i2p() -> None:
+    i2p = PRESETS["i2p"]
+    needed_s = 30 + 2 * i2p["election_timeout_max_s"] + i2p["rpc_timeout_s"] + RETIRE_TIMEOUT_S
+    assert [R for R in (3, 5, 7) if lease_ms(30_000, R) >= 1000 * needed_s] == [7]
