@@ -132,18 +132,27 @@ def _administer(
     """Have the actions committed, one after the other. ``complete`` makes them out of the policy in force."""
     _check(actions)
 
-    async def commit(client: AdminClient, farm: str) -> list[dict[str, Any]]:
+    async def commit(client: AdminClient, farm: str) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
         wanted = actions if complete is None else complete(await client.policy(farm))
         _check(wanted)
         rows = []
         for action, args in wanted:
             index, term = await client.administer(farm, action, args)
             rows.append({"action": action, "index": index, "term": term})
-        return rows
+        changes_leases = any(action in ("interval", "staleness") for action, _ in wanted)
+        return rows, await client.policy(farm) if changes_leases else {}
 
     unmet = "the change is not known to be committed; `garlicfarm farm show` shows what is in force"
-    done = ask(options, commit, unmet=unmet)
+    done, policy = ask(options, commit, unmet=unmet)
     print_rows(options.output, "garlicfarm.farm-policy/1", done)
+    least_R = policy.get("least_R", 0)  # a node of version 0.1 does not say
+    if policy and policy["R"] < least_R:
+        click.echo(
+            f"warning: with an interval of {format_ms(policy['interval_ms'])} and R={policy['R']} a slow "
+            "change of the leader ends a healthy publisher: "
+            f"`garlicfarm farm set R={least_R}` or more outlasts it",
+            err=True,
+        )
 
 
 def _check(actions: Sequence[_Action]) -> None:

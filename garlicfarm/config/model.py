@@ -94,9 +94,7 @@ PluginName = Annotated[
 OtherKeys = Annotated[dict[str, Any], _allowed("the plugin's own keys")]
 """A field of this type takes all keys of its table that have no field."""
 YesNoOrAuto = Annotated[bool | Literal["auto"], _allowed("true, false or auto")]
-RetireSeconds = Annotated[
-    float, _allowed("seconds, from 0.1 to 11.25, a quarter of the lease", ge=0.1, le=11.25)
-]
+RetireSeconds = Annotated[float, _allowed("seconds, from 0.1 to 11.25", ge=0.1, le=11.25)]
 CheckUrl = Annotated[
     str, _allowed('tcp://HOST:PORT or an http:// URL, or "" for none', validators.is_check_url)
 ]

@@ -64,7 +64,7 @@ async def test_every_exit_code_is_what_its_cause_ends_with(tmp_path: Path) -> No
         at = farm.nodes[leader]
         first, second = (node for node in farm.nodes.values() if node.id != leader)
 
-        await shell(Exit.OK, at, "farm", "set", "interval=1s")
+        await shell(Exit.OK, at, "farm", "set", "interval=1s", "R=14")
         await shell(Exit.ERROR, at, "log", "post", stdin=b"no status, and no note")
         await shell(Exit.ERROR, at, "farm", "override", "9", "off")
         await shell(Exit.USAGE, at, "farm", "set", "R=2")

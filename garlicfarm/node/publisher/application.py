@@ -11,6 +11,7 @@ import trio
 
 from garlicfarm.application import Application, ApplicationContext, MemberReport, Origin
 from garlicfarm.config import Config, FarmSection
+from garlicfarm.config.model import RETIRE_TIMEOUT_S
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.publisher.handover import HandOver
 from garlicfarm.node.publisher.published_record import PublishedRecord
@@ -24,7 +25,7 @@ from garlicfarm.node.publisher.publishing_task import PublishingTask
 from garlicfarm.node.publisher.status_reporter import StatusReporter
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.entries import encode_admin
-from garlicfarm.publishing.lease import Lease
+from garlicfarm.publishing.lease import Lease, least_R
 from garlicfarm.wire.messages import Configuration
 
 __all__ = ["PublisherService"]
@@ -37,6 +38,7 @@ class PublisherService(Application):
     def __init__(self, farm: str) -> None:
         self.fold = PublisherApplication(farm)
         self._publishing: PublishingTask | None = None  # while the application runs
+        self._section: FarmSection | None = None  # the same
 
     # ------------------------------------------------------------------ the state machine
 
@@ -63,6 +65,7 @@ class PublisherService(Application):
     async def run(self, context: ApplicationContext) -> None:
         """Report, hand over, publish, and log what the fold decides."""
         fold, section, node_id, lease = self.fold, context.section, context.node_id, Lease()
+        self._section = section
         keys = read_master_keys(section, node_id)
         plugins = make_publishers(section, node_id, context.base_dir, context.data_dir, keys)
         record = PublishedRecord(publisher_directory(context.data_dir, section.name) / "published.json")
@@ -77,9 +80,14 @@ class PublisherService(Application):
         self, context: ApplicationContext, publisher: int | None, skipped: dict[str, int]
     ) -> NoReturn:
         """Log and count each new publisher, and the entries that the fold skipped; ``publisher`` and
-        ``skipped``: the values already logged."""
-        log, metrics = context.log, context.metrics
+        ``skipped``: the values already logged. Warn of an interval and R that do not suit this node."""
+        log, metrics, fold = context.log, context.metrics, self.fold
+        judged: tuple[int, int] | None = None
         while True:
+            if context.applied_index and judged != (fold.interval_ms, fold.R):
+                judged = (fold.interval_ms, fold.R)
+                if (least := self._least_R(context.section)) > fold.R:
+                    log.warning("lease-too-short", interval_ms=fold.interval_ms, R=fold.R, least_R=least)
             if self.fold.publisher != publisher:
                 publisher = self.fold.publisher
                 metrics.farm_publisher_changes.inc()
@@ -139,7 +147,17 @@ class PublisherService(Application):
 
     def policy(self) -> dict[str, Any]:
         body: dict[str, Any] = msgspec.to_builtins(self.fold.policy, str_keys=True)
-        return body
+        return body if self._section is None else {**body, "least_R": self._least_R(self._section)}
+
+    def _least_R(self, section: FarmSection) -> int:
+        """The least R that suits the interval in force and this node's timings."""
+        retire_s = [publisher.retire_timeout_s for publisher in section.publisher]
+        return least_R(
+            self.fold.interval_ms,
+            election_timeout_max_s=section.raft.election_timeout_max_s,
+            rpc_timeout_s=section.raft.rpc_timeout_s,
+            retire_timeout_s=max(retire_s, default=RETIRE_TIMEOUT_S),
+        )
 
     # ------------------------------------------------------------------ orders of administrators
 

@@ -1,0 +1,79 @@
+"""A new farm's own interval and R: in force once the first leader commits them, and never again after."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from garlicfarm.node.publisher.application import PublisherService
+from garlicfarm.wire.messages import ValueType
+from tests.node.membership.test_node_administration import command, policy, same_bytes
+from tests.node.support.cluster import Cluster, cluster
+
+
+def orders_in_log(nodes: Cluster, node_id: int) -> list[tuple[str, str]]:
+    """Action and author of every order in a node's log."""
+    store = nodes.replica(node_id).store
+    entries = store.entries(1, store.last_index() + 1, 10**9)
+    values = [json.loads(each.value) for each in entries if each.value_type is ValueType.APPLICATION]
+    admins = [value["config"]["admin"] for value in values if "admin" in value["config"]]
+    return [(admin["action"], admin["by"]) for admin in admins]
+
+
+def values(nodes: Cluster, node_id: int) -> tuple[int, int, list[int]]:
+    told: dict[str, Any] = policy(nodes, node_id)
+    return told["interval_ms"], told["R"], [order["index"] for order in told["orders"].values()]
+
+
+async def test_first_orders_are_in_force_once_whichever_member_leads_and_however_often_it_changes(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path, 3, application="publisher", interval_ms=5_000, start=False) as nodes:
+        await nodes.start(2, 3)  # one founding member is late
+        killed = await nodes.leader()
+        running = nodes.running[killed]
+        running.scope.cancel()  # before or after it has committed them
+        await running.ended.wait()
+        await nodes.start(1)
+        await nodes.leader()
+        await nodes.applied(2)
+        assert values(nodes, 1) == (5_000, 4, [1, 2])
+        await nodes.start(killed)
+        await nodes.leader()
+        assert await command(nodes, 1, "farm", "set", "interval=7s", "R=9") == 0
+        for _ in range(2):
+            leader = await nodes.leader()
+            await nodes.stop(leader)
+            await nodes.leader()
+            await nodes.start(leader)
+        await nodes.leader()
+        await same_bytes(nodes)
+        once = [("staleness", "farm create"), ("interval", "farm create")]
+        for node_id in nodes.running:
+            assert values(nodes, node_id)[:2] == (7_000, 9)
+            assert orders_in_log(nodes, node_id) == [*once, ("interval", "local"), ("staleness", "local")]
+
+
+async def test_command_and_log_warn_of_a_lease_that_a_slow_election_would_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path, 1, application="publisher", interval_ms=5_000) as nodes:
+        await nodes.applied(2)
+        told = policy(nodes, 1)
+        assert told["R"] == told["least_R"]
+        assert await command(nodes, 1, "farm", "set", "R=9") == 0
+        assert capsys.readouterr().err == ""
+        assert "lease-too-short" not in caplog.text
+        assert await command(nodes, 1, "farm", "set", "R=3") == 0
+        assert capsys.readouterr().err == (
+            "warning: with an interval of 5s and R=3 a slow change of the leader ends a healthy publisher: "
+            f"`garlicfarm farm set R={told['least_R']}` or more outlasts it\n"
+        )
+        with trio.fail_after(20):
+            while "lease-too-short" not in caplog.text:  # noqa: ASYNC110 - a log has no event
+                await trio.sleep(0.01)
+    assert PublisherService("farm").policy().keys() >= {"interval_ms", "R"}  # before it runs
