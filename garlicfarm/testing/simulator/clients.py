@@ -24,7 +24,6 @@ from garlicfarm.wire.messages import (
 
 __all__ = ["Administrator", "Client", "Proposer", "Reader"]
 
-CLIENT_TIMEOUT_MS = 1_000
 MAX_MEMBERS = 7
 MAX_REFUSALS = 12
 
@@ -54,7 +53,7 @@ class Client:
             if cluster.members[self._target].node is None:
                 self._go_elsewhere()
                 return
-            self._connection = cluster.network.connect(self.id, self._target, CLIENT_TIMEOUT_MS)
+            self._connection = cluster.network.connect(self.id, self._target, cluster.client_timeout_ms)
         while self.todo and len(self._connection.outstanding) < 4:
             value = self.todo.popleft()
             entry = LogEntry(0, ValueType.APPLICATION, value)

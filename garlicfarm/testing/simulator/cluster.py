@@ -36,8 +36,6 @@ from garlicfarm.wire.messages import (
 
 __all__ = ["NetworkClient", "Outcome", "SimulatedCluster"]
 
-RPC_TIMEOUT_MS = 400
-ANSWER_TIMEOUT_MS = 1_000
 EXTENSIONS = (PRE_VOTE, TIMEOUT_NOW, READ_INDEX)
 ORDERED = 2**64 - 1
 _JOINING = (MessageType.JOIN_CLUSTER_REQUEST, MessageType.SYNC_LOG_REQUEST)
@@ -67,7 +65,12 @@ class NetworkClient(Protocol):
 
 class SimulatedCluster:
     """All members, running. ``draw``: the faults of the seed; ``make_application``: what each member
-    applies entries to; ``timing``: the times of `RaftConfig`."""
+    applies entries to; ``timing``: the times of `RaftConfig`. ``rpc_timeout_ms``: how long a member waits for
+    the answer to a request, ``answer_timeout_ms`` to a read, ``client_timeout_ms`` a client to anything."""
+
+    rpc_timeout_ms = 400
+    answer_timeout_ms = 1_000
+    client_timeout_ms = 1_000
 
     def __init__(
         self,
@@ -388,7 +391,7 @@ class SimulatedCluster:
                 member.retry_at[peer] = self.scheduler.around(30) + 1
             if now < member.retry_at.get(peer, 0):
                 return None
-            timeout_ms = ANSWER_TIMEOUT_MS if reads else RPC_TIMEOUT_MS
+            timeout_ms = self.answer_timeout_ms if reads else self.rpc_timeout_ms
             connection = member.links[peer, reads] = self.network.connect(member.id, peer, timeout_ms)
             node.set_extensions(peer, member.extensions & other.extensions)
         return connection

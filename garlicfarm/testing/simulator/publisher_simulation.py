@@ -1,6 +1,6 @@
 """Farms in one process, from one seed: never do two members publish within their leases at once.
 
-    python -m garlicfarm.testing.simulator --publisher --seeds 100 [--first N] [--nodes 3]
+    python -m garlicfarm.testing.simulator --publisher --seeds 100 [--first N] [--nodes 3] [--preset NAME]
 
 The members of a `SimulatedCluster` fold `garlicfarm.publishing.application.PublisherApplication`. Each
 posts its status every interval of its own clock and repeats it until it is committed, as a node's status
@@ -13,6 +13,9 @@ did not get the order to stop.
 
 Then all faults end, and some member has to publish (docs/reference/protocol.md, "The common algorithm", point
 6).
+
+``--preset``: with that preset's timing, interval and R, and all else slower in proportion. By default
+everything is quick: a status every second, R = 3.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESETS, RETIRE_TIMEOUT_S
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.publishing.application import PublisherApplication
@@ -35,7 +39,8 @@ from garlicfarm.publishing.documents import (
     StatusDocument,
 )
 from garlicfarm.publishing.entries import encode_admin, encode_status
-from garlicfarm.publishing.lease import Lease
+from garlicfarm.publishing.lease import Lease, least_R
+from garlicfarm.publishing.policy import DEFAULT_R
 from garlicfarm.testing.simulator.clients import Administrator, Client
 from garlicfarm.testing.simulator.cluster import Outcome, SimulatedCluster
 from garlicfarm.testing.simulator.fault_injector import FaultInjector
@@ -44,30 +49,67 @@ from garlicfarm.testing.simulator.invariants import Violation
 from garlicfarm.testing.simulator.member import SimulatedMember
 from garlicfarm.testing.simulator.network import CLIENT
 
-__all__ = ["PublisherSimulation"]
+__all__ = ["QUICK", "PublisherSimulation", "Setting", "preset_setting"]
 
 FARM = "simulated"
-CHAOS_MS = 60_000
-HEALING_MS = 60_000
 EPOCH_MS = 1_800_000_000_000
 DATE_END_MS = 2**32 * 1000
-INTERVAL_MS, MAX_INTERVAL_MS = 1_000, 4_000
 ADMIN = -1_000
-TIMING = {"election_timeout_min_ms": 300, "election_timeout_max_ms": 600, "heartbeat_ms": 150}
 _MODES: tuple[PublishConfig, ...] = ("auto", "auto", "on", "off")
 
 
-def _draw(rng: random.Random) -> Faults:
+class Setting(msgspec.Struct, frozen=True):
+    """How fast a farm is. ``timing``: the times of `RaftConfig`; ``slowness``: by how much faults, users and
+    the run itself are slower than those of `QUICK`."""
+
+    interval_ms: int
+    R: int
+    timing: dict[str, int]
+    rpc_timeout_ms: int
+    slowness: int
+
+    @property
+    def chaos_ms(self) -> int:
+        """How long there are faults; without them some member has to publish within the same time."""
+        return 60_000 * self.slowness
+
+
+QUICK = Setting(
+    1_000,
+    3,
+    {"election_timeout_min_ms": 300, "election_timeout_max_ms": 600, "heartbeat_ms": 150},
+    rpc_timeout_ms=400,
+    slowness=1,
+)
+
+
+def preset_setting(name: str, R: int = 0) -> Setting:
+    """The setting of a new farm with that preset; ``R`` in place of its own."""
+    raft = {key.removesuffix("_s"): round(1000 * value) for key, value in PRESETS[name].items()}
+    interval_ms = PRESET_INTERVALS_MS[name]
+    own_R = least_R(
+        interval_ms,
+        election_timeout_max_s=PRESETS[name]["election_timeout_max_s"],
+        rpc_timeout_s=PRESETS[name]["rpc_timeout_s"],
+        retire_timeout_s=RETIRE_TIMEOUT_S,
+    )
+    rpc_timeout_ms = raft.pop("rpc_timeout")
+    timing = {f"{key}_ms": value for key, value in raft.items()}
+    slowness = timing["election_timeout_max_ms"] // QUICK.timing["election_timeout_max_ms"]
+    return Setting(interval_ms, R or own_R, timing, rpc_timeout_ms, slowness)
+
+
+def _draw(rng: random.Random, slowness: int) -> Faults:
     """As for any cluster, but slower: publishing takes intervals. Clocks that count suspended time do not
     jump."""
     drawn = Faults.draw(rng)
     return msgspec.structs.replace(
         drawn,
         kinds=tuple(kind for kind in drawn.kinds if kind != "jump"),
-        every_ms=10 * drawn.every_ms,
-        away_ms=rng.choice((500, 2_000, 8_000)),
-        change_ms=20 * drawn.change_ms,
-        snapshot_ms=20 * drawn.snapshot_ms,
+        every_ms=10 * slowness * drawn.every_ms,
+        away_ms=slowness * rng.choice((500, 2_000, 8_000)),
+        change_ms=20 * slowness * drawn.change_ms,
+        snapshot_ms=20 * slowness * drawn.snapshot_ms,
         rates=rng.choice(((1000, 1000), (950, 1050))),
         new_leader_crashes=drawn.new_leader_crashes / 3,
     )
@@ -99,7 +141,7 @@ class _StatusReporter:
             scheduler.at(member.paused_until, self.act)
             return
         scheduler.at(scheduler.around(100) + 1, self.act)
-        if self._begun_ms is None and farm.application(member).interval_ms <= MAX_INTERVAL_MS:
+        if self._begun_ms is None and "interval" in farm.application(member).policy.orders:
             clock_ms = member.clock_ms(scheduler.now)
             if scheduler.chance(farm.router_changes):
                 self._has_router = not self._has_router
@@ -161,11 +203,15 @@ class _StatusReporter:
 class PublisherSimulation(SimulatedCluster):
     """One seed's run."""
 
-    def __init__(self, seed: int, nodes: int = 3) -> None:
+    def __init__(self, seed: int, nodes: int = 3, setting: Setting = QUICK) -> None:
+        self.setting = setting
+        self.rpc_timeout_ms = setting.rpc_timeout_ms
+        if setting is not QUICK:
+            self.answer_timeout_ms = self.client_timeout_ms = setting.rpc_timeout_ms
         self._reporters: dict[int, _StatusReporter] = {}
         self._wrong_ms: int | None = None  # the current error of the wrong clock
         self._publisher: int | None = None
-        super().__init__(seed, nodes, _draw, lambda: PublisherApplication(FARM), TIMING)
+        super().__init__(seed, nodes, self.draw_faults, lambda: PublisherApplication(FARM), setting.timing)
         self._fault_injector = FaultInjector(self)
         self._wrong = self.rng.randint(0, nodes)
         self._admin = Client(self, ADMIN, lambda index, term, entry: None)
@@ -177,18 +223,29 @@ class PublisherSimulation(SimulatedCluster):
     def run(self) -> Outcome:
         """Chaos, then healing. Raises `Violation`."""
         scheduler, rng = self.scheduler, self.rng
-        self._order("interval", {"ms": INTERVAL_MS})
+        self.found()
         for user in (Administrator(self), self._fault_injector):
             scheduler.at(rng.randint(0, 5_000), user.act)
         scheduler.at(rng.randint(0, 5_000), self._fault_injector.snapshot)
         scheduler.at(0, self._orders)
-        scheduler.at(CHAOS_MS, self._heal)
+        chaos_ms = self.setting.chaos_ms
+        scheduler.at(chaos_ms, self._heal)
         while not self._published_again():
-            if scheduler.now > CHAOS_MS + HEALING_MS:
-                raise Violation("liveness", f"no member publishes {HEALING_MS} ms after the last fault")
+            if scheduler.now > 2 * chaos_ms:
+                raise Violation("liveness", f"no member publishes {chaos_ms} ms after the last fault")
             scheduler.next_event()
         self.observer.on_end()
         return self.outcome()
+
+    def draw_faults(self, rng: random.Random) -> Faults:
+        """The faults of the seed."""
+        return _draw(rng, self.setting.slowness)
+
+    def found(self) -> None:
+        """Have the farm's interval and R committed."""
+        if self.setting.R != DEFAULT_R:
+            self._order("staleness", {"R": self.setting.R})
+        self._order("interval", {"ms": self.setting.interval_ms})
 
     # ------------------------------------------------------------------ members
 
@@ -248,7 +305,7 @@ class PublisherSimulation(SimulatedCluster):
         node = NodeReport(
             applied=member.applied, interval_ms=application.interval_ms, R=application.R, role="follower"
         )
-        all_, used = Bandwidth(in_=100, out=100), rng.randint(0, 100)
+        all_, used = Bandwidth(in_=100, out=100), self.used_bandwidth()
         works = self.is_calm or not self.scheduler.chance(self._router_fails)
         publishing = publishing and works
         return StatusDocument(
@@ -264,6 +321,10 @@ class PublisherSimulation(SimulatedCluster):
             destinations=(DestinationStatus(destination=encode(simulated_destination(member.id))),),
         )
 
+    def used_bandwidth(self) -> int:
+        """Of a member's router, in percent."""
+        return self.rng.randint(0, 100)
+
     def _order(self, action: str, args: dict[str, object]) -> None:
         """An administrative entry that some member accepted."""
         accepting = self.rng.choice(self.newest.servers).id
@@ -272,14 +333,15 @@ class PublisherSimulation(SimulatedCluster):
 
     def _orders(self) -> None:
         self._admin.send()
-        self.scheduler.at(self.scheduler.around(500) + 1, self._orders)
+        self.scheduler.at(self.scheduler.around(500 * self.setting.slowness) + 1, self._orders)
         if not self.scheduler.chance(0.1):
             return
         if self.is_calm:
             self._clear()
             return
         if self.scheduler.chance(0.5):
-            self._order("interval", {"ms": self.rng.choice((INTERVAL_MS, 1_500, MAX_INTERVAL_MS))})
+            own_ms = self.setting.interval_ms
+            self._order("interval", {"ms": self.rng.choice((own_ms, own_ms * 3 // 2, 4 * own_ms))})
         else:
             member = self.rng.choice(self.newest.servers).id
             mode = self.rng.choice((None, "on", "off", "auto"))
@@ -293,7 +355,7 @@ class PublisherSimulation(SimulatedCluster):
 
     def _clear(self) -> None:
         """Repeat this: an earlier order may still be pending, and arrive after it."""
-        self._order("interval", {"ms": INTERVAL_MS})
+        self._order("interval", {"ms": self.setting.interval_ms})
         for server in self.newest.servers:
             self._order("override", {"member": server.id})
 
@@ -306,6 +368,11 @@ class PublisherSimulation(SimulatedCluster):
             return False
         now_ms = member.clock_ms(self.scheduler.now)
         return self.application(member).may_publish(member.id, now_ms, reporter.lease.expires_ms)
+
+    def lease_left_ms(self, member: SimulatedMember) -> int:
+        """For how long its lease still lasts, by its own clock; negative after its end."""
+        expires_ms = self._reporters[member.id].lease.expires_ms
+        return 0 if expires_ms is None else expires_ms - member.clock_ms(self.scheduler.now)
 
     def check_publishers(self) -> None:
         """At most one may publish. The right to publish comes from applied and committed entries, and ends by

@@ -1,6 +1,7 @@
 """Whole clusters in one process, from one seed: networks, disks, clocks and clients fail as real ones do.
 
-    python -m garlicfarm.testing.simulator --seeds 1000 [--first N] [--nodes 3] [--publisher]
+    python -m garlicfarm.testing.simulator --seeds 1000 [--first N] [--nodes 3] [--publisher [--preset NAME]]
+    python -m garlicfarm.testing.simulator --leader-kills [--preset NAME] [--R N] [--seeds 100] [--first N]
     python -m garlicfarm.testing.simulator --slow [--hours 100] [--first N]
 
 Each seed draws its own mix of faults (swarm testing): connections that break, with half a message or
@@ -12,7 +13,8 @@ snapshots, and logs shortened behind them. All messages go through the real code
 members have to agree on one more entry, and keep their leader.
 
 ``--publisher`` runs members that post statuses and checks that at most one may publish:
-`publisher_simulation`. ``--slow`` runs for hours over links as slow and broken as those of I2P and bounds
+`publisher_simulation`. ``--leader-kills`` kills the leaders of such members and checks that the publisher
+goes on: `leader_kills`. ``--slow`` runs for hours over links as slow and broken as those of I2P and bounds
 the cost: `slow_simulation`.
 
 The same seed gives the same run, event by event: ``digest`` is a hash over all of it. So the printed
@@ -26,13 +28,15 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from garlicfarm.config.model import PRESETS
 from garlicfarm.log_application import LogApplication
 from garlicfarm.testing.simulator.clients import Administrator, Client, Proposer, Reader
 from garlicfarm.testing.simulator.cluster import Outcome, SimulatedCluster
 from garlicfarm.testing.simulator.fault_injector import FaultInjector
 from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Violation
-from garlicfarm.testing.simulator.publisher_simulation import PublisherSimulation
+from garlicfarm.testing.simulator.leader_kills import LeaderKills
+from garlicfarm.testing.simulator.publisher_simulation import QUICK, PublisherSimulation, preset_setting
 from garlicfarm.testing.simulator.slow_simulation import run_hours
 
 __all__ = ["Simulation"]
@@ -121,28 +125,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--publisher", action="store_true", help="simulate publishing, instead of the core alone"
     )
+    parser.add_argument("--leader-kills", action="store_true", help="kill the leaders of three publishers")
+    parser.add_argument("--preset", choices=sorted(PRESETS), help="timing, interval and R of both")
+    parser.add_argument("--R", type=int, default=0, help="in place of the preset's")
     parser.add_argument("--slow", action="store_true", help="hours over slow and broken links instead")
     parser.add_argument("--hours", type=float, default=100, help="of --slow, simulated (default 100)")
     options = parser.parse_args(arguments)
     if options.slow:
         return run_hours(options.hours, options.first, parser.prog)
+    setting = QUICK
+    if options.preset or options.leader_kills:
+        setting = preset_setting(options.preset or "clearnet", options.R)
     begun = time.process_time()
     events = committed = violations = 0
     counts: Counter[str] = Counter()
+    left_ms: list[int] = []
     for seed in range(options.first, options.first + options.seeds):
-        simulation = (PublisherSimulation if options.publisher else Simulation)(seed, options.nodes)
+        simulation: Simulation | PublisherSimulation
+        if options.leader_kills:
+            simulation = LeaderKills(seed, setting)
+        elif options.publisher:
+            simulation = PublisherSimulation(seed, options.nodes, setting)
+        else:
+            simulation = Simulation(seed, options.nodes)
         try:
             outcome = simulation.run()
         except Exception as error:  # noqa: BLE001 - for any error the seed must be printed
             print(simulation.scheduler.trace_text())
             print(f"seed {seed} of {options.nodes} nodes: {type(error).__name__}: {error}")
-            publisher = " --publisher" if options.publisher else ""
-            print(f"replay: {parser.prog} --seeds 1 --first {seed} --nodes {options.nodes}{publisher}")
+            kind = " --leader-kills" if options.leader_kills else " --publisher" if options.publisher else ""
+            kind += f" --preset {options.preset}" if options.preset else ""
+            kind += f" --R {options.R}" if options.R else ""
+            print(f"replay: {parser.prog} --seeds 1 --first {seed} --nodes {options.nodes}{kind}")
             violations += 1
             break
         events += outcome.events
         committed += outcome.committed
         counts.update(outcome.counts)
+        if isinstance(simulation, LeaderKills):
+            left_ms.append(simulation.least_left_ms)
     minutes = (time.process_time() - begun) / 60
     done = seed - options.first + 1
     print(
@@ -150,4 +171,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"minute, {events} events, {committed} entries committed"
     )
     print(", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
+    if left_ms:
+        print(f"the publisher's lease always lasted {min(left_ms)} ms more")
     return 1 if violations else 0

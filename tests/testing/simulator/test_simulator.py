@@ -18,7 +18,8 @@ from garlicfarm.testing.simulator import simulation
 from garlicfarm.testing.simulator.cluster import Outcome
 from garlicfarm.testing.simulator.faults import Faults
 from garlicfarm.testing.simulator.invariants import Violation
-from garlicfarm.testing.simulator.publisher_simulation import PublisherSimulation
+from garlicfarm.testing.simulator.leader_kills import KILLS, LeaderKills
+from garlicfarm.testing.simulator.publisher_simulation import PublisherSimulation, preset_setting
 from garlicfarm.testing.simulator.simulation import Simulation
 from garlicfarm.testing.simulator.slow_simulation import SlowSimulation
 from tests.testing.simulator import broken_rules
@@ -128,3 +129,34 @@ def test_main_violation_prints_its_story_and_the_command_that_repeats_it(
     assert command != replay
     assert simulation.main(command.split()) == 1
     assert verdict in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("preset", ["clearnet", "i2p"])
+def test_farm_of_a_preset_has_one_publisher_at_a_time_and_another_after_it(preset: str) -> None:
+    outcomes = [PublisherSimulation(seed, 3, preset_setting(preset)).run() for seed in range(1, 4)]
+    assert sum(outcome.counts["hand_overs"] for outcome in outcomes) > 3
+
+
+@pytest.mark.parametrize("preset", ["clearnet", "i2p"])
+def test_publisher_of_a_preset_goes_on_while_twenty_leaders_die(preset: str) -> None:
+    simulation = LeaderKills(3, preset_setting(preset))
+    outcome = simulation.run()
+    assert outcome.counts["leader_kills"] == KILLS == 20
+    assert 0 < outcome.counts["failed_elections"] < KILLS
+    assert outcome.counts["hand_overs"] == 1
+    assert simulation.least_left_ms > 0
+
+
+@pytest.mark.parametrize(("preset", "R"), [("clearnet", 5), ("i2p", 3), ("i2p", 5)])
+def test_publisher_with_a_lower_r_has_to_stop_when_leaders_die(preset: str, R: int) -> None:
+    with pytest.raises(Violation, match="would have to stop"):
+        _run_seeds(lambda seed: LeaderKills(seed, preset_setting(preset, R)).run(), 5)
+
+
+def test_main_leader_kills_tells_how_long_the_lease_lasted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulation.main(["--leader-kills", "--preset", "clearnet", "--seeds", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "leader_kills 20" in shown
+    assert "the publisher's lease always lasted " in shown
+    assert simulation.main(["--leader-kills", "--preset", "i2p", "--R", "3", "--seeds", "5"]) == 1
+    assert "--nodes 3 --leader-kills --preset i2p --R 3" in capsys.readouterr().out
