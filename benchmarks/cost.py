@@ -1,8 +1,10 @@
-"""The cost of a farm of five with the preset `i2p` for each node: traffic, memory, CPU, disk.
+"""The cost of a farm of five with a preset (``--preset``, by default `i2p`) for each node: traffic, memory,
+CPU, disk.
 
-Five processes in real time: heartbeats every 5 s, a status of each member every 30 s, with two leaves. Once
-all members are connected and have posted, it measures for ``--minutes`` without any requests to the nodes:
+Five processes in real time, with the preset's timing, interval and R, and two leaves each. Once all members
+are connected and have posted, it measures for ``--minutes`` without any requests to the nodes:
 
+* ``cost_preset``: interval, R, and what follows from them: after how long a dead publisher is replaced.
 * ``cost_traffic``, leader and followers: bytes of the connections to other members, by the kernel's counters
   (`ss -ti`), without handshakes; ``with_headers`` adds 52 bytes for each TCP segment, the headers of IPv4
   and TCP. `messages` are requests by the nodes' counters.
@@ -10,7 +12,8 @@ all members are connected and have posted, it measures for ``--minutes`` without
   written to the disk.
 * ``cost_status``: the size of the statuses, and of their parts.
 * ``cost_disk_cap``: the final size of the data directory. One node is filled with notes of the sizes of these
-  statuses, with the default retention, until its log has been shortened several times.
+  statuses, with the default retention, until its log has been shortened several times; not with
+  ``--traffic``.
 
 By default over `ssl` on loopback with simulated routers, which report figures of one of the two leaves. With
 ``--i2p`` over i2pd routers on a private network, with tunnels without hops and figures from I2PControl: then
@@ -45,7 +48,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.bench_farm import USER, bench_farm, cpu_s, resident_mb, retrying_client
 from benchmarks.bench_sockets import Connection, Meter, Traffic, connections
 from garlicfarm.config import load
-from garlicfarm.config.model import RetentionSection
+from garlicfarm.config.model import PRESET_INTERVALS_MS, RetentionSection
 from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm.i2p.encoding import encode
@@ -139,10 +142,15 @@ def behind_tunnel(port: int) -> RouterPlan:
 
 
 @asynccontextmanager
-async def measured_farm(directory: Path, *, over_i2p: bool) -> AsyncIterator[Measured]:
+async def measured_farm(directory: Path, preset: str, *, over_i2p: bool) -> AsyncIterator[Measured]:
     """The farm, running. Prints the routers' traffic before the farm starts."""
     master = directory / "master.key"
-    plan = FarmPlan(preset="i2p", master=encode(create_keys(master).destination), master_key_file=master)
+    plan = FarmPlan(
+        preset=preset,
+        master=encode(create_keys(master).destination),
+        master_key_file=master,
+        interval_ms=PRESET_INTERVALS_MS[preset],
+    )
     listens = dict(enumerate(free_ports(MEMBERS), 1))
     routers: Sequence[I2pdRouter]
     async with AsyncExitStack() as stack:
@@ -280,11 +288,18 @@ def traffic_per_hour(traffic: Sequence[Traffic], seconds: float) -> dict[str, in
 # ---------------------------------------------------------------------- one stretch of time
 
 
-async def measure(directory: Path, seconds: float, *, over_i2p: bool) -> tuple[bool, float, list[int]]:
+async def measure(
+    directory: Path, seconds: float, preset: str, *, over_i2p: bool
+) -> tuple[bool, float, list[int]]:
     """Whether the leader stayed; entries per hour; the sizes of the statuses."""
     with trio.fail_after(READY_S + seconds):
-        async with measured_farm(directory, over_i2p=over_i2p) as measured:
-            await led(measured.farm)
+        async with measured_farm(directory, preset, over_i2p=over_i2p) as measured:
+            leader, *_ = await led(measured.farm)
+            async with measured.farm.nodes[leader].client() as client:
+                policy = await client.policy(measured.farm.name)
+            interval_s, R = policy["interval_ms"] / 1000, policy["R"]
+            replaced_s = [(R - 1) * interval_s, R * interval_s]
+            tell("cost_preset", preset=preset, interval_s=interval_s, R=R, replaced_after_s=replaced_s)
             await trio.sleep(SETTLE_S)
             return await measure_running(measured, seconds)
 
@@ -426,10 +441,11 @@ def tell_cap(
     )
 
 
-async def main_async(seconds: float, *, over_i2p: bool) -> bool:
+async def main_async(seconds: float, preset: str, *, over_i2p: bool, traffic_only: bool) -> bool:
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as directory:
-        stayed, entries_per_hour, sizes = await measure(Path(directory), seconds, over_i2p=over_i2p)
-    await fill(entries_per_hour, sizes)
+        stayed, entries_per_hour, sizes = await measure(Path(directory), seconds, preset, over_i2p=over_i2p)
+    if not traffic_only:
+        await fill(entries_per_hour, sizes)
     return stayed
 
 
@@ -438,13 +454,18 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--preset", choices=sorted(PRESET_INTERVALS_MS), default="i2p")
+    parser.add_argument("--traffic", action="store_true", help="do not measure the size of a full log")
     parser.add_argument("--i2p", action="store_true", help="over real i2pd routers on a private network")
     options = parser.parse_args()
     if which("ss") is None:
         parser.error("ss not found: apt install iproute2")
     if options.i2p and not in_private_network():
         reexec_in_private_network([sys.executable, "-m", __spec__.name, *sys.argv[1:]])
-    stayed = trio.run(lambda: main_async(options.minutes * 60, over_i2p=options.i2p))
+    seconds = options.minutes * 60
+    stayed = trio.run(
+        lambda: main_async(seconds, options.preset, over_i2p=options.i2p, traffic_only=options.traffic)
+    )
     return 0 if stayed else 1
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import trio
 
+from garlicfarm.config.model import PRESET_INTERVALS_MS
 from garlicfarm.credentials.certificates import pin_of_file
 from garlicfarm.credentials.destination_keys import create_keys, write_bundle
 from garlicfarm.credentials.users import UserStore
@@ -119,7 +120,9 @@ def make_farm(scratch: Path, members: dict[int, MemberPlan], **plan: Any) -> Non
     """Create the farm in ``scratch``, and fill the volumes except for the configurations."""
     key_file = scratch / "master.key"
     master = encode(create_keys(key_file).destination)
-    farm = create_farm(scratch / "farm", members, FarmPlan(master=master, master_key_file=key_file, **plan))
+    interval_ms = PRESET_INTERVALS_MS[plan.get("preset", "clearnet")]
+    made_for = FarmPlan(master=master, master_key_file=key_file, interval_ms=interval_ms, **plan)
+    farm = create_farm(scratch / "farm", members, made_for)
     for number, volume in VOLUMES.items():
         replace(volume / "data", farm.directories[number] / "data")
 

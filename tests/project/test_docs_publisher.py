@@ -6,18 +6,46 @@ import re
 from pathlib import Path
 
 from garlicfarm.config import PublisherSection
-from garlicfarm.publishing.lease import lease_ms
+from garlicfarm.config.model import PRESET_INTERVALS_MS, PRESETS, RETIRE_TIMEOUT_S
+from garlicfarm.publishing.lease import lease_ms, least_R
 
 PAGE = Path(__file__).parents[2] / "docs/explanation/publisher.md"
+PRESET_ROW = (
+    r"^\| `(\w+)` \| (\d+) s \| (\d+) \| ([\d.]+) s "
+    r"\| (\d+) \+ 2 × (\d+) \+ (\d+) \+ (\d+) = (\d+) s \| (\d+) to (\d+) s \|$"
+)
 ROW = r"^\| (\d+) s \| (\d+) \| (\d+) to (\d+) s \| ([\d.]+) s \|$"
 
 
 def test_what_a_lease_outlasts_is_the_lease_less_an_interval_and_the_time_to_stop() -> None:
     rows = re.findall(ROW, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(rows) == 6
+    assert len(rows) == 10
     for interval_s, R, earliest_s, latest_s, outlasts_s in rows:
         interval, count = int(interval_s), int(R)
         lease_s = lease_ms(1000 * interval, count) / 1000
         stop_s = min(PublisherSection(plugin="any").retire_timeout_s, lease_s / 4)
         assert outlasts_s == f"{lease_s - stop_s - interval:.1f}"
         assert (int(earliest_s), int(latest_s)) == ((count - 1) * interval, count * interval)
+
+
+def test_presets_of_the_page_are_those_of_new_farms_and_their_leases_suffice() -> None:
+    rows = re.findall(PRESET_ROW, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [row[0] for row in rows] == [*PRESETS]
+    for preset, *figures in rows:
+        interval_s, R, lease_s, _, election_s, rpc_s, retire_s, needed_s, earliest_s, latest_s = map(
+            float, figures
+        )
+        timings = PRESETS[preset]
+        assert 1000 * interval_s == PRESET_INTERVALS_MS[preset] == 1000 * float(figures[3])
+        assert (election_s, rpc_s) == (timings["election_timeout_max_s"], timings["rpc_timeout_s"])
+        assert retire_s == RETIRE_TIMEOUT_S
+        found = least_R(
+            PRESET_INTERVALS_MS[preset],
+            election_timeout_max_s=election_s,
+            rpc_timeout_s=rpc_s,
+            retire_timeout_s=retire_s,
+        )
+        assert found == R
+        assert lease_s == lease_ms(PRESET_INTERVALS_MS[preset], found) / 1000
+        assert lease_s >= needed_s == interval_s + 2 * election_s + rpc_s + retire_s
+        assert (earliest_s, latest_s) == ((R - 1) * interval_s, R * interval_s)
