@@ -1,0 +1,70 @@
+"""How long to wait for an acknowledgement, and how many packets may be in flight.
+
+Source: I2P's streaming documentation, "Windowing" and "Other Parameters"; RFC 6298; RFC 5681. Windows count
+packets.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CongestionWindow", "RoundTrip"]
+
+INITIAL_TIMEOUT_S = 9.0
+MIN_TIMEOUT_S = 0.1
+MAX_TIMEOUT_S = 45.0
+INITIAL_WINDOW = 6
+MIN_WINDOW = 1
+_ALPHA = 0.125
+_BETA = 0.25
+_ACK_DELAY_S = 0.25
+"""What a peer may wait before it acknowledges: i2pd up to 0.2 s."""
+_AFTER_LOSS = 0.7
+"""The part of the window that is kept: as CUBIC (RFC 9438), since tunnels lose packets without congestion."""
+
+
+class RoundTrip:
+    """The estimate of the round trip, and the time after which a packet is sent again."""
+
+    def __init__(self) -> None:
+        self.smoothed_s: float | None = None
+        self._deviation_s = 0.0
+        self._timeout_s = INITIAL_TIMEOUT_S
+
+    def on_sample(self, sample_s: float) -> None:
+        """A packet that was sent once was acknowledged after ``sample_s``."""
+        if self.smoothed_s is None:
+            self.smoothed_s, self._deviation_s = sample_s, sample_s / 2
+        else:
+            self._deviation_s += _BETA * (abs(self.smoothed_s - sample_s) - self._deviation_s)
+            self.smoothed_s += _ALPHA * (sample_s - self.smoothed_s)
+        variation_s = max(4 * self._deviation_s, _ACK_DELAY_S)
+        self._timeout_s = min(max(self.smoothed_s + variation_s, MIN_TIMEOUT_S), MAX_TIMEOUT_S)
+
+    def timeout_s(self, timeouts: int) -> float:
+        """How long to wait after so many timeouts in a row."""
+        return min(self._timeout_s * 2.0 ** min(timeouts, 16), MAX_TIMEOUT_S)
+
+
+class CongestionWindow:
+    """Slow start, then one packet more each round trip."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = float(limit)
+        self._size = float(min(INITIAL_WINDOW, limit))
+        self._threshold = self._limit
+
+    @property
+    def size(self) -> int:
+        return int(self._size)
+
+    def on_acknowledged(self, packets: int) -> None:
+        """``packets`` were acknowledged while the window was full."""
+        growth = packets if self._size < self._threshold else packets / self._size
+        self._size = min(self._size + growth, self._limit)
+
+    def on_loss(self) -> None:
+        """The peer reports a loss, the first in this window."""
+        self._threshold = self._size = max(self._size * _AFTER_LOSS, 2.0)
+
+    def on_timeout(self) -> None:
+        self._threshold = max(self._size / 2, 2.0)
+        self._size = float(MIN_WINDOW)

@@ -1,0 +1,49 @@
+"""How much the streams of a destination may use, each and together."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["DEFAULT_LIMITS", "BufferPool", "Limits"]
+
+_FLOOR_BYTES = 16 * 1024
+"""What a stream may buffer in each direction even where all streams together have used up their share, so
+that none can stop the others."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """``streams``: open at once, ``streams_per_peer``: of one destination. ``half_open``: with a SYN answer
+    that was not acknowledged; another makes the oldest end. ``receive_buffer_bytes``,
+    ``send_buffer_bytes``: of one stream. ``buffer_bytes``: of all together, in both directions. ``window``:
+    packets in flight. ``early_packets``: that came before their SYN, of all peers. ``idle_s``: a stream
+    ends after so long without a packet of its peer; ``half_closed_s``: the same, once our CLOSE was
+    acknowledged."""
+
+    streams: int = 1024
+    streams_per_peer: int = 128
+    half_open: int = 256
+    receive_buffer_bytes: int = 512 * 1024
+    send_buffer_bytes: int = 256 * 1024
+    buffer_bytes: int = 64 * 1024 * 1024
+    window: int = 128
+    early_packets: int = 64
+    pongs_per_s: int = 10
+    idle_s: float = 3600.0
+    half_closed_s: float = 300.0
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class BufferPool:
+    """Counts the bytes that all streams buffer."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.used = 0
+
+    def room(self, used: int, limit: int) -> int:
+        """How many bytes a buffer that holds ``used`` may take, if its own limit is ``limit``."""
+        if self.used >= self._limit:
+            limit = min(limit, _FLOOR_BYTES)
+        return max(0, limit - used)

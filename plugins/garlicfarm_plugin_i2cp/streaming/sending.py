@@ -1,0 +1,260 @@
+"""The sending half of a stream: bytes to packets, and those again that were lost.
+
+A packet is lost when the peer has reported it missing twice, or when nothing was acknowledged for as long as
+`RoundTrip` says; then all in flight are. What is lost is sent again before anything new, as the window
+allows.
+
+Source: I2P's streaming specification, "Packet Format" (NACKs); streaming documentation, "Windowing", "Other
+Parameters"; RFC 6298, RFC 6675.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from garlicfarm_plugin_i2cp.streaming.congestion import CongestionWindow, RoundTrip
+from garlicfarm_plugin_i2cp.streaming.limits import BufferPool
+from garlicfarm_plugin_i2cp.streaming.packet import CLOSE, SYNCHRONIZE
+
+__all__ = ["SendHalf", "Sent"]
+
+MAX_TIMEOUTS = 10
+"""In a row, before the stream ends (i2pd; Java I2P: 8)."""
+MAX_TIMEOUTS_OF_SYN = 3
+MAX_TIMEOUTS_OF_CLOSE = 4
+"""Where nothing but CLOSE is missing: i2pd answers with its own, and forgets the stream at once."""
+NACKS_OF_A_LOSS = 2
+MIN_REPEAT_S = 1.0
+"""Between two answers to the same SYN."""
+_MAX_SPAN = 250
+"""From the first packet in flight to the last: what one packet's NACKs can name."""
+
+
+class Sent:
+    """A packet in flight. ``is_lost``: it waits to be sent again."""
+
+    __slots__ = ("data", "flags", "is_lost", "nacks", "sent_s", "sequence", "times")
+
+    def __init__(self, sequence: int, flags: int, data: bytes) -> None:
+        self.sequence = sequence
+        self.flags = flags
+        self.data = data
+        self.sent_s = 0.0
+        self.times = 0
+        self.nacks = 0
+        self.is_lost = False
+
+
+class SendHalf:
+    """Begins with SYN. ``max_data``: the bytes of data in a packet."""
+
+    def __init__(self, max_data: int, window: int, limit: int, pool: BufferPool) -> None:
+        self.next_sequence = 0
+        self.is_choked = False
+        """The peer wants nothing new."""
+        self.round_trip = RoundTrip()
+        self._max_data = max_data
+        self._window = CongestionWindow(window)
+        self._limit = limit
+        self._pool = pool
+        self._buffer = bytearray()
+        self._in_flight: dict[int, Sent] = {}
+        self._in_flight_bytes = 0
+        self._lost: deque[Sent] = deque()
+        self._lost_count = 0
+        self._recovery_through = -1
+        self._timeouts = 0
+        self._timer_s: float | None = None
+        self.is_closing = False
+        self._close_sent = False
+        self._probe = False
+
+    # what the application does
+
+    def write(self, data: bytes) -> int:
+        """Take as much as there is room for; how much that was."""
+        taken = min(len(data), self._pool.room(len(self._buffer), self._limit))
+        self._buffer += data if taken == len(data) else memoryview(data)[:taken]
+        self._pool.used += taken
+        return taken
+
+    @property
+    def has_room(self) -> bool:
+        """Whether at least half of the buffer is free."""
+        return self._pool.room(len(self._buffer), self._limit) >= self._limit // 2 or not self._buffer
+
+    def close(self) -> None:
+        """Send CLOSE after what was written."""
+        self.is_closing = True
+
+    def clear(self) -> None:
+        """Forget all bytes, and send nothing more."""
+        self._pool.used -= len(self._buffer) + self._in_flight_bytes
+        self._buffer.clear()
+        self._in_flight.clear()
+        self._lost.clear()
+        self._in_flight_bytes = self._lost_count = 0
+        self._timer_s = None
+
+    # what the peer says
+
+    def receive_ack(self, through: int, nacks: Sequence[int], now_s: float) -> bool:
+        """Returns False: it acknowledges what was not sent."""
+        if through >= self.next_sequence:
+            return False
+        missing = set(nacks) if nacks else ()
+        done = []
+        for sequence, sent in self._in_flight.items():
+            if sequence > through:
+                break
+            if sequence not in missing:
+                done.append(sent)
+        if done:
+            self._on_acknowledged(done, now_s)
+        for sequence in nacks:
+            if (reported := self._in_flight.get(sequence)) is not None:
+                self._on_nack(reported, now_s)
+        return True
+
+    def _on_acknowledged(self, done: list[Sent], now_s: float) -> None:
+        was_full = len(self._in_flight) - self._lost_count >= self._window.size
+        for sent in done:
+            del self._in_flight[sent.sequence]
+            self._in_flight_bytes -= len(sent.data)
+            self._pool.used -= len(sent.data)
+            if sent.is_lost:
+                sent.is_lost = False
+                self._lost_count -= 1
+        if done[-1].times == 1:  # of others it is unknown which one arrived (Karn)
+            self.round_trip.on_sample(now_s - done[-1].sent_s)
+        if was_full:
+            self._window.on_acknowledged(len(done))
+        self._timeouts = 0
+        self._timer_s = now_s + self.round_trip.timeout_s(0) if self._in_flight else None
+
+    def _on_nack(self, sent: Sent, now_s: float) -> None:
+        sent.nacks += 1
+        if sent.is_lost or sent.nacks < NACKS_OF_A_LOSS:
+            return
+        if now_s - sent.sent_s < (self.round_trip.smoothed_s or 0.0):
+            return  # it may have passed the packet on its way
+        if sent.sequence > self._recovery_through:
+            self._recovery_through = self.next_sequence - 1
+            self._window.on_loss()
+        self._mark_lost(sent)
+
+    def on_choke(self) -> None:
+        """The peer lives, and wants nothing new."""
+        self.is_choked = True
+        self._timeouts = 0
+
+    def repeat_syn(self, now_s: float) -> None:
+        """The peer has no answer to its SYN yet."""
+        sent = self._in_flight.get(0)
+        if sent is not None and now_s - sent.sent_s >= MIN_REPEAT_S:
+            self._mark_lost(sent)
+
+    # what is sent
+
+    def next_packet(self, now_s: float) -> Sent | None:
+        """The next packet that may be sent now."""
+        outstanding = len(self._in_flight) - self._lost_count
+        if outstanding >= self._window.size:
+            return None
+        sent = self._next_lost() or self._next_new(now_s)
+        if sent is None:
+            return None
+        sent.sent_s = now_s
+        sent.times += 1
+        sent.nacks = 0
+        if self._timer_s is None:
+            self._timer_s = now_s + self.round_trip.timeout_s(self._timeouts)
+        return sent
+
+    def _next_lost(self) -> Sent | None:
+        while self._lost:
+            sent = self._lost.popleft()
+            if sent.is_lost:
+                sent.is_lost = False
+                self._lost_count -= 1
+                return sent
+        return None
+
+    def _next_new(self, now_s: float) -> Sent | None:
+        if self._close_sent or (self.is_choked and not self._probe and self.next_sequence):
+            if self._buffer and not self._in_flight and self._timer_s is None:
+                self._timer_s = now_s + self.round_trip.timeout_s(self._timeouts)
+            return None
+        if self._in_flight and self.next_sequence - next(iter(self._in_flight)) >= _MAX_SPAN:
+            return None
+        sent: Sent
+        if self.next_sequence == 0:
+            sent = Sent(0, SYNCHRONIZE, b"")
+        elif self._buffer:
+            data = bytes(memoryview(self._buffer)[: self._max_data])
+            del self._buffer[: len(data)]
+            sent = Sent(self.next_sequence, 0, data)
+        elif self.is_closing:
+            self._close_sent = True
+            sent = Sent(self.next_sequence, CLOSE, b"")
+        else:
+            return None
+        self._probe = False
+        self.next_sequence += 1
+        self._in_flight[sent.sequence] = sent
+        self._in_flight_bytes += len(sent.data)
+        return sent
+
+    def _mark_lost(self, sent: Sent) -> None:
+        if not sent.is_lost:
+            sent.is_lost = True
+            self._lost_count += 1
+            self._lost.append(sent)
+
+    # time
+
+    @property
+    def wake_s(self) -> float | None:
+        return self._timer_s
+
+    def on_time(self, now_s: float) -> bool:
+        """Returns False: the peer is gone."""
+        if self._timer_s is None or now_s < self._timer_s:
+            return True
+        self._timeouts += 1
+        if self._timeouts > self._max_timeouts:
+            return False
+        if self._in_flight:
+            self._window.on_timeout()
+            self._recovery_through = self.next_sequence - 1
+            self._lost.clear()
+            self._lost_count = 0
+            for sent in self._in_flight.values():
+                sent.is_lost = False
+                self._mark_lost(sent)
+        else:
+            self._probe = True
+        self._timer_s = now_s + self.round_trip.timeout_s(self._timeouts)
+        return True
+
+    @property
+    def _max_timeouts(self) -> int:
+        if not self.is_established:
+            return MAX_TIMEOUTS_OF_SYN
+        return MAX_TIMEOUTS_OF_CLOSE if self.is_delivered else MAX_TIMEOUTS
+
+    @property
+    def is_established(self) -> bool:
+        """The peer has acknowledged SYN."""
+        return self.next_sequence > 0 and 0 not in self._in_flight
+
+    @property
+    def is_delivered(self) -> bool:
+        """All is acknowledged but for CLOSE, which was sent."""
+        return self._close_sent and len(self._in_flight) <= 1 and not self._in_flight_bytes
+
+    @property
+    def is_finished(self) -> bool:
+        """All is acknowledged, and CLOSE too."""
+        return self._close_sent and not self._in_flight

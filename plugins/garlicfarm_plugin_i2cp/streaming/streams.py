@@ -1,0 +1,421 @@
+"""All incoming streams of one destination: which packet belongs to which, and what is refused.
+
+A packet names its stream by the id that we chose, and by that of the peer. Both must match: they are all that
+shows who sent it, since I2CP does not say. What opens or ends a stream is signed. The first packets may come
+before the peer knows our id, and even before its SYN: then they wait for it for a while.
+
+What has ended leaves a tombstone for a time: it answers a peer that did not notice, and a SYN that is
+replayed, or late, opens nothing.
+
+Source: I2P's streaming specification; streaming documentation, "Setup", "Ping / Pong".
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, OrderedDict
+from hashlib import sha256
+from itertools import count
+from random import Random
+
+import msgspec
+
+from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, BufferPool, Limits
+from garlicfarm_plugin_i2cp.streaming.packet import (
+    CLOSE,
+    ECHO,
+    NO_ACK,
+    RESET,
+    SIGNATURE_INCLUDED,
+    SYNCHRONIZE,
+    Packet,
+    decode_packet,
+    encode_packet,
+)
+from garlicfarm_plugin_i2cp.streaming.payload import STREAMING, Payload, decode_payload, encode_payload
+from garlicfarm_plugin_i2cp.streaming.signatures import Verifier, verifier_of, verify_packet
+from garlicfarm_plugin_i2cp.streaming.stream import Ended, Event, Keys, Opened, Readable, Stream
+
+__all__ = ["Streams"]
+
+EARLY_S = 10.0
+"""How long packets wait for their SYN (i2pd)."""
+TOMBSTONE_S = 120.0
+MAX_TOMBSTONES = 2048
+MAX_RESETS_OF_A_TOMBSTONE = 8
+PONG_DATA_BYTES = 32
+_HASH_WORDS = 8
+_PACKETS_IN_TURN = 16
+"""What one stream may send before the next may."""
+
+
+class _RefusedError(Exception):
+    """A packet is dropped; its argument is the cause."""
+
+
+class _Early(msgspec.Struct, frozen=True):
+    payload: Payload
+    packet: Packet
+    until_s: float
+
+
+class _Tombstone(msgspec.Struct):
+    """``last_ack``: the payload that answers; None: RESET does, or nothing."""
+
+    stream: Stream
+    key: tuple[bytes, int]
+    until_s: float
+    last_ack: bytes | None
+    resets: int
+
+
+class Streams:
+    """The incoming streams of one destination. Sans-I/O.
+
+    ``now_s``: s of any monotonic clock. ``now_ms``: ms since 1970, by which offline signatures expire.
+    ``refused`` counts what was dropped, by cause. ``is_accepting``: False refuses new streams, and leaves the
+    open ones alone.
+
+    After each use of this or of a stream, call `take_payloads` and `take_events`, and again at `wake_s`.
+    """
+
+    def __init__(self, keys: Keys, *, random: Random, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.refused: Counter[str] = Counter()
+        self.is_accepting = True
+        self._keys = keys
+        self._random = random
+        self._limits = limits
+        self._pool = BufferPool(limits.buffer_bytes)
+        self._hash_words = tuple(
+            int.from_bytes(sha256(keys.destination).digest()[at : at + 4], "big") for at in range(0, 32, 4)
+        )
+        self._by_id: dict[int, Stream] = {}
+        self._by_key: dict[tuple[bytes, int], int] = {}
+        self._by_peer_id: dict[int, list[Stream]] = {}
+        self._keys_of: dict[int, tuple[bytes, int]] = {}
+        self._verifiers: dict[int, tuple[Verifier, Verifier]] = {}
+        self._of_peer: Counter[bytes] = Counter()
+        self._half_open: dict[Stream, None] = {}
+        self._early: OrderedDict[int, list[_Early]] = OrderedDict()
+        self._early_count = 0
+        self._tombstones: OrderedDict[int, _Tombstone] = OrderedDict()
+        self._answers: list[tuple[bytes, bytes]] = []
+        self._pong_second = (0, 0)
+        self._changed: dict[Stream, None] = {}
+        self._events: dict[Event, None] = {}
+        self._timers: list[tuple[float, int, Stream]] = []
+        self._timer_of: dict[Stream, float] = {}
+        self._numbers = count()
+        self._now_s = 0.0
+
+    def __len__(self) -> int:
+        """How many streams have not ended."""
+        return len(self._by_id)
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that wait in all streams, in both directions."""
+        return self._pool.used
+
+    # what comes in
+
+    def receive_payload(self, payload: bytes, now_s: float, now_ms: int) -> None:
+        """Take the gzip bytes of one MessagePayload. Never raises: what is refused is counted."""
+        self._now_s = now_s
+        try:
+            try:
+                decoded = decode_payload(payload)
+            except ValueError:
+                raise _RefusedError("malformed payload") from None
+            if decoded.protocol != STREAMING:
+                raise _RefusedError("another protocol")
+            try:
+                packet = decode_packet(decoded.data)
+            except ValueError:
+                raise _RefusedError("malformed packet") from None
+            self._receive(decoded, packet, now_ms)
+        except _RefusedError as error:
+            self.refused[str(error)] += 1
+
+    def _receive(self, payload: Payload, packet: Packet, now_ms: int) -> None:
+        if packet.flags & ECHO:
+            self._receive_ping(payload, packet, now_ms)
+        elif packet.to_stream:
+            stream = self._by_id.get(packet.to_stream)
+            if stream is None:
+                self._answer_late(packet)
+            else:
+                self._receive_for(stream, payload, packet, now_ms)
+        elif packet.flags & SYNCHRONIZE:
+            self._receive_syn(payload, packet, now_ms)
+        else:
+            known = self._by_peer_id.get(packet.from_stream, ())
+            if len(known) == 1:
+                self._receive_for(known[0], payload, packet, now_ms)
+            elif known:
+                raise _RefusedError("ambiguous stream")
+            else:
+                self._keep_early(payload, packet)
+
+    def _receive_for(self, stream: Stream, payload: Payload, packet: Packet, now_ms: int) -> None:
+        flags = packet.flags
+        if packet.from_stream != stream.peer_id and not (flags & RESET and not packet.from_stream):
+            raise _RefusedError("wrong stream ids")
+        if flags & SYNCHRONIZE:
+            raise _RefusedError("unexpected SYN")
+        if flags & (CLOSE | RESET):
+            long_term, transient = self._verifiers[stream.id]
+            self._verify(payload, packet, long_term, transient, now_ms)
+        if not stream.receive(packet, self._now_s):
+            raise _RefusedError("acknowledges what was not sent")
+        if stream.is_established:
+            self._half_open.pop(stream, None)
+
+    def _receive_syn(self, payload: Payload, packet: Packet, now_ms: int) -> None:
+        if packet.destination is None or not packet.from_stream or packet.sequence:
+            raise _RefusedError("malformed SYN")
+        if len(packet.nacks) == _HASH_WORDS and tuple(packet.nacks) != self._hash_words:
+            raise _RefusedError("SYN for another destination")
+        peer_hash = sha256(packet.destination).digest()
+        key = (peer_hash, packet.from_stream)
+        if key in self._by_key:
+            self._receive_syn_again(self._by_key[key], packet)
+            return
+        if not self.is_accepting:
+            raise _RefusedError("not accepting")
+        if len(self._by_id) >= self._limits.streams:
+            raise _RefusedError("too many streams")
+        if self._of_peer[peer_hash] >= self._limits.streams_per_peer:
+            raise _RefusedError("too many streams of a peer")
+        try:
+            long_term = verifier_of(packet.destination)
+        except ValueError:
+            raise _RefusedError("unsupported key type") from None
+        signer = self._verify(payload, packet, long_term, None, now_ms)
+        if len(self._half_open) >= self._limits.half_open:
+            next(iter(self._half_open)).end("crowded_out")
+        self._open(payload, packet, key, (long_term, signer))
+        for early in self._take_early(packet.from_stream):
+            try:
+                self._receive(early.payload, early.packet, now_ms)
+            except _RefusedError as error:
+                self.refused[str(error)] += 1
+
+    def _receive_syn_again(self, id_: int, packet: Packet) -> None:
+        stream = self._by_id.get(id_)
+        if stream is None:
+            self._answer_late(packet, id_)
+        else:
+            stream.receive_syn_again(self._now_s)
+
+    def _receive_ping(self, payload: Payload, packet: Packet, now_ms: int) -> None:
+        if not packet.to_stream:
+            raise _RefusedError("unexpected pong")
+        if packet.destination is None:
+            raise _RefusedError("malformed ping")
+        second, pongs = self._pong_second
+        if second != int(self._now_s):
+            second, pongs = int(self._now_s), 0
+        if pongs >= self._limits.pongs_per_s:
+            raise _RefusedError("too many pings")
+        self._pong_second = (second, pongs + 1)
+        try:
+            long_term = verifier_of(packet.destination)
+        except ValueError:
+            raise _RefusedError("unsupported key type") from None
+        self._verify(payload, packet, long_term, None, now_ms)
+        pong = Packet(0, packet.to_stream, 0, 0, flags=ECHO, data=packet.data[:PONG_DATA_BYTES])
+        self._answers.append(
+            (packet.destination, encode_payload(encode_packet(pong), payload.to_port, payload.from_port))
+        )
+
+    def _verify(
+        self, payload: Payload, packet: Packet, long_term: Verifier, transient: Verifier | None, now_ms: int
+    ) -> Verifier:
+        if not packet.flags & SIGNATURE_INCLUDED:
+            raise _RefusedError("unsigned")
+        try:
+            return verify_packet(payload.data, packet, long_term, transient, now_ms)
+        except ValueError:
+            raise _RefusedError("bad signature") from None
+
+    # streams begin and end
+
+    def _open(
+        self, payload: Payload, syn: Packet, key: tuple[bytes, int], verifiers: tuple[Verifier, Verifier]
+    ) -> None:
+        id_ = 0
+        while not id_ or id_ in self._by_id or id_ in self._tombstones:
+            id_ = self._random.getrandbits(32)
+        stream = Stream(
+            id_=id_,
+            syn=syn,
+            ports=(payload.from_port, payload.to_port),
+            keys=self._keys,
+            limits=self._limits,
+            pool=self._pool,
+            now_s=self._now_s,
+            on_change=self._on_change,
+            on_event=self._on_event,
+        )
+        self._by_id[id_] = stream
+        self._by_key[key] = id_
+        self._by_peer_id.setdefault(stream.peer_id, []).append(stream)
+        self._of_peer[key[0]] += 1
+        self._verifiers[id_] = verifiers
+        self._half_open[stream] = None
+        self._keys_of[id_] = key
+        self._on_event(Opened(stream))
+        if syn.data or syn.flags & CLOSE:
+            self._on_event(Readable(stream))
+        self._on_change(stream)
+
+    def reset_all(self) -> None:
+        """Reset every stream."""
+        for stream in list(self._by_id.values()):
+            stream.reset()
+
+    def _on_change(self, stream: Stream) -> None:
+        if stream.ended is None:
+            self._changed[stream] = None
+
+    def _on_event(self, event: Event) -> None:
+        self._events[event] = None
+        if isinstance(event, Ended):
+            self._bury(event.stream)
+
+    def _bury(self, stream: Stream) -> None:
+        del self._by_id[stream.id]
+        del self._verifiers[stream.id]
+        key = self._keys_of.pop(stream.id)
+        self._of_peer[key[0]] -= 1
+        if not self._of_peer[key[0]]:
+            del self._of_peer[key[0]]
+        same = self._by_peer_id[stream.peer_id]
+        same.remove(stream)
+        if not same:
+            del self._by_peer_id[stream.peer_id]
+        self._half_open.pop(stream, None)
+        self._changed.pop(stream, None)
+        self._timer_of.pop(stream, None)
+        resets = 0
+        last_ack = None
+        if stream.ended == "closed":
+            last_ack = stream.encode_last_ack()
+            if stream.has_ack_due:
+                self._answers.append((stream.peer, last_ack))
+        elif stream.ended != "reset_by_peer":
+            resets = MAX_RESETS_OF_A_TOMBSTONE
+            self._answers.append((stream.peer, stream.encode_reset(stream.next_sequence)))
+        self._tombstones[stream.id] = _Tombstone(stream, key, self._now_s + TOMBSTONE_S, last_ack, resets)
+        while len(self._tombstones) > MAX_TOMBSTONES:
+            self._forget_tombstone()
+
+    def _forget_tombstone(self) -> None:
+        _, tombstone = self._tombstones.popitem(last=False)
+        del self._by_key[tombstone.key]
+
+    def _answer_late(self, packet: Packet, id_: int = 0) -> None:
+        """Answer a packet for a stream that has ended."""
+        tombstone = self._tombstones.get(id_ or packet.to_stream)
+        if tombstone is None:
+            raise _RefusedError("no such stream")
+        stream = tombstone.stream
+        if packet.from_stream != stream.peer_id or packet.flags & RESET:
+            raise _RefusedError("for a stream that has ended")
+        if tombstone.resets:
+            tombstone.resets -= 1
+            self._answers.append((stream.peer, stream.encode_reset(_expected(packet))))
+        elif tombstone.last_ack is not None and packet.sequence:
+            self._answers.append((stream.peer, tombstone.last_ack))
+        else:
+            raise _RefusedError("for a stream that has ended")
+
+    # packets that come before their SYN
+
+    def _keep_early(self, payload: Payload, packet: Packet) -> None:
+        if not packet.from_stream or packet.flags & RESET:
+            raise _RefusedError("no such stream")
+        self._early.setdefault(packet.from_stream, []).append(_Early(payload, packet, self._now_s + EARLY_S))
+        self._early_count += 1
+        if self._early_count > self._limits.early_packets:
+            self._drop_early()
+
+    def _take_early(self, peer_id: int) -> list[_Early]:
+        early = self._early.pop(peer_id, [])
+        self._early_count -= len(early)
+        return [each for each in early if each.until_s > self._now_s]
+
+    def _drop_early(self) -> None:
+        """Those of the stream that has waited longest."""
+        _, early = self._early.popitem(last=False)
+        self._early_count -= len(early)
+        self.refused["no such stream"] += len(early)
+
+    # what goes out
+
+    def take_payloads(self, now_s: float, limit: int = 1024) -> list[tuple[bytes, bytes]]:
+        """What is to be sent now: (the peer's destination, gzip bytes for SendMessage), each once.
+
+        Runs the timers that are due. ``limit``: the room for what is returned; more may be there when as many
+        came, and comes with the next call.
+        """
+        self._now_s = now_s
+        self._expire(now_s)
+        while self._timers and self._timers[0][0] <= now_s:
+            at_s, _, stream = heapq.heappop(self._timers)
+            if self._timer_of.get(stream) == at_s:
+                del self._timer_of[stream]
+                self._changed[stream] = None
+        taken = self._answers[:limit]
+        del self._answers[:limit]
+        while self._changed and len(taken) < limit:
+            stream = next(iter(self._changed))
+            del self._changed[stream]
+            in_turn = min(_PACKETS_IN_TURN, limit - len(taken))
+            payloads = stream.take_packets(now_s, in_turn)
+            taken += [(stream.peer, payload) for payload in payloads]
+            if stream.ended is None:
+                if len(payloads) == in_turn:
+                    self._changed[stream] = None
+                else:
+                    self._set_timer(stream)
+        if len(taken) < limit and self._answers:  # of streams that have just ended
+            room = limit - len(taken)
+            taken += self._answers[:room]
+            del self._answers[:room]
+        return taken
+
+    def take_events(self) -> list[Event]:
+        """What has happened since the last call, each once."""
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    @property
+    def wake_s(self) -> float | None:
+        """When to call `take_payloads` at the latest; None: there is nothing to wait for. What only waits for
+        room (``limit``) does not count."""
+        while self._timers and self._timer_of.get(self._timers[0][2]) != self._timers[0][0]:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def _set_timer(self, stream: Stream) -> None:
+        at_s = stream.wake_s
+        known = self._timer_of.get(stream)
+        if known is None or at_s < known:
+            self._timer_of[stream] = at_s
+            heapq.heappush(self._timers, (at_s, next(self._numbers), stream))
+
+    def _expire(self, now_s: float) -> None:
+        while self._tombstones and next(iter(self._tombstones.values())).until_s <= now_s:
+            self._forget_tombstone()
+        while self._early and next(iter(self._early.values()))[0].until_s <= now_s:
+            self._drop_early()
+
+
+def _expected(packet: Packet) -> int:
+    """The sequence number of ours that the sender of ``packet`` waits for."""
+    if packet.flags & (SYNCHRONIZE | NO_ACK):
+        return 0
+    return packet.nacks[0] if packet.nacks else packet.ack_through + 1
