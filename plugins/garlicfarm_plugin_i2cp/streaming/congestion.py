@@ -39,6 +39,11 @@ class RoundTrip:
         variation_s = max(4 * self._deviation_s, _ACK_DELAY_S)
         self._timeout_s = min(max(self.smoothed_s + variation_s, MIN_TIMEOUT_S), MAX_TIMEOUT_S)
 
+    @property
+    def late_s(self) -> float:
+        """After so long, a packet that others have passed is not late but lost."""
+        return 0.0 if self.smoothed_s is None else self.smoothed_s + 4 * self._deviation_s
+
     def timeout_s(self, timeouts: int) -> float:
         """How long to wait after so many timeouts in a row."""
         return min(self._timeout_s * 2.0 ** min(timeouts, 16), MAX_TIMEOUT_S)

@@ -61,6 +61,8 @@ class SendHalf:
         self._buffer = bytearray()
         self._in_flight: dict[int, Sent] = {}
         self._in_flight_bytes = 0
+        self._suspects: dict[int, Sent] = {}
+        """Reported missing, and perhaps only late."""
         self._lost: deque[Sent] = deque()
         self._lost_count = 0
         self._recovery_through = -1
@@ -93,6 +95,7 @@ class SendHalf:
         self._pool.used -= len(self._buffer) + self._in_flight_bytes
         self._buffer.clear()
         self._in_flight.clear()
+        self._suspects.clear()
         self._lost.clear()
         self._in_flight_bytes = self._lost_count = 0
         self._timer_s = None
@@ -121,13 +124,15 @@ class SendHalf:
         was_full = len(self._in_flight) - self._lost_count >= self._window.size
         for sent in done:
             del self._in_flight[sent.sequence]
+            self._suspects.pop(sent.sequence, None)
             self._in_flight_bytes -= len(sent.data)
             self._pool.used -= len(sent.data)
             if sent.is_lost:
                 sent.is_lost = False
                 self._lost_count -= 1
-        if done[-1].times == 1:  # of others it is unknown which one arrived (Karn)
-            self.round_trip.on_sample(now_s - done[-1].sent_s)
+        once = next((sent for sent in done if sent.times == 1), None)
+        if once is not None:  # of others it is unknown which one arrived (Karn)
+            self.round_trip.on_sample(now_s - once.sent_s)
         if was_full:
             self._window.on_acknowledged(len(done))
         self._timeouts = 0
@@ -135,14 +140,18 @@ class SendHalf:
 
     def _on_nack(self, sent: Sent, now_s: float) -> None:
         sent.nacks += 1
-        if sent.is_lost or sent.nacks < NACKS_OF_A_LOSS:
-            return
-        if now_s - sent.sent_s < (self.round_trip.smoothed_s or 0.0):
-            return  # it may have passed the packet on its way
-        if sent.sequence > self._recovery_through:
-            self._recovery_through = self.next_sequence - 1
-            self._window.on_loss()
-        self._mark_lost(sent)
+        if not sent.is_lost and sent.nacks >= NACKS_OF_A_LOSS:
+            self._suspects[sent.sequence] = sent
+
+    def _find_lost(self, now_s: float) -> None:
+        """Of what was reported missing: what others did not merely pass on the way."""
+        late_s = self.round_trip.late_s
+        for sent in [each for each in self._suspects.values() if each.sent_s + late_s <= now_s]:
+            del self._suspects[sent.sequence]
+            if sent.sequence > self._recovery_through:
+                self._recovery_through = self.next_sequence - 1
+                self._window.on_loss()
+            self._mark_lost(sent)
 
     def on_choke(self) -> None:
         """The peer lives, and wants nothing new."""
@@ -159,6 +168,8 @@ class SendHalf:
 
     def next_packet(self, now_s: float) -> Sent | None:
         """The next packet that may be sent now."""
+        if self._suspects:
+            self._find_lost(now_s)
         outstanding = len(self._in_flight) - self._lost_count
         if outstanding >= self._window.size:
             return None
@@ -216,7 +227,10 @@ class SendHalf:
 
     @property
     def wake_s(self) -> float | None:
-        return self._timer_s
+        if not self._suspects or self._timer_s is None:
+            return self._timer_s
+        first_s = min(each.sent_s for each in self._suspects.values())
+        return min(self._timer_s, first_s + self.round_trip.late_s)
 
     def on_time(self, now_s: float) -> bool:
         """Returns False: the peer is gone."""
@@ -228,6 +242,7 @@ class SendHalf:
         if self._in_flight:
             self._window.on_timeout()
             self._recovery_through = self.next_sequence - 1
+            self._suspects.clear()
             self._lost.clear()
             self._lost_count = 0
             for sent in self._in_flight.values():

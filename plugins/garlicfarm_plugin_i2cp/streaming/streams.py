@@ -301,8 +301,9 @@ class Streams:
         resets = 0
         last_ack = None
         if stream.ended == "closed":
+            has_ack_due = stream.has_ack_due
             last_ack = stream.encode_last_ack()
-            if stream.has_ack_due:
+            if has_ack_due:
                 self._answers.append((stream.peer, last_ack))
         elif stream.ended != "reset_by_peer":
             resets = MAX_RESETS_OF_A_TOMBSTONE
