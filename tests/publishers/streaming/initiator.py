@@ -26,6 +26,7 @@ from garlicfarm_plugin_i2cp.streaming.payload import decode_payload, encode_payl
 from garlicfarm_plugin_i2cp.streaming.signatures import verifier_of, verify_packet
 
 MAX_SENDS = 12
+SILENCE_S = 1000.0
 
 
 class Initiator:
@@ -60,6 +61,7 @@ class Initiator:
         self._through = -1
         self._ahead: dict[int, Packet] = {}
         self._acks_due = 0
+        self._heard_s = 0.0
         self._sent: dict[int, tuple[float, int]] = {}
         pieces = [to_send[at : at + max_data] for at in range(0, len(to_send), max_data)]
         self._numbered = [
@@ -97,10 +99,20 @@ class Initiator:
         self._waiting.append(len(self._numbered))
         self._numbered.append(self._data(len(self._numbered), data))
 
+    @property
+    def wake_s(self) -> float | None:
+        """When something is to be sent again."""
+        if self.failure or self.is_done:
+            return None
+        resends_s = [sent_s + self._resend_s for sent_s, _ in self._sent.values()]
+        return min(resends_s, default=self._heard_s + SILENCE_S)
+
     def take_payloads(self, now_s: float) -> list[bytes]:
         payloads: list[bytes] = []
         if self.failure:
             return payloads
+        if not self._sent and not self._waiting and not self.is_done and now_s >= self._heard_s + SILENCE_S:
+            self.failure = "silence"
         for sequence, (sent_s, times) in list(self._sent.items()):
             if now_s >= sent_s + self._resend_s:
                 if times == MAX_SENDS:
@@ -111,6 +123,7 @@ class Initiator:
         while self._waiting and len(self._sent) < self._window:
             sequence = self._waiting.pop(0)
             self._sent[sequence] = (now_s, 1)
+            self._heard_s = max(self._heard_s, now_s)
             payloads.append(self.encode(self._numbered[sequence]))
         if self._acks_due and self.service_stream:
             payloads.append(self.encode(Packet(0, self.stream, 0, 0)))
@@ -132,7 +145,8 @@ class Initiator:
         missing = [n for n in range(self._through + 1, through) if n not in self._ahead]
         return max(through, 0), missing[:255]
 
-    def receive(self, payload: bytes) -> None:
+    def receive(self, payload: bytes, now_s: float = 0.0) -> None:
+        self._heard_s = now_s
         decoded = decode_payload(payload)
         assert decoded.protocol == 6
         assert (decoded.from_port, decoded.to_port) == (80, 0)

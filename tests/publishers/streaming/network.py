@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any
@@ -102,11 +103,15 @@ class Network:
         return initiator
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None, step_s: float = 0.005) -> None:
-        """Let time pass, in steps, until nothing happens any more or ``until``."""
+        """Let time pass until ``until``, in steps, or to the next time when something is to be done."""
         end_s = self.now_s + seconds
         while self.now_s < end_s and not (until is not None and until()):
             self.step()
-            self.now_s += step_s
+            next_s = [self._under_way[0][0]] if self._under_way else []
+            next_s += [wake_s for each in self.initiators if (wake_s := each.wake_s) is not None]
+            if self.streams.wake_s is not None:
+                next_s.append(self.streams.wake_s)
+            self.now_s = min(max(self.now_s + step_s, min(next_s, default=end_s)), end_s)
 
     def step(self) -> None:
         while self._under_way and self._under_way[0][0] <= self.now_s:
@@ -144,7 +149,10 @@ class Network:
         to_stream = decode_packet(decode_payload(payload).data).to_stream
         for initiator in self.initiators:
             if (initiator.keys.destination, initiator.stream) == (peer, to_stream):
-                self._carry(initiator.receive, payload)
+                self._carry(partial(self._to_initiator, initiator), payload)
+
+    def _to_initiator(self, initiator: Initiator, payload: bytes) -> None:
+        initiator.receive(payload, self.now_s)
 
     def _carry(self, deliver: Callable[[bytes], None], payload: bytes) -> None:
         self.packets += 1
