@@ -20,6 +20,7 @@ from contextlib import closing, suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import msgspec
@@ -102,6 +103,10 @@ from garlicfarm.wire import (
     encode_response,
     encode_snapshot_sync_request,
 )
+from garlicfarm_plugin_i2cp.streaming import Streams
+from garlicfarm_plugin_i2cp.streaming import packet as packet_of_streams
+from garlicfarm_plugin_i2cp.streaming.packet import Packet, encode_packet
+from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
 
 __all__ = ["TARGETS", "Target", "planted"]
 
@@ -797,9 +802,75 @@ def _i2cp_seeds() -> list[bytes]:
     return [bytes([size]) + stream for size in (0, 3) for stream in (*messages, b"".join(messages))]
 
 
+# streams
+
+
+class _Counted(Random):
+    """Gives streams the ids 1, 2, 3 …"""
+
+    last = 0
+
+    def getrandbits(self, bits: int, /) -> int:
+        self.last += 1
+        return self.last
+
+
+def streams(data: bytes) -> None:
+    """What peers send to the streams of a destination: ``length u16 | wait u8 (s) | packet``, again and
+    again, after a SYN that has opened one. With the highest bit of the length: a payload, not a packet."""
+    peer = _stream_keys(1)
+    incoming = Streams(_stream_keys(2), random=_Counted(1))
+    incoming.receive_payload(_payload(encode_packet(_syn(), peer.sign)), 0.0, 0)
+    now_s = 0.0
+    while len(data) > 3:
+        length = int.from_bytes(data[:2], "big")
+        now_s += data[2]
+        given, data = data[3:][: length & 0x7FFF], data[3:][length & 0x7FFF :]
+        incoming.receive_payload(given if length & 0x8000 else _payload(given), now_s, 0)
+        incoming.take_payloads(now_s)
+        for event in incoming.take_events():
+            event.stream.write(event.stream.read(1000))
+    incoming.reset_all()
+    assert incoming.buffered == 0
+
+
+@cache
+def _stream_keys(number: int) -> DestinationKeys:
+    seed = bytes([number]) * 32
+    return DestinationKeys(destination=make_destination(_public(seed), bytes(FILLER_BYTES)), seed=seed)
+
+
+def _payload(packet: bytes) -> bytes:
+    return encode_payload(packet, 0, 0) if len(packet) < 1 << 16 else packet
+
+
+def _syn(stream: int = 1) -> Packet:
+    flags = packet_of_streams.SYNCHRONIZE | packet_of_streams.FROM_INCLUDED
+    return Packet(0, stream, 0, 0, flags=flags, destination=_stream_keys(1).destination)
+
+
+def _streams_seeds() -> list[bytes]:
+    sign = _stream_keys(1).sign
+    ping = Packet(7, 0, 0, 0, flags=packet_of_streams.ECHO | packet_of_streams.FROM_INCLUDED)
+    ping.destination = _stream_keys(1).destination
+    packets = [
+        encode_packet(Packet(1, 1, 1, 0, data=b"data")),
+        encode_packet(Packet(1, 1, 3, 0, [1, 2], packet_of_streams.DELAY_REQUESTED, delay_ms=60_000)),
+        encode_packet(Packet(1, 1, 2, 1, flags=packet_of_streams.CLOSE), sign),
+        encode_packet(Packet(1, 1, 2, 1, flags=packet_of_streams.RESET), sign),
+        encode_packet(Packet(0, 2, 1, 0, data=b"early")),
+        encode_packet(_syn(2), sign),
+        encode_packet(ping, sign),
+    ]
+    steps = [len(packet).to_bytes(2, "big") + b"\1" + packet for packet in packets]
+    squeezed = gzip.compress(packets[0])
+    return [*steps, b"".join(steps), (0x8000 | len(squeezed)).to_bytes(2, "big") + b"\0" + squeezed]
+
+
 TARGETS: Mapping[str, Target] = {
     "wire": Target(wire, _wire_seeds),
     "i2cp": Target(i2cp, _i2cp_seeds),
+    "streams": Target(streams, _streams_seeds),
     "upgrade": Target(upgrade, _upgrade_seeds),
     "digest": Target(digest, _digest_seeds),
     "status": Target(status, _status_seeds),

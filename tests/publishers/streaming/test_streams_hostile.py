@@ -48,9 +48,38 @@ PACKETS = st.builds(
     max_data=st.none() | st.integers(0, 0xFFFF),
     data=st.binary(max_size=40),
 )
+FIRST_SYN = Packet(0, 1, 0, 0, (), SYNCHRONIZE | FROM_INCLUDED, 0, None, PEERS[0].destination)
+SIGNERS = st.sampled_from([None, *PEERS[:2]])
+SYNS = st.builds(
+    lambda peer, id_, flags, data: (
+        Packet(0, id_, 0, 0, (), SYNCHRONIZE | FROM_INCLUDED | flags, 0, None, peer.destination, data=data),
+        peer,
+    ),
+    st.sampled_from(PEERS[:2]),
+    st.integers(1, 3),
+    st.sampled_from([0, NO_ACK, CLOSE]),
+    st.binary(max_size=40),
+)
+FOLLOWING = st.builds(
+    lambda to, id_, sequence, through, nacks, flags, delay_ms, data: Packet(
+        *(to, id_, sequence, through, nacks, flags),
+        delay_ms=delay_ms if flags & DELAY_REQUESTED else None,
+        data=data,
+    ),
+    *(st.integers(0, 4), st.integers(1, 3), NUMBERS, st.integers(0, 3)),
+    st.lists(st.integers(0, 3), max_size=3).map(tuple),
+    st.sampled_from([0, 0, NO_ACK, CLOSE, RESET, DELAY_REQUESTED]),
+    st.sampled_from([0, 1, 60_000, 65_535]),
+    st.binary(max_size=40) | st.just(bytes(1812)),
+)
 STEPS = st.lists(
     st.tuples(
-        st.binary(max_size=40) | st.tuples(PACKETS, st.sampled_from([None, *PEERS[:2]])),
+        st.one_of(
+            st.binary(max_size=40),
+            st.tuples(PACKETS, SIGNERS),
+            SYNS,
+            *(st.tuples(FOLLOWING, SIGNERS) for _ in range(3)),
+        ),
         st.sampled_from([0.0, 0.3, 20.0]),
         st.sampled_from(["", "read", "write", "close", "reset"]),
     ),
@@ -63,7 +92,7 @@ STEPS = st.lists(
 def test_any_packets_raise_nothing_and_leave_nothing_behind(steps: list[tuple]) -> None:
     streams = Streams(SERVICE, random=Counting(), limits=LIMITS)
     now_s, opened = 0.0, []
-    for given_, wait_s, action in steps:
+    for given_, wait_s, action in [((FIRST_SYN, PEERS[0]), 0.0, ""), *steps]:
         payload = given_
         if not isinstance(given_, bytes):
             packet, signer = given_
