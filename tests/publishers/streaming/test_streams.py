@@ -228,6 +228,15 @@ def test_packets_whose_syn_never_comes_are_forgotten() -> None:
     assert opened.stream.read(100) == b""
 
 
+def test_packets_that_found_their_syn_leave_room_for_others() -> None:
+    play = Play(Limits(early_packets=2))
+    for id_ in (1, 2, 3):
+        for sequence in (1, 2):
+            play.give(Packet(0, id_, sequence, 0, flags=NO_ACK, data=b"early"))
+        play.give(syn(id_=id_), signed_by=PEER)
+    assert play.streams.refused == {}
+
+
 def test_syn_is_refused_where_nothing_is_accepted() -> None:
     play = Play()
     stream = play.open()
@@ -312,6 +321,23 @@ def test_packet_that_comes_again_is_acknowledged_at_once_and_read_once() -> None
     assert stream.read(100) == b"1"
 
 
+def test_packet_ahead_that_comes_again_is_kept_once() -> None:
+    play = Play()
+    stream = play.open()
+    play.give(to(stream, 2, data=b"22"))
+    play.give(to(stream, 2, data=b"22"))
+    assert play.streams.buffered == 2
+
+
+def test_many_packets_are_acknowledged_without_delay() -> None:
+    play = Play()
+    stream = play.open()
+    for sequence in range(1, 16):
+        assert play.give(to(stream, sequence, data=b"x")) == []
+    (ack,) = play.give(to(stream, 16, data=b"x"))
+    assert ack.ack_through == 16
+
+
 def test_packet_that_asks_for_it_is_acknowledged_at_once() -> None:
     play = Play()
     stream = play.open()
@@ -367,6 +393,27 @@ def test_window_grows_with_acknowledgements_to_its_limit() -> None:
         through += sent
         play.give_bytes(encode_payload(encode_packet(to(stream, 0, through)), 5, 80))
     assert sizes == [6, 12, 16, 16, 16]
+
+
+def test_window_counts_no_packet_that_was_lost_and_came_after_all() -> None:
+    play = Play()
+    stream = play.open()
+    stream.write(bytes(1812) * 4)
+    play.take()
+    assert len(play.after(0.4)) == 1
+    assert play.give(to(stream, 0, 4)) == []
+    stream.write(bytes(1812) * 20)
+    assert len(play.take()) == 5
+
+
+def test_no_packet_is_further_from_the_first_in_flight_than_nacks_reach() -> None:
+    play = Play(Limits(send_buffer_bytes=1 << 20))
+    stream = play.open()
+    stream.write(bytes(1 << 20))
+    play.take()
+    for _ in range(50):
+        play.give(to(stream, 0, stream.next_sequence - 1, [1]))
+    assert stream.next_sequence == 251
 
 
 def test_timeouts_send_one_packet_after_ever_longer_times_and_then_end() -> None:
@@ -573,6 +620,15 @@ def test_stream_without_a_sign_of_life_ends() -> None:
     assert stream.ended is None
     play.after(1.1)
     assert play.events == [Ended(stream, "idle")]
+
+
+def test_stream_with_signs_of_life_does_not_end() -> None:
+    play = Play(Limits(idle_s=100.0))
+    stream = play.open()
+    for _ in range(5):
+        play.after(60.0)
+        play.give(to(stream))
+    assert stream.ended is None
 
 
 def test_close_that_the_peer_answers_by_silence_ends_the_stream_soon() -> None:
