@@ -66,7 +66,6 @@ _HEADER = struct.Struct(">IIIIB")
 _AFTER_NACKS = struct.Struct(">BHH")
 _U16 = struct.Struct(">H")
 _NO_NACKS = struct.Struct(">IIIIBBHH")
-_OFFLINE_HEAD = struct.Struct(">IH")
 
 
 class Packet(msgspec.Struct):
