@@ -1,0 +1,499 @@
+"""Record the streaming packets that a real i2pd sends, as tests/data/streaming/README.md describes them.
+
+    python -m tools.record_streaming DIRECTORY
+
+Runs four i2pd routers in a private network, opens an I2CP session at one of them, and answers the streams of
+another, well or badly on purpose; each scenario is a file in DIRECTORY. Needs i2pd and user namespaces.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import struct
+import sys
+import tempfile
+import time
+import zlib
+from base64 import b32encode
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from garlicfarm.errors import RemoteProtocolError, UnreachableError
+from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
+from garlicfarm.i2p.encoding import b32_address, decode
+from garlicfarm.i2p.i2cp import (
+    RequestLeaseSet,
+    SessionStatus,
+    UnknownMessage,
+    encode_create_session,
+)
+from garlicfarm.i2p.keys import DestinationKeys, make_bundle
+from garlicfarm.i2p.session_options import session_options
+from garlicfarm.lab.i2pd import I2pdNetwork, RouterPlan, i2pd_network, reexec_in_private_network
+from garlicfarm.lab.processes import free_ports
+from garlicfarm.lab.site import fetch
+from garlicfarm_plugin_i2cp.connection import Connection, open_connection
+
+SYN, CLOSE, RESET, SIGNED, SIGNATURE_REQUESTED, FROM = 1, 2, 4, 8, 16, 32
+DELAY, MAX_SIZE, INTERACTIVE, ECHO, NO_ACK, OFFLINE = 64, 128, 256, 512, 1024, 2048
+NAMES = {
+    SYN: "SYN", CLOSE: "CLOSE", RESET: "RESET", SIGNED: "SIGNED", SIGNATURE_REQUESTED: "SIGNATURE_REQUESTED",
+    FROM: "FROM", DELAY: "DELAY", MAX_SIZE: "MAX_SIZE", INTERACTIVE: "INTERACTIVE", ECHO: "ECHO",
+    NO_ACK: "NO_ACK", OFFLINE: "OFFLINE",
+}  # fmt: skip
+HEADER = struct.Struct(">IIIIB")
+LIFETIME_S = 600
+MTU = 1730
+PING_EACH_S = 4
+OFFLINE_KEYS = "offline.dat"
+
+
+class Packet(NamedTuple):
+    """A streaming packet, as the specification numbers its fields."""
+
+    send_id: int
+    receive_id: int
+    seq: int
+    ack: int
+    nacks: tuple[int, ...]
+    resend_delay: int
+    flags: int
+    options: bytes
+    data: bytes
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Packet:
+        send_id, receive_id, seq, ack, count = HEADER.unpack_from(raw)
+        at = HEADER.size + 4 * count
+        nacks = struct.unpack_from(f">{count}I", raw, HEADER.size)
+        resend_delay, flags, size = struct.unpack_from(">BHH", raw, at)
+        at += 5
+        return cls(
+            send_id, receive_id, seq, ack, nacks, resend_delay, flags, raw[at : at + size], raw[at + size :]
+        )
+
+    def encode(self) -> bytes:
+        nacks = struct.pack(f">B{len(self.nacks)}I", len(self.nacks), *self.nacks)
+        rest = struct.pack(">BHH", self.resend_delay, self.flags, len(self.options))
+        head = HEADER.pack(self.send_id, self.receive_id, self.seq, self.ack, 0)[:-1]
+        return head + nacks + rest + self.options + self.data
+
+    def __str__(self) -> str:
+        flags = " ".join(name for flag, name in NAMES.items() if self.flags & flag) or "-"
+        nacks = f" nacks {list(self.nacks)}" if self.nacks else ""
+        return (
+            f"to {self.send_id:08x} from {self.receive_id:08x} seq {self.seq} ack {self.ack}{nacks} "
+            f"delay {self.resend_delay} {flags} options {len(self.options)} data {len(self.data)}"
+        )
+
+
+class Recorder:
+    """Writes the packets of the scenario that is on. ``name``: of its file."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lines: list[dict[str, Any]] = []
+        self._begun_s = 0.0
+
+    def begin(self) -> None:
+        self._lines, self._begun_s = [], trio.current_time()
+
+    def record(self, sender: str, payload: bytes) -> None:
+        ms = round(1000 * (trio.current_time() - self._begun_s))
+        what = str(Packet.decode(unzip(payload)))
+        self._lines.append({"ms": ms, "from": sender, "what": what, "payload": payload.hex()})
+
+    def end(self, name: str, *, pings: bool = False) -> None:
+        lines = [line for line in self._lines if pings or "ECHO" not in line["what"]]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (self._directory / f"{name}.jsonl").write_text(text)
+        print(f"{name}: {len(lines)} packets", flush=True)
+        self.begin()
+
+
+def unzip(payload: bytes) -> bytes:
+    return zlib.decompress(payload, wbits=31)
+
+
+def zip_up(packet: bytes) -> bytes:
+    compressed = zlib.compressobj(wbits=-15)
+    body = compressed.compress(packet) + compressed.flush()
+    check = struct.pack("<II", zlib.crc32(packet), len(packet))
+    return b"\x1f\x8b\x08\0" + bytes(4) + b"\0\x06" + body + check
+
+
+Answer = Callable[[Packet], None]
+
+
+class Session:
+    """An I2CP session that publishes its own LeaseSet. ``answer`` is called with each packet, and calls
+    `send`."""
+
+    def __init__(self, connection: Connection, keys: DestinationKeys, recorder: Recorder) -> None:
+        self.keys = keys
+        self._connection = connection
+        self._recorder = recorder
+        self._id = 0
+        self._private = X25519PrivateKey.generate()
+        self._to_send: list[bytes] = []
+        self._wake = trio.Event()
+        self.peer = b""
+        self._answer: Answer = lambda _: None
+        self._streams: set[int] = set()
+        self._past: set[int] = set()
+        self.published = trio.Event()
+
+    def answer_by(self, answer: Answer) -> None:
+        """Let ``answer`` have the packets of new streams; nobody has those of earlier ones."""
+        self._past |= self._streams
+        self._answer = answer
+
+    def pause(self) -> None:
+        """Read the packets of this stream, and answer none."""
+        self._answer = lambda _: None
+
+    def resume(self, answer: Answer) -> None:
+        self._answer = answer
+
+    async def run(self) -> None:
+        await self._connection.greet(time.time_ns() // 1_000_000)
+        options = session_options("active", 0, 2)
+        configuration = self.keys.session_configuration(options, time.time_ns() // 1_000_000, "active")
+        await self._connection.send(encode_create_session(configuration))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._send)
+            while True:
+                match await self._connection.receive():
+                    case SessionStatus(session, status):
+                        assert status == 1, status
+                        self._id = session
+                    case RequestLeaseSet(leases=leases):
+                        self._queue(41, self._lease_set(leases))
+                        self.published.set()
+                    case UnknownMessage(31, body):
+                        self._on_payload(body[10:])
+
+    def send(self, packet: Packet) -> None:
+        """Give the router a packet, signed where its flags say so."""
+        raw = packet.encode()
+        if packet.flags & SIGNED:
+            at = len(raw) - len(packet.data) - 64
+            raw = raw[:at] + self.keys.sign(raw) + raw[at + 64 :]
+        payload = zip_up(raw)
+        self._recorder.record("us", payload)
+        self._queue(5, self.peer + struct.pack(">I", len(payload)) + payload + secrets.token_bytes(4))
+
+    def _on_payload(self, payload: bytes) -> None:
+        packet = Packet.decode(unzip(payload))
+        if packet.receive_id in self._past:
+            return
+        self._recorder.record("i2pd", payload)
+        if packet.flags & SYN:
+            self._streams.add(packet.receive_id)
+            self.peer = packet.options[:391]
+        self._answer(packet)
+
+    def _lease_set(self, leases: tuple[Any, ...]) -> bytes:
+        offline = b"" if self.keys.offline is None else self.keys.offline.encode()
+        body = self.keys.destination + struct.pack(">IHH", int(time.time()), LIFETIME_S, bool(offline))
+        body += offline + b"\0\0\1\0\4\0\x20" + self._private.public_key().public_bytes_raw()
+        body += bytes([len(leases)])
+        for lease in leases:
+            body += lease.gateway + struct.pack(">II", lease.tunnel, lease.end_ms // 1000)
+        body += self.keys.sign(b"\x03" + body)
+        return b"\x03" + body + b"\x01\0\4\0\x20" + self._private.private_bytes_raw()
+
+    def _queue(self, type_: int, body: bytes) -> None:
+        body = struct.pack(">H", self._id) + body
+        self._to_send.append(struct.pack(">IB", len(body), type_) + body)
+        self._wake.set()
+
+    async def _send(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            messages, self._to_send = self._to_send, []
+            await self._connection.send(*messages)
+
+
+class Server:
+    """Answers one stream, in order and without resending."""
+
+    def __init__(self, session: Session, response: bytes = b"") -> None:
+        self._session = session
+        self._response = response
+        self._id = int.from_bytes(secrets.token_bytes(4), "big") or 1
+        self.peer_id = 0
+        self.received = b""
+        self.seen = -1
+        self._next = 0
+        self.acked = -1
+        self.is_closed = False
+
+    def __call__(self, packet: Packet) -> None:
+        if not packet.flags & NO_ACK:
+            self.acked = max(self.acked, packet.ack)
+        if packet.flags & SYN and not self.peer_id:
+            self.peer_id = packet.receive_id
+            self.seen = 0
+            self.received += packet.data
+            self.send(SYN)
+        elif packet.seq == self.seen + 1:
+            self.seen += 1
+            self.received += packet.data
+            if packet.flags & CLOSE:
+                self.is_closed = True
+            self.ack()
+        elif packet.seq:
+            self.ack()
+        if self._response and b"\r\n\r\n" in self.received:
+            response, self._response = self._response, b""
+            self.send(data=response)
+            self.send(CLOSE)
+
+    def ack(self, *nacks: int, through: int | None = None) -> None:
+        ack = self.seen if through is None else through
+        self._session.send(Packet(self.peer_id, self._id, 0, ack, nacks, 0, 0, b"", b""))
+
+    def send(self, flags: int = 0, data: bytes = b"", seq: int | None = None) -> None:
+        """The next packet of the stream, or that of number ``seq``."""
+        options = b""
+        offline = self._session.keys.offline
+        if flags & SYN:
+            flags |= SIGNED | FROM | MAX_SIZE | (OFFLINE if offline else 0)
+            options = self._session.keys.destination + struct.pack(">H", MTU)
+            options += offline.encode() if offline else b""
+        if flags & (CLOSE | RESET):
+            flags |= SIGNED
+        if flags & SIGNED:
+            options += bytes(64)
+        if seq is None:
+            seq, self._next = self._next, self._next + 1
+        packet = Packet(self.peer_id, self._id, seq, max(self.seen, 0), (), 0, flags, options, data)
+        self._session.send(packet)
+
+
+class ClientTunnel(NamedTuple):
+    """A client tunnel of i2pd from a port of loopback, which pings the destination."""
+
+    destination: str
+    port: int
+    keys: str
+    ping: bool
+
+    def i2pd(self) -> str:
+        keep_alive = f"keepaliveinterval = {PING_EACH_S}\n" if self.ping else ""
+        return (
+            f"[{self.keys}]\ntype = client\naddress = 127.0.0.1\nport = {self.port}\nkeys = {self.keys}\n"
+            f"destination = {self.destination}\n{keep_alive}"
+        )
+
+
+async def until(is_true: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    with trio.fail_after(timeout_s):
+        while not is_true():  # noqa: ASYNC110
+            await trio.sleep(0.02)
+
+
+async def connect(port: int) -> trio.SocketStream:
+    return await trio.open_tcp_stream("127.0.0.1", port)
+
+
+async def record(network: I2pdNetwork, session: Session, recorder: Recorder, tunnels: list[int]) -> None:
+    raw, pinged, offline = tunnels
+    client = network[3]
+    host = b32_address(session.keys.destination)
+
+    # The first look-ups may come before the LeaseSet has been stored.
+    body = b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+    while True:
+        session.answer_by(Server(session, body))
+        try:
+            with trio.fail_after(10):
+                await fetch(client.proxy, host)
+            break
+        except (UnreachableError, RemoteProtocolError, trio.TooSlowError):
+            await trio.sleep(1)
+    await trio.sleep(3)
+
+    recorder.begin()
+    session.answer_by(Server(session, body))
+    assert await fetch(client.proxy, host) == "hello"
+    await trio.sleep(3)
+    recorder.end("get")
+
+    server = Server(session)
+    session.answer_by(server)
+    async with await connect(raw) as stream:
+        await stream.send_all(bytes(range(256)) * 80)
+        await until(lambda: len(server.received) == 256 * 80)
+        server.send(data=b"have it")
+        assert await stream.receive_some() == b"have it"
+    await until(lambda: server.is_closed)
+    await trio.sleep(2)
+    recorder.end("upload-closed-by-client")
+
+    server = Server(session)
+    session.answer_by(server)
+    async with await connect(raw) as stream:
+        await stream.send_all(b"send")
+        await until(lambda: server.received == b"send")
+        for number in (1, 4, 2, 6, 3, 5):
+            server.send(data=b"%d" % number, seq=number)
+            await trio.sleep(0.2)
+        server.send(data=b"1", seq=1)
+        await trio.sleep(0.5)
+        server.send(CLOSE, seq=7)
+        data = b""
+        while piece := await stream.receive_some():
+            data += piece
+        assert data == b"123456", data
+    await trio.sleep(2)
+    recorder.end("out-of-order-nacked")
+
+    server = Server(session)
+    session.answer_by(server)
+    async with await connect(offline) as stream:
+        await stream.send_all(b"signed offline")
+        await until(lambda: server.received == b"signed offline")
+        server.send(data=b"read")
+        assert await stream.receive_some() == b"read"
+    await until(lambda: server.is_closed)
+    await trio.sleep(2)
+    recorder.end("client-signs-offline")
+
+    session.answer_by(lambda _: None)
+    async with await connect(raw) as stream:
+        await stream.send_all(b"lost")
+        await trio.sleep(40)
+    recorder.end("syn-resent")
+
+    server = Server(session)
+    session.answer_by(server)
+    async with await connect(raw) as stream:
+        await stream.send_all(b"first")
+        await until(lambda: server.received == b"first")
+        for _ in range(3):
+            before = len(server.received)
+            await stream.send_all(b"more")
+            await until(lambda: len(server.received) > before)  # noqa: B023
+        session.pause()
+        await stream.send_all(bytes(8000))
+        await trio.sleep(10)
+        session.resume(server)
+        server.ack()
+        await until(lambda: len(server.received) == 5 + 12 + 8000)
+    await until(lambda: server.is_closed)
+    await trio.sleep(2)
+    recorder.end("data-resent")
+
+    server = Server(session)
+    session.answer_by(server)
+    async with await connect(raw) as stream:
+        await stream.send_all(b"reset me")
+        await until(lambda: server.received == b"reset me")
+        server.send(RESET)
+        assert await stream.receive_some() == b""
+    await trio.sleep(2)
+    recorder.end("reset-by-server")
+
+    session.answer_by(lambda _: None)
+    await trio.sleep(2.5 * PING_EACH_S)
+    async with await connect(pinged):
+        await trio.sleep(2.5 * PING_EACH_S)
+    recorder.end("ping", pings=True)
+
+
+def client_keys() -> DestinationKeys:
+    """Keys of a client that signs offline."""
+    seed = secrets.token_bytes(32)
+    public = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+    long_term = DestinationKeys(
+        destination=make_destination(public, secrets.token_bytes(FILLER_BYTES)), seed=seed
+    )
+    now_s = int(time.time())
+    return make_bundle(
+        long_term,
+        secrets.token_bytes(32),
+        node=1,
+        expires_s=now_s + 20 * 365 * 86_400,
+        now_ms=now_s * 1000,
+        hops=0,
+        quantity=2,
+    )
+
+
+def service_keys() -> DestinationKeys:
+    """Fixed, so that a test can sign what the service would."""
+    seed = bytes(range(32))
+    public = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+    return DestinationKeys(destination=make_destination(public, bytes(FILLER_BYTES)), seed=seed)
+
+
+@asynccontextmanager
+async def opened_session(
+    network: I2pdNetwork, keys: DestinationKeys, recorder: Recorder
+) -> AsyncIterator[Session]:
+    host, _, port = network[2].i2cp.partition(":")
+    open_i2cp = partial(trio.open_tcp_stream, host, int(port))
+    async with (
+        open_connection(open_i2cp, network[2].i2cp) as connection,
+        trio.open_nursery() as nursery,
+    ):
+        session = Session(connection, keys, recorder)
+        nursery.start_soon(session.run)
+        await session.published.wait()
+        yield session
+        nursery.cancel_scope.cancel()
+
+
+async def main(directory: Path) -> None:
+    keys = service_keys()
+    ports = free_ports(3)
+    b32 = b32encode(sha256(keys.destination).digest()).decode().rstrip("=").lower() + ".b32.i2p"
+    tunnels = (
+        ClientTunnel(b32, ports[0], "raw.dat", ping=False),
+        ClientTunnel(b32, ports[1], "pinged.dat", ping=True),
+        ClientTunnel(b32, ports[2], OFFLINE_KEYS, ping=False),
+    )
+    plans = [
+        *[RouterPlan(has_leaf=False)] * 2,
+        RouterPlan(is_floodfill=False, has_leaf=False, has_i2cp=True),
+        RouterPlan(
+            is_floodfill=False,
+            has_leaf=False,
+            has_proxy=True,
+            tunnels=tunnels,  # type: ignore[arg-type]
+            files={OFFLINE_KEYS: decode(client_keys().sam_private_key())},
+        ),
+    ]
+    recorder = Recorder(directory)
+    with tempfile.TemporaryDirectory() as routers:
+        async with (
+            i2pd_network(Path(routers), plans) as network,
+            opened_session(network, keys, recorder) as session,
+        ):
+            await trio.sleep(5)
+            with trio.fail_after(600):
+                await record(network, session, recorder, ports)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["inside", directory]:
+            trio.run(main, Path(directory))
+        case [directory]:
+            os.makedirs(directory, exist_ok=True)
+            reexec_in_private_network([sys.executable, "-m", "tools.record_streaming", "inside", directory])
+        case _:
+            sys.exit(__doc__)
