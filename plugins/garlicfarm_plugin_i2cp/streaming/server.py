@@ -1,0 +1,305 @@
+"""Joins each incoming stream of a destination to a TCP connection of its own, to the service on this host.
+
+Theory of operation
+===================
+
+`StreamServer.on_payload` feeds the core, `Streams`, at once; there is no queue between. Whatever touches the
+core wakes `StreamServer.run`, which sends what the core wants sent, tells its events to the tasks that they
+concern, and sleeps until the core's next timer. It runs once for all the payloads that came in one piece, so
+that one packet acknowledges many.
+
+Each stream has a task. It connects to the service and runs two more, one for each direction::
+
+    client ── Stream.read ──▶ _carry_in  ──▶ service
+    client ◀─ Stream.write ── _carry_out ◀── service
+
+A direction ends alone: its EOF is passed on, and the other direction goes on. A direction that breaks ends
+both: the client gets a RESET, the service a TCP reset, so that neither takes a part for the whole. One case
+differs. A service may answer, and close, before it has read all that the client sends; the rest is read and
+dropped then, so that the client gets the answer.
+
+Memory for each stream is bounded: the core's two buffers, and one chunk for each direction. A slow service
+stops the client through the receive window, a slow client stops the service through TCP. The core ends
+streams that are idle, and those whose client does not acknowledge.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import NoReturn
+
+import trio
+
+from garlicfarm.errors import cause_of
+from garlicfarm_plugin_i2cp.streaming import (
+    Ended,
+    EndReason,
+    Event,
+    Keys,
+    Limits,
+    Opened,
+    Readable,
+    Stream,
+    Streams,
+    Writable,
+)
+from garlicfarm_plugin_i2cp.streaming.client_headers import ClientHeaders
+from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS
+
+__all__ = ["StreamServer"]
+
+CONNECT_TIMEOUT_S = 10.0
+STALL_TIMEOUT_S = 600.0
+"""As long as a service may read nothing of what a client sends."""
+DROP_TIMEOUT_S = 30.0
+"""As long as the rest of what a client sends is dropped once the service has closed."""
+CHUNK_BYTES = 16_384
+PAYLOADS_AT_ONCE = 1024
+
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class _Connection:
+    """A stream and what its task waits for."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.readable = trio.Event()
+        self.writable = trio.Event()
+        self.scope = trio.CancelScope()
+        self.is_dropping = False
+        """The service reads no more."""
+        self.is_served = False
+        """Its task has ended."""
+
+
+class StreamServer:
+    """See the module.
+
+    :param keys: of the destination whose streams these are; they sign
+    :param target_host: and ``target_port``: where the service listens
+    :param send: queues a payload (second argument) for the destination (first argument), in binary form. It
+        must neither block nor raise, nor call this object; it may drop payloads, since the core sends again.
+    :param random: for the streams' ids
+    :param client_headers: whether HTTP requests get headers that name the client, see `ClientHeaders`
+    :param now_ms: the wall clock, ms since 1970, for the signatures of peers
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        target_host: str,
+        target_port: int,
+        *,
+        send: Callable[[bytes, bytes], None],
+        limits: Limits = DEFAULT_LIMITS,
+        random: random.Random,
+        client_headers: bool = False,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._target = target_host, target_port
+        self._send = send
+        self._has_client_headers = client_headers
+        self._now_ms = now_ms
+        self._streams = Streams(keys, random=random, limits=limits)
+        self._connections: dict[Stream, _Connection] = {}
+        self._nursery: trio.Nursery | None = None
+        self._pause = trio.CancelScope()
+        self._failures = 0
+        self._problem = ""
+
+    @property
+    def open_streams(self) -> int:
+        """How many streams there are that have not ended, or whose last bytes the service has not taken."""
+        return len(self._connections)
+
+    @property
+    def refused(self) -> Counter[str]:
+        """How many packets and streams were refused, by cause."""
+        return self._streams.refused
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the service, in one sentence; "": the last stream was joined to it."""
+        if not self._problem:
+            return ""
+        host, port = self._target
+        count = f"streams reset for its faults so far: {self._failures}"
+        return f"the service at {host}:{port} {self._problem}; {count}"
+
+    def on_payload(self, payload: bytes) -> None:
+        """Take the payload of a MessagePayload. Never blocks, never raises; before and after `run` it is
+        dropped."""
+        if self._nursery is not None:
+            self._streams.receive_payload(payload, trio.current_time(), self._now_ms())
+            self._wake()
+
+    def accept(self) -> None:
+        """Serve new streams, as at the beginning."""
+        self._streams.is_accepting = True
+
+    def stop_accepting(self) -> None:
+        """Refuse new streams. Those that are open are served to their end."""
+        self._streams.is_accepting = False
+
+    async def run(self) -> NoReturn:
+        """Serve until cancelled; then all streams are reset, and `send` gets the packets that say so."""
+        async with trio.open_nursery() as self._nursery:
+            try:
+                while True:
+                    with trio.CancelScope() as self._pause:
+                        self._pause.deadline = self._exchange()
+                        await trio.sleep_forever()
+            finally:
+                self._nursery = None
+                self._streams.reset_all()
+                self._exchange()
+
+    def _wake(self) -> None:
+        """The core was touched."""
+        self._pause.cancel()
+
+    def _exchange(self) -> float:
+        """Do what the core wants done now. Returns when to call this again, on Trio's clock."""
+        payloads = self._streams.take_payloads(trio.current_time(), PAYLOADS_AT_ONCE)
+        for peer, payload in payloads:
+            self._send(peer, payload)
+        for event in self._streams.take_events():
+            self._on_event(event)
+        if len(payloads) == PAYLOADS_AT_ONCE:
+            return -math.inf
+        wake_s = self._streams.wake_s
+        return math.inf if wake_s is None else wake_s
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, Opened):
+            self._on_opened(event.stream)
+        elif connection := self._connections.get(event.stream):
+            match event:
+                case Readable():
+                    connection.readable.set()
+                case Writable():
+                    connection.writable.set()
+                case Ended(_, reason):
+                    self._on_ended(connection, reason)
+
+    def _on_opened(self, stream: Stream) -> None:
+        if self._nursery is not None:
+            connection = self._connections[stream] = _Connection(stream)
+            self._nursery.start_soon(self._serve, connection)
+
+    def _on_ended(self, connection: _Connection, reason: EndReason) -> None:
+        if reason != "closed":  # else the service may not have taken all
+            connection.scope.cancel()
+        self._forget(connection)
+
+    def _forget(self, connection: _Connection) -> None:
+        if connection.is_served and connection.stream.ended is not None:
+            self._connections.pop(connection.stream, None)
+
+    def _fail(self, connection: _Connection, problem: str) -> None:
+        """End both directions: the service is at fault."""
+        self._problem = problem
+        self._failures += 1
+        connection.scope.cancel()
+
+    async def _serve(self, connection: _Connection) -> None:
+        """The task of one stream."""
+        is_whole = False
+        try:
+            with connection.scope:
+                service = await self._connect(connection)
+                try:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self._carry_in, connection, service)
+                        nursery.start_soon(self._carry_out, connection, service)
+                    is_whole = True
+                finally:
+                    if not is_whole:
+                        service.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+                    await trio.aclose_forcefully(service)
+        finally:
+            connection.is_served = True
+            if not is_whole and connection.stream.ended is None:
+                connection.stream.reset()
+                self._wake()
+            self._forget(connection)
+
+    async def _connect(self, connection: _Connection) -> trio.SocketStream:
+        """The connection to the service; cancelled if there is none."""
+        try:
+            with trio.fail_after(CONNECT_TIMEOUT_S):
+                service = await trio.open_tcp_stream(*self._target)
+        except trio.TooSlowError:
+            self._fail(connection, f"cannot be reached: no answer within {CONNECT_TIMEOUT_S:.0f} s")
+        except OSError as error:
+            self._fail(connection, f"cannot be reached: {cause_of(error)}")
+        else:
+            self._problem = ""
+            return service
+        await trio.sleep_forever()
+        raise AssertionError("cancelled")
+
+    async def _carry_in(self, connection: _Connection, service: trio.SocketStream) -> None:
+        """From the client to the service."""
+        headers = ClientHeaders(connection.stream.peer) if self._has_client_headers else None
+        try:
+            while data := await self._read(connection):
+                if headers is not None:
+                    data = headers.rewrite(data)
+                with trio.fail_after(STALL_TIMEOUT_S):
+                    await service.send_all(data)
+            await service.send_eof()
+        except ValueError:
+            self.refused["not an HTTP request"] += 1
+            connection.scope.cancel()
+        except trio.TooSlowError:
+            self._fail(connection, f"has read nothing for {STALL_TIMEOUT_S:.0f} s")
+        except trio.BrokenResourceError:
+            connection.is_dropping = True
+            with trio.move_on_after(DROP_TIMEOUT_S):
+                while await self._read(connection):
+                    pass
+                return
+            connection.scope.cancel()
+
+    async def _read(self, connection: _Connection) -> bytes:
+        """What has come from the client; b"" at its EOF."""
+        stream = connection.stream
+        while not (data := stream.read(CHUNK_BYTES)) and not stream.is_at_eof:
+            connection.readable = trio.Event()
+            await connection.readable.wait()
+        self._wake()  # there is more room for what the client sends
+        return data
+
+    async def _carry_out(self, connection: _Connection, service: trio.SocketStream) -> None:
+        """From the service to the client."""
+        has_answered = False
+        try:
+            while data := bytes(await service.receive_some(CHUNK_BYTES)):
+                has_answered = True
+                await self._write(connection, data)
+        except trio.BrokenResourceError:
+            self._fail(connection, "has reset a connection")
+            return
+        if connection.is_dropping and not has_answered:
+            self._fail(connection, "has reset a connection")
+            return
+        connection.stream.close()
+        self._wake()
+
+    async def _write(self, connection: _Connection, data: bytes) -> None:
+        """Write to the client, as it makes room."""
+        while True:
+            data = data[connection.stream.write(data) :]
+            self._wake()
+            if not data:
+                return
+            connection.writable = trio.Event()
+            await connection.writable.wait()

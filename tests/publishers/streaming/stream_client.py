@@ -1,0 +1,171 @@
+"""Clients of a `StreamServer` over a network that loses nothing, and keeps the order."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import trio
+import trio.testing
+
+from garlicfarm.i2p.keys import DestinationKeys
+from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, Limits
+from garlicfarm_plugin_i2cp.streaming.packet import (
+    CHOKE_MS,
+    CLOSE,
+    FROM_INCLUDED,
+    MAX_PACKET_SIZE,
+    NO_ACK,
+    RESET,
+    SYNCHRONIZE,
+    Packet,
+    decode_packet,
+    encode_packet,
+)
+from garlicfarm_plugin_i2cp.streaming.payload import decode_payload, encode_payload
+from garlicfarm_plugin_i2cp.streaming.server import StreamServer
+from tests.publishers.i2cp_keys import long_term_keys
+
+DATA_BYTES = 1000
+WINDOW = 16
+NOW_MS = 1_780_000_000_000
+SERVICE = long_term_keys(2)
+
+
+class Client:
+    """The side that opens a stream. ``received``, ``is_closed``, ``is_reset``: what the server has sent."""
+
+    def __init__(self, network: Network, keys: DestinationKeys, id_: int) -> None:
+        self._network = network
+        self._keys = keys
+        self.id = id_
+        self._to = 0
+        self._next = 1
+        self._acknowledged = -1
+        self.is_choked = False
+        self._through = -1
+        self._changed = trio.Event()
+        self.is_deaf = False
+        """It acknowledges nothing."""
+        self.sent = 0
+        self.received = b""
+        self.is_closed = False
+        self.is_reset = False
+
+    def open(self, data: bytes = b"", flags: int = 0) -> None:
+        flags |= SYNCHRONIZE | FROM_INCLUDED | MAX_PACKET_SIZE | NO_ACK
+        syn = Packet(0, self.id, 0, 0, flags=flags, data=data)
+        syn.destination, syn.max_data = self._keys.destination, DATA_BYTES
+        self._send(syn)
+
+    async def send(self, data: bytes) -> None:
+        """Send all of it, as the server's ACKs allow."""
+        for at in range(0, len(data), DATA_BYTES):
+            await self.until(lambda: self._acknowledged >= self._next - WINDOW and not self.is_choked)
+            self._send_next(0, data[at : at + DATA_BYTES])
+            self.sent += len(data[at : at + DATA_BYTES])
+
+    def close(self) -> None:
+        self._send_next(CLOSE)
+
+    def reset(self) -> None:
+        self._send_next(RESET)
+
+    async def until(self, is_true: Callable[[], bool]) -> None:
+        while not is_true():
+            await self._changed.wait()
+
+    def receive(self, packet: Packet) -> None:
+        if packet.flags & RESET:
+            self.is_reset = True
+        self._acknowledged = max(self._acknowledged, packet.ack_through)
+        self.is_choked = packet.delay_ms is not None and packet.delay_ms >= CHOKE_MS
+        if packet.flags & SYNCHRONIZE:
+            self._to = packet.from_stream
+        if packet.sequence == self._through + 1 and (packet.sequence or packet.flags & SYNCHRONIZE):
+            self._through += 1
+            self.received += packet.data
+            self.is_closed = bool(packet.flags & CLOSE)
+            if not self.is_deaf:
+                self.acknowledge()
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def acknowledge(self) -> None:
+        self._send(Packet(self._to, self.id, 0, self._through))
+
+    def _send_next(self, flags: int, data: bytes = b"") -> None:
+        sequence, self._next = self._next, self._next + 1
+        if self._through < 0:
+            flags |= NO_ACK
+        self._send(Packet(self._to, self.id, sequence, max(self._through, 0), flags=flags, data=data))
+
+    def _send(self, packet: Packet) -> None:
+        sign = self._keys.sign if packet.flags & (SYNCHRONIZE | CLOSE | RESET) else None
+        self._network.to_server(encode_payload(encode_packet(packet, sign), 0, 0))
+
+
+class Network:
+    """``server``: that of the destination `SERVICE`."""
+
+    def __init__(self) -> None:
+        self._clients: dict[int, Client] = {}
+        self._sent: deque[tuple[bytes, bytes]] = deque()
+        self._received: deque[bytes] = deque()
+        self._wake = trio.Event()
+        self.server: StreamServer
+
+    def client(self, keys: DestinationKeys | None = None) -> Client:
+        id_ = len(self._clients) + 1
+        client = self._clients[id_] = Client(self, keys or long_term_keys(3), id_)
+        return client
+
+    def send(self, peer: bytes, payload: bytes) -> None:
+        """What the server sends."""
+        self._sent.append((peer, payload))
+        self._wake.set()
+
+    def to_server(self, payload: bytes) -> None:
+        self._received.append(payload)
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            self.deliver()
+            self._wake = trio.Event()
+            await self._wake.wait()
+
+    def deliver(self) -> None:
+        """All that is on the way now."""
+        while self._received:
+            self.server.on_payload(self._received.popleft())
+        while self._sent:
+            _, payload = self._sent.popleft()
+            packet = decode_packet(decode_payload(payload).data)
+            self._clients[packet.to_stream].receive(packet)
+
+
+@asynccontextmanager
+async def stream_network(
+    port: int, *, limits: Limits = DEFAULT_LIMITS, client_headers: bool = False
+) -> AsyncIterator[Network]:
+    """A server that runs, for a service at a port of loopback."""
+    network = Network()
+    network.server = StreamServer(
+        SERVICE,
+        "127.0.0.1",
+        port,
+        send=network.send,
+        limits=limits,
+        random=random.Random(7),
+        client_headers=client_headers,
+        now_ms=lambda: NOW_MS,
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(network.run)
+        nursery.start_soon(network.server.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield network
+        nursery.cancel_scope.cancel()

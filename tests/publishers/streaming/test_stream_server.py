@@ -1,0 +1,459 @@
+"""The driver between clients of a destination and real TCP services on loopback."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+
+from garlicfarm.lab.processes import free_ports
+from garlicfarm_plugin_i2cp.streaming import server
+from garlicfarm_plugin_i2cp.streaming.limits import Limits
+from garlicfarm_plugin_i2cp.streaming.packet import CLOSE
+from tests.publishers.i2cp_keys import long_term_keys
+from tests.publishers.streaming.stream_client import Network, stream_network
+
+pytestmark = pytest.mark.timeout(60)
+
+Handler = Callable[[trio.SocketStream], Awaitable[None]]
+MEGABYTE = 1 << 20
+
+
+@asynccontextmanager
+async def service(handler: Handler, **options: object) -> AsyncIterator[Network]:
+    """A network, and behind it a service that handles each connection so."""
+
+    async def handle(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError):  # the network ends, and with it every stream
+            await handler(stream)
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, handle, 0, host="127.0.0.1"))
+        port = listener.socket.getsockname()[1]
+        async with stream_network(port, **options) as network:  # type: ignore[arg-type]
+            yield network
+        nursery.cancel_scope.cancel()
+
+
+async def echo(stream: trio.SocketStream) -> None:
+    async with stream:
+        async for data in stream:
+            await stream.send_all(data)
+
+
+async def abort(stream: trio.SocketStream) -> None:
+    """As a program does that gives up: a TCP reset."""
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    await trio.aclose_forcefully(stream)
+
+
+async def settled(network: Network) -> None:
+    """Return when no stream is open."""
+    with trio.fail_after(20):
+        while network.server.open_streams:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+async def test_bytes_of_a_stream_reach_the_service_and_its_answer_the_client() -> None:
+    async with service(echo) as network:
+        client = network.client()
+        client.open(b"with SYN, ")
+        await client.send(b"and after it")
+        await client.until(lambda: client.received == b"with SYN, and after it")
+        client.close()
+        await client.until(lambda: client.is_closed)
+        await settled(network)
+        assert network.server.problem == ""
+        assert not client.is_reset
+
+
+@pytest.mark.parametrize("at_once", [1, server.PAYLOADS_AT_ONCE])
+async def test_megabyte_each_way_arrives_unchanged(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "PAYLOADS_AT_ONCE", at_once)
+    data = bytes(range(251)) * (MEGABYTE // 251)
+    async with service(echo) as network:
+        client = network.client()
+        client.open()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send, data)
+            await client.until(lambda: len(client.received) == len(data))
+        assert client.received == data
+        client.close()
+        await settled(network)
+
+
+async def test_eof_of_the_client_ends_that_direction_only() -> None:
+    async def answer_after_eof(stream: trio.SocketStream) -> None:
+        async with stream:
+            request = b"".join([bytes(data) async for data in stream])
+            for number in range(3):
+                await stream.send_all(request + b"%d;" % number)
+
+    async with service(answer_after_eof) as network:
+        client = network.client()
+        client.open(b"asked", CLOSE)
+        await client.until(lambda: client.is_closed)
+        assert client.received == b"asked0;asked1;asked2;"
+        await settled(network)
+
+
+async def test_eof_of_the_service_ends_that_direction_only() -> None:
+    got = bytearray()
+
+    async def close_first(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.send_all(b"that is all")
+            await stream.send_eof()
+            async for data in stream:
+                got.extend(data)
+
+    async with service(close_first) as network:
+        client = network.client()
+        client.open()
+        await client.until(lambda: client.is_closed)
+        assert client.received == b"that is all"
+        await client.send(b"still read")
+        client.close()
+        await settled(network)
+        assert got == b"still read"
+
+
+async def test_close_waits_for_no_timer(mock_clock: trio.testing.MockClock) -> None:
+    go_on = trio.Event()
+
+    async def close_later(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.send_all(b"first")
+            await go_on.wait()
+
+    async with service(close_later) as network:
+        client = network.client()
+        client.open()
+        await client.until(lambda: client.received == b"first")
+        await trio.testing.wait_all_tasks_blocked()
+        go_on.set()
+        await client.until(lambda: client.is_closed)
+
+
+async def test_stream_is_open_until_the_client_has_all() -> None:
+    async def say(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.send_all(b"answer")
+
+    async with service(say) as network:
+        client = network.client()
+        client.open(b"", CLOSE)
+        client.is_deaf = True
+        await client.until(lambda: client.received == b"answer" and client.is_closed)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert network.server.open_streams == 1
+        client.is_deaf = False
+        client.acknowledge()
+        await settled(network)
+
+
+class FakeService(trio.abc.HalfCloseableStream):
+    """A TCP connection of which only what the driver uses is there. ``sent``: what it was given; ``takes``:
+    set when it takes that. ``is_broken``: it was reset, and has told so to `send_all`."""
+
+    def __init__(self, *, is_broken: bool = False) -> None:
+        self.sent = b""
+        self.takes = trio.Event()
+        self._is_broken = is_broken
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        if self._is_broken:
+            raise trio.BrokenResourceError
+        await self.takes.wait()
+        self.sent += data
+
+    async def wait_send_all_might_not_block(self) -> None:
+        raise AssertionError
+
+    async def send_eof(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return b""
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def setsockopt(self, level: int, option: int, value: bytes) -> None:
+        pass
+
+
+async def test_stream_is_open_until_the_service_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeService()
+
+    async def connect(host: str, port: int) -> FakeService:
+        return fake
+
+    monkeypatch.setattr(trio, "open_tcp_stream", connect)
+    async with stream_network(1) as network:
+        client = network.client()
+        client.open(b"all of it", CLOSE)
+        await client.until(lambda: client.is_closed)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert network.server.open_streams == 1
+        fake.takes.set()
+        await settled(network)
+        assert fake.sent == b"all of it"
+
+
+async def test_reset_that_shows_when_the_service_is_written_to_reaches_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def connect(host: str, port: int) -> FakeService:
+        return FakeService(is_broken=True)
+
+    monkeypatch.setattr(trio, "open_tcp_stream", connect)
+    async with stream_network(1) as network:
+        client = network.client()
+        client.open(b"data")
+        await client.until(lambda: client.is_reset)
+        assert "has reset a connection" in network.server.problem
+
+
+async def test_service_that_is_down_costs_a_reset_and_one_line() -> None:
+    (port,) = free_ports(1)
+    async with stream_network(port) as network:
+        for number in (1, 2, 3):
+            client = network.client()
+            client.open(b"hello?")
+            await client.until(lambda: client.is_reset)  # noqa: B023
+            await settled(network)
+            assert network.server.problem == (
+                f"the service at 127.0.0.1:{port} cannot be reached: Connection refused; "
+                f"streams reset for its faults so far: {number}"
+            )
+
+
+async def test_problem_is_over_when_the_service_is_back() -> None:
+    (port,) = free_ports(1)
+    async with stream_network(port) as network:
+        lost = network.client()
+        lost.open()
+        await lost.until(lambda: lost.is_reset)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(partial(trio.serve_tcp, echo, port, host="127.0.0.1"))
+            client = network.client()
+            client.open(b"hello")
+            await client.until(lambda: client.received == b"hello")
+            assert network.server.problem == ""
+            nursery.cancel_scope.cancel()
+
+
+async def test_service_that_does_not_take_the_connection_costs_a_reset_in_time(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(host: str, port: int) -> trio.SocketStream:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr(trio, "open_tcp_stream", never)
+    async with stream_network(1) as network:
+        begun_s = trio.current_time()
+        client = network.client()
+        client.open()
+        await client.until(lambda: client.is_reset)
+        assert trio.current_time() - begun_s == pytest.approx(10, abs=1)
+        assert network.server.problem.startswith(
+            "the service at 127.0.0.1:1 cannot be reached: no answer within 10 s;"
+        )
+
+
+async def test_reset_of_the_service_reaches_the_client_and_no_other_stream() -> None:
+    async def give_up_on_bad(stream: trio.SocketStream) -> None:
+        data = await stream.receive_some()
+        if data == b"bad":
+            await abort(stream)
+            return
+        await stream.send_all(data)
+        await echo(stream)
+
+    async with service(give_up_on_bad) as network:
+        good, bad = network.client(), network.client(long_term_keys(4))
+        good.open(b"good ")
+        await good.until(lambda: good.received == b"good ")
+        bad.open(b"bad")
+        await bad.until(lambda: bad.is_reset)
+        assert "has reset a connection; streams reset for its faults so far: 1" in network.server.problem
+        await good.send(b"still")
+        await good.until(lambda: good.received == b"good still")
+        assert not good.is_reset
+        assert network.server.open_streams == 1
+
+
+async def test_reset_of_the_client_reaches_the_service_as_a_reset() -> None:
+    ended = trio.Event()
+    seen: list[object] = []
+
+    async def watch(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.send_all(b"ready")
+            try:
+                seen.append(await stream.receive_some())
+            except trio.BrokenResourceError:
+                seen.append("reset")
+        ended.set()
+
+    async with service(watch) as network:
+        client = network.client()
+        client.open()
+        await client.until(lambda: client.received == b"ready")
+        client.reset()
+        await ended.wait()
+        assert seen == ["reset"]
+        await settled(network)
+        assert network.server.problem == ""
+
+
+async def test_client_gets_the_answer_of_a_service_that_closes_before_it_has_read_all() -> None:
+    async def refuse(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some(10)
+            await stream.send_all(b"413")
+            await stream.send_eof()
+            await stream.receive_some(10)
+
+    async with service(refuse) as network:
+        client = network.client()
+        client.open()
+        await client.send(bytes(MEGABYTE))
+        client.close()
+        await client.until(lambda: client.is_closed)
+        assert client.received == b"413"
+        await settled(network)
+
+
+async def test_service_that_reads_slowly_stops_its_client_and_no_other() -> None:
+    go_on = trio.Event()
+    got = 0
+
+    async def slow_on_s(stream: trio.SocketStream) -> None:
+        nonlocal got
+        if await stream.receive_some(1) != b"s":
+            await stream.send_all(b"e")
+            await echo(stream)
+            return
+        await go_on.wait()
+        async with stream:
+            async for data in stream:
+                got += len(data)
+            await stream.send_all(b"done")
+
+    limits = Limits(receive_buffer_bytes=1 << 16)
+    async with service(slow_on_s, limits=limits) as network, trio.open_nursery() as nursery:
+        slow, other = network.client(), network.client()
+        slow.open(b"s")
+        nursery.start_soon(slow.send, bytes(8 * MEGABYTE))
+        other.open(b"e")
+        await other.send(bytes(MEGABYTE))
+        await other.until(lambda: len(other.received) == 1 + MEGABYTE)
+        await trio.testing.wait_all_tasks_blocked()
+        assert network.server.open_streams == 2
+        go_on.set()
+        await slow.until(lambda: slow.is_choked is False and slow.sent == 8 * MEGABYTE)
+        slow.close()
+        await slow.until(lambda: slow.received == b"done")
+        assert got == 8 * MEGABYTE
+
+
+async def test_service_that_reads_nothing_costs_a_reset_in_time(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    async def deaf(stream: trio.SocketStream) -> None:
+        await trio.sleep_forever()
+
+    limits = Limits(receive_buffer_bytes=1 << 16)
+    async with service(deaf, limits=limits) as network, trio.open_nursery() as nursery:
+        client = network.client()
+        client.open()
+        nursery.start_soon(client.send, bytes(32 * MEGABYTE))
+        await client.until(lambda: client.is_choked)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        mock_clock.jump(601)
+        await client.until(lambda: client.is_reset)
+        assert "has read nothing for 600 s" in network.server.problem
+        nursery.cancel_scope.cancel()
+
+
+async def test_cancellation_resets_every_stream_and_closes_every_connection() -> None:
+    closed = 0
+
+    async def count_closed(stream: trio.SocketStream) -> None:
+        nonlocal closed
+        async with stream:
+            await stream.send_all(b"ready")
+            with pytest.raises(trio.BrokenResourceError):
+                await stream.receive_some()
+            closed += 1
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, count_closed, 0, host="127.0.0.1"))
+        async with stream_network(listener.socket.getsockname()[1]) as network:
+            clients = [network.client() for _ in range(5)]
+            for client in clients:
+                client.open()
+                await client.until(lambda: client.received == b"ready")  # noqa: B023
+        network.deliver()
+        assert all(client.is_reset for client in clients)
+        assert network.server.open_streams == 0
+        with trio.fail_after(20):
+            while closed < 5:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+
+
+async def test_new_streams_are_refused_while_not_accepting_and_open_ones_live_on() -> None:
+    async with service(echo) as network:
+        first, second = network.client(), network.client()
+        first.open(b"1")
+        await first.until(lambda: first.received == b"1")
+        network.server.stop_accepting()
+        second.open(b"2")
+        await first.send(b"1")
+        await first.until(lambda: first.received == b"11")
+        assert second.received == b""
+        assert network.server.open_streams == 1
+        network.server.accept()
+        second.open(b"2")
+        await second.until(lambda: second.received == b"2")
+
+
+async def test_payloads_without_a_running_server_are_dropped() -> None:
+    async with service(echo) as network:
+        pass
+    client = network.client()
+    client.open(b"too late")
+    network.to_server(b"not gzip")
+    network.deliver()
+    assert network.server.open_streams == 0
+    assert not network.server.refused
+
+
+async def test_request_gets_the_headers_of_its_client() -> None:
+    async with service(echo, client_headers=True) as network:
+        client = network.client()
+        client.open(b"GET / HTTP/1.1\r\nX-I2P-Des")
+        await client.send(b"tHash: forged\r\n\r\nbody")
+        await client.until(lambda: client.received.endswith(b"\r\n\r\nbody"))
+        assert b"forged" not in client.received
+        assert b"\r\nX-I2P-DestB32: " in client.received
+
+
+async def test_stream_that_is_not_http_is_reset_where_headers_are_asked_for() -> None:
+    async with service(echo, client_headers=True) as network:
+        client = network.client()
+        client.open(b"SSH-2.0\r\n\r\n")
+        await client.until(lambda: client.is_reset)
+        assert network.server.refused["not an HTTP request"] == 1
+        assert network.server.problem == ""
