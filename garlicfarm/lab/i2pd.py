@@ -42,6 +42,7 @@ __all__ = [
     "RouterPlan",
     "check_programs",
     "i2pd_network",
+    "i2pd_program",
     "i2pd_restarted",
     "in_private_network",
     "leaf_of",
@@ -192,9 +193,17 @@ class I2pdRouter:
     """The file of its network namespace, "" if that is this process's."""
 
 
+def i2pd_program() -> str:
+    """The program that runs as a router: the environment variable ``I2PD``, or ``i2pd`` in ``PATH``."""
+    return os.environ.get("I2PD") or "i2pd"
+
+
 def check_programs() -> None:
     """Raises `ConfigError`, naming the Debian packages, if a program is missing here."""
-    missing = [name for name in PACKAGES if shutil.which(name) is None]
+    named = os.environ.get("I2PD")
+    if named and shutil.which(named) is None:
+        raise ConfigError([f"I2PD={named} names no program: correct it, or unset it"])
+    missing = [name for name in PACKAGES if shutil.which(i2pd_program() if name == "i2pd" else name) is None]
     if missing:
         packages = " ".join(sorted({PACKAGES[name] for name in missing}))
         raise ConfigError(
@@ -385,7 +394,7 @@ def _start(into: Sequence[str], data_dir: Path, *options: str) -> subprocess.Pop
     # Not trio's open_process: pdeathsig would follow the death of its worker thread.
     with (data_dir / "output").open("ab") as output:
         return subprocess.Popen(
-            [*into, "setpriv", "--pdeathsig", "KILL", "i2pd", *_arguments(data_dir), *options],
+            [*into, "setpriv", "--pdeathsig", "KILL", i2pd_program(), *_arguments(data_dir), *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

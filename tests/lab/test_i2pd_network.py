@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from garlicfarm.errors import ConfigError, RouterError
+from garlicfarm.lab.i2pd import RouterPlan, check_programs, make_i2pd
+
 SCRIPT = Path(__file__).with_name("i2pd_network_script.py")
 HELLO = "HELLO REPLY RESULT=OK VERSION=3.1"
 
@@ -32,3 +35,25 @@ def test_routers_do_what_their_plans_say_and_come_back_by_id(tmp_path: Path) -> 
         "running": True,
         "hello again": HELLO,
     }
+
+
+@pytest.mark.i2pd
+async def test_environment_names_the_program_that_runs_as_a_router(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, called = tmp_path / "i2pd-of-mine", tmp_path / "called"
+    program.write_text(f'#!/bin/sh\necho "$@" >{called}\nexit 7\n')
+    program.chmod(0o700)
+    monkeypatch.setenv("I2PD", str(program))
+    check_programs()
+    with pytest.raises(RouterError, match="status 7"):
+        await make_i2pd(tmp_path / "routers", ["198.18.0.11"], [RouterPlan()])
+    assert f"--datadir={tmp_path / 'routers' / 'i2pd1'}" in called.read_text()
+
+
+def test_environment_that_names_no_program_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("I2PD", str(tmp_path / "missing"))
+    with pytest.raises(ConfigError, match=f"I2PD={tmp_path}/missing names no program"):
+        check_programs()
