@@ -76,6 +76,7 @@ reservedrange = false
 floodfill = {floodfill}
 bandwidth = {bandwidth_kb}
 share = 100
+notransit = {notransit}
 [ntcp2]
 enabled = true
 published = true
@@ -144,10 +145,12 @@ outbound.length = {hops}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterPlan:
-    """What one router of a network does besides carrying others' tunnels."""
+    """What one router of a network does."""
 
     is_floodfill: bool = True
     """It stores other routers' LeaseSets. A network needs at least one such router."""
+    carries_tunnels: bool = True
+    """It carries others' tunnels."""
     has_leaf: bool = True
     """It has the server tunnel ``leaf``, to port 9000 of its address. A client's router has none."""
     has_proxy: bool = False
@@ -459,6 +462,7 @@ def _configure(data_dir: Path, address: str, i: int, plan: RouterPlan, hops: int
             address=address,
             floodfill=_word(plan.is_floodfill),
             ssu2=_word(ssu2),
+            notransit=_word(not plan.carries_tunnels),
             bandwidth_kb=_bandwidth_kb(i),
             control_port=CONTROL_PORT,
             password=password,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import trio
 
@@ -25,12 +26,25 @@ from garlicfarm.lab.site import Fetch, serve_site
 from garlicfarm.setup.i2p_tunnel import Tunnel
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
 
-__all__ = ["FLOODFILLS", "Service", "naive_service", "router_table", "sam_service", "sam_table"]
+__all__ = [
+    "FLOODFILLS",
+    "Leases",
+    "Service",
+    "i2cp_service",
+    "i2cp_table",
+    "naive_service",
+    "router_table",
+    "sam_service",
+    "sam_table",
+]
 
 FLOODFILLS = 4
 KEYS = "site.dat"
 BUNDLE_S = 24 * 3600
 QUANTITY = 2
+
+Leases = Literal["default", "fast"]
+"""How long the leases last that the publisher `i2cp` composes: key ``leases`` of its table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +78,9 @@ class Service:
 
 
 @asynccontextmanager
-async def naive_service(directory: Path, clients: int) -> AsyncIterator[Service]:
-    """Two routers have a server tunnel with the same keys; ``clients``: how many routers of clients."""
+async def naive_service(directory: Path, clients: int, *, hops: int = 0) -> AsyncIterator[Service]:
+    """Two routers have a server tunnel with the same keys. ``clients``: how many routers of clients;
+    ``hops``: of each tunnel."""
     keys = create_keys(directory / "site.key")
     files = {KEYS: decode(keys.sam_private_key())}
     async with trio.open_nursery() as nursery:
@@ -73,24 +88,58 @@ async def naive_service(directory: Path, clients: int) -> AsyncIterator[Service]
         for router_id in (1, 2):
             port = await nursery.start(serve_site, f"node {router_id}")
             tunnels = (Tunnel("site", "127.0.0.1", port, 80, KEYS),)
-            servers.append(RouterPlan(is_floodfill=False, has_leaf=False, tunnels=tunnels, files=files))
-        async with _network(directory, servers, clients) as network:
+            servers.append(_server(tunnels=tunnels, files=files, has_leaf=False))
+        async with _network(directory, servers, clients, hops) as network:
             yield _service(network, keys.destination, len(servers), clients)
         nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
 async def sam_service(
-    directory: Path, clients: int, nodes: int = 3
+    directory: Path, clients: int, nodes: int = 3, *, hops: int = 0
 ) -> AsyncIterator[tuple[Service, ProcessFarm]]:
     """A farm of so many nodes: node N has the router with the id N, and publishes through its SAM if it is
     elected, with a bundle of keys that were made offline. The nodes reach each other over loopback, so that
     routers' deaths leave the farm alone."""
+
+    def table(keys: DestinationKeys, router: I2pdRouter, target: str) -> dict[str, Any]:
+        return sam_table(directory, keys, router.id, router.sam, target, hops)
+
+    async with _elected_service(directory, _server(has_sam=True), clients, nodes, hops, table) as made:
+        yield made
+
+
+@asynccontextmanager
+async def i2cp_service(
+    directory: Path, clients: int, nodes: int = 3, *, leases: Leases = "default", hops: int = 0
+) -> AsyncIterator[tuple[Service, ProcessFarm]]:
+    """As `sam_service`, through the routers' I2CP."""
+
+    def table(keys: DestinationKeys, router: I2pdRouter, target: str) -> dict[str, Any]:
+        return i2cp_table(directory, keys, router.id, router.i2cp, target, leases, hops)
+
+    async with _elected_service(directory, _server(has_i2cp=True), clients, nodes, hops, table) as made:
+        yield made
+
+
+@asynccontextmanager
+async def _elected_service(
+    directory: Path,
+    server: RouterPlan,
+    clients: int,
+    nodes: int,
+    hops: int,
+    publisher: Callable[[DestinationKeys, I2pdRouter, str], dict[str, Any]],
+) -> AsyncIterator[tuple[Service, ProcessFarm]]:
+    """``publisher``: the table of the node beside a router, given the service's long-term key and the site's
+    HOST:PORT."""
     keys = create_keys(directory / "site.key")
     master_file = directory / "master.key"
     master = create_keys(master_file)
-    servers = [RouterPlan(is_floodfill=False, has_sam=True)] * nodes
-    async with trio.open_nursery() as nursery, _network(directory, servers, clients) as network:
+    async with (
+        trio.open_nursery() as nursery,
+        _network(directory, [server] * nodes, clients, hops) as network,
+    ):
         members = {}
         for router, port in zip(network, free_ports(nodes), strict=False):
             site = await nursery.start(serve_site, f"node {router.id}")
@@ -99,22 +148,28 @@ async def sam_service(
                 admin_url="https://127.0.0.1:0",
                 router=router_table(router),
                 leaves=(encode(router.leaf),),
-                publishers=(sam_table(directory, keys, router.id, router.sam, f"127.0.0.1:{site}"),),
+                publishers=(publisher(keys, router, f"127.0.0.1:{site}"),),
             )
         plan = FarmPlan(raft=FAST, master=encode(master.destination), master_key_file=master_file)
         async with process_farm(directory / "farm", members, plan) as farm:
-            yield _service(network, keys.destination, len(servers), clients), farm
+            yield _service(network, keys.destination, nodes, clients), farm
         nursery.cancel_scope.cancel()
 
 
+_server = partial(RouterPlan, is_floodfill=False, carries_tunnels=False)
+"""The plan of a router that serves. It carries nothing for clients: its death must take the service only."""
+
+
 @asynccontextmanager
-async def _network(directory: Path, servers: list[RouterPlan], clients: int) -> AsyncIterator[I2pdNetwork]:
+async def _network(
+    directory: Path, servers: list[RouterPlan], clients: int, hops: int
+) -> AsyncIterator[I2pdNetwork]:
     plans = [
         *servers,
         *[RouterPlan(is_floodfill=False, has_leaf=False, has_proxy=True)] * clients,
         *[RouterPlan(has_leaf=False, log_level="info")] * FLOODFILLS,
     ]
-    async with i2pd_network(directory / "routers", plans) as network:
+    async with i2pd_network(directory / "routers", plans, hops=hops) as network:
         yield network
 
 
@@ -125,10 +180,43 @@ def router_table(router: I2pdRouter) -> dict[str, str]:
 
 
 def sam_table(
-    directory: Path, keys: DestinationKeys, node_id: int, address: str, target: str
+    directory: Path, keys: DestinationKeys, node_id: int, address: str, target: str, hops: int = 0
 ) -> dict[str, Any]:
     """The table ``[[farm.publisher]]`` of a node that publishes through SAM. ``keys``: the service's
     long-term key, of which the node gets a bundle, written to ``directory``."""
+    return {
+        "plugin": "sam",
+        "address": address,
+        "target": target,
+        "keys": str(_write_bundle(directory, keys, node_id, hops)),
+        "hops": hops,
+        "quantity": QUANTITY,
+    }
+
+
+def i2cp_table(
+    directory: Path,
+    keys: DestinationKeys,
+    node_id: int,
+    address: str,
+    target: str,
+    leases: Leases = "default",
+    hops: int = 0,
+) -> dict[str, Any]:
+    """As `sam_table`, for a node that publishes the service through I2CP."""
+    return {
+        "plugin": "i2cp",
+        "mode": "service",
+        "address": address,
+        "target": target,
+        "keys": str(_write_bundle(directory, keys, node_id, hops)),
+        "leases": leases,
+        "hops": hops,
+        "quantity": QUANTITY,
+    }
+
+
+def _write_bundle(directory: Path, keys: DestinationKeys, node_id: int, hops: int) -> Path:
     now_s = int(time.time())
     bundle = make_bundle(
         keys,
@@ -136,19 +224,12 @@ def sam_table(
         node=node_id,
         expires_s=now_s + BUNDLE_S,
         now_ms=1000 * now_s,
-        hops=0,
+        hops=hops,
         quantity=QUANTITY,
     )
     file = directory / f"site-{node_id}.bundle"
     write_bundle(file, bundle)
-    return {
-        "plugin": "sam",
-        "address": address,
-        "target": target,
-        "keys": str(file),
-        "hops": 0,
-        "quantity": QUANTITY,
-    }
+    return file
 
 
 def _service(network: I2pdNetwork, destination: bytes, servers: int, clients: int) -> Service:

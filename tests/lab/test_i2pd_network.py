@@ -41,13 +41,15 @@ def test_routers_do_what_their_plans_say_and_come_back_by_id(tmp_path: Path) -> 
 async def test_environment_names_the_program_that_runs_as_a_router(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It gets the configuration that its plan makes."""
     program, called = tmp_path / "i2pd-of-mine", tmp_path / "called"
     program.write_text(f'#!/bin/sh\necho "$@" >{called}\nexit 7\n')
     program.chmod(0o700)
     monkeypatch.setenv("I2PD", str(program))
     check_programs()
     with pytest.raises(RouterError, match="status 7"):
-        await make_i2pd(tmp_path / "routers", ["198.18.0.11"], [RouterPlan()])
+        await make_i2pd(tmp_path / "routers", ["198.18.0.11"], [RouterPlan(carries_tunnels=False)])
+    assert "\nnotransit = true\n" in (tmp_path / "routers" / "i2pd1" / "i2pd.conf").read_text()
     assert f"--datadir={tmp_path / 'routers' / 'i2pd1'}" in called.read_text()
 
 
