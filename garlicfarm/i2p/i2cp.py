@@ -10,18 +10,20 @@ big-endian::
      1 CreateSession       session configuration                           20 SessionStatus
      2 ReconfigureSession  session u16 | session configuration             20 SessionStatus
      3 DestroySession      session u16                                     20 SessionStatus
+     5 SendMessage         session u16 | destination | payload | nonce u32  none, if the nonce is 0
     32 GetDate             version string                                  33 SetDate
-    38 HostLookup          session u16 | request u32 | timeout u32 ms      39 HostReply
-                           | 0 u8 | hash 32
     41 CreateLeaseSet2     session u16 | store type u8 | LeaseSet2         none
                            | number of private keys u8
+                           | so many x (type u16 | length u16 | key)
 
     20 SessionStatus            session u16 | status u8
     21 RequestLeaseSet          session u16 | n u8 | n x (gateway 32 | tunnel u32) | end u64 ms
     30 Disconnect               reason string
+    31 MessagePayload           session u16 | message id u32 | payload
     33 SetDate                  date u64 ms | version string
     37 RequestVariableLeaseSet  session u16 | n u8 | n x (gateway 32 | tunnel u32 | end u64 ms)
-    39 HostReply                session u16 | request u32 | result u8 | destination, if result is 0
+
+    payload = length u32 | gzip, in whose header bytes 4 to 7 are the two ports, and byte 9 the protocol
 
 *Writing* has no state: each ``encode_…`` returns the bytes of one message. *Reading* has state: feed a
 `MessageDecoder` the received bytes, then take messages until there are none.
@@ -44,7 +46,6 @@ __all__ = [
     "LEASE_SET_2",
     "MAX_BODY_BYTES",
     "META_LEASE_SET",
-    "NO_SESSION",
     "PROTOCOL_BYTE",
     "SESSION_CREATED",
     "SESSION_DESTROYED",
@@ -52,9 +53,9 @@ __all__ = [
     "SESSION_REFUSED",
     "SESSION_UPDATED",
     "Disconnect",
-    "HostReply",
     "Message",
     "MessageDecoder",
+    "MessagePayload",
     "RequestLeaseSet",
     "SessionStatus",
     "SetDate",
@@ -64,14 +65,12 @@ __all__ = [
     "encode_create_session",
     "encode_destroy_session",
     "encode_get_date",
-    "encode_host_lookup",
     "encode_reconfigure_session",
+    "encode_send_message",
 ]
 
 PROTOCOL_BYTE = b"\x2a"
 MAX_BODY_BYTES = 65_535
-NO_SESSION = 0xFFFF
-"""The session of a `encode_host_lookup` by a client that has none."""
 
 LEASE_SET_2 = 3
 META_LEASE_SET = 7
@@ -90,8 +89,11 @@ _DATE = struct.Struct(">Q")
 _COUNTED = struct.Struct(">HB")
 _GATEWAY = struct.Struct(">32sI")
 _GATEWAY_UNTIL = struct.Struct(">32sIQ")
-_HOST_LOOKUP = struct.Struct(">HIIB32s")
-_HOST_REPLY = struct.Struct(">HIB")
+_LENGTH = struct.Struct(">I")
+_PAYLOAD = struct.Struct(">HII")
+_PRIVATE_KEY = struct.Struct(">BHH32s")
+_X25519 = 4
+_NO_NONCE = bytes(4)
 
 
 class SetDate(msgspec.Struct, frozen=True):
@@ -129,12 +131,11 @@ class Disconnect(msgspec.Struct, frozen=True):
     reason: str
 
 
-class HostReply(msgspec.Struct, frozen=True):
-    """The answer to the HostLookup with the same ``request``. ``destination``: binary; None: not found."""
+class MessagePayload(msgspec.Struct, frozen=True):
+    """What a peer has sent to the session's destination, as gzip. The router does not say which peer."""
 
     session: int
-    request: int
-    destination: bytes | None
+    payload: bytes
 
 
 class UnknownMessage(msgspec.Struct, frozen=True):
@@ -144,7 +145,7 @@ class UnknownMessage(msgspec.Struct, frozen=True):
     body: bytes
 
 
-Message: TypeAlias = SetDate | SessionStatus | RequestLeaseSet | Disconnect | HostReply | UnknownMessage
+Message: TypeAlias = SetDate | SessionStatus | RequestLeaseSet | Disconnect | MessagePayload | UnknownMessage
 
 
 def encode_get_date(version: str) -> bytes:
@@ -168,23 +169,25 @@ def encode_destroy_session(session: int) -> bytes:
     return _encode(3, _encode_u16(session))
 
 
-def encode_create_lease_set2(session: int, store_type: int, lease_set: bytes) -> bytes:
-    """Give the router a signed LeaseSet to publish, asked or unasked, without private keys.
+def encode_create_lease_set2(
+    session: int, store_type: int, lease_set: bytes, private_key: bytes | None = None
+) -> bytes:
+    """Give the router a signed LeaseSet to publish, asked or unasked.
 
-    ``store_type``: `META_LEASE_SET` or `LEASE_SET_2`. The router does not answer.
+    ``store_type``: `META_LEASE_SET` or `LEASE_SET_2`. ``private_key``: the X25519 key, 32 bytes, with which
+    the router decrypts what is sent to this session; None for a Meta LeaseSet. The router does not answer.
     """
-    return _encode(41, _encode_u16(session) + bytes([store_type]) + lease_set + b"\0")
+    keys = b"\0"
+    if private_key is not None:
+        if len(private_key) != 32:
+            raise LocalProtocolError(f"an X25519 key has 32 bytes, not {len(private_key)}")
+        keys = _PRIVATE_KEY.pack(1, _X25519, 32, private_key)
+    return _encode(41, _encode_u16(session) + bytes([store_type]) + lease_set + keys)
 
 
-def encode_host_lookup(session: int, request: int, timeout_ms: int, hash_: bytes) -> bytes:
-    """Ask for the destination with the SHA-256 ``hash_``. ``session``: `NO_SESSION` where there is none.
-    i2pd looks it up in the network and ignores ``timeout_ms``."""
-    if len(hash_) != 32:
-        raise LocalProtocolError(f"a hash has 32 bytes, not {len(hash_)}")
-    try:
-        return _encode(38, _HOST_LOOKUP.pack(session, request, timeout_ms, 0, hash_))
-    except struct.error as error:
-        raise LocalProtocolError(f"HostLookup: a number does not fit its field: {error}") from error
+def encode_send_message(session: int, destination: bytes, payload: bytes) -> bytes:
+    """Send ``payload``, gzip, to a peer's binary destination. The router reports nothing of it."""
+    return _encode(5, _encode_u16(session) + destination + _LENGTH.pack(len(payload)) + payload + _NO_NONCE)
 
 
 class MessageDecoder:
@@ -300,19 +303,19 @@ def _disconnect(body: bytes) -> Disconnect:
     return Disconnect(_decode_string(body))
 
 
-def _host_reply(body: bytes) -> HostReply:
-    session, request, result = _HOST_REPLY.unpack_from(body)
-    destination = body[_HOST_REPLY.size :]
-    if bool(destination) == bool(result):
-        raise ValueError("not one of a destination and an error")
-    return HostReply(session, request, destination or None)
+def _message_payload(body: bytes) -> MessagePayload:
+    session, _, length = _PAYLOAD.unpack_from(body)
+    payload = body[_PAYLOAD.size :]
+    if len(payload) != length:
+        raise ValueError("not the payload announced")
+    return MessagePayload(session, payload)
 
 
 _DECODERS: dict[int, Callable[[bytes], Message]] = {
     20: _session_status,
     21: _request_lease_set,
     30: _disconnect,
+    31: _message_payload,
     33: _set_date,
     37: _request_variable_lease_set,
-    39: _host_reply,
 }

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
 from garlicfarm.i2p.i2cp import (
+    LEASE_SET_2,
     META_LEASE_SET,
-    NO_SESSION,
     Disconnect,
-    HostReply,
     Message,
     MessageDecoder,
+    MessagePayload,
     RequestLeaseSet,
     SessionStatus,
     SetDate,
@@ -28,8 +28,8 @@ from garlicfarm.i2p.i2cp import (
     encode_create_session,
     encode_destroy_session,
     encode_get_date,
-    encode_host_lookup,
     encode_reconfigure_session,
+    encode_send_message,
 )
 
 u16 = st.integers(0, 2**16 - 1)
@@ -37,7 +37,7 @@ u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
 string = st.text(max_size=40)
 hash_ = st.binary(min_size=32, max_size=32)
-DECODED = {20, 21, 30, 33, 37, 39}
+DECODED = {20, 21, 30, 31, 33, 37}
 
 
 def frame(type_: int, body: bytes) -> bytes:
@@ -61,10 +61,8 @@ def written(message: Message) -> bytes:
         case Disconnect(reason):
             data = reason.encode()
             return frame(30, bytes([len(data)]) + data)
-        case HostReply(session, request, destination):
-            return frame(
-                39, struct.pack(">HIB", session, request, destination is None) + (destination or b"")
-            )
+        case MessagePayload(session, payload):
+            return frame(31, struct.pack(">HII", session, 9, len(payload)) + payload)
         case UnknownMessage(type_, body):
             return frame(type_, body)
 
@@ -74,7 +72,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(SessionStatus, u16, st.integers(0, 255)),
     st.builds(RequestLeaseSet, u16, st.lists(st.builds(TunnelLease, hash_, u32, u64), max_size=5).map(tuple)),
     st.builds(Disconnect, string),
-    st.builds(HostReply, u16, u32, st.none() | st.binary(min_size=1, max_size=400)),
+    st.builds(MessagePayload, u16, st.binary(max_size=400)),
     st.builds(
         UnknownMessage, st.integers(0, 255).filter(lambda type_: type_ not in DECODED), st.binary(max_size=50)
     ),
@@ -123,17 +121,11 @@ def test_message_cut_short_is_waited_for(message: Message) -> None:
         assert outcome([data[:end]]) == ([], "the stream ended inside a message (I2CP)")
 
 
-# A HostReply ends in a destination, which is of any length.
-@given(messages.filter(lambda message: not isinstance(message, UnknownMessage | HostReply)).map(written))
+@given(messages.filter(lambda message: not isinstance(message, UnknownMessage)).map(written))
 def test_body_of_another_length_is_refused(data: bytes) -> None:
     type_, body = data[4], data[5:]
     for wrong in (body[:-1], body + b"\0"):
         assert refuse(frame(type_, wrong)) == f"a malformed message (I2CP message {type_})"
-
-
-@pytest.mark.parametrize("body", [b"", b"\1\2\0\0\0\3\0", b"\1\2\0\0\0\3\1destination"])
-def test_reply_without_one_of_destination_and_error_is_refused(body: bytes) -> None:
-    assert refuse(frame(39, body)) == "a malformed message (I2CP message 39)"
 
 
 @given(st.binary(max_size=200))
@@ -163,10 +155,10 @@ def test_both_requests_for_a_lease_set_are_one_event() -> None:
 
 def test_answers_of_i2pd_are_decoded() -> None:
     sent = bytes.fromhex(
-        "0000000f21 0000019aa3e4c1d8 06 322e34352e31 0000000314 1f2b01 0000000727 ffff0000000101"
+        "0000000f21 0000019aa3e4c1d8 06 322e34352e31 0000000314 1f2b01 0000000c1f 1f2b00000007000000021f8b"
     )
     assert outcome([sent]) == (
-        [SetDate(0x19AA3E4C1D8, "2.45.1"), SessionStatus(0x1F2B, 1), HostReply(NO_SESSION, 1, None)],
+        [SetDate(0x19AA3E4C1D8, "2.45.1"), SessionStatus(0x1F2B, 1), MessagePayload(0x1F2B, b"\x1f\x8b")],
         "",
     )
 
@@ -180,8 +172,13 @@ def test_messages_to_the_router_are_those_that_i2pd_took() -> None:
     assert encode_create_lease_set2(0x1F2B, META_LEASE_SET, b"LS") == bytes.fromhex(
         "0000000629 1f2b 07 4c53 00"
     )
-    expected = bytes.fromhex("0000002b26 ffff 00000009 00002710 00") + bytes(range(32))
-    assert encode_host_lookup(NO_SESSION, 9, 10_000, bytes(range(32))) == expected
+    key = bytes(range(32))
+    assert encode_create_lease_set2(0x1F2B, LEASE_SET_2, b"LS", key) == (
+        bytes.fromhex("0000002a29 1f2b 03 4c53 01 0004 0020") + key
+    )
+    assert encode_send_message(0x1F2B, b"peer", b"gzip") == (
+        bytes.fromhex("0000001205 1f2b") + b"peer" + bytes.fromhex("00000004") + b"gzip" + bytes(4)
+    )
 
 
 def test_what_has_no_bytes_is_refused() -> None:
@@ -189,8 +186,9 @@ def test_what_has_no_bytes_is_refused() -> None:
         lambda: encode_create_session(bytes(65_536)),
         lambda: encode_destroy_session(65_536),
         lambda: encode_get_date("9" * 256),
-        lambda: encode_host_lookup(NO_SESSION, 1, 1, bytes(31)),
-        lambda: encode_host_lookup(NO_SESSION, 2**32, 1, bytes(32)),
+        lambda: encode_create_lease_set2(1, LEASE_SET_2, b"LS", bytes(31)),
+        lambda: encode_send_message(1, bytes(391), bytes(65_535)),
+        lambda: encode_send_message(65_536, bytes(391), b""),
     ):
         with pytest.raises(LocalProtocolError):
             encode()
