@@ -1,9 +1,9 @@
-"""LeaseSets as bytes: the Meta LeaseSet (type 7), written and read; an ordinary LeaseSet2 (type 3), read.
+"""LeaseSets as bytes, written and read: the Meta LeaseSet (type 7), and an ordinary LeaseSet2 (type 3).
 
 ::
 
     Meta LeaseSet = header | options u16, 0 | num u8 | num x MetaLease | revocations u8, 0 | signature 64
-    LeaseSet2     = header | options u16 length, Mapping | keys u8 | keys x (type u16 | length u16 | key)
+    LeaseSet2     = header | options u16, 0 | keys u8, 1 | type u16, 4 | length u16, 32 | X25519 key 32
                     | num u8 | num x Lease2 | signature 64
     header        = destination | published u32 (s) | expires u16 (s after published) | flags u16
                     | (flags bit 0) offline signature 102
@@ -13,7 +13,9 @@
 All is big-endian. The signature is over the type in one byte, which is not transmitted, and all before it; it
 is made by the transient key where there is an offline signature.
 
-Source: I2P common structures, "LeaseSet2", "MetaLease", "MetaLeaseSet"; proposal 123.
+Others write LeaseSets with options, with several keys, or with flags; only our own forms are read here.
+
+Source: I2P common structures, "LeaseSet2", "Lease2", "MetaLease", "MetaLeaseSet"; proposal 123.
 """
 
 from __future__ import annotations
@@ -28,11 +30,13 @@ from garlicfarm.i2p.offline import OFFLINE_BYTES, OfflineSignature, signer
 
 __all__ = [
     "MAX_LEASES",
+    "Lease",
     "LeaseSet",
     "MetaLease",
     "MetaLeaseSet",
     "decode_lease_set",
     "decode_meta_lease_set",
+    "encode_lease_set",
     "encode_meta_lease_set",
     "encode_meta_leases",
     "verify_lease_set",
@@ -44,10 +48,10 @@ MAX_LEASES = 16
 _HEADER = struct.Struct(">IHH")
 _META_LEASE = struct.Struct(">32s3sBI")
 _LEASE = struct.Struct(">32sII")
-_ENCRYPTION_KEY = struct.Struct(">HH")
+_BEFORE_KEY = bytes.fromhex("0000 01 0004 0020")
+_KEY_BYTES = 32
 _FLAGS_LEASE_SET_2 = b"\0\0\3"
 _FLAG_OFFLINE = 1
-_LEASE_SET_2_FLAGS = 0b111
 _SIGNATURE_BYTES = 64
 _TYPE_LEASE_SET_2 = b"\x03"
 _TYPE_META = b"\x07"
@@ -73,14 +77,24 @@ class MetaLeaseSet(msgspec.Struct, frozen=True, kw_only=True):
     offline: OfflineSignature | None = None
 
 
+class Lease(msgspec.Struct, frozen=True):
+    """One inbound tunnel. ``gateway``: the hash of its router, 32 bytes. ``tunnel``: its id there.
+    ``end_s``: when it ends, s since 1970."""
+
+    gateway: bytes
+    tunnel: int
+    end_s: int
+
+
 class LeaseSet(msgspec.Struct, frozen=True, kw_only=True):
-    """What we need of an ordinary LeaseSet2. ``ends_s``: the end of each of its leases, s since 1970; the
+    """An ordinary LeaseSet2. ``encryption_key``: the public X25519 key, 32 bytes, for messages to it; the
     rest as in `MetaLeaseSet`."""
 
     destination: bytes
     published_s: int
     expires_s: int
-    ends_s: tuple[int, ...]
+    encryption_key: bytes
+    leases: tuple[Lease, ...]
     offline: OfflineSignature | None = None
 
 
@@ -93,17 +107,10 @@ def encode_meta_leases(leases: Iterable[MetaLease]) -> bytes:
 def encode_meta_lease_set(meta: MetaLeaseSet, sign: Callable[[bytes], bytes]) -> bytes:
     """The signed Meta LeaseSet. ``sign`` returns the 64-byte signature of its argument, by the key that
     signs for the destination now. Raises `ValueError`: a field is outside its range."""
-    signing_key(meta.destination)
     for lease in meta.leases:
         if len(lease.hash) != 32 or not (0 <= lease.cost < 256 and 0 <= lease.end_date < 2**32):
             raise ValueError(f"{lease} is not possible in a Meta LeaseSet")
-    if not (0 <= meta.published_s < 2**32 and 0 <= meta.expires_s < 2**16 and len(meta.leases) <= MAX_LEASES):
-        raise ValueError("a date or the number of leases is not possible in a Meta LeaseSet")
-    flags = 0 if meta.offline is None else _FLAG_OFFLINE
-    body = meta.destination + _HEADER.pack(meta.published_s, meta.expires_s, flags)
-    if meta.offline is not None:
-        body += meta.offline.encode()
-    body += bytes(2) + encode_meta_leases(meta.leases) + bytes(1)
+    body = _encode_header(meta) + bytes(2) + encode_meta_leases(meta.leases) + bytes(1)
     return body + sign(_TYPE_META + body)
 
 
@@ -111,7 +118,7 @@ def decode_meta_lease_set(data: bytes) -> MetaLeaseSet:
     """Read a Meta LeaseSet; its signatures are not checked. Raises `ValueError`: `encode_meta_lease_set`
     does not write such bytes."""
     reader = _Reader(data)
-    destination, published_s, expires_s, offline = _read_header(reader, _FLAG_OFFLINE)
+    destination, published_s, expires_s, offline = _read_header(reader)
     options = reader.number(2)
     leases = []
     for _ in range(_at_most(MAX_LEASES, reader.number(1))):
@@ -140,19 +147,29 @@ def verify_meta_lease_set(data: bytes, now_s: int) -> MetaLeaseSet:
     return meta
 
 
+def encode_lease_set(lease_set: LeaseSet, sign: Callable[[bytes], bytes]) -> bytes:
+    """The signed LeaseSet2; ``sign`` and errors as of `encode_meta_lease_set`."""
+    if len(lease_set.encryption_key) != _KEY_BYTES:
+        raise ValueError("an X25519 key has 32 bytes")
+    for lease in lease_set.leases:
+        if len(lease.gateway) != 32 or not (0 <= lease.tunnel < 2**32 and 0 <= lease.end_s < 2**32):
+            raise ValueError(f"{lease} is not possible in a LeaseSet2")
+    leases = [_LEASE.pack(one.gateway, one.tunnel, one.end_s) for one in lease_set.leases]
+    body = _encode_header(lease_set) + _BEFORE_KEY + lease_set.encryption_key
+    body += bytes([len(leases)]) + b"".join(leases)
+    return body + sign(_TYPE_LEASE_SET_2 + body)
+
+
 def decode_lease_set(data: bytes) -> LeaseSet:
-    """Read an ordinary LeaseSet2 of a destination with an Ed25519 key; its signatures are not checked.
-    Raises `ValueError`: malformed, or the key is of another type."""
+    """Read a LeaseSet2; its signatures are not checked. Raises `ValueError`: `encode_lease_set` does not
+    write such bytes."""
     reader = _Reader(data)
-    destination, published_s, expires_s, offline = _read_header(reader, _LEASE_SET_2_FLAGS)
-    reader.take(reader.number(2))
-    for _ in range(reader.number(1)):
-        _, length = _ENCRYPTION_KEY.unpack(reader.take(_ENCRYPTION_KEY.size))
-        reader.take(length)
-    ends_s = []
-    for _ in range(_at_most(MAX_LEASES, reader.number(1))):
-        _, _, end_s = _LEASE.unpack(reader.take(_LEASE.size))
-        ends_s.append(end_s)
+    destination, published_s, expires_s, offline = _read_header(reader)
+    if reader.take(len(_BEFORE_KEY)) != _BEFORE_KEY:
+        raise ValueError("it has options, or other keys than one of X25519")
+    encryption_key = reader.take(_KEY_BYTES)
+    count = _at_most(MAX_LEASES, reader.number(1))
+    leases = tuple(Lease(*_LEASE.unpack(reader.take(_LEASE.size))) for _ in range(count))
     reader.take(_SIGNATURE_BYTES)
     if not reader.is_at_end:
         raise ValueError("it has bytes after its end")
@@ -160,7 +177,8 @@ def decode_lease_set(data: bytes) -> LeaseSet:
         destination=destination,
         published_s=published_s,
         expires_s=expires_s,
-        ends_s=tuple(ends_s),
+        encryption_key=encryption_key,
+        leases=leases,
         offline=offline,
     )
 
@@ -199,11 +217,20 @@ class _Reader:
         return self._at == len(self._data)
 
 
-def _read_header(reader: _Reader, allowed: int) -> tuple[bytes, int, int, OfflineSignature | None]:
-    """Destination, published, expires, offline signature. ``allowed``: the flags that may be set."""
+def _encode_header(of: MetaLeaseSet | LeaseSet) -> bytes:
+    signing_key(of.destination)
+    if not (0 <= of.published_s < 2**32 and 0 <= of.expires_s < 2**16 and len(of.leases) <= MAX_LEASES):
+        raise ValueError("a date or the number of leases is not possible in a LeaseSet")
+    flags = 0 if of.offline is None else _FLAG_OFFLINE
+    offline = b"" if of.offline is None else of.offline.encode()
+    return of.destination + _HEADER.pack(of.published_s, of.expires_s, flags) + offline
+
+
+def _read_header(reader: _Reader) -> tuple[bytes, int, int, OfflineSignature | None]:
+    """Destination, published, expires, offline signature."""
     destination = reader.destination()
     published_s, expires_s, flags = _HEADER.unpack(reader.take(_HEADER.size))
-    if flags & ~allowed:
+    if flags & ~_FLAG_OFFLINE:
         raise ValueError(f"its flags {flags:04x} are unknown")
     offline = OfflineSignature.decode(reader.take(OFFLINE_BYTES)) if flags & _FLAG_OFFLINE else None
     return destination, published_s, expires_s, offline

@@ -67,6 +67,7 @@ from garlicfarm.i2p.lease_set import (
     MetaLeaseSet,
     decode_lease_set,
     decode_meta_lease_set,
+    encode_lease_set,
     encode_meta_lease_set,
     verify_lease_set,
     verify_meta_lease_set,
@@ -518,7 +519,7 @@ def i2p(data: bytes) -> None:
             assert encode_meta_lease_set(decode_meta_lease_set(rest), lambda _: rest[-64:]) == rest
             verify_meta_lease_set(rest, 0)
         elif kind == 1:
-            decode_lease_set(rest)
+            assert encode_lease_set(decode_lease_set(rest), lambda _: rest[-64:]) == rest
             verify_lease_set(rest, 0)
         elif kind == 2:
             read = decode_session_configuration(rest)

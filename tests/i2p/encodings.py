@@ -1,4 +1,4 @@
-"""What the tests of I2P's structures share: strategies, and an ordinary LeaseSet2, which we only read."""
+"""What the tests of I2P's structures share: strategies, and a second encoder of the LeaseSet2."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
+from garlicfarm.i2p.lease_set import Lease, LeaseSet, encode_lease_set
 from garlicfarm.i2p.offline import OfflineSignature
 
 U16 = st.integers(0, 2**16 - 1)
@@ -43,17 +44,29 @@ def lease_set_2(
     published_s: int,
     expires_s: int,
     ends_s: tuple[int, ...],
-    options: bytes = b"",
     offline: OfflineSignature | None = None,
 ) -> bytes:
-    """A signed LeaseSet2 with one X25519 key."""
-    body = keys.destination + published_s.to_bytes(4, "big") + expires_s.to_bytes(2, "big")
-    body += b"\0\1" + offline.encode() if offline else b"\0\0"
-    body += len(options).to_bytes(2, "big") + options
-    body += bytes.fromhex("01 0004 0020") + bytes(32)
-    body += bytes([len(ends_s)])
-    for end_s in ends_s:
-        body += bytes(32) + bytes(4) + end_s.to_bytes(4, "big")
+    """A signed LeaseSet2 whose leases have these ends."""
+    lease_set = LeaseSet(
+        destination=keys.destination,
+        published_s=published_s,
+        expires_s=expires_s,
+        encryption_key=bytes(32),
+        leases=tuple(Lease(bytes(32), 0, end_s) for end_s in ends_s),
+        offline=offline,
+    )
+    return encode_lease_set(lease_set, keys.sign)
+
+
+def layout_of(keys: DestinationKeys, lease_set: LeaseSet) -> bytes:
+    """The specification's layout once more: a signed LeaseSet2 with one X25519 key."""
+    body = keys.destination + lease_set.published_s.to_bytes(4, "big")
+    body += lease_set.expires_s.to_bytes(2, "big")
+    body += b"\0\1" + lease_set.offline.encode() if lease_set.offline else b"\0\0"
+    body += bytes.fromhex("0000 01 0004 0020") + lease_set.encryption_key
+    body += bytes([len(lease_set.leases)])
+    for lease in lease_set.leases:
+        body += lease.gateway + lease.tunnel.to_bytes(4, "big") + lease.end_s.to_bytes(4, "big")
     return body + keys.sign(b"\x03" + body)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,16 +16,18 @@ from garlicfarm.i2p.destination import decode_destination, make_destination
 from garlicfarm.i2p.encoding import b32_address, encode
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
 from garlicfarm.i2p.lease_set import (
+    Lease,
     LeaseSet,
     MetaLease,
     MetaLeaseSet,
     decode_lease_set,
     decode_meta_lease_set,
+    encode_lease_set,
     encode_meta_lease_set,
     verify_lease_set,
     verify_meta_lease_set,
 )
-from tests.i2p.encodings import U32, all_keys, cut, flipped, lease_set_2, long_term, public, refuses
+from tests.i2p.encodings import U32, all_keys, cut, flipped, layout_of, long_term, public, refuses
 
 VECTOR = Path(__file__).parent.parent / "data" / "i2p" / "meta-lease-set.txt"
 SEED = bytes(range(32))
@@ -43,6 +47,32 @@ def meta_lease_sets(draw: st.DrawFn) -> tuple[MetaLeaseSet, DestinationKeys]:
         offline=keys.offline,
     )
     return meta, keys
+
+
+@st.composite
+def lease_sets(draw: st.DrawFn) -> tuple[LeaseSet, DestinationKeys]:
+    keys = draw(all_keys())
+    hashes = st.binary(min_size=32, max_size=32)
+    lease_set = LeaseSet(
+        destination=keys.destination,
+        published_s=draw(U32),
+        expires_s=draw(st.integers(1, 2**16 - 1)),
+        encryption_key=draw(hashes),
+        leases=tuple(draw(st.lists(st.builds(Lease, hashes, U32, U32), max_size=16))),
+        offline=keys.offline,
+    )
+    return lease_set, keys
+
+
+def ordinary_example(keys: DestinationKeys) -> LeaseSet:
+    return LeaseSet(
+        destination=keys.destination,
+        published_s=1000,
+        expires_s=600,
+        encryption_key=b"\5" * 32,
+        leases=(Lease(b"\1" * 32, 7, 1500), Lease(b"\2" * 32, 8, 1090)),
+        offline=keys.offline,
+    )
 
 
 def example(keys: DestinationKeys, published_s: int = 1000, expires_s: int = 600) -> bytes:
@@ -93,7 +123,7 @@ def test_meta_lease_set_is_read_and_verified_as_written_and_with_a_bit_flipped_r
 
 @pytest.mark.parametrize("keys", [long_term(SEED), bundle(5000)], ids=["long-term", "offline"])
 def test_lease_sets_cut_at_any_byte_or_with_any_byte_changed_are_refused(keys: DestinationKeys) -> None:
-    meta, ordinary = example(keys), lease_set_2(keys, 1000, 600, (1500,), offline=keys.offline)
+    meta, ordinary = example(keys), encode_lease_set(ordinary_example(keys), keys.sign)
     for part in cut(meta):
         refuses(decode_meta_lease_set, part)
     for part in cut(ordinary):
@@ -106,28 +136,28 @@ def test_lease_sets_cut_at_any_byte_or_with_any_byte_changed_are_refused(keys: D
 
 @given(st.binary(max_size=700))
 def test_decoders_of_lease_sets_raise_nothing_else(data: bytes) -> None:
-    whole = example(long_term(SEED))[:391] + data
+    destination = long_term(SEED).destination
+    header = destination + bytes(8) + bytes.fromhex("0000 01 0004 0020")
     for decode in (decode_meta_lease_set, decode_lease_set):
-        for each in (data, whole):
+        for each in (data, destination + data, header + data):
             try:
                 decode(each)
             except ValueError:
                 continue
 
 
-@settings(max_examples=30)
-@given(all_keys(), U32, st.integers(1, 2**16 - 1), st.lists(U32, max_size=16), st.binary(max_size=40))
-def test_ordinary_lease_set_is_read_and_verified(
-    keys: DestinationKeys, published_s: int, expires_s: int, ends_s: list[int], options: bytes
+@settings(max_examples=50)
+@given(lease_sets(), st.integers(0))
+def test_ordinary_lease_set_is_read_and_verified_as_written_and_with_a_bit_flipped_refused(
+    made: tuple[LeaseSet, DestinationKeys], bit: int
 ) -> None:
-    data = lease_set_2(keys, published_s, expires_s, tuple(ends_s), options, keys.offline)
-    assert verify_lease_set(data, 0) == LeaseSet(
-        destination=keys.destination,
-        published_s=published_s,
-        expires_s=expires_s,
-        ends_s=tuple(ends_s),
-        offline=keys.offline,
-    )
+    lease_set, keys = made
+    data = encode_lease_set(lease_set, keys.sign)
+    assert data == layout_of(keys, lease_set)
+    assert len(data) == 503 + 40 * len(lease_set.leases) + (102 if keys.offline else 0)
+    assert decode_lease_set(data) == lease_set
+    assert verify_lease_set(data, 0) == lease_set
+    refuses(partial(verify_lease_set, now_s=0), flipped(data, bit))
 
 
 def test_signature_of_another_type_of_lease_set_is_refused() -> None:
@@ -141,7 +171,9 @@ def test_what_has_expired_is_refused() -> None:
     keys = long_term(SEED)
     assert verify_meta_lease_set(example(keys), 1599).published_s == 1000
     refuses(partial(verify_meta_lease_set, now_s=1600), example(keys))
-    refuses(partial(verify_lease_set, now_s=1600), lease_set_2(keys, 1000, 600, ()))
+    ordinary = encode_lease_set(ordinary_example(keys), keys.sign)
+    assert verify_lease_set(ordinary, 1599) == ordinary_example(keys)
+    refuses(partial(verify_lease_set, now_s=1600), ordinary)
     transient = bundle(1200)
     assert verify_meta_lease_set(example(transient), 1199).offline == transient.offline
     with pytest.raises(ValueError, match="transient key has expired"):
@@ -176,8 +208,41 @@ def test_offline_signature_by_another_key_is_refused() -> None:
 def test_meta_lease_set_that_cannot_be_written_is_refused(change: dict[str, object]) -> None:
     keys = long_term(SEED)
     fields = {"destination": keys.destination, "published_s": 1, "expires_s": 1, "leases": (), **change}
-    with pytest.raises(ValueError, match=r"possible in a Meta LeaseSet|not of type 7"):
+    with pytest.raises(ValueError, match=r"possible in a (Meta )?LeaseSet|not of type 7"):
         encode_meta_lease_set(MetaLeaseSet(**fields), keys.sign)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"published_s": -1},
+        {"expires_s": 2**16},
+        {"encryption_key": bytes(31)},
+        {"leases": (Lease(bytes(31), 0, 0),)},
+        {"leases": (Lease(bytes(32), 2**32, 0),)},
+        {"leases": (Lease(bytes(32), 0, -1),)},
+        {"leases": (Lease(bytes(32), 0, 0),) * 17},
+        {"destination": bytes(391)},
+    ],
+)
+def test_ordinary_lease_set_that_cannot_be_written_is_refused(change: dict[str, Any]) -> None:
+    keys = long_term(SEED)
+    with pytest.raises(ValueError, match=r"possible in a LeaseSet|not of type 7|has 32 bytes"):
+        encode_lease_set(msgspec.structs.replace(ordinary_example(keys), **change), keys.sign)
+
+
+@pytest.mark.parametrize(
+    ("at", "byte"),
+    [(398, 2), (398, 4), (397, 1), (400, 1), (401, 2), (403, 0), (405, 31), (438, 17)],
+    ids=["unpublished", "blinded", "flags", "options", "two keys", "ElGamal", "length", "leases"],
+)
+def test_ordinary_lease_set_that_we_would_not_write_is_refused_though_it_is_signed(
+    at: int, byte: int
+) -> None:
+    keys = long_term(SEED)
+    body = bytearray(encode_lease_set(ordinary_example(keys), keys.sign)[:-64])
+    body[at] = byte
+    refuses(decode_lease_set, bytes(body) + keys.sign(b"\x03" + bytes(body)))
 
 
 @pytest.mark.parametrize(
