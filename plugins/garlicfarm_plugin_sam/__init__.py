@@ -24,7 +24,6 @@ from typing import Annotated, Any, Self
 import msgspec
 import trio
 
-from garlicfarm.credentials.destination_keys import read_keys
 from garlicfarm.errors import (
     ConfigError,
     PublisherError,
@@ -44,6 +43,7 @@ from garlicfarm.publisher import (
     PublisherStatus,
 )
 from garlicfarm.router import DestinationStatus, Tunnels
+from garlicfarm.service_keys import ServiceKeys
 from garlicfarm.transport import Endpoint
 
 __all__ = ["SamConfig", "SamPublisher"]
@@ -109,19 +109,8 @@ class SamPublisher(Publisher):
                 "the router forwards streams to the address that this node connects from; put a relay there "
                 "if the service runs elsewhere"
             )
-        self._keys_path = base_dir / config.keys
         with _collect(problems):
-            self._keys = read_keys(self._keys_path, node_id=site.node_id, allow_expired=True)
-            if self._keys.node not in (None, site.node_id):
-                problems.append(
-                    f"publisher sam: {self._keys_path} is the bundle of node {self._keys.node}, and this is "
-                    f"node {site.node_id}: copy its own here"
-                )
-            if site.master is not None and site.master.destination == self._keys.destination:
-                problems.append(
-                    f"publisher sam: {self._keys_path} holds the master destination; a service needs one of "
-                    "its own: make it with garlicfarm keys create"
-                )
+            self._keys = ServiceKeys(base_dir / config.keys, site)
         if problems:
             raise ConfigError(problems)
         self._service: _Service | None = None
@@ -135,14 +124,11 @@ class SamPublisher(Publisher):
 
     @property
     def destination(self) -> bytes:
-        return self._keys.destination
+        return self._keys.keys.destination
 
     @property
     def key(self) -> KeyReport | None:
-        keys = self._keys
-        if keys.transient is None or keys.expires_ms is None:
-            return None
-        return KeyReport(transient=keys.transient, expires_ms=keys.expires_ms)
+        return self._keys.report
 
     async def __aenter__(self) -> Self:
         # An earlier process, or this one, may have left a session only now.
@@ -165,7 +151,7 @@ class SamPublisher(Publisher):
         """See `Publisher.standby`. It takes 10 s after entering and after `retire`."""
         self._standing_by.cancel()
         await self._close()
-        self._check_keys()
+        self._keys.check_expiry(_now_ms())
         await self._check_router()
         with _unreachable_target(self._target):
             await (await trio.open_tcp_stream(self._target.host, self._target.port)).aclose()
@@ -180,7 +166,7 @@ class SamPublisher(Publisher):
         """See `Publisher.publish`. While the session is open, a further order changes nothing: the router
         republishes by itself. Cancelled, it keeps what it has begun, and continues when called again."""
         try:
-            self._check_keys()
+            self._keys.check_expiry(_now_ms())
         except PublisherError:
             await self._close()
             raise
@@ -219,18 +205,9 @@ class SamPublisher(Publisher):
     async def wait_changed(self) -> None:
         await self._changed.wait()
 
-    def _check_keys(self) -> None:
-        """i2pd 2.45 says OK to expired keys, and clients refuse what it publishes."""
-        expires_ms = self._keys.expires_ms
-        if expires_ms is not None and expires_ms <= _now_ms():
-            raise PublisherError(
-                f"the keys in {self._keys_path} have expired: make new bundles with garlicfarm keys offline, "
-                "and copy this node's"
-            )
-
     async def _open(self) -> _Service:
         assert self._nursery is not None, "not entered"
-        service = _Service(SamSession(self._address, self._keys.sam_private_key(), self._options()))
+        service = _Service(SamSession(self._address, self._keys.keys.sam_private_key(), self._options()))
         try:
             with _told(), self._answering():
                 await service.session.open()

@@ -1,0 +1,48 @@
+"""The keys of a service's destination, for the publishers that publish it: read, checked, reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from garlicfarm.credentials.destination_keys import read_keys
+from garlicfarm.errors import ConfigError, PublisherError
+from garlicfarm.i2p.keys import DestinationKeys
+from garlicfarm.publisher import KeyReport, PublisherSite
+
+__all__ = ["ServiceKeys"]
+
+
+class ServiceKeys:
+    """The long-term key of a service, or this node's bundle, from the file ``path``.
+
+    Raises `ConfigError`, when it is made, as `read_keys` does, and: they are those of the master destination.
+    They may have expired.
+    """
+
+    def __init__(self, path: Path, site: PublisherSite) -> None:
+        self._path = path
+        self.keys: DestinationKeys = read_keys(path, node_id=site.node_id, allow_expired=True)
+        if site.master is not None and site.master.destination == self.keys.destination:
+            raise ConfigError(
+                [
+                    f"{path} holds the master destination; a service needs one of its own: make it with "
+                    "garlicfarm keys create"
+                ]
+            )
+
+    @property
+    def report(self) -> KeyReport | None:
+        """What `garlicfarm.publisher.Publisher.key` reports of them."""
+        keys = self.keys
+        if keys.transient is None or keys.expires_ms is None:
+            return None
+        return KeyReport(transient=keys.transient, expires_ms=keys.expires_ms)
+
+    def check_expiry(self, now_ms: int) -> None:
+        """Raises `PublisherError`: they have expired at ``now_ms``, ms since 1970. Some routers do not mind,
+        but no client uses what they publish then."""
+        if self.keys.expires_ms is not None and self.keys.expires_ms <= now_ms:
+            raise PublisherError(
+                f"the keys in {self._path} have expired: make new bundles with garlicfarm keys offline, and "
+                "copy this node's"
+            )
