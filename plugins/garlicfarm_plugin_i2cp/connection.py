@@ -32,7 +32,7 @@ class Connection:
 
     def __init__(self, stream: trio.abc.Stream, router: str) -> None:
         self._stream = stream
-        self._router = router
+        self.router = router
         self._decoder = MessageDecoder()
 
     async def send(self, *messages: bytes) -> None:
@@ -59,35 +59,37 @@ class Connection:
                     raise self._closed()
                 self._decoder.receive_data(bytes(data))
         except RemoteProtocolError as error:
-            raise PublisherError(f"what answers at {self._router} does not speak I2CP: {error}") from None
+            raise PublisherError(f"what answers at {self.router} does not speak I2CP: {error}") from None
         if isinstance(message, Disconnect):
             raise PublisherError(
-                f"the router at {self._router} closes the connection: {message.reason!r:.200}"
+                f"the router at {self.router} closes the connection: {message.reason!r:.200}"
             )
         return message
 
-    async def greet(self, now_ms: int) -> None:
-        """Begin, and compare clocks. ``now_ms``: this node's wall clock. Raises `PublisherError`."""
+    async def greet(self, now_ms: int) -> int:
+        """Begin, and compare clocks: the router's, ms since 1970. ``now_ms``: this node's. Raises
+        `PublisherError`."""
         with trio.move_on_after(ANSWER_TIMEOUT_S) as scope:
             await self.send(PROTOCOL_BYTE, GET_DATE)
             message = await self.receive()
         if scope.cancelled_caught:
             raise self.silence()
         if not isinstance(message, SetDate):
-            raise PublisherError(f"what answers at {self._router} does not speak I2CP: it tells no date")
+            raise PublisherError(f"what answers at {self.router} does not speak I2CP: it tells no date")
         ahead_ms = message.date_ms - now_ms
         if abs(ahead_ms) > MAX_CLOCK_DIFFERENCE_MS:
             word = "ahead of" if ahead_ms > 0 else "behind"
             raise PublisherError(
-                f"the clock of the router at {self._router} is {abs(ahead_ms) // 1000} s {word} this node's; "
+                f"the clock of the router at {self.router} is {abs(ahead_ms) // 1000} s {word} this node's; "
                 "correct the wrong one"
             )
+        return message.date_ms
 
-    def silence(self) -> PublisherError:
-        return PublisherError(f"I2CP at {self._router} has not answered for {ANSWER_TIMEOUT_S:.0f} s")
+    def silence(self, after_s: float = ANSWER_TIMEOUT_S) -> PublisherError:
+        return PublisherError(f"I2CP at {self.router} has not answered for {after_s:.0f} s")
 
     def _closed(self) -> PublisherError:
-        return PublisherError(f"the router at {self._router} has closed the connection")
+        return PublisherError(f"the router at {self.router} has closed the connection")
 
 
 @asynccontextmanager

@@ -20,10 +20,9 @@ A session that is refused or dies is created again, after 1, 2, 4 … 30 s.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 import trio
@@ -31,40 +30,37 @@ import trio
 from garlicfarm.errors import PublisherError
 from garlicfarm.i2p.i2cp import (
     META_LEASE_SET,
-    SESSION_CREATED,
-    SESSION_DESTROYED,
-    SESSION_INVALID,
     SESSION_UPDATED,
     Message,
     RequestLeaseSet,
     SessionStatus,
     SetDate,
     encode_create_lease_set2,
-    encode_create_session,
-    encode_destroy_session,
 )
 from garlicfarm.publisher import Publication, PublisherStatus
 from garlicfarm_plugin_i2cp.connection import ANSWER_TIMEOUT_S, GET_DATE, Connection, open_connection
+from garlicfarm_plugin_i2cp.session import (
+    PATIENCE_S,
+    BackOff,
+    Heartbeat,
+    create_session,
+    destroy_session,
+    refusal,
+)
 
 __all__ = ["SessionKeeper"]
 
 MIN_INTERVAL_S = 20.0
 """i2pd's PUBLISH_MIN_INTERVAL."""
 HEARTBEAT_S = 20.0
-PATIENCE_S = 25.0
-CLOSE_TIMEOUT_S = 2.0
-FIRST_PAUSE_S = 1.0
-MAX_PAUSE_S = 30.0
 
 
 @dataclass(slots=True)
 class _Session:
-    """A session in the router. ``given``: the order that it was given last. ``unanswered``: for each GetDate
-    without an answer, the order that was sent before it, if one was, and the deadline of the answer."""
+    """A session in the router. ``given``: the order that it was given last."""
 
     id: int
-    unanswered: deque[tuple[Publication | None, float]]
-    heard_at: float
+    heartbeat: Heartbeat
     has_asked: bool = False
     is_waiting: bool = False
     given: Publication | None = None
@@ -162,18 +158,19 @@ class SessionKeeper:
 
     async def _hold_sessions(self) -> None:
         """One session after another, while an order stands."""
-        pause_s = FIRST_PAUSE_S
+        back_off = BackOff()
         while self._order is not None:
             was_taken = False
             try:
                 async with open_connection(self._connect, self._router) as connection:
                     await connection.greet(self._now_ms())
-                    session = await self._create(connection)
+                    id_ = await create_session(connection, self._configuration(self._now_ms()))
+                    heartbeat = Heartbeat(HEARTBEAT_S, ANSWER_TIMEOUT_S, trio.current_time())
                     try:
-                        await self._hold(connection, session)
-                        await self._destroy(connection, session)
+                        await self._hold(connection, _Session(id_, heartbeat))
+                        await destroy_session(connection, id_)
                     except trio.Cancelled:
-                        await self._destroy(connection, session)
+                        await destroy_session(connection, id_)
                         raise
                     finally:
                         was_taken = self._taken is not None
@@ -182,19 +179,9 @@ class SessionKeeper:
                 self._problem = str(error)
                 self._failures += 1
                 self._notify()
-                pause_s = FIRST_PAUSE_S if was_taken else pause_s
-                await trio.sleep(pause_s)
-                pause_s = min(2 * pause_s, MAX_PAUSE_S)
-
-    async def _create(self, connection: Connection) -> _Session:
-        await connection.send(encode_create_session(self._configuration(self._now_ms())))
-        with trio.move_on_after(ANSWER_TIMEOUT_S):
-            while not isinstance(message := await connection.receive(), SessionStatus):
-                pass
-            if message.status != SESSION_CREATED:
-                raise self._refusal(message.status)
-            return _Session(message.session, deque(), trio.current_time())
-        raise connection.silence()
+                if was_taken:
+                    back_off.reset()
+                await back_off.pause()
 
     async def _hold(self, connection: Connection, session: _Session) -> None:
         """Give the router what stands, until nothing stands."""
@@ -215,17 +202,19 @@ class SessionKeeper:
             if session.is_waiting or (is_new and now_s >= next_s):
                 await self._give(connection, session, order)
                 continue  # another order may have come while this one was sent
-            if not session.unanswered and now_s >= session.heard_at + HEARTBEAT_S:
-                await self._get_date(connection, session, None)
+            heartbeat = session.heartbeat
+            if now_s >= heartbeat.due_s:
+                heartbeat.on_asked(now_s)
+                await connection.send(GET_DATE)
                 continue
-            beat_s = session.unanswered[0][1] if session.unanswered else session.heard_at + HEARTBEAT_S
+            beat_s = min(heartbeat.due_s, heartbeat.deadline_s)
             wake_s = min(now_s + left_s, beat_s, next_s if is_new else math.inf)
             message = None
             with trio.CancelScope(deadline=wake_s) as self._pause:
                 message = await connection.receive()
             if message is not None:
-                self._on_message(session, message)
-            elif session.unanswered and trio.current_time() >= session.unanswered[0][1]:
+                self._on_message(connection, session, message)
+            elif trio.current_time() >= heartbeat.deadline_s:
                 raise connection.silence()
 
     async def _give(self, connection: Connection, session: _Session, order: Publication) -> None:
@@ -233,25 +222,18 @@ class SessionKeeper:
         session.is_waiting = False
         session.given, session.given_at = order, trio.current_time()
         lease_set = encode_create_lease_set2(session.id, META_LEASE_SET, order.lease_set)
-        await self._get_date(connection, session, order, lease_set)
+        session.heartbeat.on_asked(session.given_at, partial(self._on_taken, order))
+        await connection.send(lease_set, GET_DATE)
 
-    async def _get_date(
-        self, connection: Connection, session: _Session, order: Publication | None, *before: bytes
-    ) -> None:
-        session.unanswered.append((order, trio.current_time() + ANSWER_TIMEOUT_S))
-        await connection.send(*before, GET_DATE)
-
-    def _on_message(self, session: _Session, message: Message) -> None:
-        session.heard_at = trio.current_time()
+    def _on_message(self, connection: Connection, session: _Session, message: Message) -> None:
+        session.heartbeat.on_heard(trio.current_time())
         match message:
             case RequestLeaseSet(session=session.id):
                 session.has_asked = session.is_waiting = True
-            case SetDate() if session.unanswered:
-                order, _ = session.unanswered.popleft()
-                if order is not None:
-                    self._on_taken(order)
+            case SetDate():
+                session.heartbeat.on_answered()
             case SessionStatus(status=status) if status != SESSION_UPDATED:
-                raise self._refusal(status)
+                raise refusal(connection, status)
 
     def _on_taken(self, order: Publication) -> None:
         self._problem = ""
@@ -260,22 +242,6 @@ class SessionKeeper:
         if self._since_ms is None:
             self._since_ms = self._now_ms()
         self._notify()
-
-    async def _destroy(self, connection: Connection, session: _Session) -> None:
-        """End a session, even when cancelled."""
-        with trio.move_on_after(CLOSE_TIMEOUT_S, shield=True), suppress(PublisherError):
-            await connection.send(encode_destroy_session(session.id))
-            while not isinstance(await connection.receive(), SessionStatus):
-                pass
-
-    def _refusal(self, status: int) -> PublisherError:
-        if status == SESSION_DESTROYED:
-            return PublisherError(f"the router at {self._router} has ended the session")
-        reason = "invalid" if status == SESSION_INVALID else "refused"
-        return PublisherError(
-            f"the router at {self._router} refuses the session ({reason}, status {status}): either another "
-            "client has a session with the master destination there, or its signature is wrong"
-        )
 
     def _notify(self) -> None:
         self._changed.set()
