@@ -10,7 +10,9 @@ import trio
 
 DATE = 32
 CREATE_SESSION = 1
+RECONFIGURE_SESSION = 2
 DESTROY_SESSION = 3
+SEND_MESSAGE = 5
 CREATE_LEASE_SET_2 = 41
 
 
@@ -20,7 +22,8 @@ class FakeRouter:
 
     ``asks_after_s``: how long its tunnels take, after which it asks for a LeaseSet; None: for ever.
     ``statuses``: what it answers to CreateSession, one after another; then 1. ``is_silent``: it reads and
-    answers nothing. ``garbage``: what it sends at once instead of speaking I2CP.
+    answers nothing. ``garbage``: what it sends at once instead of speaking I2CP. ``tunnel_s``: how long the
+    tunnels last that it asks with.
     """
 
     now_ms: Callable[[], int]
@@ -28,6 +31,7 @@ class FakeRouter:
     statuses: list[int] = field(default_factory=list)
     is_silent: bool = False
     garbage: bytes | None = None
+    tunnel_s: tuple[int, ...] = (600,)
     received: list[tuple[float, int, bytes]] = field(default_factory=list)
     """When (Trio's clock), type, body."""
     streams: list[trio.abc.Stream] = field(default_factory=list)
@@ -56,8 +60,10 @@ class FakeRouter:
 
     async def ask(self) -> None:
         """Ask for a LeaseSet: the tunnels have changed."""
+        ends = [self.now_ms() + 1000 * each for each in self.tunnel_s]
+        leases = [bytes(range(32)) + struct.pack(">IQ", 7 + i, end) for i, end in enumerate(ends)]
         for stream in self.streams:
-            await send(stream, 37, b"\x12\x34\x01" + bytes(range(32)) + struct.pack(">IQ", 7, self.now_ms()))
+            await send(stream, 37, b"\x12\x34" + bytes([len(ends)]) + b"".join(leases))
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         self.streams.append(stream)
@@ -100,6 +106,8 @@ class FakeRouter:
                 await send(stream, 20, b"\x12\x34" + bytes([status]))
                 if status == 1 and self.asks_after_s is not None:
                     nursery.start_soon(self._ask_later, self.asks_after_s)
+            elif type_ == RECONFIGURE_SESSION:
+                await send(stream, 20, b"\x12\x34\x02")
             elif type_ == DESTROY_SESSION:
                 await send(stream, 20, b"\x12\x34\0")
                 return

@@ -1,0 +1,294 @@
+"""Keeps a session of a service open at a router's I2CP, and orders it to publish, or to stop.
+
+Theory of operation
+===================
+
+One task, `ServiceKeeper.run`, opens one session after another and holds each with two tasks: one receives,
+the other sends, watches the time, and carries out orders. `ServiceSession` knows what to say. `publish`,
+`standby` and `retire` set the order and wait until the router has read what follows from it.
+
+There is one session at a time. A retired one is kept until no client uses it any more, or an order comes;
+then a new one is opened, with a new encryption key. A session that is refused or dies is opened again after
+1, 2, 4 … 30 s, on standby; an order that still stands makes it active once it has tunnels.
+
+Peers' messages pass in both directions beside that. What is to be sent is queued, at most 4 MiB; what has no
+room, and what comes while there is no session, is dropped and counted: streaming sends it again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import trio
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from garlicfarm.errors import PublisherError, first_error
+from garlicfarm.i2p.i2cp import MessagePayload, encode_send_message
+from garlicfarm.i2p.session_options import Purpose
+from garlicfarm.publisher import Publication, Published
+from garlicfarm.service_keys import ServiceKeys
+from garlicfarm_plugin_i2cp.connection import Connection, open_connection
+from garlicfarm_plugin_i2cp.service_session import LeasePlan, ServiceSession
+from garlicfarm_plugin_i2cp.session import (
+    CLOSE_TIMEOUT_S,
+    PATIENCE_S,
+    BackOff,
+    create_session,
+    destroy_session,
+)
+
+__all__ = ["ServiceKeeper"]
+
+MAX_QUEUED_BYTES = 1 << 22
+BATCH_BYTES = 1 << 16
+
+
+class ServiceKeeper:
+    """See the module. ``router``: its address, for errors. ``configuration``: a signed session configuration
+    from its purpose and the wall clock, ms since 1970, which ``now_ms`` reads. ``on_payload`` gets each
+    message of a peer, as gzip; it must not block.
+
+    ``session``: the one that is open. ``problem``: what is wrong, "" if nothing is. ``dropped``: messages to
+    peers, by cause.
+    """
+
+    def __init__(
+        self,
+        router: str,
+        keys: ServiceKeys,
+        plan: LeasePlan,
+        *,
+        connect: Callable[[], Awaitable[trio.abc.Stream]],
+        configuration: Callable[[Purpose, int], bytes],
+        now_ms: Callable[[], int],
+        on_payload: Callable[[bytes], None],
+    ) -> None:
+        self.session: ServiceSession | None = None
+        self.problem = ""
+        self.dropped: Counter[str] = Counter()
+        self._router = router
+        self._keys = keys
+        self._plan = plan
+        self._connect = connect
+        self._configuration = configuration
+        self._now_ms = now_ms
+        self._on_payload = on_payload
+        self._order: Publication | None = None
+        self._failures = 0  # of all time
+        self._holding = trio.CancelScope()
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._wake = trio.Event()  # of the task that sends
+        self._changed = trio.Event()
+
+    # ------------------------------------------------------------------ what the publisher asks for
+
+    async def standby(self) -> None:
+        """Stop publishing; returns when a session is ready to publish, or a retired one still serves.
+
+        Raises `PublisherError`: the keys have expired, the next attempt fails, or it takes more than 25 s.
+        """
+        await self._stop()
+        self._keys.check_expiry(self._now_ms())
+        await self._wait(lambda: self.is_ready)
+
+    async def publish(self, order: Publication) -> Published:
+        """Let ``order`` stand; returns when the router has read a LeaseSet that was composed for it.
+
+        Raises as `standby` does. The order stands then all the same, and when cancelled.
+        """
+        self._keys.check_expiry(self._now_ms())
+        if self._order is None or _key(self._order) != _key(order):
+            self._order = order
+            self._wake.set()
+        order = self._order
+        await self._wait(lambda: self._published(order) is not None)
+        published = self._published(order)
+        assert published is not None
+        return published
+
+    async def retire(self, successor: bytes | None) -> None:
+        """Stop publishing; returns when the router has read that, or its connection is closed. A retired
+        session passes ``successor`` on, if it is what floodfills take, and newer than its own."""
+        await self._stop()
+        session = self.session
+        if successor is None or session is None:
+            return
+        try:
+            session.pass_on(successor, trio.current_time())
+        except ValueError as error:
+            self.problem = f"the successor's LeaseSet is not passed on to clients: {error}"
+        self._wake.set()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it could publish at once, or a retired session still serves."""
+        return self.session is not None and (self.session.is_warm or self.session.phase == "retired")
+
+    async def wait_changed(self) -> None:
+        """Return when a session has begun, ended, or done what it was ordered to do."""
+        await self._changed.wait()
+
+    def send(self, peer: bytes, payload: bytes) -> None:
+        """Queue ``payload``, gzip, for a peer's binary destination, or drop it."""
+        if self.session is None:
+            self.dropped["no session"] += 1
+            return
+        message = encode_send_message(self.session.id, peer, payload)
+        if self._queued_bytes + len(message) > MAX_QUEUED_BYTES:
+            self.dropped["queue full"] += 1
+            return
+        self._queue.append(message)
+        self._queued_bytes += len(message)
+        self._wake.set()
+
+    # ------------------------------------------------------------------ one session after another
+
+    async def run(self) -> NoReturn:
+        """Keep a session, until cancelled; then end it."""
+        back_off = BackOff()
+        while True:
+            try:
+                self._keys.check_expiry(self._now_ms())
+                with trio.CancelScope() as self._holding:
+                    await self._hold_session(back_off)
+            except PublisherError as error:
+                self.problem = str(error)
+                self._failures += 1
+                self._notify()
+                await back_off.pause()
+
+    async def _hold_session(self, back_off: BackOff) -> None:
+        async with open_connection(self._connect, self._router) as connection:
+            date_ms = await connection.greet(self._now_ms())
+            configurations = self._configure("standby"), self._configure("active")
+            id_ = await create_session(connection, configurations[0])
+            self.session = session = ServiceSession(
+                id_,
+                connection,
+                self._keys,
+                self._plan,
+                X25519PrivateKey.generate(),
+                configurations,
+                date_ms=date_ms,
+                now_s=trio.current_time(),
+                on_changed=self._on_session_changed,
+            )
+            self.problem = (
+                f"the router at {self._router} has not asked for a LeaseSet yet; it is building tunnels"
+            )
+            self._notify()
+            does_router_answer = True
+            try:
+                await self._use(connection, session)
+            except PublisherError:
+                does_router_answer = False
+                raise
+            finally:
+                if session.is_warm:
+                    back_off.reset()
+                self.session, self._queued_bytes = None, 0
+                self._queue.clear()
+                if does_router_answer and not self._holding.cancel_called:
+                    await destroy_session(connection, id_)
+                self._notify()
+
+    def _configure(self, purpose: Purpose) -> bytes:
+        return self._configuration(purpose, self._now_ms())
+
+    async def _use(self, connection: Connection, session: ServiceSession) -> None:
+        """Return when the session is of no more use."""
+        failure: BaseException | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._receive, connection, session)
+                await self._send(connection, session)
+                nursery.cancel_scope.cancel()
+        except* PublisherError as group:
+            failure = first_error(group)
+        if failure is not None:
+            raise failure
+
+    async def _receive(self, connection: Connection, session: ServiceSession) -> NoReturn:
+        while True:
+            message = await connection.receive()
+            session.receive(message, trio.current_time())
+            if isinstance(message, MessagePayload):
+                self._on_payload(message.payload)
+            else:
+                self._wake.set()
+
+    async def _send(self, connection: Connection, session: ServiceSession) -> None:
+        while not self._is_over(session):
+            self._wake = trio.Event()
+            if self._order is not None:
+                session.publish(self._order, trio.current_time())
+            session.advance(trio.current_time())
+            if messages := session.take_messages() or self._take_batch():
+                await connection.send(*messages)
+                continue
+            with trio.move_on_at(min(session.wake_s, session.drained_s)):
+                await self._wake.wait()
+
+    def _is_over(self, session: ServiceSession) -> bool:
+        is_retired = session.phase == "retired"
+        return is_retired and (self._order is not None or trio.current_time() >= session.drained_s)
+
+    def _take_batch(self) -> list[bytes]:
+        batch: list[bytes] = []
+        size = 0
+        while self._queue and size < BATCH_BYTES:
+            batch.append(self._queue.popleft())
+            size += len(batch[-1])
+        self._queued_bytes -= size
+        return batch
+
+    # ------------------------------------------------------------------ inside
+
+    async def _stop(self) -> None:
+        self._order = None
+        session = self.session
+        if session is None:
+            return
+        session.retire(trio.current_time())
+        self._wake.set()
+        with trio.move_on_after(CLOSE_TIMEOUT_S):
+            while self._is_stopping(session):
+                await self._changed.wait()
+            return
+        self._holding.cancel()
+        while self.session is session:
+            await self._changed.wait()
+
+    def _is_stopping(self, session: ServiceSession) -> bool:
+        is_retiring = session.phase == "retired" and not session.is_retirement_read
+        return self.session is session and is_retiring
+
+    def _published(self, order: Publication) -> Published | None:
+        return None if self.session is None else self.session.published(order)
+
+    async def _wait(self, is_done: Callable[[], bool]) -> None:
+        failures = self._failures
+        with trio.move_on_after(PATIENCE_S):
+            while not is_done():
+                if self._failures != failures:
+                    raise PublisherError(self.problem)
+                await self._changed.wait()
+            return
+        late = f"the router at {self._router} has not taken the LeaseSet within {PATIENCE_S:.0f} s"
+        raise PublisherError(self.problem or late)
+
+    def _on_session_changed(self) -> None:
+        if self.session is not None and self.session.is_warm:
+            self.problem = ""
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+def _key(order: Publication) -> tuple[int, int]:
+    return order.due_index, order.published_ms

@@ -1,0 +1,318 @@
+"""One session of a service at a router: sans-I/O, messages in and messages out.
+
+Theory of operation
+===================
+
+A session is on *standby* at first: the router has tunnels for it, and publishes nothing. Each of its requests
+for a LeaseSet is answered at once, since i2pd waits 10 s. An order makes it *active*: the session is
+reconfigured and given a LeaseSet to publish, and another one at each interval. `retire` ends that: it is
+*retired*, still serves the clients that know it, and composes nothing more. Its router would send clients a
+LeaseSet of its own tunnels, and they would go to and fro between two publishers. A request for a LeaseSet is
+answered with the one that it was given last. Once it may be given its successor's, which the router passes on
+to each client that it talks to. A retired session never becomes active again.
+
+Clients of i2pd ask for a LeaseSet anew only when no lease lasts longer than 51 s, and routers give tunnels of
+ten minutes. So leases are cut short here. They are dated by the router's clock, as far as its answers tell
+it, and never before the order's date or an earlier LeaseSet's, or floodfills would ignore them.
+
+Each session has an encryption key of its own. With a shared one, clients would keep encrypting for a router
+that has died.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, TypeAlias
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from garlicfarm.i2p.i2cp import (
+    LEASE_SET_2,
+    SESSION_UPDATED,
+    Message,
+    RequestLeaseSet,
+    SessionStatus,
+    SetDate,
+    TunnelLease,
+    encode_create_lease_set2,
+    encode_reconfigure_session,
+)
+from garlicfarm.i2p.lease_set import Lease, LeaseSet, encode_lease_set, verify_lease_set
+from garlicfarm.publisher import Publication, Published
+from garlicfarm.service_keys import ServiceKeys
+from garlicfarm_plugin_i2cp.connection import GET_DATE, Connection
+from garlicfarm_plugin_i2cp.session import Heartbeat, refusal
+
+__all__ = ["DEFAULT", "FAST", "LeasePlan", "Phase", "ServiceSession"]
+
+MIN_INTERVAL_S = 20.0
+"""i2pd's PUBLISH_MIN_INTERVAL."""
+HEARTBEAT_S = 5.0
+DRAIN_S = 60.0
+"""Java I2P sends to a lease for so long after its end."""
+MAX_LEASES = 10
+"""So many fit into a status, which has room for a LeaseSet of 1024 bytes."""
+
+Phase: TypeAlias = Literal["standby", "active", "retired"]
+
+
+class LeasePlan(msgspec.Struct, frozen=True):
+    """How long a lease lasts at most, how long the LeaseSet does, and when it is published again; s."""
+
+    lease_s: int
+    header_s: int
+    republish_s: int
+
+
+DEFAULT = LeasePlan(90, 90, 25)
+FAST = LeasePlan(50, 90, 30)
+
+
+class _Given(msgspec.Struct, frozen=True):
+    """A LeaseSet of our own that the router was given. ``until_ms``: the end of its last lease."""
+
+    order: Publication
+    data: bytes
+    published_s: int
+    until_ms: int
+
+
+class ServiceSession:
+    """See the module. Times in s are of one monotonic clock, those in ms of the router's.
+
+    ``id``: the router's. ``date_ms``: its clock at ``now_s``. ``configurations``: signed, for standby and
+    active. ``on_changed`` is called when a property of it has changed. The methods raise `PublisherError`:
+    the router has ended the session, or does not answer, or the keys have expired.
+    """
+
+    def __init__(
+        self,
+        id_: int,
+        connection: Connection,
+        keys: ServiceKeys,
+        plan: LeasePlan,
+        private_key: X25519PrivateKey,
+        configurations: tuple[bytes, bytes],
+        *,
+        date_ms: int,
+        now_s: float,
+        on_changed: Callable[[], None],
+    ) -> None:
+        self.id = id_
+        self.phase: Phase = "standby"
+        self.is_warm = False
+        """The router has tunnels: it has asked for a LeaseSet, and was given one."""
+        self.is_retirement_read = False
+        """The router has read that it must publish nothing more."""
+        self.tunnels: tuple[TunnelLease, ...] = ()
+        self.began_s = now_s
+        self.since_ms: int | None = None
+        self.drained_s = math.inf
+        """When no client of a retired session uses it any more."""
+        self._on_changed = on_changed
+        self._connection = connection
+        self._keys = keys
+        self._plan = plan
+        self._private_key = private_key
+        self._standby, self._active = configurations
+        self._clock = (date_ms, now_s)
+        self._heartbeat = Heartbeat(HEARTBEAT_S, HEARTBEAT_S, now_s)
+        self._messages: list[bytes] = []
+        self._order: Publication | None = None
+        self._ahead_ms = 0  # of the router's clock, so that what is published is the newest
+        self._given: _Given | None = None  # in the active phase
+        self._taken: _Given | None = None  # the newest that the router has read
+        self._last = b""  # the newest LeaseSet that the router was given, whosever it is
+        self._has_successor = False
+        self._published_s = -math.inf
+        self._next_s = math.inf
+        self._is_asked = False  # for a LeaseSet
+
+    # ------------------------------------------------------------------ what the router sends and gets
+
+    def receive(self, message: Message, now_s: float) -> None:
+        """A message of the router's came; `advance` comes next."""
+        self._heartbeat.on_heard(now_s)
+        match message:
+            case RequestLeaseSet(session=self.id):
+                self.tunnels = message.leases
+                self._is_asked = True
+            case SetDate():
+                self._clock = (message.date_ms, now_s)
+                self._heartbeat.on_answered()
+            case SessionStatus(status=status) if status != SESSION_UPDATED:
+                raise refusal(self._connection, status)
+
+    def advance(self, now_s: float) -> None:
+        """Do what is due now: answer the router, see whether it still answers, publish again."""
+        if now_s >= self._heartbeat.deadline_s:
+            raise self._connection.silence(HEARTBEAT_S)
+        if now_s >= self._heartbeat.due_s:
+            self._get_date(now_s)
+        if self._is_asked:
+            self._is_asked, self.is_warm = False, True
+            self._answer(now_s)
+            self._on_changed()
+        elif now_s >= self._next_s:
+            self._publish(now_s)
+
+    def take_messages(self) -> list[bytes]:
+        """What is to be sent now, each once."""
+        messages, self._messages = self._messages, []
+        return messages
+
+    @property
+    def wake_s(self) -> float:
+        """When `advance` has something to do."""
+        return (
+            -math.inf
+            if self._is_asked
+            else min(self._heartbeat.due_s, self._heartbeat.deadline_s, self._next_s)
+        )
+
+    # ------------------------------------------------------------------ what it is ordered to do
+
+    def publish(self, order: Publication, now_s: float) -> None:
+        """Let ``order`` stand: `advance` publishes as soon as there are tunnels, and again at each interval.
+        A newer order is carried out at once, but 20 s after the last publication at the earliest."""
+        assert self.phase != "retired", "a retired session never composes"
+        if order is self._order:
+            return
+        self._order = order
+        date_ms = -(-order.published_ms // 1000) * 1000
+        self._ahead_ms = max(self._ahead_ms, date_ms - self.router_ms(now_s))
+        if self.is_warm:
+            self._next_s = max(now_s, self._published_s + MIN_INTERVAL_S)
+
+    def retire(self, now_s: float) -> None:
+        """Publish nothing more, and compose nothing more. Does nothing unless it is active."""
+        self._order = None
+        self._next_s = math.inf
+        if self.phase != "active":
+            return
+        self.phase = "retired"
+        self._messages.append(encode_reconfigure_session(self.id, self._standby))
+        self._get_date(now_s, self._on_retirement_read)
+        assert self._given is not None, "an active session was given a LeaseSet"
+        left_s = (self._given.until_ms - self.router_ms(now_s)) / 1000
+        self.drained_s = now_s + max(left_s, 0.0) + DRAIN_S
+
+    def pass_on(self, successor: bytes, now_s: float) -> None:
+        """Give the clients of this retired session the LeaseSet of its successor; once.
+
+        Raises `ValueError`: floodfills would not take it, or it is of another destination, or not newer than
+        what was published here.
+        """
+        if self.phase != "retired" or self._has_successor:
+            return
+        lease_set = verify_lease_set(successor, self.router_ms(now_s) // 1000)
+        if lease_set.destination != self._keys.keys.destination:
+            raise ValueError("it is of another destination")
+        assert self._given is not None, "a retired session was active"
+        if lease_set.published_s <= self._given.published_s:
+            raise ValueError("it is older than what was published here")
+        self._has_successor = True
+        self._give(successor)
+
+    # ------------------------------------------------------------------ what is known
+
+    def published(self, order: Publication) -> Published | None:
+        """The newest LeaseSet that the router has read, if it was composed for ``order``."""
+        taken = self._taken
+        if taken is None or taken.order is not order:
+            return None
+        return Published(published_ms=taken.published_s * 1000, lease_set=taken.data)
+
+    def is_publishing(self, now_s: float) -> bool:
+        """Whether what the router publishes lasts."""
+        until_ms = self.until_ms
+        return self.phase == "active" and until_ms is not None and self.router_ms(now_s) < until_ms
+
+    @property
+    def until_ms(self) -> int | None:
+        """The end of the last lease that was published here, ms since 1970."""
+        return None if self._taken is None else self._taken.until_ms
+
+    def router_ms(self, now_s: float) -> int:
+        """The router's clock."""
+        date_ms, at_s = self._clock
+        return date_ms + round((now_s - at_s) * 1000)
+
+    # ------------------------------------------------------------------ inside
+
+    def _answer(self, now_s: float) -> None:
+        """The router has asked for a LeaseSet."""
+        if self.phase == "retired":
+            self._give(self._last)
+        elif self._order is not None:
+            self._publish(now_s)
+        else:
+            data, _, _ = self._compose(now_s)
+            self._give(data)
+
+    def _publish(self, now_s: float) -> None:
+        assert self._order is not None
+        if not self._leases(now_s):  # a LeaseSet without any would end the service
+            self._next_s = math.inf
+            return
+        data, published_s, until_ms = self._compose(now_s)
+        if self.phase == "standby":
+            self.phase = "active"
+            self._messages.append(encode_reconfigure_session(self.id, self._active))
+        self._given = _Given(self._order, data, published_s, until_ms)
+        self._give(data)
+        self._get_date(now_s, partial(self._on_taken, self._given))
+        self._published_s = now_s
+        self._next_s = now_s + self._plan.republish_s
+
+    def _give(self, data: bytes) -> None:
+        self._last = data
+        private = self._private_key.private_bytes_raw()
+        self._messages.append(encode_create_lease_set2(self.id, LEASE_SET_2, data, private))
+
+    def _get_date(self, now_s: float, on_read: Callable[[], None] = lambda: None) -> None:
+        self._heartbeat.on_asked(now_s, on_read)
+        self._messages.append(GET_DATE)
+
+    def _on_taken(self, given: _Given) -> None:
+        self._taken = given
+        if self.since_ms is None:
+            self.since_ms = given.published_s * 1000
+        self._on_changed()
+
+    def _on_retirement_read(self) -> None:
+        self.is_retirement_read = True
+        self._on_changed()
+
+    def _compose(self, now_s: float) -> tuple[bytes, int, int]:
+        """A LeaseSet of the tunnels, its date in s and the end of its last lease in ms."""
+        now_ms = self.router_ms(now_s)
+        self._keys.check_expiry(now_ms)
+        keys, plan = self._keys.keys, self._plan
+        published_s = (now_ms + self._ahead_ms) // 1000
+        if self._given is not None:
+            published_s = max(published_s, self._given.published_s + 1)
+        lease_set = LeaseSet(
+            destination=keys.destination,
+            published_s=published_s,
+            expires_s=plan.header_s,
+            encryption_key=self._private_key.public_key().public_bytes_raw(),
+            leases=self._leases(now_s),
+            offline=keys.offline,
+        )
+        until_ms = max((lease.end_s * 1000 for lease in lease_set.leases), default=now_ms)
+        return encode_lease_set(lease_set, keys.sign), published_s, until_ms
+
+    def _leases(self, now_s: float) -> tuple[Lease, ...]:
+        """The tunnels that last longest, cut short."""
+        now_ms = self.router_ms(now_s)
+        limit_ms = now_ms + self._plan.lease_s * 1000
+        tunnels = sorted(self.tunnels, key=lambda each: each.end_ms, reverse=True)[:MAX_LEASES]
+        return tuple(
+            Lease(each.gateway, each.tunnel, min(each.end_ms, limit_ms) // 1000)
+            for each in tunnels
+            if each.end_ms > now_ms
+        )
