@@ -31,7 +31,7 @@ from garlicfarm.publisher import (
     PublisherSite,
     PublisherStatus,
 )
-from garlicfarm_plugin_i2cp.session_keeper import SessionKeeper
+from garlicfarm_plugin_i2cp.meta_keeper import SessionKeeper
 
 __all__ = ["I2cpConfig", "I2cpPublisher"]
 

@@ -14,7 +14,7 @@ from garlicfarm.errors import PublisherError
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.publisher import Publication, PublisherStatus
 from garlicfarm_plugin_i2cp.connection import open_connection
-from garlicfarm_plugin_i2cp.session_keeper import SessionKeeper
+from garlicfarm_plugin_i2cp.meta_keeper import SessionKeeper
 from tests.publishers.i2cp_router import CREATE_SESSION, DATE, DESTROY_SESSION, FakeRouter, send
 
 START_MS = 1_800_000_000_000
