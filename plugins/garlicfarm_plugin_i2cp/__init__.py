@@ -31,7 +31,7 @@ from garlicfarm.publisher import (
     PublisherSite,
     PublisherStatus,
 )
-from garlicfarm_plugin_i2cp.meta_keeper import SessionKeeper
+from garlicfarm_plugin_i2cp.meta_keeper import MetaKeeper
 
 __all__ = ["I2cpConfig", "I2cpPublisher"]
 
@@ -70,7 +70,7 @@ class I2cpPublisher(Publisher):
         self._master: MasterSession = site.master
         self._options = session_options("meta", config.hops, config.quantity)
         self._configuration(_now_ms())
-        self._keeper = SessionKeeper(
+        self._keeper = MetaKeeper(
             config.address,
             connect=partial(trio.open_tcp_stream, host, port),
             configuration=self._configuration,

@@ -3,7 +3,7 @@
 Theory of operation
 ===================
 
-One task, `SessionKeeper.run`, owns the connection: it alone sends and receives. `publish` and `retire` change
+One task, `MetaKeeper.run`, owns the connection: it alone sends and receives. `publish` and `retire` change
 ``_order`` and wake it. While an order stands it connects, creates the session, and then
 
 * answers every request for a LeaseSet with the order's, within the 10 s that i2pd allows;
@@ -48,7 +48,7 @@ from garlicfarm_plugin_i2cp.session import (
     refusal,
 )
 
-__all__ = ["SessionKeeper"]
+__all__ = ["MetaKeeper"]
 
 MIN_INTERVAL_S = 20.0
 """i2pd's PUBLISH_MIN_INTERVAL."""
@@ -67,7 +67,7 @@ class _Session:
     given_at: float = -math.inf
 
 
-class SessionKeeper:
+class MetaKeeper:
     """See the module. ``router``: its address, for errors. ``configuration``: a signed session configuration
     from the wall clock, ms since 1970, which ``now_ms`` reads."""
 

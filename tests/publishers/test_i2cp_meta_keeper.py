@@ -14,7 +14,7 @@ from garlicfarm.errors import PublisherError
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.publisher import Publication, PublisherStatus
 from garlicfarm_plugin_i2cp.connection import open_connection
-from garlicfarm_plugin_i2cp.meta_keeper import SessionKeeper
+from garlicfarm_plugin_i2cp.meta_keeper import MetaKeeper
 from tests.publishers.i2cp_router import CREATE_SESSION, DATE, DESTROY_SESSION, FakeRouter, send
 
 START_MS = 1_800_000_000_000
@@ -25,7 +25,7 @@ LIFETIME_MS = 600_000
 class Bench:
     """A keeper that runs, and its router."""
 
-    keeper: SessionKeeper
+    keeper: MetaKeeper
     router: FakeRouter
     nursery: trio.Nursery
     running: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -65,7 +65,7 @@ async def bench() -> AsyncIterator[Bench]:
         async def connect() -> trio.abc.Stream:
             return await made.connect()
 
-        keeper = SessionKeeper(
+        keeper = MetaKeeper(
             "127.0.0.1:7654",
             connect=connect,
             configuration=lambda now_ms: b"configuration of %d" % now_ms,
