@@ -28,7 +28,7 @@ from garlicfarm.errors import PublisherError, first_error
 from garlicfarm.i2p.i2cp import MessagePayload, encode_send_message
 from garlicfarm.i2p.session_options import Purpose
 from garlicfarm.publisher import Publication, Published
-from garlicfarm.service_keys import ServiceKeys
+from garlicfarm.service import ServiceKeys
 from garlicfarm_plugin_i2cp.connection import Connection, open_connection
 from garlicfarm_plugin_i2cp.service_session import LeasePlan, ServiceSession
 from garlicfarm_plugin_i2cp.session import (

@@ -42,7 +42,7 @@ from garlicfarm.i2p.i2cp import (
 )
 from garlicfarm.i2p.lease_set import Lease, LeaseSet, encode_lease_set, verify_lease_set
 from garlicfarm.publisher import Publication, Published
-from garlicfarm.service_keys import ServiceKeys
+from garlicfarm.service import ServiceKeys
 from garlicfarm_plugin_i2cp.connection import GET_DATE, Connection
 from garlicfarm_plugin_i2cp.session import Heartbeat, refusal
 

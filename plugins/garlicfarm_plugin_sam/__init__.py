@@ -43,7 +43,7 @@ from garlicfarm.publisher import (
     PublisherStatus,
 )
 from garlicfarm.router import DestinationStatus, Tunnels
-from garlicfarm.service_keys import ServiceKeys
+from garlicfarm.service import ServiceKeys
 from garlicfarm.transport import Endpoint
 
 __all__ = ["SamConfig", "SamPublisher"]

@@ -20,7 +20,7 @@ from garlicfarm.i2p.lease_set import LeaseSet, encode_lease_set, verify_lease_se
 from garlicfarm.i2p.session_configuration import verify_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.publisher import Publication, PublisherSite
-from garlicfarm.service_keys import ServiceKeys
+from garlicfarm.service import ServiceKeys
 from garlicfarm_plugin_i2cp.service_keeper import MAX_QUEUED_BYTES, ServiceKeeper
 from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST, LeasePlan
 from tests.publishers.i2cp_keys import bundle, long_term_keys
