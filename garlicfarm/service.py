@@ -1,15 +1,20 @@
-"""The keys of a service's destination, for the publishers that publish it: read, checked, reported."""
+"""What publishers of a service share: the keys of its destination, and where it listens."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import trio
+
 from garlicfarm.credentials.destination_keys import read_keys
 from garlicfarm.errors import ConfigError, PublisherError
 from garlicfarm.i2p.keys import DestinationKeys
 from garlicfarm.publisher import KeyReport, PublisherSite
+from garlicfarm.transport import Endpoint
 
-__all__ = ["ServiceKeys"]
+__all__ = ["ServiceKeys", "check_target", "parse_target"]
+
+CONNECT_TIMEOUT_S = 5.0
 
 
 class ServiceKeys:
@@ -46,3 +51,22 @@ class ServiceKeys:
                 f"the keys in {self._path} have expired: make new bundles with garlicfarm keys offline, and "
                 "copy this node's"
             )
+
+
+def parse_target(text: str) -> Endpoint:
+    """Where a service listens, ``HOST:PORT``. Raises `ConfigError`."""
+    target = Endpoint.parse(f"tcp://{text}", "tcp")
+    if not target.port or target.params:
+        raise ConfigError([f"target {text!r} must be HOST:PORT, where the service listens"])
+    return target
+
+
+async def check_target(target: Endpoint) -> None:
+    """Raises `PublisherError`: nothing accepts connections there within 5 s."""
+    try:
+        with trio.fail_after(CONNECT_TIMEOUT_S):
+            await (await trio.open_tcp_stream(target.host, target.port)).aclose()
+    except (OSError, trio.TooSlowError):
+        raise PublisherError(
+            f"nothing listens at the target {target.authority}: is the service running?"
+        ) from None

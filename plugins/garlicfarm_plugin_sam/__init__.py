@@ -43,8 +43,7 @@ from garlicfarm.publisher import (
     PublisherStatus,
 )
 from garlicfarm.router import DestinationStatus, Tunnels
-from garlicfarm.service import ServiceKeys
-from garlicfarm.transport import Endpoint
+from garlicfarm.service import ServiceKeys, check_target, parse_target
 
 __all__ = ["SamConfig", "SamPublisher"]
 
@@ -102,8 +101,8 @@ class SamPublisher(Publisher):
         with _collect(problems):
             self._address = sam_endpoint(config.address)
         with _collect(problems):
-            self._target = Endpoint.parse(f"tcp://{config.target}", "tcp")
-        if not problems and (self._target.host != self._address.host or not self._target.port):
+            self._target = parse_target(config.target)
+        if not problems and self._target.host != self._address.host:
             problems.append(
                 f"publisher sam: target {config.target!r} must be a port of {self._address.host}, because "
                 "the router forwards streams to the address that this node connects from; put a relay there "
@@ -153,8 +152,7 @@ class SamPublisher(Publisher):
         await self._close()
         self._keys.check_expiry(_now_ms())
         await self._check_router()
-        with _unreachable_target(self._target):
-            await (await trio.open_tcp_stream(self._target.host, self._target.port)).aclose()
+        await check_target(self._target)
         await self._wait_reopenable()
         self._problem = ""
         self._is_router_gone = False
@@ -365,16 +363,6 @@ def _told() -> Iterator[None]:
         yield
     except (UnreachableError, RemoteProtocolError) as error:
         raise PublisherError(_sentence(error)) from None
-
-
-@contextmanager
-def _unreachable_target(target: Endpoint) -> Iterator[None]:
-    try:
-        yield
-    except OSError:
-        raise PublisherError(
-            f"nothing listens at the target {target.authority}: is the service running?"
-        ) from None
 
 
 def _sentence(error: BaseException) -> str:

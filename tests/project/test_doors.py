@@ -110,7 +110,7 @@ ROOMS: dict[str, set[str]] = {
     "plugins": {"publisher", "router", "transport"},
     "publisher": {"publishing"},
     "router": {"publishing"},
-    "service": {"credentials", "i2p", "publisher"},
+    "service": {"credentials", "i2p", "publisher", "transport"},
     "setup": {
         *("application", "config", "credentials", "http", "i2p", "publishing", "raft", "storage"),
         *("transport", "wire"),
