@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 
 import trio
 
-from garlicfarm.errors import PublisherError, RemoteProtocolError, cause_of
+from garlicfarm.errors import ConfigError, PublisherError, RemoteProtocolError, cause_of
 from garlicfarm.i2p.i2cp import (
     PROTOCOL_BYTE,
     Disconnect,
@@ -17,7 +18,7 @@ from garlicfarm.i2p.i2cp import (
     encode_get_date,
 )
 
-__all__ = ["ANSWER_TIMEOUT_S", "GET_DATE", "Connection", "open_connection"]
+__all__ = ["ANSWER_TIMEOUT_S", "GET_DATE", "Connection", "open_connection", "parse_address"]
 
 ANSWER_TIMEOUT_S = 10.0
 MAX_CLOCK_DIFFERENCE_MS = 600_000
@@ -111,3 +112,22 @@ async def open_connection(
         yield Connection(stream, router)
     finally:
         await trio.aclose_forcefully(stream)
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host and port of a router's I2CP; raises `ConfigError`: not HOST:PORT, or not on loopback."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        is_loopback = host == "localhost" or ip_address(host).is_loopback
+        number = int(port) if port.isascii() and port.isdigit() else 0
+    except ValueError:
+        is_loopback, number = False, 0
+    if not is_loopback or not 1 <= number <= 65_535:
+        raise ConfigError(
+            [
+                f"publisher i2cp: address is {address!r}; it must be HOST:PORT on loopback, as "
+                "127.0.0.1:7654: I2CP is neither encrypted nor authenticated"
+            ]
+        )
+    return host, number

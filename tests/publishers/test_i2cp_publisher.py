@@ -168,7 +168,8 @@ def test_plugin_is_found_by_name() -> None:
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        ({"mode": "service"}, "mode"),
+        ({"mode": "service"}, "mode service needs target and keys"),
+        ({"mode": "both"}, "mode"),
         ({"hops": 8}, "hops"),
         ({"quantity": 0}, "quantity"),
         ({"adress": "127.0.0.1:7654"}, "did you mean 'address'"),

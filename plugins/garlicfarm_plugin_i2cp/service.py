@@ -1,0 +1,168 @@
+"""Publishes a service through a router's I2CP: its ordinary LeaseSet, and the streams of its clients.
+
+I2CP carries packets and lets its client compose the LeaseSet. So this publisher keeps a session with tunnels
+ready on each member, publishes leases that are short, and hands clients over to its successor; and it has
+I2P's streaming protocol to itself. Each stream is joined to a connection of its own to the service. Streams
+outlive a session: what a dead router has not delivered is sent again through the next one.
+
+Not run against Java I2P.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+import trio
+
+from garlicfarm.errors import ConfigError
+from garlicfarm.i2p.encoding import encode
+from garlicfarm.i2p.session_configuration import decode_session_configuration
+from garlicfarm.i2p.session_options import Purpose, session_options
+from garlicfarm.publisher import (
+    KeyReport,
+    Publication,
+    Published,
+    Publisher,
+    PublisherSite,
+    PublisherStatus,
+)
+from garlicfarm.router import DestinationStatus, Tunnels
+from garlicfarm.service import ServiceKeys, check_target, parse_target
+from garlicfarm_plugin_i2cp.config import I2cpConfig
+from garlicfarm_plugin_i2cp.connection import parse_address
+from garlicfarm_plugin_i2cp.service_keeper import ServiceKeeper
+from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST
+from garlicfarm_plugin_i2cp.streaming.server import StreamServer
+
+__all__ = ["ServicePublisher"]
+
+
+class ServicePublisher(Publisher):
+    """See the module. The constructor raises `ConfigError`."""
+
+    Config = I2cpConfig
+    config: I2cpConfig
+
+    def __init__(self, config: I2cpConfig, base_dir: Path, site: PublisherSite) -> None:
+        super().__init__(config, base_dir, site)
+        problems: list[str] = []
+        try:
+            host, port = parse_address(config.address)
+        except ConfigError as error:
+            problems += error.problems
+        try:
+            self._target = parse_target(config.target)
+        except ConfigError as error:
+            problems += [f"publisher i2cp: {problem}" for problem in error.problems]
+        try:
+            self._keys = ServiceKeys(base_dir / config.keys, site)
+            options = decode_session_configuration(self._configuration("active", _now_ms())).options
+        except ConfigError as error:
+            problems += [f"publisher i2cp: {problem}" for problem in error.problems]
+        if problems:
+            raise ConfigError(problems)
+        self._tunnels = Tunnels(
+            in_=int(options.get("inbound.quantity", 0)), out=int(options.get("outbound.quantity", 0))
+        )
+        self._keeper = ServiceKeeper(
+            config.address,
+            self._keys,
+            FAST if config.leases == "fast" else DEFAULT,
+            connect=partial(trio.open_tcp_stream, host, port),
+            configuration=self._configuration,
+            now_ms=_now_ms,
+            on_payload=lambda payload: self._server.on_payload(payload),
+        )
+        self._server = self._make_server()
+        self._background: AbstractAsyncContextManager[trio.Nursery] | None = None
+        self._scope = trio.CancelScope()
+
+    @property
+    def destination(self) -> bytes:
+        return self._keys.keys.destination
+
+    @property
+    def key(self) -> KeyReport | None:
+        return self._keys.report
+
+    async def __aenter__(self) -> Self:
+        self._background = trio.open_nursery()
+        nursery = await self._background.__aenter__()
+        self._scope = nursery.cancel_scope
+        nursery.start_soon(self._server.run)
+        nursery.start_soon(self._keeper.run)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Ends the session and all streams."""
+        background, self._background = self._background, None
+        assert background is not None, "left without being entered"
+        self._scope.cancel()
+        # An error of the caller's is not put into a group: it leaves as it is, after this.
+        await background.__aexit__(None, None, None)
+
+    async def standby(self) -> None:
+        """See `Publisher.standby`: the session has tunnels, and the service listens. A retired session goes
+        on; it is enough then that the router answers."""
+        await self._keeper.standby()
+        await check_target(self._target)
+
+    async def publish(self, order: Publication) -> Published:
+        """See `Publisher.publish`. "A router has taken it": it has read the LeaseSet, and has answered
+        afterwards. It reports nothing of the floodfills. The LeaseSet is published again at each interval of
+        its plan, whether or not another order comes, and in the next session if this one ends: until
+        `standby` or `retire`. A `PublisherError` does not end that either."""
+        return await self._keeper.publish(order)
+
+    async def retire(self, successor: bytes | None) -> None:
+        """See `Publisher.retire`. The session goes on to serve the clients that know it, and hands them
+        ``successor``, until they have forgotten its leases."""
+        await self._keeper.retire(successor)
+
+    async def status(self) -> PublisherStatus:
+        """I2CP says nothing of outbound tunnels, so the leaf has no current ones. Its LeaseSet is renewed
+        while the router's tunnels last; their end is reported, not that of the leases that were cut short."""
+        keeper, now_s = self._keeper, trio.current_time()
+        session = keeper.session
+        leaf = DestinationStatus(destination=encode(self.destination), configured_tunnels=self._tunnels)
+        is_publishing = session is not None and session.is_publishing(now_s)
+        if session is not None:
+            leaf = DestinationStatus(
+                destination=leaf.destination,
+                uptime=round((now_s - session.began_s) * 1000),
+                configured_tunnels=self._tunnels,
+                lease_set_expires=max((each.end_ms for each in session.tunnels), default=None),
+            )
+        return PublisherStatus(
+            is_publishing=is_publishing,
+            is_ready=keeper.is_ready,
+            since_ms=session.since_ms if session is not None and is_publishing else None,
+            until_ms=session.until_ms if session is not None and is_publishing else None,
+            leaf=leaf,
+            problems=tuple(filter(None, (keeper.problem, self._server.problem))),
+        )
+
+    async def wait_changed(self) -> None:
+        await self._keeper.wait_changed()
+
+    def _make_server(self) -> StreamServer:
+        return StreamServer(
+            self._keys.keys,
+            self._target.host,
+            self._target.port,
+            send=self._keeper.send,
+            random=random.SystemRandom(),
+        )
+
+    def _configuration(self, purpose: Purpose, now_ms: int) -> bytes:
+        options = session_options(purpose, self.config.hops, self.config.quantity)
+        return self._keys.keys.session_configuration(options, now_ms, purpose)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

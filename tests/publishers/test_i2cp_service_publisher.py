@@ -1,0 +1,236 @@
+"""The publisher `i2cp` of a service, against a router that listens on loopback."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from garlicfarm.credentials.destination_keys import create_keys, write_bundle
+from garlicfarm.errors import ConfigError, PublisherError
+from garlicfarm.i2p.encoding import encode
+from garlicfarm.i2p.keys import DestinationKeys
+from garlicfarm.i2p.lease_set import verify_lease_set
+from garlicfarm.i2p.session_configuration import verify_session_configuration
+from garlicfarm.plugins import make_publisher
+from garlicfarm.publisher import Publication, PublisherSite
+from garlicfarm.router import DestinationStatus, Tunnels
+from garlicfarm.testing.publisher_suite import PublisherSuite
+from garlicfarm_plugin_i2cp import I2cpPublisher
+from tests.publishers.i2cp_keys import bundle
+from tests.publishers.i2cp_router import CREATE_SESSION, DESTROY_SESSION, RECONFIGURE_SESSION, FakeRouter
+
+Make = Callable[..., I2cpPublisher]
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def order(due_index: int = 7) -> Publication:
+    return Publication(due_index=due_index, published_ms=now_ms(), expires_ms=now_ms() + 600_000)
+
+
+@dataclass
+class Listening:
+    router: FakeRouter
+    address: str
+    serving: trio.CancelScope
+
+    def kill(self) -> None:
+        """End the router: nothing listens any more, and its connections are closed."""
+        self.serving.cancel()
+
+
+@pytest.fixture
+async def listening() -> AsyncIterator[Listening]:
+    """A router that asks for a LeaseSet at once."""
+    router, serving = FakeRouter(now_ms), trio.CancelScope()
+
+    async def serve(*, task_status: trio.TaskStatus[list[trio.SocketListener]]) -> None:
+        with serving:
+            await trio.serve_tcp(router.serve, 0, host="127.0.0.1", task_status=task_status)
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(serve)
+        yield Listening(router, f"127.0.0.1:{listener.socket.getsockname()[1]}", serving)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def target() -> Iterator[str]:
+    """A service that accepts connections, HOST:PORT."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> DestinationKeys:
+    """Those in ``site.bundle``."""
+    keys = bundle(now_ms(), hops=1)
+    write_bundle(tmp_path / "site.bundle", keys)
+    return keys
+
+
+@pytest.fixture
+def make(listening: Listening, target: str, keys: DestinationKeys, tmp_path: Path) -> Make:
+    """Makes a publisher with the given keys of its configuration."""
+
+    def make(master: DestinationKeys | None = None, node_id: int = 1, **table: Any) -> I2cpPublisher:
+        site = PublisherSite(farm="farm", node_id=node_id, directory=tmp_path / "site", master=master)
+        table = {"address": listening.address, "target": target, "keys": "site.bundle"} | table
+        publisher = make_publisher("i2cp", {"mode": "service"} | table, tmp_path, site)
+        assert isinstance(publisher, I2cpPublisher)
+        return publisher
+
+    return make
+
+
+class TestServicePublisher(PublisherSuite):
+    @pytest.fixture
+    def publisher(self, make: Make) -> I2cpPublisher:
+        return make()
+
+    @pytest.fixture
+    def unreachable_publisher(self, make: Make) -> I2cpPublisher:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            return make(address=f"127.0.0.1:{closed.getsockname()[1]}")
+
+    @pytest.fixture
+    def kill_router(self, listening: Listening) -> Callable[[], None]:
+        return listening.kill
+
+
+@pytest.mark.parametrize("leases", ["default", "fast"])
+async def test_router_gets_signed_configurations_and_a_lease_set_of_the_service(
+    make: Make, listening: Listening, keys: DestinationKeys, leases: str
+) -> None:
+    async with make(leases=leases) as publisher:
+        assert publisher.destination == keys.destination
+        await publisher.standby()
+        published = await publisher.publish(order())
+        assert published.lease_set is not None
+        lease_set = verify_lease_set(published.lease_set, now_ms() // 1000)
+        assert lease_set.destination == keys.destination
+        assert lease_set.offline == keys.offline
+        (lease,) = lease_set.leases
+        lasts_s = lease.end_s - lease_set.published_s
+        assert lasts_s == pytest.approx({"default": 90, "fast": 50}[leases], abs=2)
+        assert lease_set.expires_s == 90
+    router = listening.router
+    bodies = router.bodies(CREATE_SESSION) + [body[2:] for body in router.bodies(RECONFIGURE_SESSION)]
+    configurations = [verify_session_configuration(body) for body in bodies]
+    assert [each.options["i2cp.dontPublishLeaseSet"] for each in configurations] == ["true", "false"]
+    assert {each.options["inbound.length"] for each in configurations} == {"1"}
+    assert router.bodies(DESTROY_SESSION) == [b"\x12\x34"]
+
+
+async def test_long_term_key_signs_the_options_of_the_table(
+    make: Make, listening: Listening, tmp_path: Path
+) -> None:
+    create_keys(tmp_path / "site.key")
+    async with make(keys="site.key", hops=2, quantity=5) as publisher:
+        await publisher.standby()
+        assert publisher.key is None
+    (configuration,) = map(verify_session_configuration, listening.router.bodies(CREATE_SESSION))
+    assert configuration.options["outbound.length"] == "2"
+    assert configuration.options["outbound.quantity"] == "5"
+
+
+async def test_figures_of_the_leaf_are_those_of_its_session(make: Make, keys: DestinationKeys) -> None:
+    destination = encode(keys.destination)
+    publisher = make(quantity=7)  # those of the bundle are 2
+    async with publisher:
+        before = (await publisher.status()).leaf
+        assert before == DestinationStatus(destination=destination, configured_tunnels=Tunnels(in_=2, out=2))
+        await publisher.standby()
+        status = await publisher.status()
+        assert status.leaf is not None
+        assert status.leaf.lease_set_expires is not None
+        assert status.leaf.lease_set_expires - now_ms() == pytest.approx(600_000, abs=60_000)
+        assert status.leaf == DestinationStatus(
+            destination=destination,
+            uptime=status.leaf.uptime,
+            configured_tunnels=Tunnels(in_=2, out=2),
+            lease_set_expires=status.leaf.lease_set_expires,
+        )
+        assert (status.is_publishing, status.is_ready, status.problems) == (False, True, ())
+        published = await publisher.publish(order())
+        status = await publisher.status()
+        assert (status.is_publishing, status.is_ready, status.problems) == (True, True, ())
+        assert status.since_ms == published.published_ms
+        assert status.until_ms is not None
+        assert status.until_ms - published.published_ms == pytest.approx(90_000, abs=2_000)
+
+
+async def test_key_is_reported_and_its_expiry_keeps_it_from_standby(make: Make, tmp_path: Path) -> None:
+    expired = bundle(now_ms(), expires_s=now_ms() // 1000 - 1)
+    write_bundle(tmp_path / "expired.bundle", expired)
+    async with make(keys="expired.bundle") as publisher:
+        key = publisher.key
+        assert key is not None
+        assert (key.transient, key.expires_ms) == (expired.transient, expired.expires_ms)
+        for call in (publisher.standby, lambda: publisher.publish(order())):
+            with pytest.raises(PublisherError, match="have expired: make new bundles"):
+                await call()
+        assert not (await publisher.status()).is_ready
+
+
+async def test_service_that_does_not_listen_keeps_it_from_standby(make: Make) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        target = f"127.0.0.1:{closed.getsockname()[1]}"
+    async with make(target=target) as publisher:
+        with pytest.raises(PublisherError, match=rf"nothing listens at the target {target}"):
+            await publisher.standby()
+
+
+async def test_error_inside_leaves_as_it_is(make: Make, listening: Listening) -> None:
+    async def fail_inside() -> None:
+        async with make() as publisher:
+            await publisher.standby()
+            raise KeyError("ours")
+
+    with pytest.raises(KeyError, match="ours"):
+        await fail_inside()
+    assert listening.router.bodies(DESTROY_SESSION) == [b"\x12\x34"]
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ({"target": ""}, "mode service needs target and keys"),
+        ({"keys": ""}, "mode service needs target and keys"),
+        ({"target": "127.0.0.1"}, "publisher i2cp: "),
+        ({"target": "127.0.0.1:0"}, "must be HOST:PORT, where the service listens"),
+        ({"keys": "nowhere.bundle"}, "nowhere.bundle"),
+        ({"leases": "long"}, "leases"),
+        ({"address": "192.0.2.1:7654"}, "must be HOST:PORT on loopback"),
+        ({"mode": "meta"}, "target, keys and leases are those of mode service"),
+    ],
+)
+async def test_wrong_table_is_one_clear_problem(make: Make, table: Mapping[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem) as caught:
+        make(**table)
+    assert len(caught.value.problems) == 1
+
+
+async def test_every_problem_is_told(make: Make) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(address="router.example:1", target="nowhere", keys="nothing")
+    assert len(caught.value.problems) == 3
+
+
+async def test_keys_of_the_master_destination_are_refused(make: Make, keys: DestinationKeys) -> None:
+    with pytest.raises(ConfigError, match="holds the master destination; a service needs one of its own"):
+        make(master=keys)
+
+
+async def test_bundle_of_another_node_is_refused(make: Make) -> None:
+    with pytest.raises(ConfigError, match="is the bundle of node 1, and this is node 2"):
+        make(node_id=2)
