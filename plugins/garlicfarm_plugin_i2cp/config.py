@@ -17,7 +17,8 @@ class I2cpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     each way; where the keys are a bundle, what was signed with it takes their place.
 
     Of a service only: ``target``, HOST:PORT where it listens; ``keys``, the file of its destination, a
-    private key or a bundle; ``leases``, how long those last that clients get.
+    private key or a bundle; ``leases``, how long those last that clients get; ``client_headers``: an HTTP
+    service is told in headers which client asks.
     """
 
     mode: Literal["meta", "service"] = "meta"
@@ -27,10 +28,11 @@ class I2cpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     target: str = ""
     keys: str = ""
     leases: Literal["default", "fast"] = "default"
+    client_headers: bool = False
 
     def __post_init__(self) -> None:
         is_service = self.mode == "service"
         if is_service and not (self.target and self.keys):
             raise ValueError("mode service needs target and keys")
-        if not is_service and (self.target or self.keys or self.leases != "default"):
-            raise ValueError("target, keys and leases are those of mode service")
+        if not is_service and (self.target or self.keys or self.leases != "default" or self.client_headers):
+            raise ValueError("target, keys, leases and client_headers are those of mode service")

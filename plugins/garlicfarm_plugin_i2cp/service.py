@@ -157,6 +157,7 @@ class ServicePublisher(Publisher):
             self._target.port,
             send=self._keeper.send,
             random=random.SystemRandom(),
+            client_headers=self.config.client_headers,
         )
 
     def _configuration(self, purpose: Purpose, now_ms: int) -> bytes:

@@ -150,17 +150,22 @@ class ServiceKeeper:
         """Keep a session, until cancelled; then end it."""
         back_off = BackOff()
         while True:
+            failure = ""
             try:
                 self._keys.check_expiry(self._now_ms())
                 with trio.CancelScope() as self._holding:
-                    await self._hold_session(back_off)
+                    await self._hold_session()
             except PublisherError as error:
-                self.problem = str(error)
-                self._failures += 1
-                self._notify()
+                failure = str(error)
+            finally:
+                was_warm = self.session is not None and self.session.is_warm
+                self._on_session_ended(failure)
+            if was_warm:
+                back_off.reset()
+            if failure:
                 await back_off.pause()
 
-    async def _hold_session(self, back_off: BackOff) -> None:
+    async def _hold_session(self) -> None:
         async with open_connection(self._connect, self._router) as connection:
             date_ms = await connection.greet(self._now_ms())
             configurations = self._configure("standby"), self._configure("active")
@@ -187,13 +192,8 @@ class ServiceKeeper:
                 does_router_answer = False
                 raise
             finally:
-                if session.is_warm:
-                    back_off.reset()
-                self.session, self._queued_bytes = None, 0
-                self._queue.clear()
                 if does_router_answer and not self._holding.cancel_called:
                     await destroy_session(connection, id_)
-                self._notify()
 
     def _configure(self, purpose: Purpose) -> bytes:
         return self._configuration(purpose, self._now_ms())
@@ -279,6 +279,13 @@ class ServiceKeeper:
             return
         late = f"the router at {self._router} has not taken the LeaseSet within {PATIENCE_S:.0f} s"
         raise PublisherError(self.problem or late)
+
+    def _on_session_ended(self, failure: str) -> None:
+        self.session, self.problem = None, failure
+        self._failures += bool(failure)
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._notify()
 
     def _on_session_changed(self) -> None:
         if self.session is not None and self.session.is_warm:

@@ -211,7 +211,7 @@ async def test_error_inside_leaves_as_it_is(make: Make, listening: Listening) ->
         ({"keys": "nowhere.bundle"}, "nowhere.bundle"),
         ({"leases": "long"}, "leases"),
         ({"address": "192.0.2.1:7654"}, "must be HOST:PORT on loopback"),
-        ({"mode": "meta"}, "target, keys and leases are those of mode service"),
+        ({"mode": "meta"}, "target, keys, leases and client_headers are those of mode service"),
     ],
 )
 async def test_wrong_table_is_one_clear_problem(make: Make, table: Mapping[str, Any], problem: str) -> None:

@@ -1,0 +1,143 @@
+"""A service that the publisher `i2cp` publishes at one real router after another: elected, moved in order,
+and after the death of a router. Prints what came about, a JSON document per line. In a network namespace:
+python -m tests.i2p.service_over_i2cp DIRECTORY"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from garlicfarm.credentials.destination_keys import create_keys
+from garlicfarm.errors import PublisherError
+from garlicfarm.i2p.encoding import b32_address
+from garlicfarm.i2p.keys import DestinationKeys
+from garlicfarm.lab.i2pd import I2pdRouter, RouterPlan, i2pd_network
+from garlicfarm.lab.service import i2cp_table
+from garlicfarm.lab.site import Client, Fetch, serve_site
+from garlicfarm.plugins import make_publisher
+from garlicfarm.publisher import Publication, Published, Publisher, PublisherSite
+from tests.i2p.meta_over_i2cp import Floodfills
+
+DEADLINE_S = 900.0
+STANDBY_S = 15.0
+DRAINED_S = 90 + 60
+A, B, C = 1, 2, 3
+CLIENT = 4
+FLOODFILLS = 4
+PLANS = (
+    *[RouterPlan(is_floodfill=False, carries_tunnels=False, has_leaf=False, has_i2cp=True)] * 3,
+    RouterPlan(is_floodfill=False, has_leaf=False, has_proxy=True),
+    *[RouterPlan(log_level="info", has_leaf=False)] * FLOODFILLS,
+)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def tell(what: str, **facts: Any) -> None:
+    print(json.dumps({"what": what} | facts), flush=True)
+
+
+def publisher_at(directory: Path, keys: DestinationKeys, router: I2pdRouter, site_port: int) -> Publisher:
+    table = i2cp_table(directory, keys, router.id, router.i2cp, f"127.0.0.1:{site_port}")
+    site = PublisherSite(farm="farm", node_id=router.id, directory=directory)
+    return make_publisher(table.pop("plugin"), table, directory, site)
+
+
+async def standby(publisher: Publisher) -> float:
+    """As a node does: again, until it is ready. How long that took, s."""
+    begun_s = trio.current_time()
+    while True:
+        try:
+            await publisher.standby()
+        except PublisherError as error:
+            print(error, file=sys.stderr)
+            await trio.sleep(1)
+        else:
+            return trio.current_time() - begun_s
+
+
+async def publish(publisher: Publisher, due_index: int) -> Published:
+    order = Publication(due_index=due_index, published_ms=now_ms(), expires_ms=now_ms() + 600_000)
+    published = await publisher.publish(order)
+    assert (await publisher.status()).is_publishing
+    return published
+
+
+async def wait_not_ready(publisher: Publisher) -> float:
+    """How long it took, s."""
+    begun_s = trio.current_time()
+    while (await publisher.status()).is_ready:
+        await publisher.wait_changed()
+    return trio.current_time() - begun_s
+
+
+def lost(fetches: list[Fetch], since_s: float, until_s: float) -> int:
+    """How many requests that began in this time were not answered."""
+    return sum(each.text is None for each in fetches if since_s <= each.began_s < until_s)
+
+
+async def run(directory: Path, network: Any, nursery: trio.Nursery) -> None:
+    keys = create_keys(directory / "site.key")
+    floodfills = Floodfills(network[-FLOODFILLS:], keys.destination)
+    made = {}
+    for router in network[:3]:
+        port = await nursery.start(serve_site, f"node {router.id}")
+        made[router.id] = publisher_at(directory, keys, router, port)
+    a, b, c = made[A], made[B], made[C]
+    client = Client(network[CLIENT - 1].proxy, b32_address(keys.destination))
+    async with a, b, c:
+        tell("standby", seconds=[await standby(each) for each in (a, b, c)])
+        await trio.sleep(STANDBY_S)
+        tell("unpublished", counts=await floodfills.counts())
+        begun_s = trio.current_time()
+        await publish(a, 1)
+        nursery.start_soon(client.run)
+        first = await client.wait_answered("node 1")
+        tell("elected", seconds=first.ended_s - begun_s)
+
+        await trio.sleep(STANDBY_S)
+        begun_s = trio.current_time()
+        await a.retire(None)
+        published = await publish(b, 2)
+        await a.retire(published.lease_set)
+        first = await client.wait_answered("node 2")
+        tell("moved", seconds=first.ended_s - begun_s, problems=(await a.status()).problems)
+        await trio.sleep(STANDBY_S)
+        tell(
+            "stays", lost=lost(client.fetches, begun_s, trio.current_time() - 7), text=client.fetches[-1].text
+        )
+
+        begun_s = trio.current_time()
+        network.kill(B)
+        tell("gone", seconds=await wait_not_ready(b), problems=(await b.status()).problems)
+        await publish(c, 3)
+        first = await client.wait_answered("node 3")
+        tell("survived", seconds=first.ended_s - begun_s)
+
+        await network.start(B)
+        tell("restarted", seconds=await standby(b))
+        await trio.sleep(max(0.0, DRAINED_S - (trio.current_time() - begun_s)))
+        await standby(a)
+        counts = await floodfills.counts()
+        await c.retire(None)
+        await publish(a, 4)
+        first = await client.wait_answered("node 1")
+        tell("back", counts=counts)
+
+
+async def main(directory: Path) -> None:
+    with trio.fail_after(DEADLINE_S):
+        async with i2pd_network(directory / "routers", PLANS) as network, trio.open_nursery() as nursery:
+            await run(directory, network, nursery)
+            nursery.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    trio.run(main, Path(sys.argv[1]))
