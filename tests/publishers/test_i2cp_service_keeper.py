@@ -20,6 +20,7 @@ from garlicfarm.i2p.lease_set import LeaseSet, encode_lease_set, verify_lease_se
 from garlicfarm.i2p.session_configuration import verify_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.publisher import Publication, PublisherSite
+from garlicfarm.publishing.documents import MAX_LEASE_SET_BYTES
 from garlicfarm.service import ServiceKeys
 from garlicfarm_plugin_i2cp.service_keeper import MAX_QUEUED_BYTES, ServiceKeeper
 from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST, LeasePlan
@@ -60,6 +61,7 @@ class Bench:
     running: trio.CancelScope = field(default_factory=trio.CancelScope)
     is_up: bool = True
     clock_off_ms: int = 0
+    router_off_ms: int = 0
     connected_at: list[float] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
 
@@ -76,10 +78,10 @@ class Bench:
         )
 
     def router_ms(self) -> int:
-        return START_MS + round(trio.current_time() * 1000)
+        return START_MS + round(trio.current_time() * 1000) + self.router_off_ms
 
     def now_ms(self) -> int:
-        return self.router_ms() + self.clock_off_ms
+        return START_MS + round(trio.current_time() * 1000) + self.clock_off_ms
 
     def configuration(self, purpose: Purpose, now_ms: int) -> bytes:
         return self.keys.keys.session_configuration(session_options(purpose, 1, 2), now_ms, purpose)
@@ -312,6 +314,36 @@ async def test_lease_sets_are_dated_by_the_clock_of_the_router(
     assert [lease.end_s for lease in first.lease_set.leases] == [START_MS // 1000 + 90]
 
 
+async def test_router_whose_clock_is_set_right_dates_later_lease_sets_by_it(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    await publishing(bench)
+    bench.router_off_ms = 60_000
+    await trio.sleep(26)
+    first, second = bench.published
+    assert second.lease_set.published_s - first.lease_set.published_s == 25 + 60
+    assert second.lease_set.leases[0].end_s - first.lease_set.leases[0].end_s == 25 + 60
+
+
+async def test_lease_set_has_the_tunnels_that_last_longest_and_fits_into_a_status(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    bench.router.tunnel_s = tuple(range(1, 17))
+    first = await publishing(bench)
+    ends = [lease.end_s - START_MS // 1000 for lease in first.lease_set.leases]
+    assert ends == list(range(16, 6, -1))
+    assert len(first.data) <= MAX_LEASE_SET_BYTES
+
+
+async def test_publication_ends_with_its_last_lease(bench: Bench, autojump_clock: MockClock) -> None:
+    bench.router.tunnel_s = (60,)
+    await publishing(bench)
+    session = bench.keeper.session
+    assert session is not None
+    assert session.is_publishing(59.0)
+    assert not session.is_publishing(60.0)
+
+
 async def test_no_lease_set_is_dated_before_its_order(bench: Bench, autojump_clock: MockClock) -> None:
     """The predecessor's clock may be ahead."""
     await bench.keeper.standby()
@@ -328,7 +360,7 @@ async def test_keys_that_expire_end_the_session(bench: Bench, autojump_clock: Mo
     await trio.sleep(BUNDLE_S + 30)
     assert bench.keeper.session is None
     assert "have expired: make new bundles" in bench.keeper.problem
-    for call in (bench.keeper.standby, lambda: bench.keeper.publish(bench.order(8))):
+    for call in (bench.keeper.standby, lambda: bench.keeper.publish(bench.order(9))):
         with pytest.raises(PublisherError, match="have expired"):
             await call()
     assert bench.published[-1].at_s < BUNDLE_S
@@ -562,6 +594,26 @@ async def test_order_that_stands_is_carried_out_in_the_next_session(
     assert bench.published[1].lease_set.published_s > first.lease_set.published_s
 
 
+async def test_keys_that_have_expired_on_standby_publish_nothing(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    await bench.keeper.standby()
+    await trio.sleep(BUNDLE_S + 1)
+    with pytest.raises(PublisherError, match="have expired"):
+        await bench.keeper.publish(bench.order())
+    assert bench.configurations() == ["standby"]
+    assert bench.keeper.session is not None
+
+
+async def test_session_that_was_of_use_is_opened_again_soon(bench: Bench, autojump_clock: MockClock) -> None:
+    bench.router.statuses = [3] * 4
+    await trio.sleep(20)
+    for _ in range(2):
+        await bench.router.kill()
+        await trio.sleep(5)
+    assert bench.connected_at == pytest.approx([0, 1, 3, 7, 15, 21, 26])
+
+
 @pytest.mark.parametrize(("status", "word"), [(3, "invalid"), (4, "refused"), (0, "ended the session")])
 async def test_refused_session_is_reported_and_tried_again_with_back_off(
     bench: Bench, autojump_clock: MockClock, status: int, word: str
@@ -626,9 +678,24 @@ async def test_queue_is_bounded_and_what_has_no_room_is_counted(
         bench.keeper.send(b"peer", bytes(size))
     assert bench.keeper.dropped["queue full"] == 100 - MAX_QUEUED_BYTES // (size + 19)
     await trio.sleep(1)
-    bench.keeper.send(b"peer", b"after")
+    sent = len(bench.router.bodies(SEND_MESSAGE))
+    for _ in range(sent):
+        bench.keeper.send(b"peer", bytes(size))
+    assert bench.keeper.dropped["queue full"] == 100 - sent
     await trio.sleep(1)
-    assert bench.router.bodies(SEND_MESSAGE)[-1][10:-4] == b"after"
+    assert len(bench.router.bodies(SEND_MESSAGE)) == 2 * sent
+
+
+async def test_message_of_an_earlier_session_is_not_sent_in_the_next(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    """Its id may be another."""
+    await publishing(bench)
+    await bench.router.kill()
+    bench.keeper.send(b"peer", b"late")
+    await trio.sleep(2)
+    assert bench.keeper.session is not None
+    assert bench.router.bodies(SEND_MESSAGE) == []
 
 
 async def test_requests_are_answered_while_much_is_queued(bench: Bench, autojump_clock: MockClock) -> None:
