@@ -7,9 +7,10 @@ One task, `ServiceKeeper.run`, opens one session after another and holds each wi
 the other sends, watches the time, and carries out orders. `ServiceSession` knows what to say. `publish`,
 `standby` and `retire` set the order and wait until the router has read what follows from it.
 
-There is one session at a time. A retired one is kept until no client uses it any more, or an order comes;
-then a new one is opened, with a new encryption key. A session that is refused or dies is opened again after
-1, 2, 4 … 30 s, on standby; an order that still stands makes it active once it has tunnels.
+There is one session at a time. A retired one is kept until no client uses it any more, or an order comes that
+it must not carry out; then a new one is opened, with a new encryption key. A session that is refused or dies
+is opened again after 1, 2, 4 … 30 s, on standby; an order that still stands makes it active once it has
+tunnels.
 
 Peers' messages pass in both directions beside that. What is to be sent is queued, at most 4 MiB; what has no
 room, and what comes while there is no session, is dropped and counted: streaming sends it again.
@@ -233,8 +234,11 @@ class ServiceKeeper:
                 await self._wake.wait()
 
     def _is_over(self, session: ServiceSession) -> bool:
-        is_retired = session.phase == "retired"
-        return is_retired and (self._order is not None or trio.current_time() >= session.drained_s)
+        if session.phase != "retired":
+            return False
+        if self._order is not None:
+            return not session.can_resume(self._order)
+        return trio.current_time() >= session.drained_s
 
     def _take_batch(self) -> list[bytes]:
         batch: list[bytes] = []

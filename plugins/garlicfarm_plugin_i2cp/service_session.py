@@ -9,7 +9,8 @@ reconfigured and given a LeaseSet to publish, and another one at each interval. 
 *retired*, still serves the clients that know it, and composes nothing more. Its router would send clients a
 LeaseSet of its own tunnels, and they would go to and fro between two publishers. A request for a LeaseSet is
 answered with the one that it was given last. Once it may be given its successor's, which the router passes on
-to each client that it talks to. A retired session never becomes active again.
+to each client that it talks to. A retired session becomes active again only if no other member has published
+since: a farm without a leader takes the role for a while.
 
 Clients of i2pd ask for a LeaseSet anew only when no lease lasts longer than 51 s, and routers give tunnels of
 ten minutes. So leases are cut short here. They are dated by the router's clock, as far as its answers tell
@@ -178,9 +179,11 @@ class ServiceSession:
     def publish(self, order: Publication, now_s: float) -> None:
         """Let ``order`` stand: `advance` publishes as soon as there are tunnels, and again at each interval.
         A newer order is carried out at once, but 20 s after the last publication at the earliest."""
-        assert self.phase != "retired", "a retired session never composes"
         if order is self._order:
             return
+        if self.phase == "retired":
+            assert self.can_resume(order), "another member has published since"
+            self.phase, self.is_retirement_read, self.drained_s = "standby", False, math.inf
         self._order = order
         date_ms = -(-order.published_ms // 1000) * 1000
         self._ahead_ms = max(self._ahead_ms, date_ms - self.router_ms(now_s))
@@ -199,6 +202,11 @@ class ServiceSession:
         assert self._given is not None, "an active session was given a LeaseSet"
         left_s = (self._given.until_ms - self.router_ms(now_s)) / 1000
         self.drained_s = now_s + max(left_s, 0.0) + DRAIN_S
+
+    def can_resume(self, order: Publication) -> bool:
+        """Whether this retired session may carry out ``order``: no other member was named since."""
+        is_same = self._given is not None and self._given.order.due_index == order.due_index
+        return is_same and not self._has_successor
 
     def pass_on(self, successor: bytes, now_s: float) -> None:
         """Give the clients of this retired session the LeaseSet of its successor; once.

@@ -487,7 +487,6 @@ async def test_named_again_while_it_drains_another_session_is_opened(
 ) -> None:
     first = await publishing(bench)
     await bench.keeper.retire(None)
-    await bench.keeper.retire(bench.successor())
     bench.router.asks_after_s = 4.0
     await trio.sleep(10)
     await bench.keeper.publish(bench.order(8, START_MS + 10_000))
@@ -495,6 +494,36 @@ async def test_named_again_while_it_drains_another_session_is_opened(
     assert bench.router.bodies(DESTROY_SESSION) == [SESSION]
     assert bench.published[-1].private_key != first.private_key
     assert bench.published[-1].lease_set.published_s > first.lease_set.published_s
+
+
+async def test_named_again_before_any_other_was_the_session_goes_on(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    """As by a farm that had no leader for a while: clients notice nothing."""
+    first = await publishing(bench)
+    await bench.keeper.retire(None)
+    await trio.sleep(30)
+    await bench.keeper.standby()
+    await bench.keeper.publish(bench.order(published_ms=bench.now_ms()))
+    assert trio.current_time() == pytest.approx(30)
+    assert bench.configurations() == ["standby", "active", "standby", "active"]
+    assert bench.published[-1].private_key == first.private_key
+    await trio.sleep(60)
+    assert [each.at_s for each in bench.published] == pytest.approx([0, 30, 55, 80])
+    await bench.keeper.retire(None)
+    await bench.keeper.retire(bench.successor())
+    await trio.sleep(200)
+    assert bench.router.bodies(DESTROY_SESSION) == [SESSION]
+
+
+async def test_named_again_after_a_successor_the_session_does_not_go_on(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    first = await publishing(bench)
+    await bench.keeper.retire(None)
+    await bench.keeper.retire(bench.successor())
+    await bench.keeper.publish(bench.order(published_ms=START_MS + 1000))
+    assert bench.published[-1].private_key != first.private_key
 
 
 async def test_retired_before_it_was_active_the_session_stays_on_standby(
