@@ -1,0 +1,100 @@
+"""What the benchmark of failover inside I2P makes of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from benchmarks.failover_i2p import ASKS_AFTER_S, Case, Outage, PublisherWatch, Run, cases_of, missed, table
+
+
+def runs(
+    case: Case, answered_s: Sequence[float | None], *, lost: int = 0, moved_s: float | None = 1.0
+) -> list[Run]:
+    return [
+        Run(
+            **case._asdict(),
+            clients=dict.fromkeys(ASKS_AFTER_S, Outage(each, lost)),
+            moved_s=moved_s,
+            had_two_publishers=False,
+            load=0.0,
+        )
+        for each in answered_s
+    ]
+
+
+@pytest.mark.parametrize(
+    ("way", "answered_s", "found"),
+    [
+        ("i2cp-fast", [1.0, 5.0, 40.0], []),
+        ("i2cp-fast", [1.0, 5.1, 40.0], ["p50 5.1 s, at most 5 s"]),
+        ("i2cp", [30.0, 45.0, 75.0], []),
+        ("i2cp", [30.0, 45.0, 75.1], ["max 75.1 s, at most 75 s"]),
+        ("i2cp", [30.0, None, None], ["p50 inf s, at most 45 s", "max inf s, at most 75 s"]),
+        ("sam", [500.0, 500.0, None], []),
+        ("i2cp", [30.0, 30.0], ["2 of 3 runs"]),
+        ("i2cp", [], ["0 of 3 runs"]),
+    ],
+)
+def test_death_of_the_router_is_bound_for_the_client_that_knew_the_service(
+    way: str, answered_s: list[float | None], found: list[str]
+) -> None:
+    case = Case(way, "router", 0)
+    told = {case: runs(case, answered_s)}
+    assert missed(told, 3) == [f"{case}: {each}" for each in found]
+    beyond = case._replace(hops=1)
+    assert missed({beyond: runs(beyond, [None] * 3)}, 3) == []
+
+
+@pytest.mark.parametrize(
+    ("lost", "moved_s", "found"),
+    [
+        (1, 3.0, []),
+        (2, 3.0, ["2 requests lost, at most 1"]),
+        (0, None, ["the client that knew the service stayed where it was"]),
+    ],
+)
+def test_move_loses_one_request_at_most(lost: int, moved_s: float | None, found: list[str]) -> None:
+    case = Case("i2cp", "move", 0)
+    told = {case: runs(case, [0.1] * 2, lost=lost, moved_s=moved_s)}
+    assert missed(told, 2) == [f"{case}: {each}" for each in found]
+
+
+@pytest.mark.parametrize(
+    ("looks", "had_two"),
+    [
+        ("1+ 2- 1+ 2-", False),
+        ("1+ 2+ 1- 2+", False),
+        ("1+ 2+ 1+", True),
+        ("1+ 2+ 1- 2+ 1+ 2-", False),
+        ("1- 2+ 1- 2+ 1+ 2+", True),
+    ],
+    ids=["one", "handed-over", "both", "back", "later"],
+)
+def test_two_publish_at_once_where_one_does_before_and_after_the_other(looks: str, had_two: bool) -> None:
+    watch = PublisherWatch()
+    for look in looks.split():
+        watch.note(int(look[0]), is_publishing=look[1] == "+")
+    assert watch.had_two is had_two
+
+
+def test_two_publishers_are_a_missed_bound_in_any_case() -> None:
+    case = Case("sam", "node", 1)
+    [run] = runs(case, [0.0])
+    two = Run(**{**{name: getattr(run, name) for name in run.__struct_fields__}, "had_two_publishers": True})
+    assert missed({case: [two]}, 1) == [f"{case}: two nodes published at once"]
+
+
+def test_routers_without_a_farm_can_only_die() -> None:
+    cases = cases_of(["naive", "sam"], ["router", "move"], [0, 1])
+    assert [case for case in cases if case.way == "naive"] == [("naive", "router", 0), ("naive", "router", 1)]
+    assert len(cases) == 6
+
+
+def test_table_has_a_row_for_each_client_of_a_case_that_ran() -> None:
+    case, other = Case("i2cp", "both", 0), Case("sam", "both", 0)
+    shown = table({case: runs(case, [1.0, 2.0, None]), other: []}, 600.0)
+    assert shown.row_count == len(ASKS_AFTER_S)
+    cells = [next(iter(column.cells)) for column in shown.columns]
+    assert cells == ["i2cp", "both", "0", "knew", "3", "2.0", "1.0", "> 600", "0", "0"]
