@@ -83,8 +83,9 @@ chaos: .venv/test ## own processes, FAULTS faults of their networks, disks, cloc
 	.venv/bin/python -m tests.chaos.run --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) --must-run "$(MUST_RUN)"
 	.venv/bin/python -m tests.chaos.run --nodes 3 --faults 2 --kinds kill pause --mutant reads-anywhere
 
-soak-i2p: .venv/test ## routers killed and restarted, and MINUTES of late packets, below farms on real routers (20 minutes)
-	.venv/bin/python -m tests.i2p.soak --minutes $(MINUTES) --must-run "$(MUST_RUN)"
+soak-i2p: MINUTES = 30
+soak-i2p: .venv/test ## below farms on real routers: routers killed and restarted, for MINUTES those of a service, or late packets
+	.venv/bin/python -m tests.i2p.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --must-run "$(MUST_RUN)"
 
 tour: .venv/base ## compose.yaml in containers: kill the leader, cut a network, heal (as root on Debian 12: gets an engine)
 	.venv/bin/python -m tests.compose.tour

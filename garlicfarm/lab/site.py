@@ -36,14 +36,15 @@ class Fetch:
 
 
 class Client:
-    """Fetches a site through the HTTP proxy of one router, in a new connection each second.
+    """Fetches a site through the HTTP proxy of one router, in a new connection every ``interval_s``.
 
     A request does not wait for the one before. ``fetches``: what has ended so far, in order of its end.
     """
 
-    def __init__(self, proxy: str, host: str) -> None:
+    def __init__(self, proxy: str, host: str, interval_s: float = INTERVAL_S) -> None:
         self._proxy = proxy
         self._host = host
+        self._interval_s = interval_s
         self.fetches: list[Fetch] = []
 
     @property
@@ -57,7 +58,7 @@ class Client:
         async with trio.open_nursery() as nursery:
             while True:
                 nursery.start_soon(self._fetch)
-                await trio.sleep(INTERVAL_S)
+                await trio.sleep(self._interval_s)
 
     async def wait_answered(self, text: str | None = None) -> Fetch:
         """The first request that begins from now on and is answered; with ``text``, if that is given."""

@@ -1,15 +1,17 @@
 """The soak of a farm inside I2P: what routers and their network do to it in earnest (make soak-i2p).
 
-Three nodes of preset `i2p` behind real i2pd routers, each on a host of its own (`tun_network`), and a
-client that posts to each of them all the time. Two such farms at once, each in namespaces of its own:
+Two farms of three nodes of preset `i2p` behind real i2pd routers, each on a host of its own
+(`tun_network`), and a client that posts to each of them all the time. In the end the logs that the nodes
+leave on their disks have to be one, with all that was acknowledged.
 
 * ``routers``: the router of a follower is killed, and started again a minute later; then that of the
   leader, which is the publisher as well, and started again when another node is to publish.
-* ``delay``: for ten minutes packets between the routers are late and lost, as those of I2P are.
+* ``delay``: for so many minutes packets between the routers are late and lost, as those of I2P are.
 
-Prints what came about, a line of JSON each. In the end the logs that the nodes leave on their disks have
-to be one, with all that was acknowledged. Exit 0: all promises were kept, or this machine cannot run it
-(a line says why); 1: one was broken, and a line says which.
+And beside them ``service``: for so many minutes the routers of a service are killed (`soak_service`).
+
+All run at once, each in namespaces of its own, and print what came about, a line of JSON each. Exit 0: all
+promises were kept, or this machine cannot run it (a line says why); 1: one was broken, and a line says which.
 """
 
 from __future__ import annotations
@@ -25,7 +27,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ from garlicfarm.lab.tun_network import LinkFaults, Network, network, why_unavail
 from garlicfarm.setup.provision import FarmPlan
 from tests.crash.crash_checks import Violation
 from tests.crash.watched_farm import RETENTION, WatchedFarm
-from tests.i2p import soak_client
+from tests.i2p import soak_client, soak_service
 from tests.i2p.echo import Side
 from tests.i2p.farm_over_i2p import (
     NETWORK_FAILED,
@@ -111,7 +112,7 @@ class Soak(WatchedFarm):
     async def gap(self, since: float) -> float:
         """The longest time without a commit since then, in s."""
         await self.progress()
-        return round(longest_gap(self._moments, since, time.monotonic()), 1)
+        return round(soak_service.longest_gap(self._moments, since, time.monotonic()), 1)
 
     async def status(self, node_id: int) -> Status | None:
         return await self.ask(self.farm.nodes[node_id], lambda client: client.status("farm"))
@@ -210,12 +211,6 @@ def row(status: Status, member: int) -> dict[str, Any]:
 
 def reaches_all(status: Status) -> bool:
     return all(each["role"] != "unreachable" for each in status["members"])
-
-
-def longest_gap(moments: Iterable[float], begun: float, ended: float) -> float:
-    """The longest time without one of the moments between ``begun`` and ``ended``, in s."""
-    within = [moment for moment in sorted(moments) if begun < moment < ended]
-    return max(after - before for before, after in pairwise([begun, *within, ended]))
 
 
 def unchanged(before: Status, after: Status, when: str) -> None:
@@ -361,36 +356,38 @@ class Act(NamedTuple):
     routers: int
     faults: LinkFaults
 
+    async def run(self, directory: Path, minutes: float, seed: int) -> None:
+        async with network(self.routers) as wires:
+            await wires.set_faults(self.faults)
+            async with soaked_farm(self, directory, wires) as soak:
+                await self.play(soak, wires, minutes)
 
-ACTS = {
-    act.name: act
-    for act in (
-        Act("routers", routers_die, 3, LinkFaults()),
-        Act("delay", packets_are_late, 6, LATE_AND_LOSSY),
-    )
+
+async def service(directory: Path, minutes: float, seed: int) -> None:
+    tell = partial(Report().tell, act="service")
+    await soak_service.service_lives(directory, minutes, seed, tell)
+
+
+ACTS: Mapping[str, Callable[[Path, float, int], Awaitable[None]]] = {
+    "routers": Act("routers", routers_die, 3, LinkFaults()).run,
+    "delay": Act("delay", packets_are_late, 6, LATE_AND_LOSSY).run,
+    "service": service,
 }
 
 
-def run_act(act: Act, minutes: float, directory: Path) -> int:
+def run_act(act: str, minutes: float, seed: int, directory: Path) -> int:
     """Inside the sandbox. The exit code."""
-
-    async def run() -> None:
-        async with network(act.routers) as wires:
-            await wires.set_faults(act.faults)
-            async with soaked_farm(act, directory, wires) as soak:
-                await act.play(soak, wires, minutes)
-
     broken: list[str] = []
     unreached = False
     try:
-        trio.run(run)
+        trio.run(ACTS[act], directory, minutes, seed)
     except* Unreached as group:
         unreached = True
-        print(f"soak-i2p: {act.name}: {leaves(group)}", flush=True)
+        print(f"soak-i2p: {act}: {leaves(group)}", flush=True)
     except* (Violation, trio.TooSlowError) as group:
         broken += map(repr, leaves(group))
     for error in broken:
-        print(f"soak-i2p: {act.name}: a promise was broken: {error}", flush=True)
+        print(f"soak-i2p: {act}: a promise was broken: {error}", flush=True)
     if broken:
         return 1
     return NETWORK_FAILED if unreached else 0
@@ -402,7 +399,7 @@ def leaves(error: BaseException) -> list[BaseException]:
     return [error]
 
 
-async def run_acts(acts: list[str], minutes: float, base: Path) -> list[str]:
+async def run_acts(acts: list[str], minutes: float, seed: int, base: Path) -> list[str]:
     """Run each in a sandbox of its own, all at once; which of them failed, or were not let end."""
     failed = set(acts)
 
@@ -410,7 +407,16 @@ async def run_acts(acts: list[str], minutes: float, base: Path) -> list[str]:
         for attempt in range(NETWORKS):
             place = base / f"{act}-{attempt}"
             place.mkdir()
-            arguments = ["--acts", act, "--minutes", str(minutes), "--inside", str(place)]
+            arguments = [
+                "--acts",
+                act,
+                "--minutes",
+                str(minutes),
+                "--seed",
+                str(seed),
+                "--inside",
+                str(place),
+            ]
             done = await trio.run_process(
                 [*SANDBOX, sys.executable, "-m", __spec__.name, *arguments],
                 check=False,
@@ -445,19 +451,24 @@ async def kill_sandbox(process: trio.Process) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--acts", nargs="+", choices=ACTS, default=list(ACTS), help="only these")
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long packets are late")
+    parser.add_argument(
+        "--minutes", type=float, default=30.0, help="how long packets are late, and routers of a service die"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=random.SystemRandom().randrange(2**32), help="of the kills"
+    )
     parser.add_argument("--must-run", default="", help="i2pd, tun: fail without (blanks between them)")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside is not None:
-        return run_act(ACTS[options.acts[0]], options.minutes, options.inside)
+        return run_act(options.acts[0], options.minutes, options.seed, options.inside)
     lacking = dict(lacks())
     for need, reason in lacking.items():
         print(f"soak-i2p: skipped: {need}: {reason}")
     if lacking:
         return 1 if lacking.keys() & set(options.must_run.split()) else 0
     base = Path(tempfile.mkdtemp(prefix="garlicfarm-soak-"))
-    failed = trio.run(run_acts, options.acts, options.minutes, base)
+    failed = trio.run(run_acts, options.acts, options.minutes, options.seed, base)
     if failed:
         print(f"soak-i2p: {', '.join(failed)} failed; what nodes, routers and the client wrote: {base}")
         return 1

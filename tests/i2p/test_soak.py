@@ -28,21 +28,6 @@ def status(node: int = 1, leader: int | None = None, *errors: str | None) -> dic
     return {"node": node, "leader": leader, "term": 7, "quorum": leader is not None, "members": members}
 
 
-@pytest.mark.parametrize(
-    ("moments", "gap_s"),
-    [
-        ([11.0, 12.0, 19.0], 7.0),
-        ([14.0, 12.0], 6.0),
-        ([13.0, 18.5], 5.5),
-        ([1.0, 25.0], 10.0),
-        ([], 10.0),
-    ],
-    ids=["between", "at-the-end", "unsorted-no-more", "outside", "none"],
-)
-def test_longest_gap_counts_from_the_beginning_to_the_end(moments: list[float], gap_s: float) -> None:
-    assert soak.longest_gap(moments, 10.0, 20.0) == gap_s
-
-
 def test_commits_that_stop_for_too_long_are_a_violation() -> None:
     soak.bounded(10.0, 10.0, "then")
     with pytest.raises(Violation, match=r"then, nothing was committed for 10.1 s; 10 s are allowed"):
@@ -194,3 +179,23 @@ def test_soak_short() -> None:
     assert [each["what"] for each in told] == ["election", "connected", "delay", "check"]
     assert told[2]["rtt_p50_s"] > 2.0
     assert told[3]["acknowledged"] > 0
+
+
+@pytest.mark.i2p
+@pytest.mark.i2pd
+@pytest.mark.tun
+@pytest.mark.slow
+@pytest.mark.timeout(1230)
+def test_soak_of_a_service_short() -> None:
+    done = subprocess.run(
+        [*COMMAND, "--acts", "service", "--minutes", "4", "--seed", "1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["what"] for each in told] == [*["availability"] * 3, "routers", "logged"]
+    assert all(each["answered_percent"] > 0 for each in told[:3])
+    assert told[3]["kills"] > 0
