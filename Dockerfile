@@ -31,7 +31,7 @@ FROM node AS router
 USER root
 RUN apt-get -q update && apt-get -q install -y --no-install-recommends i2pd && rm -rf /var/lib/apt/lists/*
 USER garlicfarm
-ENTRYPOINT ["i2pd", "--datadir=/farm/router/data", "--log=stdout", "--i2pcontrol.address=127.0.0.1", "--httpproxy.port=4444", "--sam.port=7656"]
+ENTRYPOINT ["i2pd", "--datadir=/farm/router/data", "--log=stdout", "--i2pcontrol.address=127.0.0.1", "--httpproxy.port=4444", "--i2cp.port=7654"]
 CMD []
 
 FROM node

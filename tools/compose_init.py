@@ -39,6 +39,7 @@ TUNNEL = Tunnel("garlicfarm-farm", "127.0.0.1", 27150, 27150, "garlicfarm-farm.d
 CONTROL_PASSWORD = "i2pcontrol.password"
 SITE_BUNDLE = Path("data/secrets/site.bundle")
 SITE_KEYS_S = 90 * 24 * 3600
+SITE = "127.0.0.1:8080"
 SITE_TUNNELS = {"hops": 0, "quantity": 2}
 
 
@@ -60,7 +61,7 @@ def member(number: int) -> MemberPlan:
 
 def make_over_i2p(scratch: Path, network: str) -> None:
     addresses = [f"{network}.{10 + number}" for number in VOLUMES]
-    plans = [RouterPlan(tunnels=(TUNNEL,), has_proxy=True, has_sam=True)] * len(addresses)
+    plans = [RouterPlan(tunnels=(TUNNEL,), has_proxy=True, has_i2cp=True)] * len(addresses)
     made = trio.run(make_i2pd, scratch, addresses, plans)
     routers = dict(zip(VOLUMES, made, strict=True))
     make_farm(scratch, {number: member_beside(router) for number, router in routers.items()}, preset="i2p")
@@ -94,7 +95,9 @@ def member_beside(router: Path) -> MemberPlan:
         endpoint=f"i2p://{b32_address(router / TUNNEL.keys)}:{TUNNEL.inport}",
         router={"plugin": "i2pcontrol", "password_file": f"data/secrets/{CONTROL_PASSWORD}", "pin": pin},
         leaves=(b64encode(leaf_of(router), b"-~").decode(),),
-        publishers=({"plugin": "sam", "keys": str(SITE_BUNDLE), **SITE_TUNNELS},),
+        publishers=(
+            {"plugin": "i2cp", "mode": "service", "target": SITE, "keys": str(SITE_BUNDLE), **SITE_TUNNELS},
+        ),
     )
 
 

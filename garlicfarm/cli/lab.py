@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +66,8 @@ class Duration(click.ParamType[int]):
 @click.option(
     "--site",
     is_flag=True,
-    help="A web site inside I2P that the publisher publishes through SAM, and clients that fetch it. Takes "
-    "real routers with it.",
+    help="A web site inside I2P that the publisher publishes through I2CP, and a client that fetches it. "
+    "Takes real routers with it.",
 )
 @click.option(
     "--until",
@@ -158,33 +157,16 @@ async def _main(
 async def _site_lab(
     directory: Path, nodes: int, interval_ms: int
 ) -> AsyncIterator[tuple[ProcessFarm, SiteWatch]]:
-    """A farm that publishes a site, and clients that fetch it, for as long as the block lasts."""
-    from garlicfarm.cli.lab_site import CLIENTS, site_watch
-    from garlicfarm.lab.service import FLOODFILLS, sam_service
+    """A farm that publishes a site, and a client that fetches it, for as long as the block lasts."""
+    from garlicfarm.cli.lab_site import site_watch
+    from garlicfarm.lab.service import FLOODFILLS, i2cp_service
 
-    _say(f"starting {nodes + CLIENTS + FLOODFILLS} i2pd routers on a network of their own")
-    async with sam_service(directory, CLIENTS, nodes) as (service, farm):
+    _say(f"starting {nodes + 1 + FLOODFILLS} i2pd routers on a network of their own")
+    # Short leases: the only clients here are i2pd's.
+    async with i2cp_service(directory, 1, nodes, leases="fast") as (service, farm):
         await commit_interval(farm, interval_ms)
-
-        async with site_watch(service, partial(_publishing, farm)) as watch:
+        async with site_watch(service) as watch:
             yield farm, watch
-
-
-async def _publishing(farm: ProcessFarm) -> int | None:
-    """The node that says that it publishes, if any does."""
-    from garlicfarm.errors import GarlicFarmError
-
-    for node in farm.nodes.values():
-        if node.pid is None:
-            continue
-        try:
-            async with node.client() as client:
-                status = await client.status(farm.name)
-        except GarlicFarmError:
-            continue
-        if any(each["state"] == "publishing" for each in status["publishers"]):
-            return node.id
-    return None
 
 
 async def _move(site: SiteWatch) -> None:
@@ -196,7 +178,7 @@ async def _move(site: SiteWatch) -> None:
     site.service.network.kill(before)
     killed_s = trio.current_time()
     after = await site.wait_moved(before)
-    click.echo(f"node {after} serves a newcomer, {trio.current_time() - killed_s:.0f} s later")
+    click.echo(f"node {after} serves it {trio.current_time() - killed_s:.0f} s later")
 
 
 @asynccontextmanager

@@ -47,12 +47,6 @@ class Client:
         self._interval_s = interval_s
         self.fetches: list[Fetch] = []
 
-    @property
-    def newest(self) -> Fetch | None:
-        """The answered request that began last."""
-        answered = (each for each in self.fetches if each.text is not None)
-        return max(answered, key=lambda each: each.began_s, default=None)
-
     async def run(self) -> NoReturn:
         """Fetch until cancelled."""
         async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""What the lab tells of its site, from clients that were answered as written here."""
+"""What the lab tells of its site, from a client that was answered as written here."""
 
 from __future__ import annotations
 
@@ -33,37 +33,54 @@ def router(router_id: int) -> I2pdRouter:
     )
 
 
-async def nothing() -> int | None:
-    return None
-
-
 @pytest.fixture
 def service() -> Service:
     return Service(I2pdNetwork([router(number) for number in range(1, 10)], []), "site.b32.i2p", (4, 5))
 
 
-async def test_regular_client_is_served_then_silent(
-    service: Service, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+async def test_client_is_served_then_silent_then_served_by_another_node(
+    service: Service, autojump_clock: trio.testing.MockClock
 ) -> None:
-    made: list[Client] = []
-    real = Client.__init__
-
-    def remember(self: Client, proxy: str, host: str) -> None:
-        real(self, proxy, host)
-        made.append(self)
-
-    monkeypatch.setattr(Client, "__init__", remember)
-    watch = SiteWatch(service, nothing)
-    site = "site      http://site.b32.i2p\n"
+    client = Client("http://127.0.0.1:1", service.host)
+    watch = SiteWatch(service, client)
     await trio.sleep(7)
-    assert watch.text() == f"{site}regular   has no answer yet, after 7 s"
+    assert watch.text() == "site    http://site.b32.i2p\nclient  has no answer yet, after 7 s"
 
-    now = trio.current_time()
-    [regular] = made
-    regular.fetches += [Fetch(now - 1, now, "node 2"), Fetch(now - 6, now, None)]
-    assert watch.text() == f"{site}regular   served by node 2"
-    await trio.sleep(40)
-    assert watch.text() == f"{site}regular   has no answer for 40 s; node 2 served it"
+    def answered(text: str | None, ago_s: float = 0.0) -> None:
+        now = trio.current_time()
+        client.fetches.append(Fetch(now - ago_s - 0.5, now - ago_s, text))
+
+    def client_line() -> str:
+        return watch.text().splitlines()[1]
+
+    answered("node 2")
+    answered(None)
+    assert client_line() == "client  served by node 2"
+    await trio.sleep(4)
+    assert client_line() == "client  has no answer for 4 s; node 2 served it"
+    answered("node 3")
+    answered("node 3", ago_s=0.9)  # answers come in any order
+    assert client_line() == "client  served by node 3, 3.1 s after the last answer of node 2"
+    await trio.sleep(4)
+    answered("node 3")
+    assert client_line() == "client  served by node 3, 3.1 s after the last answer of node 2"
+
+
+async def test_site_has_moved_once_another_node_answers(
+    service: Service, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    client = Client("http://127.0.0.1:1", service.host)
+    watch = SiteWatch(service, client)
+
+    async def answer() -> None:
+        for text in ("node 1", None, "node 1", "node 3"):
+            await trio.sleep(5)
+            client.fetches.append(Fetch(trio.current_time() - 1, trio.current_time(), text))
+
+    nursery.start_soon(answer)
+    assert await watch.wait_served() == 1
+    assert await watch.wait_moved(1) == 3
+    assert trio.current_time() == pytest.approx(20, abs=0.2)
 
 
 def test_routers_of_a_service_are_told_apart(service: Service) -> None:

@@ -1,4 +1,4 @@
-"""The lab's web site moves to another node when the router that serves it is killed."""
+"""The lab's web site moves to another node when the router that serves it is killed: its client follows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_site_is_served_by_another_node_after_its_router_is_killed(
     told = re.fullmatch(
         r"leader [123], publisher [123]\n"
         r"node ([123]) serves the site; its router is killed\n"
-        r"node ([123]) serves a newcomer, \d+ s later\n",
+        r"node ([123]) serves it \d+ s later\n",
         printed,
     )
     assert told is not None, printed
