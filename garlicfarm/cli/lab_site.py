@@ -38,9 +38,7 @@ class SiteWatch:
 
     async def wait_moved(self, before: int) -> int:
         """The node that serves the client, once another one than ``before`` does."""
-        while (node := await self.wait_served()) == before:
-            pass
-        return node
+        return self.service.router_of(await self._client.wait_answered(but=f"node {before}"))
 
     def _seen(self) -> str:
         answered = sorted(

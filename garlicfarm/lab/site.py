@@ -54,12 +54,12 @@ class Client:
                 nursery.start_soon(self._fetch)
                 await trio.sleep(self._interval_s)
 
-    async def wait_answered(self, text: str | None = None) -> Fetch:
-        """The first request that begins from now on and is answered; with ``text``, if that is given."""
+    async def wait_answered(self, but: str | None = None) -> Fetch:
+        """The first request that begins from now on and is answered, with another text than ``but``."""
         since, seen = trio.current_time(), len(self.fetches)
         while True:
             for each in self.fetches[seen:]:
-                if each.began_s >= since and each.text is not None and text in (None, each.text):
+                if each.began_s >= since and each.text not in (None, but):
                     return each
             seen = len(self.fetches)
             await trio.sleep(INTERVAL_S / 10)

@@ -54,10 +54,11 @@ async def test_client_sees_the_site_end_and_another_take_its_place(nursery: trio
     client = Client(f"http://127.0.0.1:{port}", HOST)
     nursery.start_soon(client.run)
     with trio.fail_after(60):
-        for text in ("node 1", "node 2"):
+        for text, before in (("node 1", None), ("node 2", "node 1")):
             async with trio.open_nursery() as site:
                 await site.start(serve_site, text, port)
-                found = await client.wait_answered(text)
+                found = await client.wait_answered(but=before)
+                assert found.text == text
                 assert found in client.fetches
                 site.cancel_scope.cancel()
             ended = len(client.fetches)

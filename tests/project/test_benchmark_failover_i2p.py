@@ -9,14 +9,11 @@ import pytest
 from benchmarks.failover_i2p import ASKS_AFTER_S, Case, Outage, PublisherWatch, Run, cases_of, missed, table
 
 
-def runs(
-    case: Case, answered_s: Sequence[float | None], *, lost: int = 0, moved_s: float | None = 1.0
-) -> list[Run]:
+def runs(case: Case, answered_s: Sequence[float | None], *, lost: int = 0) -> list[Run]:
     return [
         Run(
             **case._asdict(),
             clients=dict.fromkeys(ASKS_AFTER_S, Outage(each, lost)),
-            moved_s=moved_s,
             had_two_publishers=False,
             load=0.0,
         )
@@ -48,16 +45,16 @@ def test_death_of_the_router_is_bound_for_the_client_that_knew_the_service(
 
 
 @pytest.mark.parametrize(
-    ("lost", "moved_s", "found"),
+    ("lost", "answered_s", "found"),
     [
         (1, 3.0, []),
         (2, 3.0, ["2 requests lost, at most 1"]),
         (0, None, ["the client that knew the service stayed where it was"]),
     ],
 )
-def test_move_loses_one_request_at_most(lost: int, moved_s: float | None, found: list[str]) -> None:
+def test_move_loses_one_request_at_most(lost: int, answered_s: float | None, found: list[str]) -> None:
     case = Case("i2cp", "move", 0)
-    told = {case: runs(case, [0.1] * 2, lost=lost, moved_s=moved_s)}
+    told = {case: runs(case, [answered_s] * 2, lost=lost)}
     assert missed(told, 2) == [f"{case}: {each}" for each in found]
 
 
