@@ -41,7 +41,7 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from garlicfarm.errors import ConfigError, GarlicFarmError, RouterError
+from garlicfarm.errors import ConfigError, GarlicFarmError, RouterError, first_error
 from garlicfarm.lab.i2pd import check_programs, i2pd_program
 from garlicfarm.lab.line_server import startup_error
 from garlicfarm.lab.processes import ProcessFarm
@@ -216,6 +216,17 @@ async def one(case: Case, watch_s: float) -> None:
     print(msgspec.json.encode(run).decode())
 
 
+def run_one(case: Case, watch_s: float) -> int:
+    """The exit code; says on stderr why a run failed."""
+    try:
+        trio.run(one, case, watch_s)
+    except Exception as group:  # noqa: BLE001 - the next run may succeed
+        error = first_error(group)
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
 async def run_all(cases: Sequence[Case], runs: int, at_once: int, watch_s: float) -> dict[Case, list[Run]]:
     """All runs, the cases in turns, each in a private network of its own; prints what each tells."""
     told: dict[Case, list[Run]] = {case: [] for case in cases}
@@ -240,8 +251,11 @@ async def run_all(cases: Sequence[Case], runs: int, at_once: int, watch_s: float
                     print(done.stdout.decode(), end="", flush=True)
                     told[case].append(msgspec.json.decode(done.stdout, type=Run))
                     return
-                *_, reason = ["no reason", *done.stderr.decode().splitlines()]
-                print(f"failover_i2p: {case}: a run failed: {reason}", file=sys.stderr, flush=True)
+                print(
+                    f"failover_i2p: {case}: a run failed: {done.stderr.decode().strip()}",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     async with trio.open_nursery() as nursery:
         for _ in range(runs):
@@ -335,8 +349,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.one:
         way, fault, hops = options.one
-        trio.run(one, Case(way, fault, int(hops)), options.watch_s)
-        return 0
+        return run_one(Case(way, fault, int(hops)), options.watch_s)
     if reason := why_not():
         print(f"failover_i2p: skipped: {reason}")
         return 0
