@@ -40,7 +40,7 @@ __all__ = [
 
 FLOODFILLS = 4
 KEYS = "site.dat"
-BUNDLE_S = 24 * 3600
+BUNDLE_S = 7 * 24 * 3600
 QUANTITY = 2
 
 Leases = Literal["default", "fast"]
