@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol, Self
 
 import msgspec
-import trio
 
 from garlicfarm.publishing.documents import U63, DestinationStatus
 
@@ -178,4 +177,6 @@ class Publisher(ABC):
     async def wait_changed(self) -> None:
         """Return when `status` has another answer than before this call. The node asks at once then, and
         every second anyway, so a publisher that cannot tell waits forever, as this one does."""
+        import trio  # listing plugins must not cost the import of Trio
+
         await trio.sleep_forever()
