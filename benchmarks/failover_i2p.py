@@ -57,6 +57,7 @@ SERVED_S = 300.0
 STEADY_S = 30.0
 LOOK_S = 1.0
 ATTEMPTS = 2
+TABLE_COLUMNS = 100
 
 P50_AT_MOST_S = {"i2cp": 45.0, "i2cp-fast": 5.0}
 MAX_AT_MOST_S = {"i2cp": 75.0}
@@ -357,7 +358,7 @@ def main() -> int:
     print(version.partition("\n")[0])
     cases = cases_of(options.ways, options.faults, options.hops)
     told = trio.run(run_all, cases, options.runs, options.at_once, options.watch_s)
-    Console().print(table(told, options.watch_s))
+    Console(width=TABLE_COLUMNS).print(table(told, options.watch_s))
     failures = missed(told, options.runs)
     for failure in failures:
         print(f"failover_i2p: missed: {failure}")
