@@ -40,6 +40,7 @@ __all__ = [
 
 FLOODFILLS = 4
 KEYS = "site.dat"
+INTERVAL_MS = 5_000
 BUNDLE_S = 7 * 24 * 3600
 QUANTITY = 2
 
@@ -150,7 +151,12 @@ async def _elected_service(
                 leaves=(encode(router.leaf),),
                 publishers=(publisher(keys, router, f"127.0.0.1:{site}"),),
             )
-        plan = FarmPlan(raft=FAST, master=encode(master.destination), master_key_file=master_file)
+        plan = FarmPlan(
+            raft=FAST,
+            interval_ms=INTERVAL_MS,
+            master=encode(master.destination),
+            master_key_file=master_file,
+        )
         async with process_farm(directory / "farm", members, plan) as farm:
             yield _service(network, keys.destination, nodes, clients), farm
         nursery.cancel_scope.cancel()
