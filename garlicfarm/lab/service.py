@@ -41,7 +41,7 @@ __all__ = [
 FLOODFILLS = 4
 KEYS = "site.dat"
 INTERVAL_MS = 5_000
-BUNDLE_S = 7 * 24 * 3600
+BUNDLE_S = 90 * 24 * 3600
 QUANTITY = 2
 
 Leases = Literal["default", "fast"]
