@@ -26,6 +26,8 @@ SLICE_S = 0.005
 """How long entries are checked, and applied, in one turn of the core's task."""
 
 BATCH_BYTES = 1 << 20
+COMMIT_NOTICE_MS = 50
+"""Longer than between two entries of a busy farm. A member that waits for a commit is told at once."""
 MESSAGE_HEADER_BYTES = 45
 
 
@@ -139,6 +141,7 @@ def _raft_config(raft: RaftSection, node_id: int, answer_timeout_s: float) -> Ra
         election_timeout_min_ms=round(raft.election_timeout_min_s * 1000),
         election_timeout_max_ms=round(raft.election_timeout_max_s * 1000),
         heartbeat_ms=round(raft.heartbeat_s * 1000),
+        commit_notice_ms=min(round(raft.heartbeat_s * 1000 / 4), COMMIT_NOTICE_MS),
         priority=raft.priority,
         # It bounds values and entry headers separately; together they must fit into one message.
         batch_bytes=min(BATCH_BYTES, (raft.max_message_bytes - MESSAGE_HEADER_BYTES) // 2),

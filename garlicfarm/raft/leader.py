@@ -87,6 +87,9 @@ class Leader:
     def deadline_ms(self) -> int | None:
         """When `tick` has something to do."""
         state, times = self._state, []
+        notice_ms = self._replication.next_commit_notice_ms()
+        if notice_ms is not None:
+            times.append(notice_ms)
         heartbeat_ms = self._replication.next_heartbeat_ms()
         if heartbeat_ms is not None:
             quorum_end_ms = self._replication.quorum_heard_ms() + state.config.election_timeout_max_ms
@@ -136,7 +139,9 @@ class Leader:
             state.respond(token, _APPEND_RESPONSE, state.id, state.log.last_index + 1, True)
         elif self._is_refusing_entries or state.is_disk_hanging:
             state.refuse(token, Refusal.LEADERSHIP_IN_TRANSFER)
-        elif not self._append([entry.value for entry in request.entries], token, from_client=True):
+        elif not self._append(
+            [entry.value for entry in request.entries], token, from_client=True, source=request.source
+        ):
             state.refuse(token, Refusal.TOO_MUCH_UNCOMMITTED)
 
     def propose(self, values: Sequence[bytes], token: int) -> None:
@@ -165,11 +170,11 @@ class Leader:
         """Hand over to a member, 0: to the one best placed. Raises `ProposalDropped`."""
         self._transfer.begin(to, self._replication.progress, self._replication.active_members())
 
-    def read_index(self, token: int, *, is_forwarded: bool = False) -> None:
-        """See `RawNode.read_index`. ``is_forwarded``: a follower asks, and ``token`` is of its request."""
+    def read_index(self, token: int, follower: int | None = None) -> None:
+        """See `RawNode.read_index`. ``follower``: the one that asks, and ``token`` is of its request."""
         # What earlier leaders committed is committed here with the first entry of this term at the latest.
         index = max(self._state.commit_index, self._term_start_index)
-        self._reads.add(token, index, is_forwarded=is_forwarded)
+        self._reads.add(token, index, follower)
 
     @property
     def _is_refusing_entries(self) -> bool:
@@ -180,11 +185,12 @@ class Leader:
         is_removed = state.id not in [s.id for s in state.membership.newest.servers]
         return self._transfer.is_active or is_removed
 
-    def _append(self, values: Sequence[bytes], token: int, from_client: bool) -> bool:
+    def _append(self, values: Sequence[bytes], token: int, *, from_client: bool, source: int = 0) -> bool:
         log, term = self._state.log, self._state.term
         index = log.last_index + 1
         now_ms = self._state.now_ms
-        if not self._proposals.admit(values, index + len(values) - 1, token, from_client, now_ms):
+        last = index + len(values) - 1
+        if not self._proposals.admit(values, last, token, now_ms, from_client=from_client, source=source):
             return False
         log.append([Entry(i, term, ValueType.APPLICATION, value) for i, value in enumerate(values, index)])
         return True
@@ -271,11 +277,13 @@ class Leader:
             if proposal.from_client:  # durable at a majority: this waits for no write of our own
                 response = Response(_APPEND_RESPONSE, state.id, state.id, state.term, last + 1, True)
                 state.responses.append(OutgoingResponse(proposal.token, response))
+                self._replication.hurry_commit_index(proposal.source)
             else:
                 state.outcomes.append(ProposalOutcome(proposal.token, LogPosition(last, state.term)))
         self._conf_change.on_committed(index)
         if is_configuration_changed:
             self._update_servers()
+            self._replication.hurry_commit_index(*self._replication.progress)
             if state.id in state.membership:
                 self._reads.release()
                 self.maybe_commit()  # the majority may be another one now

@@ -54,6 +54,7 @@ class Progress:
         "last_seq",
         "match_index",
         "next_index",
+        "notice_at_ms",
         "sent_commit_index",
         "snapshot",
         "state",
@@ -67,6 +68,7 @@ class Progress:
         self.inflight: deque[SentAppend] = deque()
         self.inflight_bytes = 0
         self.sent_commit_index = 0  # the newest one sent, as far as its log could follow
+        self.notice_at_ms: int | None = None  # when it is told a newer commit index, if nothing else is sent
         self.last_seq = 0  # of the newest AppendEntries
         self.last_sent_ms = now_ms
         self.last_heard_ms = now_ms  # of its newest answer; of the start, before the first one

@@ -23,7 +23,7 @@ class _WaitingRead(msgspec.Struct):
     index: int
     after_seq: int  # requests up to this one were sent before the read began
     confirmed_by: set[int]
-    is_forwarded: bool  # a follower asks
+    follower: int | None  # that asks; None: this leader does
 
 
 class ReadIndexQueue:
@@ -34,11 +34,13 @@ class ReadIndexQueue:
     def __init__(self, state: RaftState) -> None:
         self._state = state
         self._waiting: deque[_WaitingRead] = deque()
+        self.answered_followers: set[int] = set()
+        """They wait until they have applied what they were answered."""
 
-    def add(self, token: int, index: int, *, is_forwarded: bool) -> None:
+    def add(self, token: int, index: int, follower: int | None) -> None:
         """Begin a read at ``index``: the commit index, or a later one that this term still has to commit."""
         state = self._state
-        self._waiting.append(_WaitingRead(token, index, state.last_seq, {state.id}, is_forwarded))
+        self._waiting.append(_WaitingRead(token, index, state.last_seq, {state.id}, follower))
         self.release()
 
     def is_waiting_for(self, last_seq: int) -> bool:
@@ -56,7 +58,7 @@ class ReadIndexQueue:
     def fail_all(self, leader: int) -> None:
         """Leadership is lost, to ``leader`` (0: not known yet)."""
         for read in self._waiting:
-            if read.is_forwarded:
+            if read.follower is not None:
                 refuse_read(self._state, read.token, leader)
             else:
                 self._state.reads.append(ReadOutcome(read.token, None))
@@ -70,9 +72,12 @@ class ReadIndexQueue:
             if not state.membership.is_quorum(read.confirmed_by):
                 break
             self._waiting.popleft()
-            if read.is_forwarded:  # it rests on what is durable at a majority, and on no write of our own
+            if (
+                read.follower is not None
+            ):  # it rests on what is durable at a majority, and on no write of our own
                 response = Response(_RESPONSE, state.id, state.id, state.term, read.index + 1, True)
                 state.responses.append(OutgoingResponse(read.token, response))
+                self.answered_followers.add(read.follower)
             else:
                 state.reads.append(ReadOutcome(read.token, read.index))
 

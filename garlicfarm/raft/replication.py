@@ -119,6 +119,8 @@ class Replication:
         of a commit, or whose answer a read waits for, gets an empty AppendEntries if nothing else is on its
         way."""
         self.has_more_catch_up = False
+        self.hurry_commit_index(*self._reads.answered_followers)
+        self._reads.answered_followers.clear()
         for peer, progress in self.progress.items():
             turn_end = progress.inflight_bytes + CATCH_UP_TURN_BYTES
             while (catch_up or not self._is_lagging(progress)) and self._send_next(peer, progress):
@@ -126,9 +128,24 @@ class Replication:
                     break
             if self._is_lagging(progress) and not self._is_waiting(peer, progress):
                 self.has_more_catch_up = True
-            is_idle = not progress.inflight and not progress.is_backing_off
-            if is_idle and self._needs_append(progress) and not self._is_withheld(peer, progress):
+            if self._is_idle(peer, progress) and self._needs_append(progress):
                 self._send_append(peer, progress, ())
+
+    def next_commit_notice_ms(self) -> int | None:
+        """When a peer has to be told the commit index by a message of its own, None: no peer."""
+        times = [
+            progress.notice_at_ms
+            for peer, progress in self.progress.items()
+            if progress.notice_at_ms is not None and self._is_idle(peer, progress)
+        ]
+        return min(times, default=None)
+
+    def hurry_commit_index(self, *peers: int) -> None:
+        """Tell these peers the commit index as soon as nothing else is on its way to them. Other ids are
+        ignored."""
+        for peer in peers:
+            if peer in self.progress:
+                self.progress[peer].notice_at_ms = self._state.now_ms
 
     def send_commit_index(self) -> None:
         """Tell every peer the last commit index, even while other requests are pending."""
@@ -137,12 +154,19 @@ class Replication:
                 self._send_append(peer, progress, ())
 
     def _needs_append(self, progress: Progress) -> bool:
-        """Whether a peer that has all entries needs an AppendEntries: it does not know the commit index, or a
-        read waits for its answer."""
-        lacks_commit_index = progress.sent_commit_index < self._state.commit_index
-        return (
-            lacks_commit_index and progress.state is ProgressState.REPLICATE
-        ) or self._reads.is_waiting_for(progress.last_seq)
+        """Whether a peer that has all entries needs an AppendEntries: it has not known the commit index for
+        too long, or a read waits for its answer."""
+        now_ms = self._state.now_ms
+        if progress.sent_commit_index >= self._state.commit_index or progress.state is ProgressState.PROBE:
+            progress.notice_at_ms = None
+        elif progress.notice_at_ms is None:
+            progress.notice_at_ms = now_ms + self._state.config.commit_notice_ms
+        is_notice_due = progress.notice_at_ms is not None and progress.notice_at_ms <= now_ms
+        return is_notice_due or self._reads.is_waiting_for(progress.last_seq)
+
+    def _is_idle(self, peer: int, progress: Progress) -> bool:
+        """Whether nothing is on its way to ``peer``, and something may be sent."""
+        return not (progress.inflight or progress.is_backing_off or self._is_withheld(peer, progress))
 
     def _needs_snapshot(self, progress: Progress) -> bool:
         return progress.next_index < self._state.log.first_index
@@ -207,6 +231,7 @@ class Replication:
         if progress.state is ProgressState.REPLICATE:
             progress.next_index = last + 1
         progress.sent_commit_index = min(state.commit_index, last)
+        progress.notice_at_ms = None
         progress.last_sent_ms = state.now_ms
 
     def _send_snapshot(self, peer: int, progress: Progress) -> bool:

@@ -138,7 +138,7 @@ class RequestHandler:
 
     def _read_index(self, request: Request, token: int) -> None:
         if self._roles.leader is not None:
-            self._roles.leader.read_index(token, is_forwarded=True)
+            self._roles.leader.read_index(token, request.source)
         else:
             refuse_read(self._state, token, self._state.leader_id)
 

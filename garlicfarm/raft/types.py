@@ -184,6 +184,8 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
       drawn between them campaigns; one that heard its leader within the lower one refuses its vote; a leader
       that no majority answers for the upper one steps down.
     * ``heartbeat_ms``: the longest time between two requests of a leader to a follower.
+    * ``commit_notice_ms``: for how long a leader lets a new commit index wait for entries to carry it to a
+      follower, before it sends it alone. A follower that waits for it, and a new Configuration, do not wait.
     * ``priority`` ≥ 1 narrows the range that the first election timeout without a leader is drawn from: a
       member with a higher one tends to campaign first.
     * ``batch_bytes`` bounds one AppendEntries (one entry always fits) and one piece of a snapshot.
@@ -199,6 +201,7 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     election_timeout_min_ms: int = 3000
     election_timeout_max_ms: int = 5000
     heartbeat_ms: int = 1500
+    commit_notice_ms: int = 0
     priority: int = 1
     batch_bytes: int = 1 << 20
     max_inflight_messages: int = 64

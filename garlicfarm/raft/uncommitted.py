@@ -26,14 +26,15 @@ _LOWEST_SHARE = 64
 class UncommittedProposal(msgspec.Struct, frozen=True, gc=False):
     """Entries up to ``last_index``, of a ClientRequest (``from_client``) or of `RawNode.propose`.
 
-    ``since_ms``: when they were appended; ``backlog``: how many bytes were uncommitted then, these among
-    them.
+    ``source``: the member that sent the ClientRequest, 0 if none did. ``since_ms``: when they were appended;
+    ``backlog``: how many bytes were uncommitted then, these among them.
     """
 
     last_index: int
     size: int
     token: int
     from_client: bool
+    source: int
     since_ms: int
     backlog: int
 
@@ -49,7 +50,14 @@ class UncommittedProposals:
         self._queue: deque[UncommittedProposal] = deque()
 
     def admit(
-        self, values: Sequence[bytes], last_index: int, token: int, from_client: bool, now_ms: int
+        self,
+        values: Sequence[bytes],
+        last_index: int,
+        token: int,
+        now_ms: int,
+        *,
+        from_client: bool,
+        source: int = 0,
     ) -> bool:
         """Add a proposal. Returns False if too much is uncommitted."""
         size = sum(map(len, values)) + ENTRY_HEADER_BYTES * len(values)
@@ -57,7 +65,7 @@ class UncommittedProposals:
         if self._size and self._size + needed > self._bound:
             return False
         self._size += size
-        proposal = UncommittedProposal(last_index, size, token, from_client, now_ms, self._size)
+        proposal = UncommittedProposal(last_index, size, token, from_client, source, now_ms, self._size)
         self._queue.append(proposal)
         return True
 

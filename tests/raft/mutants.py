@@ -769,10 +769,31 @@ MUTANTS = (
         "disk_hangs::leader_goes_on_where_its_disk_answers_in_time_and_no_member_took_over",
     ),
     Mutant(
+        "commit notice",
+        "tells no commit index without entries",
+        "replication",
+        [("is_notice_due = progress.notice_at_ms is not None and", "is_notice_due = False and")],
+        "commit_notice::commit_index_waits_for_the_pause",
+    ),
+    Mutant(
+        "commit notice",
+        "lets a member that posted wait for the pause",
+        "leader",
+        [("                self._replication.hurry_commit_index(proposal.source)\n", "")],
+        "commit_notice::member_that_posted_is_told_at_once",
+    ),
+    Mutant(
+        "commit notice",
+        "lets a member that read wait for the pause",
+        "replication",
+        [("        self.hurry_commit_index(*self._reads.answered_followers)\n", "")],
+        "commit_notice::member_that_was_answered_a_read_is_told_as_soon_as_it_can_be",
+    ),
+    Mutant(
         "read-index",
         "answers a follower by its own word alone",
         "read_index",
-        [("if not state.membership", "if not read.is_forwarded and not state.membership")],
+        [("if not state.membership", "if read.follower is None and not state.membership")],
         "reads::leader_without_a_majority_answers_an_empty_client_request_and_no_follower",
     ),
     Mutant(

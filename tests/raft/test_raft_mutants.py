@@ -22,6 +22,7 @@ RULES = {
     "read-index",
     "hanging disk",
     "admission",
+    "commit notice",
 }
 
 

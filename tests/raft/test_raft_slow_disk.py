@@ -97,8 +97,8 @@ def test_disk_that_is_fast_again_gets_all_that_it_got_before() -> None:
 )
 def test_bound_is_what_was_committed_in_time_and_never_below_a_64th(waited_ms: int, fits: int) -> None:
     proposals = UncommittedProposals(MAX_BYTES, WAIT_MS)
-    assert proposals.admit([bytes(40_000 - 13)], 1, 1, False, 0)
+    assert proposals.admit([bytes(40_000 - 13)], 1, 1, 0, from_client=False)
     assert [proposal.token for proposal in proposals.take_committed(1, waited_ms)] == [1]
-    assert proposals.admit([b""], 2, 2, False, waited_ms)
-    assert not proposals.admit([bytes(fits)], 3, 3, False, waited_ms)
-    assert proposals.admit([bytes(fits - 100)], 3, 3, False, waited_ms)
+    assert proposals.admit([b""], 2, 2, waited_ms, from_client=False)
+    assert not proposals.admit([bytes(fits)], 3, 3, waited_ms, from_client=False)
+    assert proposals.admit([bytes(fits - 100)], 3, 3, waited_ms, from_client=False)

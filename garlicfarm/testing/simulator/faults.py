@@ -82,6 +82,7 @@ class Faults(msgspec.Struct, frozen=True):
                 "max_inflight_bytes": rng.choice((20, 8 << 20)),
                 "max_uncommitted_bytes": rng.choice((60, 64 << 20)),
                 "priority": rng.choice((1, 1, 4)),
+                "commit_notice_ms": rng.choice((0, 30)),
             },
         )
 
