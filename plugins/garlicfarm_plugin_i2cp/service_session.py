@@ -123,7 +123,6 @@ class ServiceSession:
         self._heartbeat = Heartbeat(HEARTBEAT_S, HEARTBEAT_S, now_s)
         self._messages: list[bytes] = []
         self._order: Publication | None = None
-        self._ahead_ms = 0  # of the router's clock, so that what is published is the newest
         self._given: _Given | None = None  # in the active phase
         self._taken: _Given | None = None  # the newest that the router has read
         self._last = b""  # the newest LeaseSet that the router was given, whosever it is
@@ -185,8 +184,6 @@ class ServiceSession:
             assert self.can_resume(order), "another member has published since"
             self.phase, self.is_retirement_read, self.drained_s = "standby", False, math.inf
         self._order = order
-        date_ms = -(-order.published_ms // 1000) * 1000
-        self._ahead_ms = max(self._ahead_ms, date_ms - self.router_ms(now_s))
         if self.is_warm:
             self._next_s = max(now_s, self._published_s + MIN_INTERVAL_S)
 
@@ -300,7 +297,10 @@ class ServiceSession:
         now_ms = self.router_ms(now_s)
         self._keys.check_expiry(now_ms)
         keys, plan = self._keys.keys, self._plan
-        published_s = (now_ms + self._ahead_ms) // 1000
+        # Ahead of the clock only where it must be: a successor's has to be newer, and may follow at once.
+        published_s = now_ms // 1000
+        if self._order is not None:
+            published_s = max(published_s, -(-self._order.published_ms // 1000))
         if self._given is not None:
             published_s = max(published_s, self._given.published_s + 1)
         lease_set = LeaseSet(

@@ -350,8 +350,26 @@ async def test_no_lease_set_is_dated_before_its_order(bench: Bench, autojump_clo
     published = await bench.keeper.publish(bench.order(published_ms=START_MS + 300_500))
     assert published.published_ms == START_MS + 301_000
     await trio.sleep(26)
-    assert [each.lease_set.published_s - START_MS // 1000 for each in bench.published] == [301, 326]
+    assert [each.lease_set.published_s - START_MS // 1000 for each in bench.published] == [301, 302]
     assert [each.lease_set.leases[0].end_s - START_MS // 1000 for each in bench.published] == [90, 115]
+
+
+@pytest.mark.parametrize("after_ms", [10_000, 10_001, 10_500, 10_999])
+async def test_successor_that_is_ordered_at_once_is_newer_than_what_was_published_again(
+    bench: Bench, autojump_clock: MockClock, after_ms: int
+) -> None:
+    """Routers ask at any time, and a LeaseSet that is not newer is neither stored nor passed on."""
+    await bench.keeper.standby()
+    await bench.keeper.publish(bench.order(published_ms=START_MS + 1))
+    await trio.sleep(after_ms / 1000)
+    await bench.router.ask()
+    await wait_all_tasks_blocked()
+    ordered_ms = bench.router_ms() + 1
+    date_s = -(-ordered_ms // 1000)
+    assert bench.published[-1].lease_set.published_s < date_s
+    await bench.keeper.retire(successor := bench.successor(later_s=date_s - bench.router_ms() // 1000))
+    await wait_all_tasks_blocked()
+    assert bench.given[-1].data == successor
 
 
 async def test_keys_that_expire_end_the_session(bench: Bench, autojump_clock: MockClock) -> None:
