@@ -292,8 +292,8 @@ class ServiceKeeper:
         self._notify()
 
     def _on_session_changed(self) -> None:
-        if self.session is not None and self.session.is_warm:
-            self.problem = ""
+        if self.session is not None and self.session.is_warm and self.session.phase != "retired":
+            self.problem = ""  # a retired one keeps what kept it from handing its clients over
         self._notify()
 
     def _notify(self) -> None:

@@ -8,9 +8,11 @@ for a LeaseSet is answered at once, since i2pd waits 10 s. An order makes it *ac
 reconfigured and given a LeaseSet to publish, and another one at each interval. `retire` ends that: it is
 *retired*, still serves the clients that know it, and composes nothing more. Its router would send clients a
 LeaseSet of its own tunnels, and they would go to and fro between two publishers. A request for a LeaseSet is
-answered with the one that it was given last. Once it may be given its successor's, which the router passes on
-to each client that it talks to. A retired session becomes active again only if no other member has published
-since: a farm without a leader takes the role for a while.
+answered with the one that it was given last. Once it may be told its successor's, which the router passes on
+to each client beside its next message. Until that expires, the router is given it again and again: i2pd marks
+only the clients that it knows at that moment, and forgets to pass it on where an earlier LeaseSet is
+acknowledged after it. A retired session becomes active again only if no other member has published since: a
+farm without a leader takes the role for a while.
 
 Clients of i2pd ask for a LeaseSet anew only when no lease lasts longer than 51 s, and routers give tunnels of
 ten minutes. So leases are cut short here. They are dated by the router's clock, as far as its answers tell
@@ -47,13 +49,15 @@ from garlicfarm.service import ServiceKeys
 from garlicfarm_plugin_i2cp.connection import GET_DATE, Connection
 from garlicfarm_plugin_i2cp.session import Heartbeat, refusal
 
-__all__ = ["DEFAULT", "FAST", "LeasePlan", "Phase", "ServiceSession"]
+__all__ = ["DEFAULT", "FAST", "PASS_ON_S", "LeasePlan", "Phase", "ServiceSession"]
 
 MIN_INTERVAL_S = 20.0
 """i2pd's PUBLISH_MIN_INTERVAL."""
 HEARTBEAT_S = 5.0
 DRAIN_S = 60.0
 """Java I2P sends to a lease for so long after its end."""
+PASS_ON_S = 5.0
+"""Between two times that the router is given the successor's LeaseSet."""
 MAX_LEASES = 10
 """So many fit into a status, which has room for a LeaseSet of 1024 bytes."""
 
@@ -127,6 +131,7 @@ class ServiceSession:
         self._taken: _Given | None = None  # the newest that the router has read
         self._last = b""  # the newest LeaseSet that the router was given, whosever it is
         self._has_successor = False
+        self._successor_until_ms = 0
         self._published_s = -math.inf
         self._next_s = math.inf
         self._is_asked = False  # for a LeaseSet
@@ -157,7 +162,10 @@ class ServiceSession:
             self._answer(now_s)
             self._on_changed()
         elif now_s >= self._next_s:
-            self._publish(now_s)
+            if self.phase == "retired":
+                self._pass_on(now_s)
+            else:
+                self._publish(now_s)
 
     def take_messages(self) -> list[bytes]:
         """What is to be sent now, each once."""
@@ -188,8 +196,10 @@ class ServiceSession:
             self._next_s = max(now_s, self._published_s + MIN_INTERVAL_S)
 
     def retire(self, now_s: float) -> None:
-        """Publish nothing more, and compose nothing more. Does nothing unless it is active."""
+        """Publish nothing more, and compose nothing more. A retired one goes on as it does."""
         self._order = None
+        if self.phase == "retired":
+            return
         self._next_s = math.inf
         if self.phase != "active":
             return
@@ -206,7 +216,7 @@ class ServiceSession:
         return is_same and not self._has_successor
 
     def pass_on(self, successor: bytes, now_s: float) -> None:
-        """Give the clients of this retired session the LeaseSet of its successor; once.
+        """Give the clients of this retired session the LeaseSet of its successor, until it expires; once.
 
         Raises `ValueError`: floodfills would not take it, or it is of another destination, or not newer than
         what was published here.
@@ -219,8 +229,9 @@ class ServiceSession:
         assert self._given is not None, "a retired session was active"
         if lease_set.published_s <= self._given.published_s:
             raise ValueError("it is older than what was published here")
-        self._has_successor = True
-        self._give(successor)
+        self._has_successor, self._last = True, successor
+        self._successor_until_ms = (lease_set.published_s + lease_set.expires_s) * 1000
+        self._pass_on(now_s)
 
     # ------------------------------------------------------------------ what is known
 
@@ -257,6 +268,13 @@ class ServiceSession:
         else:
             data, _, _ = self._compose(now_s)
             self._give(data)
+
+    def _pass_on(self, now_s: float) -> None:
+        if self.router_ms(now_s) >= self._successor_until_ms:
+            self._next_s = math.inf
+            return
+        self._give(self._last)
+        self._next_s = now_s + PASS_ON_S
 
     def _publish(self, now_s: float) -> None:
         assert self._order is not None

@@ -23,7 +23,7 @@ from garlicfarm.publisher import Publication, PublisherSite
 from garlicfarm.publishing.documents import MAX_LEASE_SET_BYTES
 from garlicfarm.service import ServiceKeys
 from garlicfarm_plugin_i2cp.service_keeper import MAX_QUEUED_BYTES, ServiceKeeper
-from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST, LeasePlan
+from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST, PASS_ON_S, LeasePlan
 from tests.publishers.i2cp_keys import bundle, long_term_keys
 from tests.publishers.i2cp_router import (
     CREATE_LEASE_SET_2,
@@ -422,7 +422,7 @@ async def test_retired_session_serves_until_its_last_lease_is_forgotten_and_anot
     assert not bench.given[-1].is_published
 
 
-async def test_successors_lease_set_is_passed_on_once_with_the_own_private_key(
+async def test_successors_lease_set_is_passed_on_with_the_own_private_key_and_no_other_is(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
     first = await publishing(bench)
@@ -439,6 +439,23 @@ async def test_successors_lease_set_is_passed_on_once_with_the_own_private_key(
     await bench.router.ask()
     await wait_all_tasks_blocked()
     assert [each.data for each in bench.given[2:]] == [successor, successor]
+
+
+async def test_successors_lease_set_is_passed_on_again_until_it_has_expired(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    """i2pd gives it to no client that comes later, nor to one whose acknowledgement of an earlier LeaseSet
+    arrives after it."""
+    await publishing(bench)
+    await trio.sleep(3)
+    await bench.keeper.retire(successor := bench.successor(expires_s=60))
+    await trio.sleep(7)
+    await bench.keeper.standby()  # as nodes do twice a minute
+    await trio.sleep(100)
+    passed_on = [each for each in bench.given[2:] if each.data == successor]
+    assert passed_on == bench.given[2:]
+    assert [each.at_s for each in passed_on] == [3.0 + PASS_ON_S * i for i in range(13)]
+    assert not any(each.is_published for each in passed_on)
 
 
 async def test_successor_known_at_once_is_passed_on_after_the_retirement(
@@ -484,6 +501,9 @@ async def test_what_no_successor_publishes_is_not_passed_on(
     await wait_all_tasks_blocked()
     assert len(bench.router.bodies(CREATE_LEASE_SET_2)) == before
     assert bench.keeper.problem.startswith("the successor's LeaseSet is not passed on to clients: ")
+    assert sentence in bench.keeper.problem
+    await bench.router.ask()
+    await wait_all_tasks_blocked()
     assert sentence in bench.keeper.problem
     await bench.keeper.retire(successor := bench.successor())
     await wait_all_tasks_blocked()
