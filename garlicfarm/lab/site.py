@@ -8,11 +8,10 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from http.client import HTTPException, HTTPResponse
-from io import BytesIO
 from typing import NoReturn
 from urllib.parse import urlsplit
 
+import h11
 import trio
 
 from garlicfarm.errors import RemoteProtocolError, UnreachableError
@@ -74,38 +73,39 @@ class Client:
 async def fetch(proxy: str, host: str) -> str:
     """The text of a site, through an HTTP proxy ``http://HOST:PORT``.
 
+    The end of the answer is that of its ``Content-Length``: i2pd 2.45 sometimes leaves the connection open
+    after the service has closed it.
+
     Raises `UnreachableError`: the proxy does not answer, or says that the site does not;
     `RemoteProtocolError`: the answer is not HTTP. Set a deadline: a dead site is silent.
     """
     url = urlsplit(proxy)
-    request = f"GET http://{host}/ HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
-    data = b""
+    connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_BYTES)
+    fields = [("Host", host), ("Connection", "close")]
+    request = connection.send(h11.Request(method="GET", target=f"http://{host}/", headers=fields))
+    request = (request or b"") + (connection.send(h11.EndOfMessage()) or b"")
+    status, reason, body = 0, b"", b""
     try:
         async with await trio.open_tcp_stream(url.hostname or "", url.port or 80) as stream:
-            await stream.send_all(request.encode())
-            while len(data) <= MOST_BYTES and (piece := await stream.receive_some()):
-                data += piece
+            await stream.send_all(request)
+            while len(body) <= MOST_BYTES:
+                event = connection.next_event()
+                if event is h11.NEED_DATA:
+                    connection.receive_data(await stream.receive_some())
+                elif isinstance(event, h11.Response):
+                    status, reason = event.status_code, event.reason
+                elif isinstance(event, h11.Data):
+                    body += event.data
+                elif isinstance(event, h11.EndOfMessage):
+                    break
+        text = body.decode().strip()
     except (OSError, trio.BrokenResourceError) as error:
         raise UnreachableError(f"the proxy at {proxy} cannot be reached: {error}") from error
-    try:
-        response = HTTPResponse(_Received(data))  # type: ignore[arg-type]
-        response.begin()
-        text = response.read().decode().strip()
-    except (HTTPException, ValueError) as error:
+    except (h11.RemoteProtocolError, ValueError) as error:
         raise RemoteProtocolError("the answer is not HTTP", proxy) from error
-    if response.status != 200:
-        raise UnreachableError(f"{host} does not answer: {response.status} {response.reason}")
+    if status != 200:
+        raise UnreachableError(f"{host} does not answer: {status} {reason.decode(errors='replace')}")
     return text
-
-
-class _Received:
-    """What `HTTPResponse` takes for a socket."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def makefile(self, _: str) -> BytesIO:
-        return BytesIO(self._data)
 
 
 async def serve_site(

@@ -26,6 +26,17 @@ async def test_site_tells_its_text(nursery: trio.Nursery) -> None:
         assert await fetch(f"http://127.0.0.1:{port}", HOST) == "node 2"
 
 
+async def test_answer_ends_with_its_length_though_the_connection_stays_open(nursery: trio.Nursery) -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nnode 2\n")
+        await trio.sleep_forever()
+
+    (listener,) = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+    with trio.fail_after(60):
+        assert await fetch(f"http://127.0.0.1:{listener.socket.getsockname()[1]}", HOST) == "node 2"
+
+
 @pytest.mark.parametrize(
     ("data", "error", "says"),
     [
