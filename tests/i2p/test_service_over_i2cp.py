@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 1000
+ASKS_AGAIN_S = 51
 
 pytestmark = [
     pytest.mark.i2p,
@@ -57,8 +58,14 @@ def test_client_stays_with_the_successor_and_loses_at_most_one_request(
     told: dict[str, dict[str, Any]],
 ) -> None:
     assert told["moved"]["problems"] == []
+    assert told["moved"]["text"] == "node 2"
     assert told["stays"]["text"] == "node 2"
     assert told["stays"]["lost"] <= 1
+
+
+def test_client_moves_before_it_would_ask_for_a_lease_set_again(told: dict[str, dict[str, Any]]) -> None:
+    """So it was handed over: i2pd asks again once the leases that it knows last 51 s or less."""
+    assert told["moved"]["left_s"] > ASKS_AGAIN_S
 
 
 def test_router_that_dies_is_noticed_by_the_end_of_its_connection(told: dict[str, dict[str, Any]]) -> None:
