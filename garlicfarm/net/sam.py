@@ -43,6 +43,8 @@ __all__ = ["SamConnection", "SamRefused", "SamSession", "open_sam", "parse_reply
 
 MAX_LINE_BYTES = 8192
 MAX_QUOTED_CHARACTERS = 100
+END_TIMEOUT_S = 5.0
+"""A router on this machine closes an ended stream within milliseconds, unless it hangs."""
 
 _TOPIC = re.compile(r"[A-Z]+ [A-Z]+(?= |\Z)")
 _PAIR = re.compile(r' +([^ ="]+)(?:=(?:"((?:[^"\\]|\\.)*)"|([^ "]*)))?(?= |\Z)')
@@ -234,8 +236,7 @@ class SamSession:
 
     ``private_key``: in SAM's base64; None: a destination made by the router for this session alone.
     ``options``: of I2CP and of tunnels, such as ``inbound.length``. Entering asks the router to create it;
-    `wait_ready` waits until it has. Leaving closes everything but the streams of `connect`, which are the
-    caller's; the router ends those with the session.
+    `wait_ready` waits until it has. Leave the streams of `connect` first. Leaving closes everything.
 
     Never open a destination a second time at the same router, nor within 10 s after its last session was
     closed there: i2pd 2.45 then serves neither, or crashes.
@@ -317,11 +318,15 @@ class SamSession:
         await connection.send("STREAM FORWARD", {"ID": self._id, "PORT": str(port), "SILENT": "true"})
         await connection.receive("STREAM FORWARD", "STREAM STATUS")
 
-    async def connect(self, name: str) -> trio.SocketStream:
+    @asynccontextmanager
+    async def connect(self, name: str) -> AsyncIterator[trio.SocketStream]:
         """A stream to ``name``, which is usually a b32 address. i2pd answers as soon as it has found a
         LeaseSet, so that the stream may still lead nowhere; `SamRefused` with CANT_REACH_PEER: it found none.
-        The caller closes the stream. (i2pd would keep a destination in base64 in its address book, or crash:
-        see `SamConnection.lookup`.)"""
+        (i2pd would keep a destination in base64 in its address book, or crash: see `SamConnection.lookup`.)
+
+        Leaving ends the stream and waits until the router has, even if cancelled; at most 5 s, for a router
+        that hangs. Do not close it yourself.
+        """
         connection = await _connect(self._address)
         try:
             arguments = {"ID": self._id, "DESTINATION": name, "SILENT": "false"}
@@ -330,7 +335,14 @@ class SamSession:
         except BaseException:
             connection.close()
             raise
-        return connection.stream
+        try:
+            yield connection.stream
+        finally:
+            # The session must not end before the router has ended its streams. i2pd (2.45 to 2.58 at least)
+            # may otherwise begin to read from a stream that it has just terminated, where bytes have arrived
+            # at that moment. It frees the session's destination 5 s later and uses it 20 s later: a crash.
+            with trio.move_on_after(END_TIMEOUT_S, shield=True):
+                await connection.end()
 
     @property
     def _id(self) -> str:

@@ -294,7 +294,8 @@ class SamPublisher(Publisher):
             await client.wait_ready()
             while True:
                 try:
-                    stream = await client.connect(b32_address(self.destination))
+                    async with client.connect(b32_address(self.destination)):
+                        return
                 except SamRefused as refused:
                     if refused.result not in ("CANT_REACH_PEER", "TIMEOUT"):
                         raise
@@ -302,9 +303,6 @@ class SamPublisher(Publisher):
                         "the session is open, but the service cannot be found from this router yet"
                     )
                     await trio.sleep(LOOKUP_INTERVAL_S)
-                else:
-                    stream.socket.close()
-                    return
 
     def _lose(self, service: _Service, problem: str) -> None:
         service.session.close()

@@ -7,6 +7,7 @@ import json
 import secrets
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -97,15 +98,12 @@ async def count_streams(directory: Path, asker: I2PControlRouter, network: I2pdN
     counts = [(await asker.get_local_leaf_status(keys.destination)).current_connections]
     session = SamSession(sam_endpoint(network[0].sam), keys.sam_private_key(), NO_HOPS)
     with trio.fail_after(HANG_GUARD_S):
-        async with trio.open_nursery() as nursery, session:
+        async with trio.open_nursery() as nursery, session, AsyncExitStack() as streams:
             nursery.start_soon(partial(trio.serve_tcp, hold, SERVICE_PORT, host=network[2].address))
             await session.wait_ready()
-            streams = []
             for _ in range(3):
                 counts.append((await asker.get_local_leaf_status(keys.destination)).current_connections)
-                streams.append(await session.connect(b32_address(network[2].leaf)))
-            for stream in streams:
-                await stream.aclose()
+                await streams.enter_async_context(session.connect(b32_address(network[2].leaf)))
             nursery.cancel_scope.cancel()
     print(json.dumps({"what": "streams", "counts": counts}), flush=True)
 

@@ -14,8 +14,8 @@ __all__ = ["SamRouter"]
 class SamRouter:
     """Use it as an async context manager. ``replies``: command → line without its end, raw bytes to send, or
     None for no answer at all; "" closes the connection. ``greeting``: first bytes of each stream.
-    ``is_found``: whether a look-up finds the service. ``is_closing``: whether it closes after the client's
-    EOF."""
+    ``is_found``: whether a look-up finds the service. ``closing``: after the client's EOF it closes once this
+    is set."""
 
     def __init__(self) -> None:
         self.replies: dict[str, str | bytes | None] = {}
@@ -24,7 +24,9 @@ class SamRouter:
         self.forwards: dict[str, str] = {}
         self.streams = 0
         self.is_found = True
-        self.is_closing = True
+        self.closing = trio.Event()
+        self.closing.set()
+        self.eofs = 0
         self.greeting = b""
         self.changed = trio.Event()
         self._connections: dict[trio.SocketStream, list[str]] = {}
@@ -96,8 +98,10 @@ class SamRouter:
                     line, _, rest = received.partition(b"\n")
                     received = bytearray(rest)
                     await self._command(stream, line.decode(), mine)
-            if not self.is_closing:
-                await trio.sleep_forever()
+            self.eofs += 1
+            self._note()
+            if not self.closing.is_set():
+                await self.closing.wait()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         finally:

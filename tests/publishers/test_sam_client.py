@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
 from garlicfarm.errors import ConfigError, LocalProtocolError, RemoteProtocolError, UnreachableError
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
+from garlicfarm.net import sam
 from garlicfarm.net.sam import SamRefused, SamSession, open_sam, parse_reply, sam_endpoint
 from tests.publishers.sam_router import SamRouter
 
@@ -81,12 +83,49 @@ async def test_stream_keeps_every_byte_that_follows_the_reply(router: SamRouter)
     router.greeting = b"220 hello\r\n" * 1000
     async with SamSession(router.endpoint) as session:
         await session.wait_ready()
-        stream = await session.connect("a.i2p")
-        received = b""
-        while len(received) < len(router.greeting):
-            received += await stream.receive_some()
-        assert received == router.greeting
-        await stream.aclose()
+        async with session.connect("a.i2p") as stream:
+            received = b""
+            while len(received) < len(router.greeting):
+                received += await stream.receive_some()
+            assert received == router.greeting
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_session_outlives_its_streams(
+    router: SamRouter, nursery: trio.Nursery, is_cancelled: bool
+) -> None:
+    """i2pd may crash otherwise."""
+    router.closing = trio.Event()
+    scope = trio.CancelScope()
+
+    async def use() -> None:
+        with scope:
+            async with SamSession(router.endpoint) as session:
+                await session.wait_ready()
+                async with session.connect("a.i2p"):
+                    if is_cancelled:
+                        scope.cancel()
+
+    nursery.start_soon(use)
+    while not router.eofs:
+        await router.changed.wait()
+    await trio.testing.wait_all_tasks_blocked()
+    assert router.sessions
+    assert router.eofs == 1
+    router.closing.set()
+    while router.sessions:
+        await router.changed.wait()
+
+
+async def test_router_that_does_not_end_a_stream_is_waited_for_only_so_long(
+    router: SamRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sam, "END_TIMEOUT_S", 0.01)
+    router.closing = trio.Event()
+    async with SamSession(router.endpoint) as session:
+        await session.wait_ready()
+        async with session.connect("a.i2p"):
+            pass
 
 
 async def test_session_has_its_key_options_and_forwarding(router: SamRouter) -> None:
@@ -122,7 +161,7 @@ async def test_end_of_a_session_is_seen(router: SamRouter) -> None:
 
 
 async def test_closing_a_session_waits_for_the_router(router: SamRouter) -> None:
-    router.is_closing = False
+    router.closing = trio.Event()
     async with SamSession(router.endpoint) as session:
         await session.wait_ready()
         with trio.move_on_after(0.01) as scope:

@@ -269,7 +269,7 @@ async def test_retirement_waits_for_the_router_and_cancelled_ends_all_the_same(
     make: Make, router: SamRouter
 ) -> None:
     async with publishing(make()) as publisher:
-        router.is_closing = False
+        router.closing = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(publisher.retire, None)
             await wait_all_tasks_blocked()
@@ -279,7 +279,7 @@ async def test_retirement_waits_for_the_router_and_cancelled_ends_all_the_same(
         with trio.CancelScope() as scope:
             scope.cancel()
             await publisher.retire(None)
-        router.is_closing = True
+        router.closing.set()
         await publisher.publish(ORDER)
         with trio.CancelScope() as scope:
             scope.cancel()

@@ -20,8 +20,8 @@ Service = Callable[[trio.SocketStream], Awaitable[None]]
 
 
 async def silent(stream: trio.SocketStream) -> None:
-    await stream.receive_some()
-    await trio.sleep_forever()
+    while await stream.receive_some():
+        pass
 
 
 async def web(stream: trio.SocketStream) -> None:
