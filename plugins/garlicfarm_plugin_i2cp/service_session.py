@@ -127,7 +127,7 @@ class ServiceSession:
         self._heartbeat = Heartbeat(HEARTBEAT_S, HEARTBEAT_S, now_s)
         self._messages: list[bytes] = []
         self._order: Publication | None = None
-        self._given: _Given | None = None  # in the active phase
+        self._given: _Given | None = None  # when it was active last
         self._taken: _Given | None = None  # the newest that the router has read
         self._last = b""  # the newest LeaseSet that the router was given, whosever it is
         self._has_successor = False
@@ -162,7 +162,7 @@ class ServiceSession:
             self._answer(now_s)
             self._on_changed()
         elif now_s >= self._next_s:
-            if self.phase == "retired":
+            if self._has_successor:
                 self._pass_on(now_s)
             else:
                 self._publish(now_s)
@@ -190,25 +190,25 @@ class ServiceSession:
             return
         if self.phase == "retired":
             assert self.can_resume(order), "another member has published since"
-            self.phase, self.is_retirement_read, self.drained_s = "standby", False, math.inf
-        self._order = order
+        self._order, self.drained_s = order, math.inf
         if self.is_warm:
             self._next_s = max(now_s, self._published_s + MIN_INTERVAL_S)
 
     def retire(self, now_s: float) -> None:
-        """Publish nothing more, and compose nothing more. A retired one goes on as it does."""
+        """Publish nothing more, and compose nothing more. A session that never was active stays on standby,
+        and one that passes its successor on goes on with that."""
         self._order = None
-        if self.phase == "retired":
+        if self._has_successor:
             return
         self._next_s = math.inf
-        if self.phase != "active":
+        if self._given is None:
             return
-        self.phase = "retired"
-        self._messages.append(encode_reconfigure_session(self.id, self._standby))
-        self._get_date(now_s, self._on_retirement_read)
-        assert self._given is not None, "an active session was given a LeaseSet"
+        if self.phase == "active":
+            self.phase = "retired"
+            self._messages.append(encode_reconfigure_session(self.id, self._standby))
+            self._get_date(now_s, self._on_retirement_read)
         left_s = (self._given.until_ms - self.router_ms(now_s)) / 1000
-        self.drained_s = now_s + max(left_s, 0.0) + DRAIN_S
+        self.drained_s = now_s + left_s + DRAIN_S
 
     def can_resume(self, order: Publication) -> bool:
         """Whether this retired session may carry out ``order``: no other member was named since."""
@@ -261,10 +261,10 @@ class ServiceSession:
 
     def _answer(self, now_s: float) -> None:
         """The router has asked for a LeaseSet."""
-        if self.phase == "retired":
-            self._give(self._last)
-        elif self._order is not None:
+        if self._order is not None:
             self._publish(now_s)
+        elif self.phase == "retired":
+            self._give(self._last)
         else:
             data, _, _ = self._compose(now_s)
             self._give(data)
@@ -282,8 +282,8 @@ class ServiceSession:
             self._next_s = math.inf
             return
         data, published_s, until_ms = self._compose(now_s)
-        if self.phase == "standby":
-            self.phase = "active"
+        if self.phase != "active":
+            self.phase, self.is_retirement_read = "active", False
             self._messages.append(encode_reconfigure_session(self.id, self._active))
         self._given = _Given(self._order, data, published_s, until_ms)
         self._give(data)

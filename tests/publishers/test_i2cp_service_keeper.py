@@ -554,6 +554,27 @@ async def test_named_again_before_any_other_was_the_session_goes_on(
     assert bench.router.bodies(DESTROY_SESSION) == [SESSION]
 
 
+async def test_retired_again_before_it_was_active_again_it_composes_nothing(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    """Its clients know it: it goes on to serve them, and hands them over."""
+    await publishing(bench)
+    await bench.keeper.retire(None)
+    await trio.sleep(5)
+    with trio.move_on_after(5):  # the next LeaseSet is due 20 s after the last
+        await bench.keeper.publish(bench.order(published_ms=bench.now_ms()))
+    await bench.keeper.retire(None)
+    await bench.router.ask()
+    await wait_all_tasks_blocked()
+    assert len({each.data for each in bench.given}) == 1
+    successor = bench.successor()
+    await bench.keeper.retire(successor)
+    await wait_all_tasks_blocked()
+    assert bench.given[-1].data == successor
+    await trio.sleep(200)
+    assert bench.router.bodies(DESTROY_SESSION) == [SESSION]
+
+
 async def test_named_again_after_a_successor_the_session_does_not_go_on(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
