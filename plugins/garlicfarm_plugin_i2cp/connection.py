@@ -77,6 +77,11 @@ class Connection:
             raise self.silence()
         if not isinstance(message, SetDate):
             raise PublisherError(f"what answers at {self.router} does not speak I2CP: it tells no date")
+        self.check_clock(message, now_ms)
+        return message.date_ms
+
+    def check_clock(self, message: SetDate, now_ms: int) -> None:
+        """Raises `PublisherError`: the router's clock is more than 10 minutes from ``now_ms``, this node's."""
         ahead_ms = message.date_ms - now_ms
         if abs(ahead_ms) > MAX_CLOCK_DIFFERENCE_MS:
             word = "ahead of" if ahead_ms > 0 else "behind"
@@ -84,7 +89,6 @@ class Connection:
                 f"the clock of the router at {self.router} is {abs(ahead_ms) // 1000} s {word} this node's; "
                 "correct the wrong one"
             )
-        return message.date_ms
 
     def silence(self, after_s: float = ANSWER_TIMEOUT_S) -> PublisherError:
         return PublisherError(f"I2CP at {self.router} has not answered for {after_s:.0f} s")

@@ -26,7 +26,7 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from garlicfarm.errors import PublisherError, first_error
-from garlicfarm.i2p.i2cp import MessagePayload, encode_send_message
+from garlicfarm.i2p.i2cp import MessagePayload, SetDate, encode_send_message
 from garlicfarm.i2p.session_options import Purpose
 from garlicfarm.publisher import Publication, Published
 from garlicfarm.service import ServiceKeys
@@ -215,6 +215,8 @@ class ServiceKeeper:
     async def _receive(self, connection: Connection, session: ServiceSession) -> NoReturn:
         while True:
             message = await connection.receive()
+            if isinstance(message, SetDate):
+                connection.check_clock(message, self._now_ms())
             session.receive(message, trio.current_time())
             if isinstance(message, MessagePayload):
                 self._on_payload(message.payload)

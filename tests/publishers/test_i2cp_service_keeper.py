@@ -325,6 +325,21 @@ async def test_router_whose_clock_is_set_right_dates_later_lease_sets_by_it(
     assert second.lease_set.leases[0].end_s - first.lease_set.leases[0].end_s == 25 + 60
 
 
+@pytest.mark.parametrize("off_ms", [700_000, -700_000, 2**63])
+async def test_router_whose_clock_leaps_far_is_not_followed(
+    bench: Bench, autojump_clock: MockClock, off_ms: int
+) -> None:
+    await publishing(bench)
+    bench.router_off_ms = off_ms
+    await trio.sleep(40)
+    assert bench.keeper.session is None
+    assert "correct the wrong one" in bench.keeper.problem
+    assert len(bench.published) <= 2
+    bench.router_off_ms = 0
+    await trio.sleep(30)
+    assert bench.keeper.is_ready
+
+
 async def test_lease_set_has_the_tunnels_that_last_longest_and_fits_into_a_status(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
