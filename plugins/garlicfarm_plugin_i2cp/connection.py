@@ -81,7 +81,7 @@ class Connection:
         return message.date_ms
 
     def check_clock(self, message: SetDate, now_ms: int) -> None:
-        """Raises `PublisherError`: the router's clock is more than 10 minutes from ``now_ms``, this node's."""
+        """Raises `PublisherError`: the router's clock is over 10 minutes from ``now_ms``, this node's."""
         ahead_ms = message.date_ms - now_ms
         if abs(ahead_ms) > MAX_CLOCK_DIFFERENCE_MS:
             word = "ahead of" if ahead_ms > 0 else "behind"

@@ -51,8 +51,7 @@ class ServiceKeeper:
     from its purpose and the wall clock, ms since 1970, which ``now_ms`` reads. ``on_payload`` gets each
     message of a peer, as gzip; it must not block.
 
-    ``session``: the one that is open. ``problem``: what is wrong, "" if nothing is. ``dropped``: messages to
-    peers, by cause.
+    ``session``: the one that is open. ``dropped``: messages to peers, by cause.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class ServiceKeeper:
         on_payload: Callable[[bytes], None],
     ) -> None:
         self.session: ServiceSession | None = None
-        self.problem = ""
+        self._problem = ""
         self.dropped: Counter[str] = Counter()
         self._router = router
         self._keys = keys
@@ -120,13 +119,21 @@ class ServiceKeeper:
         try:
             session.pass_on(successor, trio.current_time())
         except ValueError as error:
-            self.problem = f"the successor's LeaseSet is not passed on to clients: {error}"
+            self._problem = f"the successor's LeaseSet is not passed on to clients: {error}"
         self._wake.set()
 
     @property
     def is_ready(self) -> bool:
         """Whether it could publish at once, or a retired session still serves."""
-        return self.session is not None and (self.session.is_warm or self.session.phase == "retired")
+        session = self.session
+        return session is not None and (session.phase == "retired" or session.is_warm(trio.current_time()))
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, "" if nothing is."""
+        if self._problem or self.session is None or self.is_ready:
+            return self._problem
+        return f"the router at {self._router} has no tunnels for the service"
 
     async def wait_changed(self) -> None:
         """Return when a session has begun, ended, or done what it was ordered to do."""
@@ -159,9 +166,9 @@ class ServiceKeeper:
             except PublisherError as error:
                 failure = str(error)
             finally:
-                was_warm = self.session is not None and self.session.is_warm
+                had_tunnels = self.session is not None and self.session.has_asked
                 self._on_session_ended(failure)
-            if was_warm:
+            if had_tunnels:
                 back_off.reset()
             if failure:
                 await back_off.pause()
@@ -182,7 +189,7 @@ class ServiceKeeper:
                 now_s=trio.current_time(),
                 on_changed=self._on_session_changed,
             )
-            self.problem = (
+            self._problem = (
                 f"the router at {self._router} has not asked for a LeaseSet yet; it is building tunnels"
             )
             self._notify()
@@ -287,15 +294,15 @@ class ServiceKeeper:
         raise PublisherError(self.problem or late)
 
     def _on_session_ended(self, failure: str) -> None:
-        self.session, self.problem = None, failure
+        self.session, self._problem = None, failure
         self._failures += bool(failure)
         self._queue.clear()
         self._queued_bytes = 0
         self._notify()
 
     def _on_session_changed(self) -> None:
-        if self.session is not None and self.session.is_warm and self.session.phase != "retired":
-            self.problem = ""  # a retired one keeps what kept it from handing its clients over
+        if self.session is not None and self.session.has_asked and self.session.phase != "retired":
+            self._problem = ""  # a retired one keeps what kept it from handing its clients over
         self._notify()
 
     def _notify(self) -> None:

@@ -108,8 +108,8 @@ class ServiceSession:
     ) -> None:
         self.id = id_
         self.phase: Phase = "standby"
-        self.is_warm = False
-        """The router has tunnels: it has asked for a LeaseSet, and was given one."""
+        self.has_asked = False
+        """The router has asked for a LeaseSet, and was given one."""
         self.is_retirement_read = False
         """The router has read that it must publish nothing more."""
         self.tunnels: tuple[TunnelLease, ...] = ()
@@ -158,7 +158,7 @@ class ServiceSession:
         if now_s >= self._heartbeat.due_s:
             self._get_date(now_s)
         if self._is_asked:
-            self._is_asked, self.is_warm = False, True
+            self._is_asked, self.has_asked = False, True
             self._answer(now_s)
             self._on_changed()
         elif now_s >= self._next_s:
@@ -191,7 +191,7 @@ class ServiceSession:
         if self.phase == "retired":
             assert self.can_resume(order), "another member has published since"
         self._order, self.drained_s = order, math.inf
-        if self.is_warm:
+        if self.has_asked:
             self._next_s = max(now_s, self._published_s + MIN_INTERVAL_S)
 
     def retire(self, now_s: float) -> None:
@@ -241,6 +241,11 @@ class ServiceSession:
         if taken is None or taken.order is not order:
             return None
         return Published(published_ms=taken.published_s * 1000, lease_set=taken.data)
+
+    def is_warm(self, now_s: float) -> bool:
+        """Whether the router has tunnels that last."""
+        now_ms = self.router_ms(now_s)
+        return self.has_asked and any(each.end_ms > now_ms for each in self.tunnels)
 
     def is_publishing(self, now_s: float) -> bool:
         """Whether what the router publishes lasts."""

@@ -218,6 +218,22 @@ async def test_request_that_is_repeated_at_once_is_answered_once_or_twice(
     assert dates == sorted({*dates})
 
 
+async def test_session_without_tunnels_is_not_ready(bench: Bench, autojump_clock: MockClock) -> None:
+    bench.router.tunnel_s = (60,)
+    await bench.keeper.standby()
+    await trio.sleep(61)
+    assert not bench.keeper.is_ready
+    assert bench.keeper.problem == "the router at 127.0.0.1:7654 has no tunnels for the service"
+    bench.router.tunnel_s = ()
+    await bench.router.ask()
+    await wait_all_tasks_blocked()
+    assert not bench.keeper.is_ready
+    bench.router.tunnel_s = (600,)
+    await bench.router.ask()
+    await wait_all_tasks_blocked()
+    assert (bench.keeper.is_ready, bench.keeper.problem) == (True, "")
+
+
 # ---------------------------------------------------------------------- election
 
 
