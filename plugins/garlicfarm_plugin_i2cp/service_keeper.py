@@ -140,9 +140,10 @@ class ServiceKeeper:
         await self._changed.wait()
 
     def send(self, peer: bytes, payload: bytes) -> None:
-        """Queue ``payload``, gzip, for a peer's binary destination, or drop it."""
-        if self.session is None:
-            self.dropped["no session"] += 1
+        """Queue ``payload``, gzip, for a peer's binary destination, or drop it. A session on standby sends
+        nothing: its router would send its LeaseSet along, and the peer would leave the publisher for it."""
+        if self.session is None or self.session.phase == "standby":
+            self.dropped["no session" if self.session is None else "on standby"] += 1
             return
         message = encode_send_message(self.session.id, peer, payload)
         if self._queued_bytes + len(message) > MAX_QUEUED_BYTES:

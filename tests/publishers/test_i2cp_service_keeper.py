@@ -788,6 +788,21 @@ async def test_message_without_a_session_is_dropped_and_counted(
     assert bench.router.bodies(SEND_MESSAGE) == []
 
 
+async def test_session_on_standby_sends_nothing_to_peers(bench: Bench, autojump_clock: MockClock) -> None:
+    await bench.keeper.standby()
+    bench.keeper.send(b"peer", b"late")
+    await publishing(bench)
+    await bench.keeper.retire(None)
+    bench.keeper.send(b"peer", b"answer")
+    await trio.sleep(1)
+    assert len(bench.router.bodies(SEND_MESSAGE)) == 1
+    await trio.sleep(200)
+    bench.keeper.send(b"peer", b"later")
+    await trio.sleep(1)
+    assert len(bench.router.bodies(SEND_MESSAGE)) == 1
+    assert bench.keeper.dropped == {"on standby": 2}
+
+
 async def test_queue_is_bounded_and_what_has_no_room_is_counted(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
