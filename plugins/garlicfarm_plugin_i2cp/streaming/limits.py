@@ -9,6 +9,8 @@ __all__ = ["DEFAULT_LIMITS", "BufferPool", "Limits"]
 _FLOOR_BYTES = 16 * 1024
 """What a stream may buffer in each direction even where all streams together have used up their share, so
 that none can stop the others."""
+_PART = 16
+"""A buffer takes this part of what is free, at most: those that come later find something, too."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,8 +44,10 @@ class BufferPool:
         self._limit = limit
         self.used = 0
 
-    def room(self, used: int, limit: int) -> int:
-        """How many bytes a buffer that holds ``used`` may take, if its own limit is ``limit``."""
-        if self.used >= self._limit:
-            limit = min(limit, _FLOOR_BYTES)
-        return max(0, limit - used)
+    def limit(self, own: int) -> int:
+        """How many bytes a buffer may hold now whose own limit is ``own``."""
+        return min(own, max(_FLOOR_BYTES, (self._limit - self.used) // _PART))
+
+    def room(self, used: int, own: int) -> int:
+        """How many more bytes that buffer may take if it holds ``used``."""
+        return max(0, self.limit(own) - used)

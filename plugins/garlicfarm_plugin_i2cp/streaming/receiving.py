@@ -89,11 +89,8 @@ class ReceiveHalf:
     @property
     def is_choked(self) -> bool:
         """Whether the peer should send nothing new: from half of the buffer on, until a quarter."""
-        room = self._pool.room(self.buffered, self._limit)
-        if self._choked:
-            self._choked = self.buffered > 0 and room < self._limit * 3 // 4
-        else:
-            self._choked = room < self._limit // 2
+        limit = self._pool.limit(self._limit)
+        self._choked = self.buffered > limit // (4 if self._choked else 2)
         return self._choked
 
     def acknowledgement(self) -> tuple[int, list[int]]:

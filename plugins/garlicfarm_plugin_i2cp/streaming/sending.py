@@ -84,7 +84,7 @@ class SendHalf:
     @property
     def has_room(self) -> bool:
         """Whether at least half of the buffer is free."""
-        return self._pool.room(len(self._buffer), self._limit) >= self._limit // 2 or not self._buffer
+        return len(self._buffer) <= self._pool.limit(self._limit) // 2
 
     def close(self) -> None:
         """Send CLOSE after what was written."""

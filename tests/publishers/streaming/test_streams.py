@@ -504,6 +504,37 @@ def test_stream_that_is_not_read_chokes_its_peer_and_unchokes_it() -> None:
     assert (ack.ack_through, ack.delay_ms) == (3, None)
 
 
+def test_streams_that_hold_what_all_may_buffer_do_not_choke_another() -> None:
+    play = Play(Limits(buffer_bytes=1 << 20, receive_buffer_bytes=1 << 19))
+    for number in range(40):  # the first packet of each is missing
+        hog = play.open(id_=number + 1)
+        for sequence in range(2, 300):
+            play.give(to(hog, sequence, data=bytes(1800)))
+    stream = play.open()
+    for sequence in range(1, 100):
+        play.give(to(stream, sequence, data=bytes(1800)))
+        assert stream.read(1800) == bytes(1800)
+    acks = [packet for packet in play.after(0.2) if packet.from_stream == stream.id]
+    assert [(ack.ack_through, ack.delay_ms) for ack in acks] == [(99, None)]
+    for sequence in range(100, 106):
+        play.give(to(stream, sequence, data=bytes(1800)))
+    acks = [packet for packet in play.after(0.2) if packet.from_stream == stream.id]
+    assert [(ack.ack_through, ack.delay_ms) for ack in acks] == [(105, 65_535)]
+
+
+def test_streams_leave_each_other_a_part_of_what_all_may_buffer() -> None:
+    play = Play(Limits(buffer_bytes=16 << 20, receive_buffer_bytes=1 << 19))
+    for number in range(33):
+        hog = play.open(id_=number + 1)
+        for sequence in range(2, 300):
+            play.give(to(hog, sequence, data=bytes(1800)))
+    stream = play.open()
+    used = play.streams.buffered
+    for sequence in range(1, 40):
+        play.give(to(stream, sequence, data=bytes(1800)))
+    assert play.streams.buffered == used + 39 * 1800
+
+
 def test_packets_beyond_the_buffer_are_dropped_unacknowledged() -> None:
     play = Play(Limits(receive_buffer_bytes=4096))
     stream = play.open()
