@@ -120,6 +120,11 @@ class StreamServer:
         return len(self._connections)
 
     @property
+    def buffered(self) -> int:
+        """Bytes that wait in all streams, in both directions."""
+        return self._streams.buffered
+
+    @property
     def refused(self) -> Counter[str]:
         """How many packets and streams were refused, by cause."""
         return self._streams.refused
@@ -226,7 +231,7 @@ class StreamServer:
                     await trio.aclose_forcefully(service)
         finally:
             connection.is_served = True
-            if not is_whole and connection.stream.ended is None:
+            if not is_whole:
                 connection.stream.reset()
                 self._wake()
             self._forget(connection)

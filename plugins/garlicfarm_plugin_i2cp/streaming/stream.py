@@ -141,8 +141,9 @@ class Stream:
             self._on_change(self)
 
     def reset(self) -> None:
-        """End now, forget all bytes, and tell the peer."""
+        """End now, and tell the peer; forget all bytes, also those of a stream that has ended."""
         self.end("reset")
+        self._receive.clear()
 
     # what `Streams` does
 

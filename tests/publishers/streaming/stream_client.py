@@ -64,14 +64,14 @@ class Client:
         """Send all of it, as the server's ACKs allow."""
         for at in range(0, len(data), DATA_BYTES):
             await self.until(lambda: self._acknowledged >= self._next - WINDOW and not self.is_choked)
-            self._send_next(0, data[at : at + DATA_BYTES])
+            self.send_next(data[at : at + DATA_BYTES])
             self.sent += len(data[at : at + DATA_BYTES])
 
     def close(self) -> None:
-        self._send_next(CLOSE)
+        self.send_next(flags=CLOSE)
 
     def reset(self) -> None:
-        self._send_next(RESET)
+        self.send_next(flags=RESET)
 
     async def until(self, is_true: Callable[[], bool]) -> None:
         while not is_true():
@@ -96,7 +96,7 @@ class Client:
     def acknowledge(self) -> None:
         self._send(Packet(self._to, self.id, 0, self._through))
 
-    def _send_next(self, flags: int, data: bytes = b"") -> None:
+    def send_next(self, data: bytes = b"", flags: int = 0) -> None:
         sequence, self._next = self._next, self._next + 1
         if self._through < 0:
             flags |= NO_ACK

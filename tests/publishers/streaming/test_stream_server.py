@@ -450,6 +450,22 @@ async def test_request_gets_the_headers_of_its_client() -> None:
         assert b"\r\nX-I2P-DestB32: " in client.received
 
 
+async def test_what_is_refused_after_the_end_of_a_stream_is_not_kept() -> None:
+    async def close_at_once(stream: trio.SocketStream) -> None:
+        await stream.aclose()
+
+    async with service(close_at_once, client_headers=True) as network:
+        client = network.client()
+        client.open()
+        await client.until(lambda: client.is_closed)
+        for _ in range(100):
+            client.send_next(b"x" * 1000)
+        client.close()
+        await settled(network)
+        assert network.server.refused["not an HTTP request"] == 1
+        assert network.server.buffered == 0
+
+
 async def test_stream_that_is_not_http_is_reset_where_headers_are_asked_for() -> None:
     async with service(echo, client_headers=True) as network:
         client = network.client()
