@@ -224,7 +224,7 @@ class StreamServer:
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(self._carry_in, connection, service)
                         nursery.start_soon(self._carry_out, connection, service)
-                    is_whole = True
+                    is_whole = not connection.scope.cancel_called
                 finally:
                     if not is_whole:
                         service.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)

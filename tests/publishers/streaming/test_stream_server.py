@@ -466,6 +466,19 @@ async def test_what_is_refused_after_the_end_of_a_stream_is_not_kept() -> None:
         assert network.server.buffered == 0
 
 
+async def test_stream_that_is_refused_after_the_service_has_closed_is_reset() -> None:
+    async def close_at_once(stream: trio.SocketStream) -> None:
+        await stream.aclose()
+
+    async with service(close_at_once, client_headers=True) as network:
+        client = network.client()
+        client.open()
+        await client.until(lambda: client.is_closed)
+        client.send_next(b"SSH-2.0\r\n\r\n")
+        await client.until(lambda: client.is_reset)
+        await settled(network)
+
+
 async def test_stream_that_is_not_http_is_reset_where_headers_are_asked_for() -> None:
     async with service(echo, client_headers=True) as network:
         client = network.client()
