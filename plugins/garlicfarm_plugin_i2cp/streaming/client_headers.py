@@ -27,6 +27,8 @@ MAX_HEAD_BYTES = 32_768
 _END = re.compile(rb"\n\r?\n")
 _REQUEST_LINE = re.compile(rb"[!-~]+ [!-~\x80-\xff]+ HTTP/1\.[01]")
 _FIELD_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[^\r\0]*")
+_NO_ALPHANUMERIC = re.compile(rb"[^0-9a-z]")
+"""Some servers of CGI give all of these to the service as one."""
 _CLIENT = b"x-i2p-dest"
 _OF_THE_CONNECTION = {b"connection", b"keep-alive", b"proxy-connection", b"upgrade"}
 
@@ -73,5 +75,5 @@ def _is_kept(field: bytes) -> bool:
     match = _FIELD_LINE.fullmatch(field)
     if match is None:
         raise ValueError("not a header of an HTTP request")
-    name = match[1].lower().replace(b"_", b"-")
+    name = _NO_ALPHANUMERIC.sub(b"-", match[1].lower())
     return not name.startswith(_CLIENT) and name not in _OF_THE_CONNECTION

@@ -36,6 +36,8 @@ def test_head_gets_the_headers_of_its_client_and_the_body_stays() -> None:
         b"x-i2p-destb32: forged",
         b"X-I2P-DESTB64:forged",
         b"X_I2P_DestHash: forged",
+        b"X.I2P.DestHash: forged",
+        b"X-I2P~Dest!Hash: forged",
         b"X-I2P-Dest-Hash: forged",
         b"Connection: keep-alive",
         b"Connection: X-I2P-DestHash",
