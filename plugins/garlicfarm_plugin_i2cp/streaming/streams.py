@@ -45,6 +45,7 @@ MAX_TOMBSTONES = 2048
 MAX_RESETS_OF_A_TOMBSTONE = 8
 PONG_DATA_BYTES = 32
 _HASH_WORDS = 8
+_FEW_TIMERS = 64
 _PACKETS_IN_TURN = 16
 """What one stream may send before the next may."""
 
@@ -407,6 +408,9 @@ class Streams:
         if known is None or at_s < known:
             self._timer_of[stream] = at_s
             heapq.heappush(self._timers, (at_s, next(self._numbers), stream))
+        if len(self._timers) > 2 * len(self._timer_of) + _FEW_TIMERS:  # most were replaced by earlier ones
+            self._timers = [(at_s, next(self._numbers), one) for one, at_s in self._timer_of.items()]
+            heapq.heapify(self._timers)
 
     def _expire(self, now_s: float) -> None:
         while self._tombstones and next(iter(self._tombstones.values())).until_s <= now_s:

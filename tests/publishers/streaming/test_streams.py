@@ -545,6 +545,15 @@ def test_packets_beyond_the_buffer_are_dropped_unacknowledged() -> None:
     assert play.streams.buffered == 5400
 
 
+def test_stream_that_lasts_keeps_no_timers_of_the_past() -> None:
+    play = Play()
+    stream = play.open()
+    for sequence in range(1, 2000):
+        play.give(to(stream, sequence, data=b"x"))
+        assert play.after(0.2)
+    assert len(vars(play.streams)["_timers"]) < 100
+
+
 # the end
 
 
