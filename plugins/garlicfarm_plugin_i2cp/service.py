@@ -76,6 +76,7 @@ class ServicePublisher(Publisher):
             configuration=self._configuration,
             now_ms=_now_ms,
             on_payload=lambda payload: self._server.on_payload(payload),
+            on_drained=lambda: self._server.reset_all(),
         )
         self._server = self._make_server()
         self._background: AbstractAsyncContextManager[trio.Nursery] | None = None

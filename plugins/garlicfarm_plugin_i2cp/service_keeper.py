@@ -49,7 +49,8 @@ BATCH_BYTES = 1 << 16
 class ServiceKeeper:
     """See the module. ``router``: its address, for errors. ``configuration``: a signed session configuration
     from its purpose and the wall clock, ms since 1970, which ``now_ms`` reads. ``on_payload`` gets each
-    message of a peer, as gzip; it must not block.
+    message of a peer, as gzip; ``on_drained`` is called when no client uses a retired session any more, and
+    may `send` a last time. They must not block.
 
     ``session``: the one that is open. ``dropped``: messages to peers, by cause.
     """
@@ -64,6 +65,7 @@ class ServiceKeeper:
         configuration: Callable[[Purpose, int], bytes],
         now_ms: Callable[[], int],
         on_payload: Callable[[bytes], None],
+        on_drained: Callable[[], None],
     ) -> None:
         self.session: ServiceSession | None = None
         self._problem = ""
@@ -75,6 +77,7 @@ class ServiceKeeper:
         self._configuration = configuration
         self._now_ms = now_ms
         self._on_payload = on_payload
+        self._on_drained = on_drained
         self._order: Publication | None = None
         self._failures = 0  # of all time
         self._holding = trio.CancelScope()
@@ -202,7 +205,7 @@ class ServiceKeeper:
                 raise
             finally:
                 if does_router_answer and not self._holding.cancel_called:
-                    await destroy_session(connection, id_)
+                    await destroy_session(connection, id_, *self._queue)
 
     def _configure(self, purpose: Purpose) -> bytes:
         return self._configuration(purpose, self._now_ms())
@@ -242,6 +245,8 @@ class ServiceKeeper:
                 continue
             with trio.move_on_at(min(session.wake_s, session.drained_s)):
                 await self._wake.wait()
+        if self._order is None:
+            self._on_drained()
 
     def _is_over(self, session: ServiceSession) -> bool:
         if session.phase != "retired":

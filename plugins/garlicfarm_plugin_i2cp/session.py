@@ -95,10 +95,10 @@ async def create_session(connection: Connection, configuration: bytes) -> int:
     raise connection.silence()
 
 
-async def destroy_session(connection: Connection, session: int) -> None:
-    """End a session, even when cancelled; at most 2 s."""
+async def destroy_session(connection: Connection, session: int, *before: bytes) -> None:
+    """End a session, even when cancelled, after messages that go out ``before``; at most 2 s."""
     with trio.move_on_after(CLOSE_TIMEOUT_S, shield=True), suppress(PublisherError):
-        await connection.send(encode_destroy_session(session))
+        await connection.send(*before, encode_destroy_session(session))
         while not isinstance(await connection.receive(), SessionStatus):
             pass
 

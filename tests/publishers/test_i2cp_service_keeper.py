@@ -75,6 +75,7 @@ class Bench:
             configuration=self.configuration,
             now_ms=self.now_ms,
             on_payload=self.payloads.append,
+            on_drained=lambda: self.keeper.send(b"peer", b"RESET"),
         )
 
     def router_ms(self) -> int:
@@ -453,6 +454,20 @@ async def test_retired_session_serves_until_its_last_lease_is_forgotten_and_anot
     assert not bench.given[-1].is_published
 
 
+async def test_streams_end_before_the_session_that_served_them(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    """Another session must send nothing to these clients, nor would they find it."""
+    await publishing(bench)
+    await bench.keeper.retire(None)
+    await trio.sleep(149)
+    assert bench.router.bodies(SEND_MESSAGE) == []
+    await trio.sleep(2)
+    types = [type_ for _, type_, _ in bench.router.received]
+    assert types[types.index(DESTROY_SESSION) - 1] == SEND_MESSAGE
+    assert types.count(SEND_MESSAGE) == 1
+
+
 async def test_successors_lease_set_is_passed_on_with_the_own_private_key_and_no_other_is(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
@@ -776,6 +791,17 @@ async def test_messages_pass_in_both_directions_in_order(bench: Bench, autojump_
     assert [body.removeprefix(prefix)[4:-4] for body in bodies] == [b"%d" % i for i in range(300)]
 
 
+async def test_what_is_queued_is_sent_before_the_session_ends(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    await publishing(bench)
+    bench.running.cancel()
+    bench.keeper.send(b"peer", b"RESET")
+    await wait_all_tasks_blocked()
+    types = [type_ for _, type_, _ in bench.router.received]
+    assert types[-2:] == [SEND_MESSAGE, DESTROY_SESSION]
+
+
 async def test_message_without_a_session_is_dropped_and_counted(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
@@ -794,12 +820,10 @@ async def test_session_on_standby_sends_nothing_to_peers(bench: Bench, autojump_
     await publishing(bench)
     await bench.keeper.retire(None)
     bench.keeper.send(b"peer", b"answer")
-    await trio.sleep(1)
-    assert len(bench.router.bodies(SEND_MESSAGE)) == 1
     await trio.sleep(200)
     bench.keeper.send(b"peer", b"later")
     await trio.sleep(1)
-    assert len(bench.router.bodies(SEND_MESSAGE)) == 1
+    assert [body[10:-4] for body in bench.router.bodies(SEND_MESSAGE)] == [b"answer", b"RESET"]
     assert bench.keeper.dropped == {"on standby": 2}
 
 

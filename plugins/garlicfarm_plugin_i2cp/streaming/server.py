@@ -153,6 +153,11 @@ class StreamServer:
         """Refuse new streams. Those that are open are served to their end."""
         self._streams.is_accepting = False
 
+    def reset_all(self) -> None:
+        """Reset all streams now; `send` gets the packets that say so."""
+        self._streams.reset_all()
+        self._exchange()
+
     async def run(self) -> NoReturn:
         """Serve until cancelled; then all streams are reset, and `send` gets the packets that say so."""
         async with trio.open_nursery() as self._nursery:
@@ -163,8 +168,7 @@ class StreamServer:
                         await trio.sleep_forever()
             finally:
                 self._nursery = None
-                self._streams.reset_all()
-                self._exchange()
+                self.reset_all()
 
     def _wake(self) -> None:
         """The core was touched."""

@@ -429,6 +429,18 @@ async def test_new_streams_are_refused_while_not_accepting_and_open_ones_live_on
         await second.until(lambda: second.received == b"2")
 
 
+async def test_streams_that_are_reset_make_place_for_others() -> None:
+    async with service(echo) as network:
+        first, second = network.client(), network.client()
+        first.open(b"1")
+        await first.until(lambda: first.received == b"1")
+        network.server.reset_all()
+        await first.until(lambda: first.is_reset)
+        await settled(network)
+        second.open(b"2")
+        await second.until(lambda: second.received == b"2")
+
+
 async def test_payloads_without_a_running_server_are_dropped() -> None:
     async with service(echo) as network:
         pass
