@@ -9,12 +9,14 @@ Not run against Java I2P.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
+from collections import Counter
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 
 import trio
 
@@ -22,6 +24,7 @@ from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.session_configuration import decode_session_configuration
 from garlicfarm.i2p.session_options import Purpose, session_options
+from garlicfarm.logs import EventLogger
 from garlicfarm.publisher import (
     KeyReport,
     Publication,
@@ -39,6 +42,8 @@ from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST
 from garlicfarm_plugin_i2cp.streaming.server import StreamServer
 
 __all__ = ["ServicePublisher"]
+
+LOG_S = 60.0
 
 
 class ServicePublisher(Publisher):
@@ -96,6 +101,7 @@ class ServicePublisher(Publisher):
         self._scope = nursery.cancel_scope
         nursery.start_soon(self._server.run)
         nursery.start_soon(self._keeper.run)
+        nursery.start_soon(self._log_losses)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -149,6 +155,19 @@ class ServicePublisher(Publisher):
 
     async def wait_changed(self) -> None:
         await self._keeper.wait_changed()
+
+    async def _log_losses(self) -> NoReturn:
+        """Log once a minute which packets were refused and dropped since, by cause."""
+        logger = logging.getLogger("garlicfarm.publisher.i2cp")
+        log = EventLogger(logger, farm=self.site.farm, node=self.site.node_id)
+        logged: Counter[str] = Counter()
+        while True:
+            await trio.sleep(LOG_S)
+            counts = self._server.refused + self._keeper.dropped
+            if new := counts - logged:
+                causes = ", ".join(f"{cause}: {count}" for cause, count in new.most_common())
+                log.info("packets-dropped", causes=causes)
+            logged = counts
 
     def _make_server(self) -> StreamServer:
         return StreamServer(

@@ -50,7 +50,7 @@ def test_log_words_on_the_metrics_page_are_those_of_the_code() -> None:
     text = (REFERENCE / "metrics.md").read_text(encoding="utf-8").partition("Words:")[2]
     said = set(re.findall(r"`([a-z-]+)`", text))
     logged = set()
-    for path in (ROOT / "garlicfarm").rglob("*.py"):
+    for path in (path for room in ("garlicfarm", "plugins") for path in (ROOT / room).rglob("*.py")):
         logged |= set(
             re.findall(
                 r'(?:log\.(?:info|warning|error|log)|self\._note)\((?:level, )?\s*"([a-z-]+)"',

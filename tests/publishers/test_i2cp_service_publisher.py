@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,9 +23,15 @@ from garlicfarm.plugins import make_publisher
 from garlicfarm.publisher import Publication, PublisherSite
 from garlicfarm.router import DestinationStatus, Tunnels
 from garlicfarm.testing.publisher_suite import PublisherSuite
-from garlicfarm_plugin_i2cp import I2cpPublisher
+from garlicfarm_plugin_i2cp import I2cpPublisher, service
 from tests.publishers.i2cp_keys import bundle
-from tests.publishers.i2cp_router import CREATE_SESSION, DESTROY_SESSION, RECONFIGURE_SESSION, FakeRouter
+from tests.publishers.i2cp_router import (
+    CREATE_SESSION,
+    DESTROY_SESSION,
+    RECONFIGURE_SESSION,
+    FakeRouter,
+    send,
+)
 
 Make = Callable[..., I2cpPublisher]
 
@@ -234,3 +241,23 @@ async def test_keys_of_the_master_destination_are_refused(make: Make, keys: Dest
 async def test_bundle_of_another_node_is_refused(make: Make) -> None:
     with pytest.raises(ConfigError, match="is the bundle of node 1, and this is node 2"):
         make(node_id=2)
+
+
+async def test_what_was_refused_and_dropped_is_logged_by_cause(
+    make: Make,
+    listening: Listening,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(service, "LOG_S", 0.01)
+    caplog.set_level("INFO", "garlicfarm.publisher.i2cp")
+    async with make() as publisher:
+        await publisher.standby()
+        for _ in range(3):
+            await send(listening.router.streams[0], 31, b"\x12\x34" + struct.pack(">II", 1, 4) + b"none")
+        with trio.fail_after(20):
+            while not caplog.records:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+    fields = vars(caplog.records[0])["garlicfarm_fields"]
+    assert (fields["event"], fields["farm"]) == ("packets-dropped", "farm")
+    assert fields["causes"].startswith("malformed payload: ")
