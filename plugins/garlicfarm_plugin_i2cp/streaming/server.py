@@ -145,14 +145,6 @@ class StreamServer:
             self._streams.receive_payload(payload, trio.current_time(), self._now_ms())
             self._wake()
 
-    def accept(self) -> None:
-        """Serve new streams, as at the beginning."""
-        self._streams.is_accepting = True
-
-    def stop_accepting(self) -> None:
-        """Refuse new streams. Those that are open are served to their end."""
-        self._streams.is_accepting = False
-
     def reset_all(self) -> None:
         """Reset all streams now; `send` gets the packets that say so."""
         self._streams.reset_all()

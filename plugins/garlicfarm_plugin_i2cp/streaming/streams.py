@@ -74,15 +74,13 @@ class Streams:
     """The incoming streams of one destination. Sans-I/O.
 
     ``now_s``: s of any monotonic clock. ``now_ms``: ms since 1970, by which offline signatures expire.
-    ``refused`` counts what was dropped, by cause. ``is_accepting``: False refuses new streams, and leaves the
-    open ones alone.
+    ``refused`` counts what was dropped, by cause.
 
     After each use of this or of a stream, call `take_payloads` and `take_events`, and again at `wake_s`.
     """
 
     def __init__(self, keys: Keys, *, random: Random, limits: Limits = DEFAULT_LIMITS) -> None:
         self.refused: Counter[str] = Counter()
-        self.is_accepting = True
         self._keys = keys
         self._random = random
         self._limits = limits
@@ -182,8 +180,6 @@ class Streams:
         if key in self._by_key:
             self._receive_syn_again(self._by_key[key], packet)
             return
-        if not self.is_accepting:
-            raise _RefusedError("not accepting")
         if len(self._by_id) >= self._limits.streams:
             raise _RefusedError("too many streams")
         if self._of_peer[peer_hash] >= self._limits.streams_per_peer:

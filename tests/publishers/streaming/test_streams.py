@@ -237,16 +237,6 @@ def test_packets_that_found_their_syn_leave_room_for_others() -> None:
     assert play.streams.refused == {}
 
 
-def test_syn_is_refused_where_nothing_is_accepted() -> None:
-    play = Play()
-    stream = play.open()
-    play.streams.is_accepting = False
-    assert play.give(syn(id_=2), signed_by=PEER) == []
-    assert play.streams.refused == {"not accepting": 1}
-    play.give(to(stream, 1, data=b"still"))
-    assert stream.read(10) == b"still"
-
-
 # limits
 
 
