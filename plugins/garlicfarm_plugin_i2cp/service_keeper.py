@@ -236,6 +236,7 @@ class ServiceKeeper:
 
     async def _send(self, connection: Connection, session: ServiceSession) -> None:
         while not self._is_over(session):
+            await trio.lowlevel.checkpoint_if_cancelled()  # before it takes what would be lost then
             self._wake = trio.Event()
             if self._order is not None:
                 session.publish(self._order, trio.current_time())
