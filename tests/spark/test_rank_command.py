@@ -122,8 +122,8 @@ def command(pid: int) -> list[str]:
         return [""]
 
 
-def assert_all_end(pids: set[int], within_s: float = 20.0) -> None:
-    deadline = time.monotonic() + within_s
+def assert_all_end(pids: set[int]) -> None:
+    deadline = time.monotonic() + START_S
     while left := {pid for pid in pids if alive(pid)}:
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.1)
@@ -190,7 +190,7 @@ def test_rank_interrupted_leaves_nothing_behind(server: FeedServer, how: signal.
 
 def test_rank_interrupted_while_spark_starts_ends_at_once(server: FeedServer) -> None:
     with running(server) as rank:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + START_S
         while not any("org.apache.spark" in " ".join(command(pid)) for pid in descendants(rank.process.pid)):
             assert time.monotonic() < deadline
             time.sleep(0.05)
