@@ -96,6 +96,7 @@ class Replay:
         else:
             self.stream.write(packet.data)
         self.take(now_s)
+        assert self.stream.next_sequence == packet.sequence + 1
 
     def take(self, now_s: float) -> None:
         for _, payload in self.streams.take_payloads(now_s):
