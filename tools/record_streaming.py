@@ -16,11 +16,9 @@ import sys
 import tempfile
 import time
 import zlib
-from base64 import b32encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +37,7 @@ from garlicfarm.i2p.i2cp import (
 )
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
 from garlicfarm.i2p.session_options import session_options
-from garlicfarm.lab.i2pd import I2pdNetwork, RouterPlan, i2pd_network, reexec_in_private_network
+from garlicfarm.lab.i2pd import ClientTunnel, I2pdNetwork, RouterPlan, i2pd_network, reexec_in_private_network
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.lab.site import fetch
 from garlicfarm_plugin_i2cp.connection import Connection, open_connection
@@ -283,22 +281,6 @@ class Server:
         self._session.send(packet)
 
 
-class ClientTunnel(NamedTuple):
-    """A client tunnel of i2pd from a port of loopback, which pings the destination."""
-
-    destination: str
-    port: int
-    keys: str
-    ping: bool
-
-    def i2pd(self) -> str:
-        keep_alive = f"keepaliveinterval = {PING_EACH_S}\n" if self.ping else ""
-        return (
-            f"[{self.keys}]\ntype = client\naddress = 127.0.0.1\nport = {self.port}\nkeys = {self.keys}\n"
-            f"destination = {self.destination}\n{keep_alive}"
-        )
-
-
 async def until(is_true: Callable[[], bool], timeout_s: float = 60.0) -> None:
     with trio.fail_after(timeout_s):
         while not is_true():  # noqa: ASYNC110
@@ -460,11 +442,11 @@ async def opened_session(
 async def main(directory: Path) -> None:
     keys = service_keys()
     ports = free_ports(3)
-    b32 = b32encode(sha256(keys.destination).digest()).decode().rstrip("=").lower() + ".b32.i2p"
+    host = b32_address(keys.destination)
     tunnels = (
-        ClientTunnel(b32, ports[0], "raw.dat", ping=False),
-        ClientTunnel(b32, ports[1], "pinged.dat", ping=True),
-        ClientTunnel(b32, ports[2], OFFLINE_KEYS, ping=False),
+        ClientTunnel(host, ports[0], "raw.dat"),
+        ClientTunnel(host, ports[1], "pinged.dat", keep_alive_s=PING_EACH_S),
+        ClientTunnel(host, ports[2], OFFLINE_KEYS),
     )
     plans = [
         *[RouterPlan(has_leaf=False)] * 2,
@@ -473,7 +455,7 @@ async def main(directory: Path) -> None:
             is_floodfill=False,
             has_leaf=False,
             has_proxy=True,
-            tunnels=tunnels,  # type: ignore[arg-type]
+            tunnels=tunnels,
             files={OFFLINE_KEYS: decode(client_keys().sam_private_key())},
         ),
     ]

@@ -25,7 +25,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn, overload
+from typing import NamedTuple, NoReturn, overload
 
 import trio
 
@@ -37,6 +37,7 @@ from garlicfarm.setup.i2p_tunnel import Tunnel, b32_address
 
 __all__ = [
     "CERTIFICATE",
+    "ClientTunnel",
     "I2pdNetwork",
     "I2pdRouter",
     "RouterPlan",
@@ -143,6 +144,24 @@ outbound.length = {hops}
 """
 
 
+class ClientTunnel(NamedTuple):
+    """From ``port`` of loopback to a destination, by its b32 address. ``keys``: a file of the router's, of
+    the client's own destination. ``keep_alive_s``: how often it is pinged, 0: never."""
+
+    destination: str
+    port: int
+    keys: str
+    keep_alive_s: int = 0
+
+    def i2pd(self) -> str:
+        """Its section in i2pd's ``tunnels.conf``."""
+        keep_alive = f"keepaliveinterval = {self.keep_alive_s}\n" if self.keep_alive_s else ""
+        return (
+            f"[{self.keys}]\ntype = client\naddress = 127.0.0.1\nport = {self.port}\nkeys = {self.keys}\n"
+            f"destination = {self.destination}\n{keep_alive}"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterPlan:
     """What one router of a network does."""
@@ -159,8 +178,8 @@ class RouterPlan:
     """It has SAM on its loopback."""
     has_i2cp: bool = False
     """It has I2CP on its loopback."""
-    tunnels: Sequence[Tunnel] = ()
-    """More server tunnels."""
+    tunnels: Sequence[Tunnel | ClientTunnel] = ()
+    """More tunnels."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """What its data directory contains before its first start, by name, as the keys of a tunnel."""
     log_level: str = "warn"
