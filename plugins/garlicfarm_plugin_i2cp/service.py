@@ -82,6 +82,7 @@ class ServicePublisher(Publisher):
             now_ms=_now_ms,
             on_payload=lambda payload: self._server.on_payload(payload),
             on_drained=lambda: self._server.reset_all(),
+            on_room=lambda: self._server.on_room(),
         )
         self._server = self._make_server()
         self._background: AbstractAsyncContextManager[trio.Nursery] | None = None
@@ -175,6 +176,7 @@ class ServicePublisher(Publisher):
             self._target.host,
             self._target.port,
             send=self._keeper.send,
+            room=lambda: self._keeper.room,
             random=random.SystemRandom(),
             client_headers=self.config.client_headers,
         )

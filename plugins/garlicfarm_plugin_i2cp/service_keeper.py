@@ -12,8 +12,9 @@ it must not carry out; then a new one is opened, with a new encryption key. A se
 is opened again after 1, 2, 4 … 30 s, on standby; an order that still stands makes it active once it has
 tunnels.
 
-Peers' messages pass in both directions beside that. What is to be sent is queued, at most 4 MiB; what has no
-room, and what comes while there is no session, is dropped and counted: streaming sends it again.
+Peers' messages pass in both directions beside that. What is to be sent is queued, up to a number of messages;
+the streams keep the rest until there is room. What comes while there is no session is dropped and counted:
+streaming sends it again.
 """
 
 from __future__ import annotations
@@ -42,15 +43,16 @@ from garlicfarm_plugin_i2cp.session import (
 
 __all__ = ["ServiceKeeper"]
 
-MAX_QUEUED_BYTES = 1 << 22
+MAX_QUEUED = 128
+"""Messages. A long queue makes acknowledgements late, and with them every round trip."""
 BATCH_BYTES = 1 << 16
 
 
 class ServiceKeeper:
     """See the module. ``router``: its address, for errors. ``configuration``: a signed session configuration
     from its purpose and the wall clock, ms since 1970, which ``now_ms`` reads. ``on_payload`` gets each
-    message of a peer, as gzip; ``on_drained`` is called when no client uses a retired session any more, and
-    may `send` a last time. They must not block.
+    message of a peer, as gzip; ``on_room`` is called when `send` takes more; ``on_drained``, when no client
+    uses a retired session any more, and may `send` a last time. They must not block.
 
     ``session``: the one that is open. ``dropped``: messages to peers, by cause.
     """
@@ -66,6 +68,7 @@ class ServiceKeeper:
         now_ms: Callable[[], int],
         on_payload: Callable[[bytes], None],
         on_drained: Callable[[], None],
+        on_room: Callable[[], None],
     ) -> None:
         self.session: ServiceSession | None = None
         self._problem = ""
@@ -78,11 +81,11 @@ class ServiceKeeper:
         self._now_ms = now_ms
         self._on_payload = on_payload
         self._on_drained = on_drained
+        self._on_room = on_room
         self._order: Publication | None = None
         self._failures = 0  # of all time
         self._holding = trio.CancelScope()
         self._queue: deque[bytes] = deque()
-        self._queued_bytes = 0
         self._wake = trio.Event()  # of the task that sends
         self._changed = trio.Event()
 
@@ -142,19 +145,23 @@ class ServiceKeeper:
         """Return when a session has begun, ended, or done what it was ordered to do."""
         await self._changed.wait()
 
+    @property
+    def room(self) -> int:
+        """How many messages `send` takes now."""
+        return MAX_QUEUED - len(self._queue)
+
     def send(self, peer: bytes, payload: bytes) -> None:
         """Queue ``payload``, gzip, for a peer's binary destination, or drop it. A session on standby sends
         nothing: its router would send its LeaseSet along, and the peer would leave the publisher for it."""
-        if self.session is None or self.session.phase == "standby":
-            self.dropped["no session" if self.session is None else "on standby"] += 1
-            return
-        message = encode_send_message(self.session.id, peer, payload)
-        if self._queued_bytes + len(message) > MAX_QUEUED_BYTES:
+        if self.session is None:
+            self.dropped["no session"] += 1
+        elif self.session.phase == "standby":
+            self.dropped["on standby"] += 1
+        elif not self.room:
             self.dropped["queue full"] += 1
-            return
-        self._queue.append(message)
-        self._queued_bytes += len(message)
-        self._wake.set()
+        else:
+            self._queue.append(encode_send_message(self.session.id, peer, payload))
+            self._wake.set()
 
     # ------------------------------------------------------------------ one session after another
 
@@ -262,7 +269,8 @@ class ServiceKeeper:
         while self._queue and size < BATCH_BYTES:
             batch.append(self._queue.popleft())
             size += len(batch[-1])
-        self._queued_bytes -= size
+        if batch:
+            self._on_room()
         return batch
 
     # ------------------------------------------------------------------ inside
@@ -304,7 +312,7 @@ class ServiceKeeper:
         self.session, self._problem = None, failure
         self._failures += bool(failure)
         self._queue.clear()
-        self._queued_bytes = 0
+        self._on_room()
         self._notify()
 
     def _on_session_changed(self) -> None:

@@ -22,7 +22,7 @@ from garlicfarm.i2p.session_options import Purpose, session_options
 from garlicfarm.publisher import Publication, PublisherSite
 from garlicfarm.publishing.documents import MAX_LEASE_SET_BYTES
 from garlicfarm.service import ServiceKeys
-from garlicfarm_plugin_i2cp.service_keeper import MAX_QUEUED_BYTES, ServiceKeeper
+from garlicfarm_plugin_i2cp.service_keeper import MAX_QUEUED, ServiceKeeper
 from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST, PASS_ON_S, LeasePlan
 from tests.publishers.i2cp_keys import bundle, long_term_keys
 from tests.publishers.i2cp_router import (
@@ -64,6 +64,8 @@ class Bench:
     router_off_ms: int = 0
     connected_at: list[float] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
+    rooms: list[int] = field(default_factory=list)
+    """What the keeper had room for when it said that it had some."""
 
     def __post_init__(self) -> None:
         self.router = FakeRouter(self.router_ms)
@@ -76,7 +78,11 @@ class Bench:
             now_ms=self.now_ms,
             on_payload=self.payloads.append,
             on_drained=lambda: self.keeper.send(b"peer", b"RESET"),
+            on_room=self.on_room,
         )
+
+    def on_room(self) -> None:
+        self.rooms.append(self.keeper.room)
 
     def router_ms(self) -> int:
         return START_MS + round(trio.current_time() * 1000) + self.router_off_ms
@@ -781,14 +787,14 @@ async def test_keeper_that_is_cancelled_ends_its_session(bench: Bench, autojump_
 
 async def test_messages_pass_in_both_directions_in_order(bench: Bench, autojump_clock: MockClock) -> None:
     await publishing(bench)
-    for i in range(300):
+    for i in range(MAX_QUEUED):
         bench.keeper.send(b"peer", b"%d" % i)
     await send(bench.router.streams[0], 31, SESSION + struct.pack(">II", 1, 3) + b"SYN")
     await trio.sleep(1)
     assert bench.payloads == [b"SYN"]
     bodies = bench.router.bodies(SEND_MESSAGE)
     prefix = SESSION + b"peer"
-    assert [body.removeprefix(prefix)[4:-4] for body in bodies] == [b"%d" % i for i in range(300)]
+    assert [body.removeprefix(prefix)[4:-4] for body in bodies] == [b"%d" % i for i in range(MAX_QUEUED)]
 
 
 async def test_what_is_queued_is_sent_before_the_session_ends(
@@ -827,21 +833,26 @@ async def test_session_on_standby_sends_nothing_to_peers(bench: Bench, autojump_
     assert bench.keeper.dropped == {"on standby": 2}
 
 
-async def test_queue_is_bounded_and_what_has_no_room_is_counted(
-    bench: Bench, autojump_clock: MockClock
-) -> None:
+async def test_queue_is_bounded_and_tells_when_it_has_room(bench: Bench, autojump_clock: MockClock) -> None:
     await publishing(bench)
-    size = 60_000
-    for _ in range(100):
-        bench.keeper.send(b"peer", bytes(size))
-    assert bench.keeper.dropped["queue full"] == 100 - MAX_QUEUED_BYTES // (size + 19)
+    bench.rooms.clear()
+    for _ in range(MAX_QUEUED + 1):
+        bench.keeper.send(b"peer", bytes(2000))
+    assert bench.keeper.room == 0
+    assert bench.keeper.dropped == {"queue full": 1}
     await trio.sleep(1)
-    sent = len(bench.router.bodies(SEND_MESSAGE))
-    for _ in range(sent):
-        bench.keeper.send(b"peer", bytes(size))
-    assert bench.keeper.dropped["queue full"] == 100 - sent
-    await trio.sleep(1)
-    assert len(bench.router.bodies(SEND_MESSAGE)) == 2 * sent
+    assert len(bench.router.bodies(SEND_MESSAGE)) == MAX_QUEUED
+    assert 0 < bench.rooms[0] < bench.rooms[-1] == MAX_QUEUED
+
+
+async def test_queue_has_room_when_its_session_has_ended(bench: Bench, autojump_clock: MockClock) -> None:
+    await publishing(bench)
+    for _ in range(MAX_QUEUED):
+        bench.keeper.send(b"peer", bytes(2000))
+    bench.rooms.clear()
+    await bench.router.kill()
+    await trio.sleep(0.5)
+    assert bench.rooms[-1] == MAX_QUEUED
 
 
 async def test_message_of_an_earlier_session_is_not_sent_in_the_next(

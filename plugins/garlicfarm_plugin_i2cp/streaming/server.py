@@ -6,7 +6,8 @@ Theory of operation
 `StreamServer.on_payload` feeds the core, `Streams`, at once; there is no queue between. Whatever touches the
 core wakes `StreamServer.run`, which sends what the core wants sent, tells its events to the tasks that they
 concern, and sleeps until the core's next timer. It runs once for all the payloads that came in one piece, so
-that one packet acknowledges many.
+that one packet acknowledges many. It takes no more from the core than there is room for: what waits there
+acknowledges the newest packets when it is sent, and is not sent twice meanwhile.
 
 Each stream has a task. It connects to the service and runs two more, one for each direction::
 
@@ -60,7 +61,6 @@ STALL_TIMEOUT_S = 600.0
 DROP_TIMEOUT_S = 30.0
 """As long as the rest of what a client sends is dropped once the service has closed."""
 CHUNK_BYTES = 16_384
-PAYLOADS_AT_ONCE = 1024
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -86,6 +86,7 @@ class StreamServer:
     :param target_host: and ``target_port``: where the service listens
     :param send: queues a payload (second argument) for the destination (first argument), in binary form. It
         must neither block nor raise, nor call this object; it may drop payloads, since the core sends again.
+    :param room: how many payloads ``send`` takes now; if there was none, `on_room` is called when there is
     :param random: for the streams' ids
     :param client_headers: whether HTTP requests get headers that name the client, see `ClientHeaders`
     :param now_ms: the wall clock, ms since 1970, for the signatures of peers
@@ -98,6 +99,7 @@ class StreamServer:
         target_port: int,
         *,
         send: Callable[[bytes, bytes], None],
+        room: Callable[[], int],
         limits: Limits = DEFAULT_LIMITS,
         random: random.Random,
         client_headers: bool = False,
@@ -105,6 +107,7 @@ class StreamServer:
     ) -> None:
         self._target = target_host, target_port
         self._send = send
+        self._room = room
         self._has_client_headers = client_headers
         self._now_ms = now_ms
         self._streams = Streams(keys, random=random, limits=limits)
@@ -145,6 +148,10 @@ class StreamServer:
             self._streams.receive_payload(payload, trio.current_time(), self._now_ms())
             self._wake()
 
+    def on_room(self) -> None:
+        """``send`` takes more."""
+        self._wake()
+
     def reset_all(self) -> None:
         """Reset all streams now; `send` gets the packets that say so."""
         self._streams.reset_all()
@@ -167,13 +174,17 @@ class StreamServer:
         self._pause.cancel()
 
     def _exchange(self) -> float:
-        """Do what the core wants done now. Returns when to call this again, on Trio's clock."""
-        payloads = self._streams.take_payloads(trio.current_time(), PAYLOADS_AT_ONCE)
+        """Do what the core wants done now. Returns when to call this again, on Trio's clock; without room,
+        `on_room` comes first."""
+        room = self._room()
+        payloads = self._streams.take_payloads(trio.current_time(), room) if room else []
         for peer, payload in payloads:
             self._send(peer, payload)
         for event in self._streams.take_events():
             self._on_event(event)
-        if len(payloads) == PAYLOADS_AT_ONCE:
+        if not room:
+            return math.inf
+        if len(payloads) == room:
             return -math.inf
         wake_s = self._streams.wake_s
         return math.inf if wake_s is None else wake_s

@@ -30,6 +30,7 @@ from tests.publishers.i2cp_keys import long_term_keys
 
 DATA_BYTES = 1000
 WINDOW = 16
+ROOM = 1024
 NOW_MS = 1_780_000_000_000
 SERVICE = long_term_keys(2)
 
@@ -108,13 +109,16 @@ class Client:
 
 
 class Network:
-    """``server``: that of the destination `SERVICE`."""
+    """``server``: that of the destination `SERVICE`. ``room``: how many payloads it may have on the way."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: int = ROOM) -> None:
         self._clients: dict[int, Client] = {}
         self._sent: deque[tuple[bytes, bytes]] = deque()
         self._received: deque[bytes] = deque()
         self._wake = trio.Event()
+        self.room = room
+        self.most_sent = 0
+        """That were on the way to clients at once."""
         self.server: StreamServer
 
     def client(self, keys: DestinationKeys | None = None) -> Client:
@@ -125,7 +129,11 @@ class Network:
     def send(self, peer: bytes, payload: bytes) -> None:
         """What the server sends."""
         self._sent.append((peer, payload))
+        self.most_sent = max(self.most_sent, len(self._sent))
         self._wake.set()
+
+    def room_left(self) -> int:
+        return self.room - len(self._sent)
 
     def to_server(self, payload: bytes) -> None:
         self._received.append(payload)
@@ -145,19 +153,22 @@ class Network:
             _, payload = self._sent.popleft()
             packet = decode_packet(decode_payload(payload).data)
             self._clients[packet.to_stream].receive(packet)
+            if len(self._sent) == self.room - 1:
+                self.server.on_room()
 
 
 @asynccontextmanager
 async def stream_network(
-    port: int, *, limits: Limits = DEFAULT_LIMITS, client_headers: bool = False
+    port: int, *, limits: Limits = DEFAULT_LIMITS, client_headers: bool = False, room: int = ROOM
 ) -> AsyncIterator[Network]:
     """A server that runs, for a service at a port of loopback."""
-    network = Network()
+    network = Network(room)
     network.server = StreamServer(
         SERVICE,
         "127.0.0.1",
         port,
         send=network.send,
+        room=network.room_left,
         limits=limits,
         random=random.Random(7),
         client_headers=client_headers,

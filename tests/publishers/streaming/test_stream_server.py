@@ -13,7 +13,6 @@ import trio
 import trio.testing
 
 from garlicfarm.lab.processes import free_ports
-from garlicfarm_plugin_i2cp.streaming import server
 from garlicfarm_plugin_i2cp.streaming.limits import Limits
 from garlicfarm_plugin_i2cp.streaming.packet import CLOSE
 from tests.publishers.i2cp_keys import long_term_keys
@@ -73,11 +72,10 @@ async def test_bytes_of_a_stream_reach_the_service_and_its_answer_the_client() -
         assert not client.is_reset
 
 
-@pytest.mark.parametrize("at_once", [1, server.PAYLOADS_AT_ONCE])
-async def test_megabyte_each_way_arrives_unchanged(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "PAYLOADS_AT_ONCE", at_once)
+@pytest.mark.parametrize("room", [1, 5, 1024])
+async def test_megabyte_each_way_arrives_unchanged_and_no_more_is_sent_than_has_room(room: int) -> None:
     data = bytes(range(251)) * (MEGABYTE // 251)
-    async with service(echo) as network:
+    async with service(echo, room=room) as network:
         client = network.client()
         client.open()
         async with trio.open_nursery() as nursery:
@@ -86,6 +84,7 @@ async def test_megabyte_each_way_arrives_unchanged(at_once: int, monkeypatch: py
         assert client.received == data
         client.close()
         await settled(network)
+        assert network.most_sent <= room
 
 
 async def test_eof_of_the_client_ends_that_direction_only() -> None:
