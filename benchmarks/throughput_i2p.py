@@ -1,0 +1,470 @@
+"""What a service inside I2P carries, published through the plugin i2cp and by i2pd's own server tunnel.
+
+A private network of real i2pd routers without hops: one serves, one is the client's, two store LeaseSets.
+The same program answers behind both ways; the same router leads to both. The ways take turns:
+
+* ``down``, ``up``: one stream, from the service and to it.
+* ``many``: 50 streams at once from the service.
+* ``lossy``: one stream from the service, with 2 % of the packets lost between the routers and up to 20 ms of
+  jitter. The plugin only, but for a shorter transfer through the tunnel beside it.
+
+All that arrives is compared with what was sent. The CPU time of each process and its memory stand beside the
+figures. The plugin runs alone in its process, so that nothing else of a node counts.
+
+Prints a line of JSON for each transfer, and a table. Exit code 1: a bound was missed: the plugin carries less
+than half as much as the tunnel, or a byte was wrong, or missing after so many minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import trio
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.i2p import hurry
+from garlicfarm.credentials.destination_keys import create_keys
+from garlicfarm.errors import ConfigError, PublisherError
+from garlicfarm.i2p.encoding import b32_address, decode
+from garlicfarm.i2p.keys import DestinationKeys
+from garlicfarm.lab.i2pd import (
+    ClientTunnel,
+    I2pdRouter,
+    RouterPlan,
+    check_programs,
+    i2pd_network,
+    i2pd_program,
+)
+from garlicfarm.lab.line_server import startup_error
+from garlicfarm.lab.service import i2cp_table
+from garlicfarm.lab.tun_network import LinkFaults, Network, network, why_unavailable
+from garlicfarm.plugins import make_publisher
+from garlicfarm.publisher import Publication, PublisherSite
+from garlicfarm.setup.i2p_tunnel import Tunnel
+
+SANDBOX = ("unshare", "--map-root-user", "--net")
+WAYS = ("tunnel", "plugin")
+PORTS = {"tunnel": 7001, "plugin": 7002}
+"""Of the client's loopback."""
+TARGET_PORT = 8080
+KEYS = "service.dat"
+SERVER, CLIENT = 0, 1
+FLOODFILLS = 2
+HOSTS = 2 + FLOODFILLS
+LOSSY = LinkFaults(loss=0.02, jitter_s=0.02)
+MANY = 50
+MB = 1_000_000
+RATIO_AT_LEAST = 0.5
+READY_S = 120.0
+TRY_S = 10.0
+TRANSFER_S = 1200.0
+CHUNK_BYTES = 1 << 16
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Transfer(NamedTuple):
+    """``streams`` at once, of ``size`` bytes each."""
+
+    name: str
+    size: int
+    streams: int = 1
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Of a process: ``cpu_s``, during a transfer; ``rss_mb``, after it."""
+
+    cpu_s: float
+    rss_mb: float
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """``wrong``: how many streams did not carry all bytes, and no other."""
+
+    way: str
+    transfer: str
+    megabytes: float
+    seconds: float
+    wrong: int
+    usage: dict[str, Usage]
+    load: float
+
+    @property
+    def mb_per_s(self) -> float:
+        return self.megabytes / self.seconds
+
+
+# ---------------------------------------------------------------------- on the hosts
+
+
+def content(size: int) -> bytes:
+    """What a transfer of so many bytes consists of."""
+    return hashlib.shake_128(size.to_bytes(8, "big")).digest(size)
+
+
+async def serve() -> None:
+    """``down SIZE``: send so many bytes; ``up SIZE``: take them, and answer with their SHA-256."""
+    contents: dict[int, bytes] = {}
+
+    async def answer(stream: trio.SocketStream) -> None:
+        line = b""
+        while not line.endswith(b"\n"):
+            data = await stream.receive_some(1)
+            if not data:
+                return
+            line += data
+        name, size = line.decode().split()
+        left = int(size)
+        if name == "down":
+            if left not in contents:
+                contents[left] = content(left)
+            await stream.send_all(contents[left])
+            return
+        digest = hashlib.sha256()
+        while left and (data := await stream.receive_some(min(left, CHUNK_BYTES))):
+            digest.update(data)
+            left -= len(data)
+        await stream.send_all(digest.digest())
+
+    async def handle(stream: trio.SocketStream) -> None:
+        try:
+            await answer(stream)
+        except trio.BrokenResourceError:
+            print("a stream broke", file=sys.stderr)
+
+    print("ready", flush=True)
+    await trio.serve_tcp(handle, TARGET_PORT, host="127.0.0.1")
+
+
+async def publish(directory: Path, table: Mapping[str, object]) -> None:
+    """Publish the service until this process ends."""
+    site = PublisherSite(farm="farm", node_id=1, directory=directory)
+    options = dict(table)
+    publisher = make_publisher(str(options.pop("plugin")), options, directory, site)
+    async with publisher:
+        while True:
+            try:
+                await publisher.standby()
+                now_ms = time.time_ns() // 1_000_000
+                order = Publication(due_index=1, published_ms=now_ms, expires_ms=now_ms + 86_400_000)
+                await publisher.publish(order)
+                break
+            except PublisherError as error:
+                print(error, file=sys.stderr, flush=True)
+                await trio.sleep(1)
+        print("ready", flush=True)
+        await trio.sleep_forever()
+
+
+async def is_right(port: int, transfer: Transfer, body: bytes, expected: bytes) -> bool:
+    """Whether one stream carries ``body``, whose SHA-256 is ``expected``."""
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        if transfer.name == "up":
+            await stream.send_all(f"up {transfer.size}\n".encode() + body)
+            answer = b""
+            while len(answer) < len(expected) and (data := await stream.receive_some(CHUNK_BYTES)):
+                answer += data
+            return answer == expected
+        await stream.send_all(f"down {transfer.size}\n".encode())
+        digest, left = hashlib.sha256(), transfer.size
+        while left > 0 and (data := await stream.receive_some(CHUNK_BYTES)):
+            digest.update(data)
+            left -= len(data)
+        return not left and digest.digest() == expected
+
+
+async def carry(port: int, transfer: Transfer, deadline_s: float) -> tuple[float, int]:
+    """How long it took, in s, and how many streams failed."""
+    body = content(transfer.size)
+    expected = hashlib.sha256(body).digest()
+    results: list[bool] = []
+
+    async def one() -> None:
+        try:
+            results.append(await is_right(port, transfer, body, expected))
+        except (OSError, trio.BrokenResourceError) as error:
+            print(f"{transfer.name}: {error}", file=sys.stderr)
+
+    begun_s = time.monotonic()
+    with trio.move_on_after(deadline_s):
+        async with trio.open_nursery() as nursery:
+            for _ in range(transfer.streams):
+                nursery.start_soon(one)
+    return time.monotonic() - begun_s, transfer.streams - sum(results)
+
+
+async def ask(port: int, name: str, size: int, streams: int, deadline_s: float) -> None:
+    print(json.dumps(await carry(port, Transfer(name, size, streams), deadline_s)))
+
+
+# ---------------------------------------------------------------------- the driver
+
+
+def on_host(router: I2pdRouter, *arguments: object) -> list[str]:
+    """The command that runs a function of this file on a router's host."""
+    into = ["nsenter", f"--net={router.place}"] if router.place else []
+    return [*into, sys.executable, "-m", __spec__.name, *map(str, arguments)]
+
+
+@asynccontextmanager
+async def running(command: Sequence[str]) -> AsyncIterator[int]:
+    """A process that says ``ready``; its process id."""
+    async with trio.open_nursery() as nursery:
+        process = await nursery.start(partial(trio.run_process, command, stdout=subprocess.PIPE))
+        with trio.fail_after(READY_S):
+            told = b""
+            while b"ready\n" not in told:
+                data = await process.stdout.receive_some()
+                if not data:
+                    raise ConfigError([f"{command[-1]} has ended"])
+                told += data
+        yield process.pid
+        nursery.cancel_scope.cancel()
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+
+def rss_mb(pid: int) -> float:
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024 / MB
+
+
+class Bench:
+    """``pids``: of the processes whose use counts, by name."""
+
+    def __init__(self, client: I2pdRouter, pids: Mapping[str, int]) -> None:
+        self._client = client
+        self._pids = pids
+
+    async def wait_served(self, way: str) -> None:
+        """Until the first small transfer has come through."""
+        with trio.fail_after(READY_S):
+            while (await self._carry(way, Transfer("down", 1), TRY_S))[1]:  # noqa: ASYNC110
+                await trio.sleep(1)
+
+    async def run(self, way: str, transfer: Transfer) -> Run:
+        before = {name: cpu_s(pid) for name, pid in self._pids.items()}
+        seconds, wrong = await self._carry(way, transfer, TRANSFER_S)
+        run = Run(
+            way=way,
+            transfer=transfer.name,
+            megabytes=transfer.size * transfer.streams / MB,
+            seconds=round(seconds, 2),
+            wrong=wrong,
+            usage={
+                name: Usage(round(cpu_s(pid) - before[name], 2), round(rss_mb(pid), 1))
+                for name, pid in self._pids.items()
+            },
+            load=round(os.getloadavg()[0], 2),
+        )
+        print(json.dumps({**msgspec.to_builtins(run), "mb_per_s": round(run.mb_per_s, 3)}), flush=True)
+        return run
+
+    async def _carry(self, way: str, transfer: Transfer, deadline_s: float) -> tuple[float, int]:
+        command = on_host(
+            self._client, "ask", PORTS[way], transfer.name, transfer.size, transfer.streams, deadline_s
+        )
+        done = await trio.run_process(command, capture_stdout=True)
+        seconds, wrong = json.loads(done.stdout)
+        return seconds, wrong
+
+
+async def measure(megabytes: int, lossy_megabytes: int, runs: int) -> list[Run]:
+    """Both networks, one after the other."""
+    told = []
+    if runs:
+        async with served(None) as bench:
+            for _ in range(runs):
+                for transfer in (
+                    Transfer("down", megabytes * MB),
+                    Transfer("up", megabytes * MB),
+                    Transfer("many", megabytes * MB // MANY, MANY),
+                ):
+                    for way in WAYS:
+                        told.append(await bench.run(way, transfer))
+    if lossy_megabytes:
+        async with served(LOSSY) as bench:
+            told.append(await bench.run("tunnel", Transfer("lossy", lossy_megabytes * MB // 10)))
+            told.append(await bench.run("plugin", Transfer("lossy", lossy_megabytes * MB)))
+    return told
+
+
+@asynccontextmanager
+async def served(faults: LinkFaults | None) -> AsyncIterator[Bench]:
+    """The service, published in both ways. ``faults``: of the links between the routers; None: they share
+    one loopback."""
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR"))))
+        keys = {way: create_keys(directory / f"{way}.key") for way in WAYS}
+        wires = None if faults is None else await stack.enter_async_context(network(HOSTS))
+        bench = await stack.enter_async_context(published(directory, keys, wires))
+        if faults is not None and wires is not None:
+            await wires.set_faults(faults)
+        yield bench
+        if wires is not None:
+            print(json.dumps({"packets_lost": await wires.set_faults(LinkFaults())}), flush=True)
+
+
+@asynccontextmanager
+async def published(
+    directory: Path, keys: Mapping[str, DestinationKeys], wires: Network | None
+) -> AsyncIterator[Bench]:
+    """``keys``: of each way. ``wires``: between the routers; None: they share one loopback."""
+    plans = [
+        RouterPlan(
+            is_floodfill=False,
+            has_leaf=False,
+            has_i2cp=True,
+            tunnels=(Tunnel("service", "127.0.0.1", TARGET_PORT, TARGET_PORT, KEYS),),
+            files={KEYS: decode(keys["tunnel"].sam_private_key())},
+        ),
+        RouterPlan(
+            is_floodfill=False,
+            has_leaf=False,
+            tunnels=[
+                ClientTunnel(b32_address(keys[way].destination), PORTS[way], f"{way}.dat") for way in WAYS
+            ],
+        ),
+        *[RouterPlan(has_leaf=False)] * FLOODFILLS,
+    ]
+    async with (
+        i2pd_network(directory / "routers", plans, wires, ssu2=False) as routers,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(hurry, list(routers))
+        server, client = routers[SERVER], routers[CLIENT]
+        table = i2cp_table(directory, keys["plugin"], 1, server.i2cp, f"127.0.0.1:{TARGET_PORT}")
+        async with (
+            running(on_host(server, "serve")),
+            running(on_host(server, "publish", directory, json.dumps(table))) as plugin,
+        ):
+            pids = {"plugin": plugin, "server's i2pd": server.pid, "client's i2pd": client.pid}
+            bench = Bench(client, pids)
+            for way in WAYS:
+                await bench.wait_served(way)
+            yield bench
+        nursery.cancel_scope.cancel()
+
+
+# ---------------------------------------------------------------------- what comes of it
+
+
+def missed(told: Sequence[Run]) -> list[str]:
+    """The bounds that these runs miss."""
+    found = [
+        f"{run.transfer} by the {run.way}: {run.wrong} streams were cut short or wrong"
+        for run in told
+        if run.wrong
+    ]
+    for transfer, ratio in ratios(told).items():
+        if ratio < RATIO_AT_LEAST:
+            found.append(f"{transfer}: {ratio:.2f} of the tunnel's throughput, at least {RATIO_AT_LEAST}")
+    return found
+
+
+def ratios(told: Sequence[Run]) -> dict[str, float]:
+    """The plugin's median throughput divided by the tunnel's, of each transfer that both have made."""
+    return {
+        transfer: median(told, "plugin", transfer) / median(told, "tunnel", transfer)
+        for transfer in dict.fromkeys(run.transfer for run in told)
+    }
+
+
+def median(told: Sequence[Run], way: str, transfer: str) -> float:
+    """MB/s."""
+    return statistics.median(run.mb_per_s for run in told if (run.way, run.transfer) == (way, transfer))
+
+
+def table(told: Sequence[Run]) -> Table:
+    """The medians, and what each process used: CPU seconds for 100 MB, and the most memory in MB."""
+    shown = Table(title="throughput of a service inside I2P; CPU seconds for 100 MB and memory in MB")
+    processes = list(told[0].usage) if told else []
+    for column in ("transfer", "way", "runs", "MB/s", "ratio", *processes):
+        shown.add_column(column, justify="left" if column in ("transfer", "way") else "right")
+    for transfer, ratio in ratios(told).items():
+        for way in WAYS:
+            runs = [run for run in told if (run.way, run.transfer) == (way, transfer)]
+            cells = []
+            for name in processes:
+                each_cpu_s = statistics.median(run.usage[name].cpu_s * 100 / run.megabytes for run in runs)
+                cells.append(f"{each_cpu_s:.1f} s, {max(run.usage[name].rss_mb for run in runs):.0f}")
+            shown.add_row(
+                transfer,
+                way,
+                str(len(runs)),
+                f"{median(told, way, transfer):.2f}",
+                f"{ratio:.2f}" if way == "plugin" else "",
+                *cells,
+            )
+    return shown
+
+
+def why_not() -> str | None:
+    """The reason why this machine cannot run this, or None."""
+    try:
+        check_programs()
+    except ConfigError as error:
+        return str(error)
+    return why_unavailable(SANDBOX) or startup_error([*SANDBOX, "true"])
+
+
+def main() -> int:
+    match sys.argv[1:]:
+        case ["serve"]:
+            trio.run(serve)
+        case ["publish", directory, options]:
+            trio.run(publish, Path(directory), json.loads(options))
+        case ["ask", port, name, size, streams, deadline_s]:
+            trio.run(ask, int(port), name, int(size), int(streams), float(deadline_s))
+        case _:
+            return measure_all()
+    return 0
+
+
+def measure_all() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=5, help="of each transfer in each way")
+    parser.add_argument("--megabytes", type=int, default=20, help="of each transfer")
+    parser.add_argument("--lossy-megabytes", type=int, default=100, help="of the transfer with loss; 0: none")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if not options.inside:
+        if reason := why_not():
+            print(f"throughput_i2p: skipped: {reason}")
+            return 0
+        version = subprocess.run(
+            [i2pd_program(), "--version"], capture_output=True, text=True, check=True
+        ).stdout
+        print(version.partition("\n")[0], flush=True)
+        os.execvp(SANDBOX[0], [*SANDBOX, sys.executable, "-m", __spec__.name, *sys.argv[1:], "--inside"])
+    told = trio.run(measure, options.megabytes, options.lossy_megabytes, options.runs)
+    Console().print(table(told))
+    failures = missed(told)
+    for failure in failures:
+        print(f"throughput_i2p: missed: {failure}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
