@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 import random
+import resource
+import sys
 import time
 from collections import Counter
 from contextlib import AbstractAsyncContextManager
@@ -39,6 +41,7 @@ from garlicfarm_plugin_i2cp.config import I2cpConfig
 from garlicfarm_plugin_i2cp.connection import parse_address
 from garlicfarm_plugin_i2cp.service_keeper import ServiceKeeper
 from garlicfarm_plugin_i2cp.service_session import DEFAULT, FAST
+from garlicfarm_plugin_i2cp.streaming.limits import limits_for
 from garlicfarm_plugin_i2cp.streaming.server import StreamServer
 
 __all__ = ["ServicePublisher"]
@@ -177,6 +180,7 @@ class ServicePublisher(Publisher):
             self._target.port,
             send=self._keeper.send,
             room=lambda: self._keeper.room,
+            limits=limits_for(_max_open_files()),
             random=random.SystemRandom(),
             client_headers=self.config.client_headers,
         )
@@ -188,3 +192,9 @@ class ServicePublisher(Publisher):
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _max_open_files() -> int:
+    """Of this process."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft

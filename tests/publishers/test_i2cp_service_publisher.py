@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import struct
 import time
@@ -24,6 +25,15 @@ from garlicfarm.publisher import Publication, PublisherSite
 from garlicfarm.router import DestinationStatus, Tunnels
 from garlicfarm.testing.publisher_suite import PublisherSuite
 from garlicfarm_plugin_i2cp import I2cpPublisher, service
+from garlicfarm_plugin_i2cp.streaming.packet import (
+    FROM_INCLUDED,
+    MAX_PACKET_SIZE,
+    NO_ACK,
+    SYNCHRONIZE,
+    Packet,
+    encode_packet,
+)
+from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
 from tests.publishers.i2cp_keys import bundle
 from tests.publishers.i2cp_router import (
     CREATE_SESSION,
@@ -32,6 +42,8 @@ from tests.publishers.i2cp_router import (
     FakeRouter,
     send,
 )
+    SEND_MESSAGE,
+from tests.publishers.streaming.network import PEERS
 
 Make = Callable[..., I2cpPublisher]
 
@@ -42,6 +54,14 @@ def now_ms() -> int:
 
 def order(due_index: int = 7) -> Publication:
     return Publication(due_index=due_index, published_ms=now_ms(), expires_ms=now_ms() + 600_000)
+
+
+def syn(id_: int) -> bytes:
+    """The payload that opens a stream."""
+    flags = SYNCHRONIZE | FROM_INCLUDED | MAX_PACKET_SIZE | NO_ACK
+    peer = PEERS[0]
+    packet = Packet(0, id_, 0, 0, flags=flags, destination=peer.destination, max_data=1812)
+    return encode_payload(encode_packet(packet, peer.sign), 5, 80)
 
 
 @dataclass
@@ -195,6 +215,28 @@ async def test_service_that_does_not_listen_keeps_it_from_standby(make: Make) ->
     async with make(target=target) as publisher:
         with pytest.raises(PublisherError, match=rf"nothing listens at the target {target}"):
             await publisher.standby()
+
+
+async def test_streams_leave_most_open_files_to_the_node(make: Make, listening: Listening) -> None:
+    """Of 256 that the process may open, 64 are for streams, and 16 for those of one peer."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        publisher = make()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    async with publisher:
+        await publisher.standby()
+        for number in range(20):
+            payload = syn(number + 1)
+            body = b"\x12\x34" + struct.pack(">II", number, len(payload)) + payload
+            await send(listening.router.streams[0], 31, body)
+        await publisher.publish(order())  # it has read all of them then
+        with trio.fail_after(20):
+            while len(listening.router.bodies(SEND_MESSAGE)) < 16:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        await publisher.retire(None)  # the router has read all answers then
+        assert len(listening.router.bodies(SEND_MESSAGE)) == 16
 
 
 async def test_error_inside_leaves_as_it_is(make: Make, listening: Listening) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["DEFAULT_LIMITS", "BufferPool", "Limits"]
+__all__ = ["DEFAULT_LIMITS", "BufferPool", "Limits", "limits_for"]
 
 _FLOOR_BYTES = 16 * 1024
 """What a stream may buffer in each direction even where all streams together have used up their share, so
@@ -21,9 +21,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ends after so long without a packet of its peer; ``half_closed_s``: the same, once our CLOSE was
     acknowledged."""
 
-    streams: int = 1024
-    streams_per_peer: int = 128
-    half_open: int = 256
+    streams: int = 256
+    streams_per_peer: int = 64
+    half_open: int = 128
     receive_buffer_bytes: int = 512 * 1024
     send_buffer_bytes: int = 256 * 1024
     buffer_bytes: int = 64 * 1024 * 1024
@@ -35,6 +35,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_LIMITS = Limits()
+_MAX_STREAMS = 1024
+
+
+def limits_for(open_files: int) -> Limits:
+    """Those in a process that may have so many files and sockets open. Each stream takes a socket: all
+    together a quarter of them, so that the node's files and links have theirs."""
+    streams = min(_MAX_STREAMS, open_files // 4)
+    return Limits(streams=streams, streams_per_peer=streams // 4, half_open=streams // 2)
 
 
 class BufferPool:

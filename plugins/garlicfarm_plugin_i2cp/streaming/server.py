@@ -19,9 +19,10 @@ both: the client gets a RESET, the service a TCP reset, so that neither takes a 
 differs. A service may answer, and close, before it has read all that the client sends; the rest is read and
 dropped then, so that the client gets the answer.
 
-Memory for each stream is bounded: the core's two buffers, and one chunk for each direction. A slow service
-stops the client through the receive window, a slow client stops the service through TCP. The core ends
-streams that are idle, and those whose client does not acknowledge.
+There are at most as many connections as streams may be open: one that still takes the last bytes of a stream
+that has ended counts, too. Memory for each stream is bounded: the core's two buffers, and one chunk for each
+direction. A slow service stops the client through the receive window, a slow client stops the service through
+TCP. The core ends streams that are idle, and those whose client does not acknowledge.
 """
 
 from __future__ import annotations
@@ -111,6 +112,7 @@ class StreamServer:
         self._has_client_headers = client_headers
         self._now_ms = now_ms
         self._streams = Streams(keys, random=random, limits=limits)
+        self._max_connections = limits.streams
         self._connections: dict[Stream, _Connection] = {}
         self._nursery: trio.Nursery | None = None
         self._pause = trio.CancelScope()
@@ -202,7 +204,11 @@ class StreamServer:
                     self._on_ended(connection, reason)
 
     def _on_opened(self, stream: Stream) -> None:
-        if self._nursery is not None:
+        if len(self._connections) >= self._max_connections:
+            self.refused["too many connections"] += 1
+            stream.reset()
+            self._wake()
+        elif self._nursery is not None:
             connection = self._connections[stream] = _Connection(stream)
             self._nursery.start_soon(self._serve, connection)
 

@@ -207,6 +207,32 @@ async def test_stream_is_open_until_the_service_has_all(monkeypatch: pytest.Monk
         assert fake.sent == b"all of it"
 
 
+async def test_connection_of_a_stream_that_has_ended_counts_as_long_as_it_lasts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Streams that end at once must not take all sockets of the node."""
+    fakes = [FakeService(), FakeService()]
+
+    async def connect(host: str, port: int) -> FakeService:
+        return fakes.pop(0)
+
+    monkeypatch.setattr(trio, "open_tcp_stream", connect)
+    stalled = fakes[0]
+    async with stream_network(1, limits=Limits(streams=1)) as network:
+        first, second, third = (network.client() for _ in range(3))
+        first.open(b"all of it", CLOSE)
+        await first.until(lambda: first.is_closed)
+        second.open(b"no socket for this")
+        await second.until(lambda: second.is_reset)
+        assert network.server.refused == {"too many connections": 1}
+        assert len(fakes) == 1
+        stalled.takes.set()
+        await settled(network)
+        third.open(b"", CLOSE)
+        await third.until(lambda: third.is_closed)
+        assert fakes == []
+
+
 async def test_reset_that_shows_when_the_service_is_written_to_reaches_the_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
