@@ -11,16 +11,14 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import struct
 import sys
 import tempfile
 import time
-import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -30,69 +28,69 @@ from garlicfarm.errors import RemoteProtocolError, UnreachableError
 from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
 from garlicfarm.i2p.encoding import b32_address, decode
 from garlicfarm.i2p.i2cp import (
+    LEASE_SET_2,
+    MessagePayload,
     RequestLeaseSet,
     SessionStatus,
-    UnknownMessage,
+    TunnelLease,
+    encode_create_lease_set2,
     encode_create_session,
+    encode_send_message,
 )
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
+from garlicfarm.i2p.lease_set import Lease, LeaseSet, encode_lease_set
 from garlicfarm.i2p.session_options import session_options
 from garlicfarm.lab.i2pd import ClientTunnel, I2pdNetwork, RouterPlan, i2pd_network, reexec_in_private_network
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.lab.site import fetch
 from garlicfarm_plugin_i2cp.connection import Connection, open_connection
+from garlicfarm_plugin_i2cp.streaming.packet import (
+    CLOSE,
+    DELAY_REQUESTED,
+    ECHO,
+    FROM_INCLUDED,
+    MAX_PACKET_SIZE,
+    NO_ACK,
+    OFFLINE_SIGNATURE,
+    RESET,
+    SIGNATURE_INCLUDED,
+    SYNCHRONIZE,
+    Packet,
+    decode_packet,
+    encode_packet,
+)
+from garlicfarm_plugin_i2cp.streaming.payload import decode_payload, encode_payload
 
-SYN, CLOSE, RESET, SIGNED, SIGNATURE_REQUESTED, FROM = 1, 2, 4, 8, 16, 32
-DELAY, MAX_SIZE, INTERACTIVE, ECHO, NO_ACK, OFFLINE = 64, 128, 256, 512, 1024, 2048
 NAMES = {
-    SYN: "SYN", CLOSE: "CLOSE", RESET: "RESET", SIGNED: "SIGNED", SIGNATURE_REQUESTED: "SIGNATURE_REQUESTED",
-    FROM: "FROM", DELAY: "DELAY", MAX_SIZE: "MAX_SIZE", INTERACTIVE: "INTERACTIVE", ECHO: "ECHO",
-    NO_ACK: "NO_ACK", OFFLINE: "OFFLINE",
-}  # fmt: skip
-HEADER = struct.Struct(">IIIIB")
+    SYNCHRONIZE: "SYN",
+    CLOSE: "CLOSE",
+    RESET: "RESET",
+    SIGNATURE_INCLUDED: "SIGNED",
+    FROM_INCLUDED: "FROM",
+    DELAY_REQUESTED: "DELAY",
+    MAX_PACKET_SIZE: "MAX_SIZE",
+    ECHO: "ECHO",
+    NO_ACK: "NO_ACK",
+    OFFLINE_SIGNATURE: "OFFLINE",
+}
 LIFETIME_S = 600
 MTU = 1730
 PING_EACH_S = 4
 OFFLINE_KEYS = "offline.dat"
 
 
-class Packet(NamedTuple):
-    """A streaming packet, as the specification numbers its fields."""
-
-    send_id: int
-    receive_id: int
-    seq: int
-    ack: int
-    nacks: tuple[int, ...]
-    resend_delay: int
-    flags: int
-    options: bytes
-    data: bytes
-
-    @classmethod
-    def decode(cls, raw: bytes) -> Packet:
-        send_id, receive_id, seq, ack, count = HEADER.unpack_from(raw)
-        at = HEADER.size + 4 * count
-        nacks = struct.unpack_from(f">{count}I", raw, HEADER.size)
-        resend_delay, flags, size = struct.unpack_from(">BHH", raw, at)
-        at += 5
-        return cls(
-            send_id, receive_id, seq, ack, nacks, resend_delay, flags, raw[at : at + size], raw[at + size :]
-        )
-
-    def encode(self) -> bytes:
-        nacks = struct.pack(f">B{len(self.nacks)}I", len(self.nacks), *self.nacks)
-        rest = struct.pack(">BHH", self.resend_delay, self.flags, len(self.options))
-        head = HEADER.pack(self.send_id, self.receive_id, self.seq, self.ack, 0)[:-1]
-        return head + nacks + rest + self.options + self.data
-
-    def __str__(self) -> str:
-        flags = " ".join(name for flag, name in NAMES.items() if self.flags & flag) or "-"
-        nacks = f" nacks {list(self.nacks)}" if self.nacks else ""
-        return (
-            f"to {self.send_id:08x} from {self.receive_id:08x} seq {self.seq} ack {self.ack}{nacks} "
-            f"delay {self.resend_delay} {flags} options {len(self.options)} data {len(self.data)}"
-        )
+def described(payload: bytes) -> str:
+    """The header of the packet in a payload, for readers."""
+    raw = decode_payload(payload).data
+    packet = decode_packet(raw)
+    flags = " ".join(name for flag, name in NAMES.items() if packet.flags & flag) or "-"
+    nacks = f" nacks {list(packet.nacks)}" if packet.nacks else ""
+    options = len(raw) - len(packet.data) - len(encode_packet(Packet(0, 0, 0, 0, packet.nacks)))
+    return (
+        f"to {packet.to_stream:08x} from {packet.from_stream:08x} seq {packet.sequence} "
+        f"ack {packet.ack_through}{nacks} delay {packet.resend_delay_s} {flags} options {options} "
+        f"data {len(packet.data)}"
+    )
 
 
 class Recorder:
@@ -108,7 +106,7 @@ class Recorder:
 
     def record(self, sender: str, payload: bytes) -> None:
         ms = round(1000 * (trio.current_time() - self._begun_s))
-        what = str(Packet.decode(unzip(payload)))
+        what = described(payload)
         self._lines.append({"ms": ms, "from": sender, "what": what, "payload": payload.hex()})
 
     def end(self, name: str, *, pings: bool = False) -> None:
@@ -117,17 +115,6 @@ class Recorder:
         (self._directory / f"{name}.jsonl").write_text(text)
         print(f"{name}: {len(lines)} packets", flush=True)
         self.begin()
-
-
-def unzip(payload: bytes) -> bytes:
-    return zlib.decompress(payload, wbits=31)
-
-
-def zip_up(packet: bytes) -> bytes:
-    compressed = zlib.compressobj(wbits=-15)
-    body = compressed.compress(packet) + compressed.flush()
-    check = struct.pack("<II", zlib.crc32(packet), len(packet))
-    return b"\x1f\x8b\x08\0" + bytes(4) + b"\0\x06" + body + check
 
 
 Answer = Callable[[Packet], None]
@@ -176,44 +163,44 @@ class Session:
                         assert status == 1, status
                         self._id = session
                     case RequestLeaseSet(leases=leases):
-                        self._queue(41, self._lease_set(leases))
+                        private = self._private.private_bytes_raw()
+                        lease_set = self._lease_set(leases)
+                        self._queue(encode_create_lease_set2(self._id, LEASE_SET_2, lease_set, private))
                         self.published.set()
-                    case UnknownMessage(31, body):
-                        self._on_payload(body[10:])
+                    case MessagePayload(payload=payload):
+                        self._on_payload(payload)
 
     def send(self, packet: Packet) -> None:
-        """Give the router a packet, signed where its flags say so."""
-        raw = packet.encode()
-        if packet.flags & SIGNED:
-            at = len(raw) - len(packet.data) - 64
-            raw = raw[:at] + self.keys.sign(raw) + raw[at + 64 :]
-        payload = zip_up(raw)
+        """Give the router a packet, signed where the protocol asks for it."""
+        sign = self.keys.sign if packet.flags & (SYNCHRONIZE | CLOSE | RESET) else None
+        payload = encode_payload(encode_packet(packet, sign), 0, 0)
         self._recorder.record("us", payload)
-        self._queue(5, self.peer + struct.pack(">I", len(payload)) + payload + secrets.token_bytes(4))
+        self._queue(encode_send_message(self._id, self.peer, payload))
 
     def _on_payload(self, payload: bytes) -> None:
-        packet = Packet.decode(unzip(payload))
-        if packet.receive_id in self._past:
+        packet = decode_packet(decode_payload(payload).data)
+        if packet.from_stream in self._past:
             return
         self._recorder.record("i2pd", payload)
-        if packet.flags & SYN:
-            self._streams.add(packet.receive_id)
-            self.peer = packet.options[:391]
+        if packet.flags & SYNCHRONIZE:
+            assert packet.destination is not None
+            self._streams.add(packet.from_stream)
+            self.peer = packet.destination
         self._answer(packet)
 
-    def _lease_set(self, leases: tuple[Any, ...]) -> bytes:
-        offline = b"" if self.keys.offline is None else self.keys.offline.encode()
-        body = self.keys.destination + struct.pack(">IHH", int(time.time()), LIFETIME_S, bool(offline))
-        body += offline + b"\0\0\1\0\4\0\x20" + self._private.public_key().public_bytes_raw()
-        body += bytes([len(leases)])
-        for lease in leases:
-            body += lease.gateway + struct.pack(">II", lease.tunnel, lease.end_ms // 1000)
-        body += self.keys.sign(b"\x03" + body)
-        return b"\x03" + body + b"\x01\0\4\0\x20" + self._private.private_bytes_raw()
+    def _lease_set(self, tunnels: tuple[TunnelLease, ...]) -> bytes:
+        lease_set = LeaseSet(
+            destination=self.keys.destination,
+            published_s=int(time.time()),
+            expires_s=LIFETIME_S,
+            encryption_key=self._private.public_key().public_bytes_raw(),
+            leases=tuple(Lease(each.gateway, each.tunnel, each.end_ms // 1000) for each in tunnels),
+            offline=self.keys.offline,
+        )
+        return encode_lease_set(lease_set, self.keys.sign)
 
-    def _queue(self, type_: int, body: bytes) -> None:
-        body = struct.pack(">H", self._id) + body
-        self._to_send.append(struct.pack(">IB", len(body), type_) + body)
+    def _queue(self, message: bytes) -> None:
+        self._to_send.append(message)
         self._wake.set()
 
     async def _send(self) -> None:
@@ -240,19 +227,19 @@ class Server:
 
     def __call__(self, packet: Packet) -> None:
         if not packet.flags & NO_ACK:
-            self.acked = max(self.acked, packet.ack)
-        if packet.flags & SYN and not self.peer_id:
-            self.peer_id = packet.receive_id
+            self.acked = max(self.acked, packet.ack_through)
+        if packet.flags & SYNCHRONIZE and not self.peer_id:
+            self.peer_id = packet.from_stream
             self.seen = 0
             self.received += packet.data
-            self.send(SYN)
-        elif packet.seq == self.seen + 1:
+            self.send(SYNCHRONIZE)
+        elif packet.sequence == self.seen + 1:
             self.seen += 1
             self.received += packet.data
             if packet.flags & CLOSE:
                 self.is_closed = True
             self.ack()
-        elif packet.seq:
+        elif packet.sequence:
             self.ack()
         if self._response and b"\r\n\r\n" in self.received:
             response, self._response = self._response, b""
@@ -261,23 +248,16 @@ class Server:
 
     def ack(self, *nacks: int, through: int | None = None) -> None:
         ack = self.seen if through is None else through
-        self._session.send(Packet(self.peer_id, self._id, 0, ack, nacks, 0, 0, b"", b""))
+        self._session.send(Packet(self.peer_id, self._id, 0, ack, nacks))
 
     def send(self, flags: int = 0, data: bytes = b"", seq: int | None = None) -> None:
         """The next packet of the stream, or that of number ``seq``."""
-        options = b""
-        offline = self._session.keys.offline
-        if flags & SYN:
-            flags |= SIGNED | FROM | MAX_SIZE | (OFFLINE if offline else 0)
-            options = self._session.keys.destination + struct.pack(">H", MTU)
-            options += offline.encode() if offline else b""
-        if flags & (CLOSE | RESET):
-            flags |= SIGNED
-        if flags & SIGNED:
-            options += bytes(64)
         if seq is None:
             seq, self._next = self._next, self._next + 1
-        packet = Packet(self.peer_id, self._id, seq, max(self.seen, 0), (), 0, flags, options, data)
+        packet = Packet(self.peer_id, self._id, seq, max(self.seen, 0), flags=flags, data=data)
+        if flags & SYNCHRONIZE:
+            packet.flags |= FROM_INCLUDED | MAX_PACKET_SIZE
+            packet.destination, packet.max_data = self._session.keys.destination, MTU
         self._session.send(packet)
 
 
