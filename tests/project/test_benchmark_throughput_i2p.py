@@ -9,7 +9,7 @@ import pytest
 import trio
 from rich.console import Console
 
-from benchmarks.throughput_i2p import Run, Transfer, Usage, carry, content, missed, ratios, table
+from benchmarks.throughput_i2p import Run, Transfer, Usage, carry, missed, pattern, ratios, table
 
 
 def runs(seconds: Mapping[str, Sequence[float]], transfer: str = "down", *, wrong: int = 0) -> list[Run]:
@@ -61,20 +61,23 @@ def test_table_names_processor_time_and_memory() -> None:
     assert "1.25" in capture.get()
 
 
-@pytest.mark.parametrize("fault", ["none", "another byte", "cut short", "reset"])
+@pytest.mark.parametrize("fault", ["none", "another byte", "another stream's", "cut short", "reset"])
 async def test_what_arrives_is_compared_with_what_was_sent(fault: str) -> None:
     size = 100_000
-    body = bytearray(content(size))
-    if fault == "another byte":
-        body[size // 2] ^= 1
-    if fault == "cut short":
-        del body[-1]
 
     async def serve(stream: trio.SocketStream) -> None:
         async with stream:
-            if fault != "reset":
-                await stream.receive_some()
-                await stream.send_all(body)
+            if fault == "reset":
+                return
+            begin = int((await stream.receive_some()).split()[2])
+            if fault == "another stream's":
+                begin += 1
+            body = bytearray(pattern(size)[begin : begin + size])
+            if fault == "another byte":
+                body[size // 2] ^= 1
+            if fault == "cut short":
+                del body[-1]
+            await stream.send_all(body)
 
     async with trio.open_nursery() as nursery:
         (listener,) = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
