@@ -6,7 +6,7 @@ packets.
 
 from __future__ import annotations
 
-__all__ = ["CongestionWindow", "RoundTrip"]
+__all__ = ["CongestionWindow", "PeerWindow", "RoundTrip"]
 
 INITIAL_TIMEOUT_S = 9.0
 MIN_TIMEOUT_S = 0.1
@@ -73,3 +73,23 @@ class CongestionWindow:
     def on_timeout(self) -> None:
         self._threshold = max(self._size / 2, 2.0)
         self._size = float(MIN_WINDOW)
+
+
+class PeerWindow:
+    """Shares the packets that one peer may have to expect among the streams that send to it.
+
+    All of a peer's streams use one ratchet session of the routers. A router drops what it cannot pass on, and
+    i2pd's receiving side knows the next 160 session tags at most: once as many packets in a row are lost, it
+    can decrypt nothing more, and every stream hangs for minutes. ``sending``: streams with packets in flight.
+    """
+
+    LIMIT = 128
+    MIN_SHARE = 2
+
+    def __init__(self) -> None:
+        self.sending = 0
+
+    @property
+    def share(self) -> int:
+        """How many packets each stream may have in flight."""
+        return max(self.MIN_SHARE, self.LIMIT // max(1, self.sending))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from garlicfarm_plugin_i2cp.streaming.congestion import CongestionWindow, RoundTrip
+from garlicfarm_plugin_i2cp.streaming.congestion import CongestionWindow, PeerWindow, RoundTrip
 from garlicfarm_plugin_i2cp.streaming.limits import BufferPool
 from garlicfarm_plugin_i2cp.streaming.packet import CLOSE, SYNCHRONIZE
 
@@ -47,9 +47,9 @@ class Sent:
 
 
 class SendHalf:
-    """Begins with SYN. ``max_data``: the bytes of data in a packet."""
+    """Begins with SYN. ``max_data``: the bytes of data in a packet. ``peer``: shared by all its streams."""
 
-    def __init__(self, max_data: int, window: int, limit: int, pool: BufferPool) -> None:
+    def __init__(self, max_data: int, window: int, limit: int, pool: BufferPool, peer: PeerWindow) -> None:
         self.next_sequence = 0
         self.is_choked = False
         """The peer wants nothing new."""
@@ -58,6 +58,7 @@ class SendHalf:
         self._window = CongestionWindow(window)
         self._limit = limit
         self._pool = pool
+        self._peer = peer
         self._buffer = bytearray()
         self._in_flight: dict[int, Sent] = {}
         self._in_flight_bytes = 0
@@ -92,6 +93,7 @@ class SendHalf:
 
     def clear(self) -> None:
         """Forget all bytes, and send nothing more."""
+        self._peer.sending -= bool(self._in_flight)
         self._pool.used -= len(self._buffer) + self._in_flight_bytes
         self._buffer.clear()
         self._in_flight.clear()
@@ -130,6 +132,7 @@ class SendHalf:
             if sent.is_lost:
                 sent.is_lost = False
                 self._lost_count -= 1
+        self._peer.sending -= not self._in_flight
         once = next((sent for sent in done if sent.times == 1), None)
         if once is not None:  # of others it is unknown which one arrived (Karn)
             self.round_trip.on_sample(now_s - once.sent_s)
@@ -171,7 +174,7 @@ class SendHalf:
         if self._suspects:
             self._find_lost(now_s)
         outstanding = len(self._in_flight) - self._lost_count
-        if outstanding >= self._window.size:
+        if outstanding >= min(self._window.size, self._peer.share):
             return None
         sent = self._next_lost() or self._next_new(now_s)
         if sent is None:
@@ -213,6 +216,7 @@ class SendHalf:
             return None
         self._probe = False
         self.next_sequence += 1
+        self._peer.sending += not self._in_flight
         self._in_flight[sent.sequence] = sent
         self._in_flight_bytes += len(sent.data)
         return sent

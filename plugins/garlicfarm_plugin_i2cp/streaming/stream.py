@@ -18,6 +18,7 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 
 from garlicfarm.i2p.offline import OfflineSignature
+from garlicfarm_plugin_i2cp.streaming.congestion import PeerWindow
 from garlicfarm_plugin_i2cp.streaming.limits import BufferPool, Limits
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CHOKE_MS,
@@ -79,6 +80,7 @@ class Stream:
         keys: Keys,
         limits: Limits,
         pool: BufferPool,
+        peer_window: PeerWindow,
         now_s: float,
         on_change: Callable[[Stream], None],
         on_event: Callable[[Event], None],
@@ -94,7 +96,7 @@ class Stream:
         self._on_change = on_change
         self._on_event = on_event
         self._max_data = max(MIN_MAX_DATA_BYTES, min(syn.max_data or DEFAULT_MAX_DATA_BYTES, MAX_DATA_BYTES))
-        self._send = SendHalf(self._max_data, limits.window, limits.send_buffer_bytes, pool)
+        self._send = SendHalf(self._max_data, limits.window, limits.send_buffer_bytes, pool, peer_window)
         self._receive = ReceiveHalf(limits.receive_buffer_bytes, pool)
         self._heard_s = now_s
         self._ack_s: float | None = None

@@ -20,6 +20,7 @@ from random import Random
 
 import msgspec
 
+from garlicfarm_plugin_i2cp.streaming.congestion import PeerWindow
 from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, BufferPool, Limits
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CLOSE,
@@ -94,6 +95,7 @@ class Streams:
         self._keys_of: dict[int, tuple[bytes, int]] = {}
         self._verifiers: dict[int, tuple[Verifier, Verifier]] = {}
         self._of_peer: Counter[bytes] = Counter()
+        self._peer_windows: dict[bytes, PeerWindow] = {}
         self._half_open: dict[Stream, None] = {}
         self._early: OrderedDict[int, list[_Early]] = OrderedDict()
         self._early_count = 0
@@ -251,6 +253,7 @@ class Streams:
             keys=self._keys,
             limits=self._limits,
             pool=self._pool,
+            peer_window=self._peer_windows.setdefault(key[0], PeerWindow()),
             now_s=self._now_s,
             on_change=self._on_change,
             on_event=self._on_event,
@@ -287,7 +290,7 @@ class Streams:
         key = self._keys_of.pop(stream.id)
         self._of_peer[key[0]] -= 1
         if not self._of_peer[key[0]]:
-            del self._of_peer[key[0]]
+            del self._of_peer[key[0]], self._peer_windows[key[0]]
         same = self._by_peer_id[stream.peer_id]
         same.remove(stream)
         if not same:

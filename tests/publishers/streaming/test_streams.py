@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from hashlib import sha256
 from random import Random
@@ -394,6 +395,33 @@ def test_window_counts_no_packet_that_was_lost_and_came_after_all() -> None:
     assert play.give(to(stream, 0, 4)) == []
     stream.write(bytes(1812) * 20)
     assert len(play.take()) == 5
+
+
+def test_streams_of_one_peer_together_send_no_more_than_its_router_can_decrypt_after_a_loss() -> None:
+    """i2pd's ratchet knows 160 tags ahead. What has all acknowledged leaves its share to the others."""
+    play = Play(Limits(send_buffer_bytes=1 << 20))
+    streams = [play.open(id_=id_) for id_ in range(1, 33)]
+    in_flight = Counter[int]()
+
+    def count(packets: Sequence[Packet]) -> None:
+        in_flight.update(packet.to_stream for packet in packets if packet.sequence)
+
+    for stream in streams:
+        stream.write(bytes(1 << 20))
+    count(play.take())
+    assert in_flight.total() <= 6 + 31 * 6
+    for _ in range(40):
+        for stream in streams:
+            in_flight[stream.peer_id] = 0
+            count(play.give(to(stream, 0, stream.next_sequence - 1)))
+    assert set(in_flight.values()) == {4}
+    for stream in streams[1:]:
+        stream.reset()
+    for _ in range(40):
+        in_flight.clear()
+        streams[0].write(bytes(1 << 20))
+        count(play.give(to(streams[0], 0, streams[0].next_sequence - 1)))
+    assert in_flight == {streams[0].peer_id: 128}
 
 
 def test_no_packet_is_further_from_the_first_in_flight_than_nacks_reach() -> None:
