@@ -13,7 +13,9 @@ All that arrives is compared with what was sent. The CPU time of each process an
 figures. The plugin runs alone in its process, so that nothing else of a node counts.
 
 Prints a line of JSON for each transfer, and a table. Exit code 1: a bound was missed: the plugin carries less
-than half as much as the tunnel, or a byte was wrong, or missing after 20 minutes.
+than half as much as the tunnel, or a byte was wrong, or missing after 2 minutes (``lossy``: 20). The tunnel
+itself may hang, at ``many`` above all: i2pd 2.45.1 drops what its link cannot pass on at once, and the router
+that has lost more than 160 packets of a session can decrypt no more of it. Then there is no ratio.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import re
 import statistics
@@ -75,7 +78,8 @@ MB = 1_000_000
 RATIO_AT_LEAST = 0.5
 READY_S = 120.0
 TRY_S = 10.0
-TRANSFER_S = 1200.0
+TRANSFER_S = 120.0
+LOSSY_TRANSFER_S = 1200.0
 CHUNK_BYTES = 1 << 16
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -265,7 +269,8 @@ class Bench:
 
     async def run(self, way: str, transfer: Transfer) -> Run:
         before = {name: cpu_s(pid) for name, pid in self._pids.items()}
-        seconds, wrong = await self._carry(way, transfer, TRANSFER_S)
+        deadline_s = LOSSY_TRANSFER_S if transfer.name == "lossy" else TRANSFER_S
+        seconds, wrong = await self._carry(way, transfer, deadline_s)
         run = Run(
             way=way,
             transfer=transfer.name,
@@ -379,12 +384,12 @@ async def published(
 def missed(told: Sequence[Run]) -> list[str]:
     """The bounds that these runs miss."""
     found = [
-        f"{run.transfer} by the {run.way}: {run.wrong} streams were cut short or wrong"
+        f"{run.transfer}: {run.wrong} streams of the plugin were cut short or wrong"
         for run in told
-        if run.wrong
+        if run.wrong and run.way == "plugin"
     ]
     for transfer, ratio in ratios(told).items():
-        if ratio < RATIO_AT_LEAST:
+        if ratio < RATIO_AT_LEAST and median(told, "tunnel", transfer):
             found.append(f"{transfer}: {ratio:.2f} of the tunnel's throughput, at least {RATIO_AT_LEAST}")
     return found
 
@@ -392,21 +397,22 @@ def missed(told: Sequence[Run]) -> list[str]:
 def ratios(told: Sequence[Run]) -> dict[str, float]:
     """The plugin's median throughput divided by the tunnel's, of each transfer that both have made."""
     return {
-        transfer: median(told, "plugin", transfer) / median(told, "tunnel", transfer)
+        transfer: median(told, "plugin", transfer) / (median(told, "tunnel", transfer) or math.inf)
         for transfer in dict.fromkeys(run.transfer for run in told)
     }
 
 
 def median(told: Sequence[Run], way: str, transfer: str) -> float:
-    """MB/s."""
-    return statistics.median(run.mb_per_s for run in told if (run.way, run.transfer) == (way, transfer))
+    """MB/s, where all bytes arrived; 0: they never did."""
+    runs = [run for run in told if (run.way, run.transfer) == (way, transfer)]
+    return statistics.median([run.mb_per_s for run in runs if not run.wrong] or [0.0])
 
 
 def table(told: Sequence[Run]) -> Table:
     """The medians, and what each process used: CPU seconds for 100 MB, and the most memory in MB."""
     shown = Table(title="throughput of a service inside I2P; CPU seconds for 100 MB and memory in MB")
     processes = list(told[0].usage) if told else []
-    for column in ("transfer", "way", "runs", "MB/s", "ratio", *processes):
+    for column in ("transfer", "way", "runs", "failed", "MB/s", "ratio", *processes):
         shown.add_column(column, justify="left" if column in ("transfer", "way") else "right")
     for transfer, ratio in ratios(told).items():
         for way in WAYS:
@@ -419,6 +425,7 @@ def table(told: Sequence[Run]) -> Table:
                 transfer,
                 way,
                 str(len(runs)),
+                str(sum(run.wrong > 0 for run in runs)),
                 f"{median(told, way, transfer):.2f}",
                 f"{ratio:.2f}" if way == "plugin" else "",
                 *cells,

@@ -46,11 +46,16 @@ def test_transfers_are_compared_each_with_its_own() -> None:
     assert ratios(told) == {"down": 1.0, "up": 0.25}
 
 
-def test_wrong_byte_is_a_missed_bound_in_either_way() -> None:
+def test_wrong_byte_of_the_plugin_is_a_missed_bound() -> None:
     told = runs({"tunnel": [10.0], "plugin": [10.0]}, wrong=3)
-    assert missed(told) == [
-        f"down by the {way}: 3 streams were cut short or wrong" for way in ("tunnel", "plugin")
-    ]
+    assert missed(told) == ["down: 3 streams of the plugin were cut short or wrong"]
+
+
+def test_tunnel_that_hangs_leaves_no_ratio() -> None:
+    told = runs({"tunnel": [120.0]}, wrong=49) + runs({"plugin": [10.0]})
+    assert missed(told) == []
+    told = runs({"tunnel": [120.0]}, wrong=49) + runs({"tunnel": [10.0], "plugin": [10.0]})
+    assert ratios(told) == {"down": 1.0}
 
 
 def test_table_names_processor_time_and_memory() -> None:
