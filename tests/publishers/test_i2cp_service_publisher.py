@@ -39,10 +39,10 @@ from tests.publishers.i2cp_router import (
     CREATE_SESSION,
     DESTROY_SESSION,
     RECONFIGURE_SESSION,
+    SEND_MESSAGE,
     FakeRouter,
     send,
 )
-    SEND_MESSAGE,
 from tests.publishers.streaming.network import PEERS
 
 Make = Callable[..., I2cpPublisher]
