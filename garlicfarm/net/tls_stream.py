@@ -22,7 +22,7 @@ RECEIVE_BYTES = 65_536
 FLUSH_BYTES = 262_144
 """How much ciphertext is made before it is sent."""
 MAX_UNSENT_BYTES = 65_536
-"""Of answers to the peer's key updates. A peer that reads nothing and goes on asking is cut off."""
+"""Of answers to the peer's key updates. A peer that keeps asking and reads nothing is cut off."""
 
 
 class TlsStream(trio.abc.Stream):
@@ -183,7 +183,7 @@ class TlsStream(trio.abc.Stream):
         goes out with the next data."""
         self._flush_now()
         if len(self._unsent) > MAX_UNSENT_BYTES:
-            raise ssl.SSLError("the peer asks on and on, and reads no answer")
+            raise ssl.SSLError("the peer keeps asking for key updates, and reads no answer")
 
     def _fill(self) -> bool:
         """Take what the socket has received; False: nothing."""

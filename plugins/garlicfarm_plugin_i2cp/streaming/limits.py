@@ -10,7 +10,7 @@ _FLOOR_BYTES = 16 * 1024
 """What a stream may buffer in each direction even where all streams together have used up their share, so
 that none can stop the others."""
 _PART = 16
-"""A buffer takes this part of what is free, at most: those that come later find something, too."""
+"""A buffer takes at most this part of the free bytes, so that later ones get some, too."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

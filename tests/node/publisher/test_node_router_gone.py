@@ -179,7 +179,7 @@ async def test_member_on_standby_whose_router_dies_is_not_named(farm: ServiceFar
 
 
 async def test_role_that_moves_in_order_loses_nothing(farm: ServiceFarm) -> None:
-    """The one before stops before the next begins, serves on, and is told of it once."""
+    """The predecessor stops before the next one begins, continues to serve, and is told of it once."""
     first = await farm.publisher()
     for _ in range(2):
         first = await _move_from(farm, first)

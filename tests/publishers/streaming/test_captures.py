@@ -1,4 +1,4 @@
-"""What a real i2pd has sent (tests/data/streaming) is read, answered and refused nothing."""
+"""The packets that a real i2pd has sent (tests/data/streaming): all are taken, in order."""
 
 from __future__ import annotations
 
