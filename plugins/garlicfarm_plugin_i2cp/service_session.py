@@ -34,6 +34,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from garlicfarm.i2p.i2cp import (
     LEASE_SET_2,
+    SESSION_CREATED,
     SESSION_UPDATED,
     Message,
     RequestLeaseSet,
@@ -148,7 +149,7 @@ class ServiceSession:
             case SetDate():
                 self._clock = (message.date_ms, now_s)
                 self._heartbeat.on_answered()
-            case SessionStatus(status=status) if status != SESSION_UPDATED:
+            case SessionStatus(status=status) if status not in (SESSION_CREATED, SESSION_UPDATED):
                 raise refusal(self._connection, status)
 
     def advance(self, now_s: float) -> None:

@@ -755,6 +755,20 @@ async def test_session_that_was_of_use_is_opened_again_soon(bench: Bench, autoju
 
 
 @pytest.mark.parametrize(("status", "word"), [(3, "invalid"), (4, "refused"), (0, "ended the session")])
+async def test_router_that_answers_everything_twice_is_of_use(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    await bench.keeper.standby()
+    (stream,) = bench.router.streams
+    await send(stream, 20, SESSION + b"\1")
+    await send(stream, 33, struct.pack(">Q", bench.router_ms()) + b"\x062.45.1")
+    await bench.keeper.publish(bench.order())
+    await send(stream, 20, SESSION + b"\2")
+    await trio.sleep(30)
+    assert bench.router.streams == [stream]
+    assert len(bench.published) == 2
+
+
 async def test_refused_session_is_reported_and_tried_again_with_back_off(
     bench: Bench, autojump_clock: MockClock, status: int, word: str
 ) -> None:
