@@ -745,16 +745,6 @@ async def test_keys_that_have_expired_on_standby_publish_nothing(
     assert bench.keeper.session is not None
 
 
-async def test_session_that_was_of_use_is_opened_again_soon(bench: Bench, autojump_clock: MockClock) -> None:
-    bench.router.statuses = [3] * 4
-    await trio.sleep(20)
-    for _ in range(2):
-        await bench.router.kill()
-        await trio.sleep(5)
-    assert bench.connected_at == pytest.approx([0, 1, 3, 7, 15, 21, 26])
-
-
-@pytest.mark.parametrize(("status", "word"), [(3, "invalid"), (4, "refused"), (0, "ended the session")])
 async def test_router_that_answers_everything_twice_is_of_use(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
@@ -769,6 +759,16 @@ async def test_router_that_answers_everything_twice_is_of_use(
     assert len(bench.published) == 2
 
 
+async def test_session_that_was_of_use_is_opened_again_soon(bench: Bench, autojump_clock: MockClock) -> None:
+    bench.router.statuses = [3] * 4
+    await trio.sleep(20)
+    for _ in range(2):
+        await bench.router.kill()
+        await trio.sleep(5)
+    assert bench.connected_at == pytest.approx([0, 1, 3, 7, 15, 21, 26])
+
+
+@pytest.mark.parametrize(("status", "word"), [(3, "invalid"), (4, "refused"), (0, "ended the session")])
 async def test_refused_session_is_reported_and_tried_again_with_back_off(
     bench: Bench, autojump_clock: MockClock, status: int, word: str
 ) -> None:
