@@ -753,6 +753,7 @@ async def test_router_that_answers_everything_twice_is_of_use(
     await send(stream, 20, SESSION + b"\1")
     await send(stream, 33, struct.pack(">Q", bench.router_ms()) + b"\x062.45.1")
     await bench.keeper.publish(bench.order())
+    await wait_all_tasks_blocked()
     await send(stream, 20, SESSION + b"\2")
     await trio.sleep(30)
     assert bench.router.streams == [stream]
@@ -815,6 +816,7 @@ async def test_what_is_queued_is_sent_before_the_session_ends(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
     await publishing(bench)
+    await wait_all_tasks_blocked()
     bench.running.cancel()
     bench.keeper.send(b"peer", b"RESET")
     await wait_all_tasks_blocked()
