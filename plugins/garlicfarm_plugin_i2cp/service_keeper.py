@@ -19,6 +19,7 @@ streaming sends it again.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
@@ -84,6 +85,7 @@ class ServiceKeeper:
         self._on_room = on_room
         self._order: Publication | None = None
         self._failures = 0  # of all time
+        self._renewal_end_s = -math.inf
         self._holding = trio.CancelScope()
         self._queue: deque[bytes] = deque()
         self._wake = trio.Event()  # of the task that sends
@@ -130,9 +132,11 @@ class ServiceKeeper:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it could publish at once, or a retired session still serves."""
-        session = self.session
-        return session is not None and (session.phase == "retired" or session.is_warm(trio.current_time()))
+        """Whether it could publish at once, or a retired session still serves, or has been followed by one
+        that builds tunnels, which takes seconds: the router is well."""
+        session, now_s = self.session, trio.current_time()
+        is_used = session is not None and (session.phase == "retired" or session.is_warm(now_s))
+        return is_used or now_s < self._renewal_end_s
 
     @property
     def problem(self) -> str:
@@ -253,6 +257,7 @@ class ServiceKeeper:
                 continue
             with trio.move_on_at(min(session.wake_s, session.drained_s)):
                 await self._wake.wait()
+        self._renewal_end_s = trio.current_time() + PATIENCE_S
         if self._order is None:
             self._on_drained()
 
@@ -310,6 +315,8 @@ class ServiceKeeper:
 
     def _on_session_ended(self, failure: str) -> None:
         self.session, self._problem = None, failure
+        if failure:
+            self._renewal_end_s = -math.inf
         self._failures += bool(failure)
         self._queue.clear()
         self._on_room()

@@ -474,6 +474,25 @@ async def test_streams_end_before_the_session_that_served_them(
     assert types.count(SEND_MESSAGE) == 1
 
 
+@pytest.mark.parametrize("is_dead", [False, True])
+async def test_session_after_a_retired_one_may_take_a_while_to_have_tunnels(
+    bench: Bench, autojump_clock: MockClock, is_dead: bool
+) -> None:
+    """That is no reason to tell the farm that this member cannot publish."""
+    await publishing(bench)
+    bench.router.asks_after_s = None
+    await bench.keeper.retire(None)
+    await trio.sleep(152)
+    assert len(bench.router.bodies(CREATE_SESSION)) == 2
+    assert bench.keeper.is_ready
+    if is_dead:
+        await bench.router.kill()
+        await wait_all_tasks_blocked()
+    else:
+        await trio.sleep(25)
+    assert not bench.keeper.is_ready
+
+
 async def test_successors_lease_set_is_passed_on_with_the_own_private_key_and_no_other_is(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
