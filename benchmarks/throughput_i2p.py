@@ -15,7 +15,7 @@ figures. The plugin runs alone in its process, so that nothing else of a node co
 Prints a line of JSON for each transfer, and a table. Exit code 1: a bound was missed: the plugin carries less
 than half as much as the tunnel, or a byte was wrong, or missing after 2 minutes (``lossy``: 20). The tunnel
 itself may hang, at ``many`` above all: i2pd 2.45.1 drops what its link cannot pass on at once, and the router
-that has lost more than 160 packets of a session can decrypt no more of it. Then there is no ratio.
+that has missed too many packets of a session can decrypt no more of it. Then there is no ratio.
 """
 
 from __future__ import annotations

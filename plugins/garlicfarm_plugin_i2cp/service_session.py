@@ -126,7 +126,8 @@ class ServiceSession:
         self._standby, self._active = configurations
         self._clock = (date_ms, now_s)
         self._heartbeat = Heartbeat(HEARTBEAT_S, HEARTBEAT_S, now_s)
-        self._messages: list[bytes] = []
+        # i2pd 2.58.0 takes "do not publish" for its contrary when a session is created, and only then.
+        self._messages = [encode_reconfigure_session(id_, self._standby)]
         self._order: Publication | None = None
         self._given: _Given | None = None  # when it was active last
         self._taken: _Given | None = None  # the newest that the router has read

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import trio
 
@@ -117,5 +118,10 @@ class FakeRouter:
         await self.ask()
 
 
+_sending: WeakKeyDictionary[trio.abc.Stream, trio.Lock] = WeakKeyDictionary()
+
+
 async def send(stream: trio.abc.Stream, type_: int, body: bytes) -> None:
-    await stream.send_all(struct.pack(">IB", len(body), type_) + body)
+    """A message of the router's; several tasks may send."""
+    async with _sending.setdefault(stream, trio.Lock()):
+        await stream.send_all(struct.pack(">IB", len(body), type_) + body)

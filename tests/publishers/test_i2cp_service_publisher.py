@@ -153,7 +153,7 @@ async def test_router_gets_signed_configurations_and_a_lease_set_of_the_service(
     router = listening.router
     bodies = router.bodies(CREATE_SESSION) + [body[2:] for body in router.bodies(RECONFIGURE_SESSION)]
     configurations = [verify_session_configuration(body) for body in bodies]
-    assert [each.options["i2cp.dontPublishLeaseSet"] for each in configurations] == ["true", "false"]
+    assert [each.options["i2cp.dontPublishLeaseSet"] for each in configurations] == ["true", "true", "false"]
     assert {each.options["inbound.length"] for each in configurations} == {"1"}
     assert router.bodies(DESTROY_SESSION) == [b"\x12\x34"]
 

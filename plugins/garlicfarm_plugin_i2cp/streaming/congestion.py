@@ -78,9 +78,10 @@ class CongestionWindow:
 class PeerWindow:
     """Shares the packets that one peer may have to expect among the streams that send to it.
 
-    All of a peer's streams use one ratchet session of the routers. A router drops what it cannot pass on, and
-    i2pd's receiving side knows the next 160 session tags at most: once as many packets in a row are lost, it
-    can decrypt nothing more, and every stream hangs for minutes. ``sending``: streams with packets in flight.
+    All of a peer's streams use one ratchet session of the routers. i2pd drops what it cannot pass on, and its
+    receiving side knows a few hundred of the next session tags: once it has missed as many packets in a row,
+    it can decrypt nothing more, and every stream hangs for minutes. ``sending``: streams with packets in
+    flight.
     """
 
     LIMIT = 128
