@@ -38,9 +38,11 @@ async def main(directory: Path, count: int) -> None:
             nonlocal reached
             while reached < count and network.is_running(asker.id):
                 try:
-                    reached += is_reached(await measure(sam_endpoint(asker.sam), leaf, 0))
+                    found = await measure(sam_endpoint(asker.sam), leaf, 0)
                 except RouterError:  # it has no tunnels yet, or has ended
                     await trio.sleep(1)
+                else:
+                    reached += is_reached(found)
 
         serving.start_soon(partial(trio.serve_tcp, answer, SERVICE_PORT, host=served.address))
         with trio.fail_after(HANG_GUARD_S):
