@@ -58,8 +58,8 @@ def reads_without_asking_the_others(patch: pytest.MonkeyPatch) -> None:
         (
             "self._reads.add(",
             "from garlicfarm.raft.types import ReadOutcome\n"
-            "    is_forwarded or self._state.reads.append(ReadOutcome(token, index))\n"
-            "    is_forwarded and self._reads.add(",
+            "    follower is None and self._state.reads.append(ReadOutcome(token, index))\n"
+            "    follower is None or self._reads.add(",
         ),
     )
 
@@ -71,8 +71,8 @@ def answers_followers_without_asking_the_others(patch: pytest.MonkeyPatch) -> No
         (
             "self._reads.add(",
             "kind, state = MessageType.READ_INDEX_RESPONSE, self._state\n"
-            "    is_forwarded and state.respond(token, kind, state.id, state.commit_index + 1, True)\n"
-            "    is_forwarded or self._reads.add(",
+            "    follower is None or state.respond(token, kind, state.id, state.commit_index + 1, True)\n"
+            "    follower is not None or self._reads.add(",
         ),
     )
 
