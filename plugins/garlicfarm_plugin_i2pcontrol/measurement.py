@@ -61,7 +61,9 @@ async def _measure(sam: Endpoint, hash_: bytes, hops: int) -> RemoteStatus:
 
 
 async def _answers(stream: trio.SocketStream, address: str) -> bool:
-    request = f"HEAD / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    # No "Connection: close": i2pd may also mishandle a stream that the service ends right behind its bytes
+    # (see `SamSession.connect`). So this end goes first.
+    request = f"HEAD / HTTP/1.1\r\nHost: {address}\r\n\r\n"
     with trio.move_on_after(ANSWER_TIMEOUT_S):
         try:
             await stream.send_all(request.encode("ascii"))

@@ -68,9 +68,10 @@ def is_reached(found: RemoteStatus) -> bool:
 
 
 async def answer(stream: trio.SocketStream) -> None:
-    request = await stream.receive_some()
-    assert request.startswith(b"HEAD / HTTP/1.1\r\n")
-    await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    """As servers of HTTP/1.1 do, it leaves the connection open."""
+    while request := await stream.receive_some():
+        assert request.startswith(b"HEAD / HTTP/1.1\r\n")
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
 
 async def hold(stream: trio.SocketStream) -> None:

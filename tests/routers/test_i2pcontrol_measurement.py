@@ -26,7 +26,7 @@ async def silent(stream: trio.SocketStream) -> None:
 
 async def web(stream: trio.SocketStream) -> None:
     request = await stream.receive_some()
-    assert request == f"HEAD / HTTP/1.1\r\nHost: {ADDRESS}\r\nConnection: close\r\n\r\n".encode()
+    assert request == f"HEAD / HTTP/1.1\r\nHost: {ADDRESS}\r\n\r\n".encode()
     await stream.send_all(b"HTTP/1.1 404 Not Found\r\n\r\n")
 
 
