@@ -341,7 +341,7 @@ class SamSession:
             # The session must not end before the router has ended its streams. i2pd (2.45 to 2.58 at least)
             # may otherwise begin to read from a stream that it has just terminated, where bytes have arrived
             # at that moment. It frees the session's destination 5 s later and uses it 20 s later: a crash.
-            # (A peer that closes right behind its bytes may do the same to it; nothing here can prevent that.)
+            # (A peer that closes right behind its bytes may cause the same; nothing here can prevent that.)
             with trio.move_on_after(END_TIMEOUT_S, shield=True):
                 await connection.end()
 
