@@ -179,23 +179,3 @@ def test_soak_short() -> None:
     assert [each["what"] for each in told] == ["election", "connected", "delay", "check"]
     assert told[2]["rtt_p50_s"] > 2.0
     assert told[3]["acknowledged"] > 0
-
-
-@pytest.mark.i2p
-@pytest.mark.i2pd
-@pytest.mark.tun
-@pytest.mark.slow
-@pytest.mark.timeout(1230)
-def test_soak_of_a_service_short() -> None:
-    done = subprocess.run(
-        [*COMMAND, "--acts", "service", "--minutes", "4", "--seed", "1"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [each["what"] for each in told] == [*["availability"] * 3, "routers", "logged"]
-    assert all(each["answered_percent"] > 0 for each in told[:3])
-    assert told[3]["kills"] > 0
