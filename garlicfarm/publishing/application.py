@@ -403,7 +403,10 @@ class PublisherApplication:
 
     def _fold_admin(self, index: int, entry: Administrative) -> None:
         policy = self._state.policy
-        self._accept(entry.id, entry.sequence)
+        if (
+            self._state.members
+        ):  # else it was founded with the farm, and stands before the first Configuration
+            self._accept(entry.id, entry.sequence)
         policy.apply(index, entry)
         for member, scored in self._statuses.items():
             score = scoring.score(scored.parts, policy.weights)

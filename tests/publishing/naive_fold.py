@@ -293,9 +293,10 @@ class NaiveFold:
         if entry["id"] == 0:
             return None if sequence is None else self._note(entry["config"]["by"], sequence)
         author = entry["id"]
-        if author not in self.members:
+        is_founded = admin is not None and not self.members  # before the first Configuration
+        if not is_founded and author not in self.members:
             return "not a member"
-        if sequence is not None:
+        if sequence is not None and not is_founded:
             if sequence <= self.sequences.get(author, -1):
                 return "repeated"
             self.sequences[author] = sequence

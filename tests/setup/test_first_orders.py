@@ -12,6 +12,7 @@ import pytest
 from garlicfarm.cli import run
 from garlicfarm.config import load
 from garlicfarm.credentials.join_token import JoinToken
+from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.setup.add_farm import add_farm
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm, create_joining_node, create_node
 from garlicfarm.storage import LogStore
@@ -28,6 +29,24 @@ def first_entries(node: Path, farm: str = "farm") -> list[dict[str, Any]]:
 def orders(node: Path, farm: str = "farm") -> list[tuple[str, dict[str, int]]]:
     admins = [entry["config"]["admin"] for entry in first_entries(node, farm)]
     return [(admin["action"], admin["args"]) for admin in admins]
+
+
+def test_orders_are_in_force_also_where_no_configuration_was_known_before_them(tmp_path: Path) -> None:
+    """At a member that joined, and in Spark: they fold the log from its beginning."""
+    create_farm(tmp_path / "new", MEMBERS, FarmPlan(interval_ms=5_000))
+    with closing(
+        LogStore.open(tmp_path / "new" / "node-2" / "data" / "farms" / "farm", farm="farm")
+    ) as store:
+        founded, joined = PublisherApplication("farm"), PublisherApplication("farm")
+        _, configuration = store.initial_state()
+        founded.configure(0, configuration)
+        for fold in (founded, joined):
+            for entry in store.entries(1, 3, 10**6):
+                fold.apply(entry.index, entry.term, entry.value)
+            fold.configure(3, configuration)
+    assert (joined.R, joined.interval_ms) == (8, 5_000)
+    assert joined.ranking() == founded.ranking()
+    assert joined.snapshot() == founded.snapshot()
 
 
 @pytest.mark.parametrize(("preset", "interval_ms", "R"), [("clearnet", 5_000, 8), ("i2p", 30_000, 7)])
