@@ -403,9 +403,8 @@ class PublisherApplication:
 
     def _fold_admin(self, index: int, entry: Administrative) -> None:
         policy = self._state.policy
-        if (
-            self._state.members
-        ):  # else it was founded with the farm, and stands before the first Configuration
+        # Before the first Configuration there are only the orders that the farm was founded with.
+        if self._state.members:
             self._accept(entry.id, entry.sequence)
         policy.apply(index, entry)
         for member, scored in self._statuses.items():
