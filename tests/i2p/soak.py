@@ -323,9 +323,9 @@ def is_alone(status: Status) -> bool:
 
 
 async def packets_are_late(soak: Soak, wires: Network, minutes: float) -> None:
-    """Load for so long in `LATE_AND_LOSSY`, which comes at once. Not from the start: i2pd before 2.51.0 leaves
-    the LeaseSet of a destination unpublished, until its tunnels are renewed, where all inbound ones were there
-    before the first outbound one; and the slower tunnels are built, the more likely that is."""
+    """Load for so long in `LATE_AND_LOSSY`, which comes at once. Not from the start: i2pd before 2.51.0 does
+    not publish the LeaseSet of a destination whose inbound tunnels were all there before its first outbound
+    one, until they are renewed; and the slower tunnels are built, the more likely that is."""
     before = await soak.lead()
     since = time.monotonic()
     await wires.set_faults(LATE_AND_LOSSY)
