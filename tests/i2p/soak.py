@@ -49,6 +49,7 @@ from tests.i2p.echo import Side
 from tests.i2p.farm_over_i2p import (
     NETWORK_FAILED,
     PORTS,
+    REACHED_S,
     Report,
     Unreached,
     behind_tunnel,
@@ -68,7 +69,6 @@ LATE_AND_LOSSY = LinkFaults(delay_s=0.4, jitter_s=0.33, loss=0.01)
 one way, which is what I2P takes, and 3 % of the packets lost."""
 DOWN_S = 60.0
 REACHABLE_S = 15 * 60.0
-CONNECTED_S = 5 * 60.0
 NETWORKS = 3
 """How many networks are tried where two routers never get through to each other."""
 
@@ -152,7 +152,7 @@ class Soak(WatchedFarm):
             try:
                 status = await self.lead()
                 self.tell("election", leader=status["leader"], term=status["term"])
-                await self.connected(CONNECTED_S)
+                await self.connected(REACHED_S)
                 return
             except Violation:
                 await check_routers(sides)
