@@ -54,8 +54,10 @@ test-spark: .venv/test .venv/spark ## the tests that need Spark (installs it: ab
 test-browser: .venv/test ## the dashboard in Debian's Chromium, headless
 	.venv/bin/python -m pytest -m browser --must-run browser tests/browser
 
+# They wait for routers more than they compute.
+test-i2p: WORKERS = 3
 test-i2p: .venv/test ## a farm over a private I2P network of real routers (needs i2pd and iproute2; minutes)
-	.venv/bin/python -m pytest -m "i2p or spark" --must-run "i2p $(MUST_RUN)" tests/i2p
+	$(PYTEST) -m "i2p or spark" --must-run "i2p $(MUST_RUN)" tests/i2p
 
 check: .venv/test ## ruff and mypy only
 	.venv/bin/ruff check .
