@@ -16,7 +16,6 @@ from typing import Any
 
 import trio
 
-from garlicfarm.cli.lab import commit_interval
 from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm.i2p.encoding import decode, encode
@@ -183,13 +182,17 @@ async def main(directory: Path, keys: str) -> None:
             )
             for router, port in zip(network[: len(NODES)], ports, strict=True)
         }
-        plan = FarmPlan(raft=FAST, master=encode(master.destination), master_key_file=master_file)
+        plan = FarmPlan(
+            raft=FAST,
+            interval_ms=INTERVAL_MS,
+            master=encode(master.destination),
+            master_key_file=master_file,
+        )
         async with process_farm(directory / "farm", members, plan, start=False) as farm:
             if keys == "bundle":
                 await hand_out_bundles(farm, master_file)
             for node_id in farm.nodes:
                 await farm.start(node_id)
-            await commit_interval(farm, INTERVAL_MS)
             floodfills = Floodfills(network[-FLOODFILLS:], master.destination)
             await live(MetaFarm(farm, floodfills, master.destination), farm, network)
 
