@@ -7,6 +7,7 @@ from garlicfarm_plugin_i2cp.streaming.limits import Limits
 from garlicfarm_plugin_i2cp.streaming.stream import (
     Ended,
     EndReason,
+    Established,
     Event,
     Keys,
     Opened,
@@ -19,6 +20,7 @@ from garlicfarm_plugin_i2cp.streaming.streams import Streams
 __all__ = [
     "EndReason",
     "Ended",
+    "Established",
     "Event",
     "Keys",
     "Limits",

@@ -9,7 +9,8 @@ concern, and sleeps until the core's next timer. It runs once for all the payloa
 that one packet acknowledges many. It takes no more from the core than there is room for: what waits there
 acknowledges the newest packets when it is sent, and is not sent twice meanwhile.
 
-Each stream has a task. It connects to the service and runs two more, one for each direction::
+Each stream has a task. It begins when data has come, or the peer has acknowledged our SYN: a SYN alone costs
+no connection. It connects to the service and runs two more, one for each direction::
 
     client ── Stream.read ──▶ _carry_in  ──▶ service
     client ◀─ Stream.write ── _carry_out ◀── service
@@ -42,6 +43,7 @@ from garlicfarm.errors import cause_of
 from garlicfarm_plugin_i2cp.streaming import (
     Ended,
     EndReason,
+    Established,
     Event,
     Keys,
     Limits,
@@ -74,10 +76,12 @@ class _Connection:
         self.readable = trio.Event()
         self.writable = trio.Event()
         self.scope = trio.CancelScope()
+        self.has_begun = False
+        """Its task, which may have ended."""
         self.is_dropping = False
         """The service reads no more."""
-        self.is_served = False
-        """Its task has ended."""
+        self.is_serving = False
+        """Its task runs."""
 
 
 class StreamServer:
@@ -196,8 +200,11 @@ class StreamServer:
             self._on_opened(event.stream)
         elif connection := self._connections.get(event.stream):
             match event:
+                case Established():
+                    self._begin(connection)
                 case Readable():
                     connection.readable.set()
+                    self._begin(connection)
                 case Writable():
                     connection.writable.set()
                 case Ended(_, reason):
@@ -208,8 +215,12 @@ class StreamServer:
             self.refused["too many connections"] += 1
             stream.reset()
             self._wake()
-        elif self._nursery is not None:
-            connection = self._connections[stream] = _Connection(stream)
+        else:
+            self._connections[stream] = _Connection(stream)
+
+    def _begin(self, connection: _Connection) -> None:
+        if self._nursery is not None and not connection.has_begun:
+            connection.has_begun = connection.is_serving = True
             self._nursery.start_soon(self._serve, connection)
 
     def _on_ended(self, connection: _Connection, reason: EndReason) -> None:
@@ -218,7 +229,7 @@ class StreamServer:
         self._forget(connection)
 
     def _forget(self, connection: _Connection) -> None:
-        if connection.is_served and connection.stream.ended is not None:
+        if not connection.is_serving and connection.stream.ended is not None:
             self._connections.pop(connection.stream, None)
 
     def _fail(self, connection: _Connection, problem: str) -> None:
@@ -243,7 +254,7 @@ class StreamServer:
                         service.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
                     await trio.aclose_forcefully(service)
         finally:
-            connection.is_served = True
+            connection.is_serving = False
             if not is_whole:
                 connection.stream.reset()
                 self._wake()

@@ -37,7 +37,17 @@ from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
 from garlicfarm_plugin_i2cp.streaming.receiving import ReceiveHalf
 from garlicfarm_plugin_i2cp.streaming.sending import SendHalf, Sent
 
-__all__ = ["EndReason", "Ended", "Event", "Keys", "Opened", "Readable", "Stream", "Writable"]
+__all__ = [
+    "EndReason",
+    "Ended",
+    "Established",
+    "Event",
+    "Keys",
+    "Opened",
+    "Readable",
+    "Stream",
+    "Writable",
+]
 
 EndReason: TypeAlias = Literal["closed", "reset", "reset_by_peer", "timed_out", "idle", "crowded_out"]
 
@@ -309,6 +319,12 @@ class Opened(msgspec.Struct, frozen=True):
     stream: Stream
 
 
+class Established(msgspec.Struct, frozen=True):
+    """The peer has acknowledged our SYN, so it receives what is sent to it."""
+
+    stream: Stream
+
+
 class Readable(msgspec.Struct, frozen=True):
     """There are new bytes to read, or the end of them."""
 
@@ -330,4 +346,4 @@ class Ended(msgspec.Struct, frozen=True):
     reason: EndReason
 
 
-Event: TypeAlias = Opened | Readable | Writable | Ended
+Event: TypeAlias = Opened | Established | Readable | Writable | Ended

@@ -35,7 +35,15 @@ from garlicfarm_plugin_i2cp.streaming.packet import (
 )
 from garlicfarm_plugin_i2cp.streaming.payload import STREAMING, Payload, decode_payload, encode_payload
 from garlicfarm_plugin_i2cp.streaming.signatures import Verifier, verifier_of, verify_packet
-from garlicfarm_plugin_i2cp.streaming.stream import Ended, Event, Keys, Opened, Readable, Stream
+from garlicfarm_plugin_i2cp.streaming.stream import (
+    Ended,
+    Established,
+    Event,
+    Keys,
+    Opened,
+    Readable,
+    Stream,
+)
 
 __all__ = ["Streams"]
 
@@ -169,8 +177,9 @@ class Streams:
             self._verify(payload, packet, long_term, transient, now_ms)
         if not stream.receive(packet, self._now_s):
             raise _RefusedError("acknowledges what was not sent")
-        if stream.is_established:
-            self._half_open.pop(stream, None)
+        if stream.is_established and stream in self._half_open:
+            del self._half_open[stream]
+            self._on_event(Established(stream))
 
     def _receive_syn(self, payload: Payload, packet: Packet, now_ms: int) -> None:
         if packet.destination is None or not packet.from_stream or packet.sequence:

@@ -17,7 +17,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from garlicfarm.i2p.destination import FILLER_BYTES, make_destination
 from garlicfarm.i2p.keys import DestinationKeys
-from garlicfarm_plugin_i2cp.streaming import Ended, Limits, Opened, Readable, Stream, Streams, Writable
+from garlicfarm_plugin_i2cp.streaming import (
+    Ended,
+    Established,
+    Limits,
+    Opened,
+    Readable,
+    Stream,
+    Streams,
+    Writable,
+)
 from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS
 from garlicfarm_plugin_i2cp.streaming.packet import decode_packet
 from garlicfarm_plugin_i2cp.streaming.payload import decode_payload
@@ -140,7 +149,7 @@ class Network:
                     assert event.stream not in self.ends
                     self.ends[event.stream] = event.reason
                 else:
-                    assert isinstance(event, Readable | Writable)
+                    assert isinstance(event, Established | Readable | Writable)
                 self.by_stream[event.stream].run()
             if not payloads and not events:
                 return

@@ -141,8 +141,8 @@ class Network:
 
     async def run(self) -> None:
         while True:
-            self.deliver()
             self._wake = trio.Event()
+            self.deliver()  # which may lead to more
             await self._wake.wait()
 
     def deliver(self) -> None:

@@ -261,6 +261,37 @@ async def test_service_that_is_down_costs_a_reset_and_one_line() -> None:
             )
 
 
+async def test_service_is_connected_to_only_once_the_client_is_known_to_receive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A SYN alone costs no connection, and one that has the request waits for nothing."""
+    connected = 0
+
+    async def connect(host: str, port: int) -> FakeService:
+        nonlocal connected
+        connected += 1
+        return FakeService()
+
+    monkeypatch.setattr(trio, "open_tcp_stream", connect)
+    async with stream_network(1) as network:
+        silent, later, at_once = (network.client() for _ in range(3))
+        for client in (silent, later):
+            client.is_deaf = True
+            client.open()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert (connected, network.server.open_streams) == (0, 2)
+        later.acknowledge()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert connected == 1
+        at_once.is_deaf = True
+        at_once.open(b"GET")
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert connected == 2
+        network.server.reset_all()
+        await settled(network)
+        assert silent.is_reset
+
+
 async def test_problem_is_over_when_the_service_is_back() -> None:
     (port,) = free_ports(1)
     async with stream_network(port) as network:

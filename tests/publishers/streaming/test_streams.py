@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 from garlicfarm.i2p.keys import DestinationKeys
-from garlicfarm_plugin_i2cp.streaming import Ended, Limits, Opened, Readable, Stream, Streams, Writable
+from garlicfarm_plugin_i2cp.streaming import (
+    Ended,
+    Established,
+    Limits,
+    Opened,
+    Readable,
+    Stream,
+    Streams,
+    Writable,
+)
 from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CLOSE,
@@ -78,6 +87,7 @@ class Play:
         assert answer.from_stream == opened.stream.id
         self.now_s += 0.1
         assert self.give(to(opened.stream)) == []
+        assert self.events == [Established(opened.stream)]
         return opened.stream
 
     @property
