@@ -84,7 +84,7 @@ class ServicePublisher(Publisher):
             configuration=self._configuration,
             now_ms=_now_ms,
             on_payload=lambda payload: self._server.on_payload(payload),
-            on_drained=lambda: self._server.reset_all(),
+            on_abandoned=lambda: self._server.reset_all(),
             on_room=lambda: self._server.on_room(),
         )
         self._server = self._make_server()

@@ -52,8 +52,9 @@ BATCH_BYTES = 1 << 16
 class ServiceKeeper:
     """See the module. ``router``: its address, for errors. ``configuration``: a signed session configuration
     from its purpose and the wall clock, ms since 1970, which ``now_ms`` reads. ``on_payload`` gets each
-    message of a peer, as gzip; ``on_room`` is called when `send` takes more; ``on_drained``, when no client
-    uses a retired session any more, and may `send` a last time. They must not block.
+    message of a peer, as gzip; ``on_room`` is called when `send` takes more; ``on_abandoned``, when no session
+    serves the clients any more, and no order lets another one follow: a retired session is over, and it may
+    `send` a last time, or one has died. They must not block.
 
     ``session``: the one that is open. ``dropped``: messages to peers, by cause.
     """
@@ -68,7 +69,7 @@ class ServiceKeeper:
         configuration: Callable[[Purpose, int], bytes],
         now_ms: Callable[[], int],
         on_payload: Callable[[bytes], None],
-        on_drained: Callable[[], None],
+        on_abandoned: Callable[[], None],
         on_room: Callable[[], None],
     ) -> None:
         self.session: ServiceSession | None = None
@@ -81,9 +82,10 @@ class ServiceKeeper:
         self._configuration = configuration
         self._now_ms = now_ms
         self._on_payload = on_payload
-        self._on_drained = on_drained
+        self._on_abandoned = on_abandoned
         self._on_room = on_room
         self._order: Publication | None = None
+        self._has_clients = False  # or may have
         self._failures = 0  # of all time
         self._renewal_end_s = -math.inf
         self._holding = trio.CancelScope()
@@ -109,7 +111,7 @@ class ServiceKeeper:
         """
         self._keys.check_expiry(self._now_ms())
         if self._order is None or _key(self._order) != _key(order):
-            self._order = order
+            self._order, self._has_clients = order, True
             self._wake.set()
         order = self._order
         await self._wait(lambda: self._published(order) is not None)
@@ -259,7 +261,7 @@ class ServiceKeeper:
                 await self._wake.wait()
         self._renewal_end_s = trio.current_time() + PATIENCE_S
         if self._order is None:
-            self._on_drained()
+            self._abandon_clients()
 
     def _is_over(self, session: ServiceSession) -> bool:
         if session.phase != "retired":
@@ -284,6 +286,7 @@ class ServiceKeeper:
         self._order = None
         session = self.session
         if session is None:
+            self._abandon_clients()
             return
         session.retire(trio.current_time())
         self._wake.set()
@@ -319,8 +322,15 @@ class ServiceKeeper:
             self._renewal_end_s = -math.inf
         self._failures += bool(failure)
         self._queue.clear()
+        if self._order is None:
+            self._abandon_clients()
         self._on_room()
         self._notify()
+
+    def _abandon_clients(self) -> None:
+        if self._has_clients:
+            self._has_clients = False
+            self._on_abandoned()
 
     def _on_session_changed(self) -> None:
         if self.session is not None and self.session.has_asked and self.session.phase != "retired":

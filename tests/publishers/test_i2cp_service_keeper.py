@@ -66,6 +66,8 @@ class Bench:
     payloads: list[bytes] = field(default_factory=list)
     rooms: list[int] = field(default_factory=list)
     """What the keeper had room for when it said that it had some."""
+    abandoned_at: list[float] = field(default_factory=list)
+    """When the keeper said that no session serves the clients any more."""
 
     def __post_init__(self) -> None:
         self.router = FakeRouter(self.router_ms)
@@ -77,9 +79,13 @@ class Bench:
             configuration=self.configuration,
             now_ms=self.now_ms,
             on_payload=self.payloads.append,
-            on_drained=lambda: self.keeper.send(b"peer", b"RESET"),
+            on_abandoned=self.on_abandoned,
             on_room=self.on_room,
         )
+
+    def on_abandoned(self) -> None:
+        self.abandoned_at.append(trio.current_time())
+        self.keeper.send(b"peer", b"RESET")
 
     def on_room(self) -> None:
         self.rooms.append(self.keeper.room)
@@ -751,6 +757,28 @@ async def test_order_that_stands_is_carried_out_in_the_next_session(
     assert [each.at_s for each in bench.published] == pytest.approx([0, 11])
     assert bench.published[1].private_key != first.private_key
     assert bench.published[1].lease_set.published_s > first.lease_set.published_s
+
+
+async def test_streams_outlast_a_session_that_dies_as_long_as_an_order_stands(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    await publishing(bench)
+    bench.is_up = False
+    await bench.router.kill()
+    await trio.sleep(10)
+    assert bench.abandoned_at == []
+    await bench.keeper.retire(None)
+    assert bench.abandoned_at == pytest.approx([10])
+
+
+async def test_streams_end_with_a_retired_session_that_dies(bench: Bench, autojump_clock: MockClock) -> None:
+    await publishing(bench)
+    await bench.keeper.retire(None)
+    await trio.sleep(10)
+    assert bench.abandoned_at == []
+    await bench.router.kill()
+    await wait_all_tasks_blocked()
+    assert bench.abandoned_at == pytest.approx([10])
 
 
 async def test_keys_that_have_expired_on_standby_publish_nothing(
