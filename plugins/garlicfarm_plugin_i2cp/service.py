@@ -86,6 +86,7 @@ class ServicePublisher(Publisher):
             on_payload=lambda payload: self._server.on_payload(payload),
             on_abandoned=lambda: self._server.reset_all(),
             on_room=lambda: self._server.on_room(),
+            on_passed_on=lambda: self._server.address_peers(),
         )
         self._server = self._make_server()
         self._background: AbstractAsyncContextManager[trio.Nursery] | None = None

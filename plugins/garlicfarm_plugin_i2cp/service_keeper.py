@@ -51,10 +51,11 @@ BATCH_BYTES = 1 << 16
 
 class ServiceKeeper:
     """See the module. ``router``: its address, for errors. ``configuration``: a signed session configuration
-    from its purpose and the wall clock, ms since 1970, which ``now_ms`` reads. ``on_payload`` gets each
-    message of a peer, as gzip; ``on_room`` is called when `send` takes more; ``on_abandoned``, when no session
-    serves the clients any more, and no order lets another one follow: a retired session is over, and it may
-    `send` a last time, or one has died. They must not block.
+    from its purpose and the wall clock, ms since 1970, which ``now_ms`` reads. The callbacks must not block:
+    ``on_payload`` gets each message of a peer, as gzip; ``on_room`` is called when `send` takes more;
+    ``on_passed_on``, when the router was given a successor's LeaseSet, which it sends along with the next
+    message to each client; ``on_abandoned``, when no session serves the clients any more, and no order lets
+    another one follow: one has died, or a retired one is over, and it may `send` a last time.
 
     ``session``: the one that is open. ``dropped``: messages to peers, by cause.
     """
@@ -71,6 +72,7 @@ class ServiceKeeper:
         on_payload: Callable[[bytes], None],
         on_abandoned: Callable[[], None],
         on_room: Callable[[], None],
+        on_passed_on: Callable[[], None],
     ) -> None:
         self.session: ServiceSession | None = None
         self._problem = ""
@@ -84,6 +86,7 @@ class ServiceKeeper:
         self._on_payload = on_payload
         self._on_abandoned = on_abandoned
         self._on_room = on_room
+        self._on_passed_on = on_passed_on
         self._order: Publication | None = None
         self._has_clients = False  # or may have
         self._failures = 0  # of all time
@@ -205,6 +208,7 @@ class ServiceKeeper:
                 date_ms=date_ms,
                 now_s=trio.current_time(),
                 on_changed=self._on_session_changed,
+                on_passed_on=self._on_passed_on,
             )
             self._problem = (
                 f"the router at {self._router} has not asked for a LeaseSet yet; it is building tunnels"

@@ -11,7 +11,9 @@ LeaseSet of its own tunnels, and they would go to and fro between two publishers
 answered with the one that it was given last. Once it may be told its successor's, which the router passes on
 to each client beside its next message. Until that expires, the router is given it again and again: i2pd marks
 only the clients that it knows at that moment, and forgets to pass it on where an earlier LeaseSet is
-acknowledged after it. A retired session becomes active again only if no other member has published since: a
+acknowledged after it. Beside a SYN answer it would come too early: i2pd checks the signature with the key of
+the LeaseSet that it has just stored. So clients that were heard of lately are sent something else at once. A
+retired session becomes active again only if no other member has published since: a
 farm without a leader takes the role for a while.
 
 Clients of i2pd ask for a LeaseSet anew only when no lease lasts longer than 51 s, and routers give tunnels of
@@ -90,7 +92,8 @@ class ServiceSession:
     """See the module. Times in s are of one monotonic clock, those in ms of the router's.
 
     ``id``: the router's. ``date_ms``: its clock at ``now_s``. ``configurations``: signed, for standby and
-    active. ``on_changed`` is called when a property of it has changed. The methods raise `PublisherError`:
+    active. ``on_changed`` is called when a property of it has changed, ``on_passed_on`` each time that the
+    router is given the successor's LeaseSet. The methods raise `PublisherError`:
     the router has ended the session, or does not answer, or the keys have expired.
     """
 
@@ -106,6 +109,7 @@ class ServiceSession:
         date_ms: int,
         now_s: float,
         on_changed: Callable[[], None],
+        on_passed_on: Callable[[], None],
     ) -> None:
         self.id = id_
         self.phase: Phase = "standby"
@@ -119,6 +123,7 @@ class ServiceSession:
         self.drained_s = math.inf
         """When no client of a retired session uses it any more."""
         self._on_changed = on_changed
+        self._on_passed_on = on_passed_on
         self._connection = connection
         self._keys = keys
         self._plan = plan
@@ -282,6 +287,7 @@ class ServiceSession:
             return
         self._give(self._last)
         self._next_s = now_s + PASS_ON_S
+        self._on_passed_on()
 
     def _publish(self, now_s: float) -> None:
         assert self._order is not None

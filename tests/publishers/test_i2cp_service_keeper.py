@@ -81,11 +81,15 @@ class Bench:
             on_payload=self.payloads.append,
             on_abandoned=self.on_abandoned,
             on_room=self.on_room,
+            on_passed_on=self.on_passed_on,
         )
 
     def on_abandoned(self) -> None:
         self.abandoned_at.append(trio.current_time())
         self.keeper.send(b"peer", b"RESET")
+
+    def on_passed_on(self) -> None:
+        self.keeper.send(b"peer", b"ACK")
 
     def on_room(self) -> None:
         self.rooms.append(self.keeper.room)
@@ -650,6 +654,19 @@ async def test_retired_again_before_it_was_active_again_it_composes_nothing(
     assert bench.given[-1].data == successor
     await trio.sleep(200)
     assert bench.router.bodies(DESTROY_SESSION) == [SESSION]
+
+
+async def test_clients_are_sent_something_after_each_time_that_the_successor_is_passed_on(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    """A router sends a LeaseSet along with the next message. Beside a SYN answer it would come too early."""
+    await publishing(bench)
+    await bench.keeper.retire(None)
+    bench.router.received.clear()
+    await bench.keeper.retire(bench.successor())
+    await trio.sleep(PASS_ON_S + 1)
+    types = [type_ for _, type_, _ in bench.router.received if type_ in (CREATE_LEASE_SET_2, SEND_MESSAGE)]
+    assert types == [CREATE_LEASE_SET_2, SEND_MESSAGE] * 2
 
 
 async def test_named_again_after_a_successor_the_session_does_not_go_on(

@@ -163,6 +163,12 @@ class StreamServer:
         self._streams.reset_all()
         self._exchange()
 
+    def address_peers(self) -> None:
+        """Send each peer that was heard of lately something unsigned, beside which its router gets what ours
+        has for it."""
+        self._streams.address_peers(trio.current_time())
+        self._wake()
+
     async def run(self) -> NoReturn:
         """Serve until cancelled; then all streams are reset, and `send` gets the packets that say so."""
         async with trio.open_nursery() as self._nursery:

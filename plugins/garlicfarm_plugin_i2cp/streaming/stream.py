@@ -79,7 +79,7 @@ class Stream:
     """An incoming stream. `Streams` makes it.
 
     ``peer``: the peer's destination, binary. ``local_port``, ``peer_port``: I2CP's, 0: none. ``ended``: why
-    it has ended; None: it has not."""
+    it has ended; None: it has not. ``heard_s``: when a packet of the peer came last."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Stream:
         self._max_data = max(MIN_MAX_DATA_BYTES, min(syn.max_data or DEFAULT_MAX_DATA_BYTES, MAX_DATA_BYTES))
         self._send = SendHalf(self._max_data, limits.window, limits.send_buffer_bytes, pool, peer_window)
         self._receive = ReceiveHalf(limits.receive_buffer_bytes, pool)
-        self._heard_s = now_s
+        self.heard_s = now_s
         self._ack_s: float | None = None
         self._unacknowledged = 0
         self._was_choked = False
@@ -182,7 +182,7 @@ class Stream:
     def receive(self, packet: Packet, now_s: float) -> bool:
         """Take a packet whose ids and signature were checked. Returns False: it acknowledges what was not
         sent, and nothing of it was taken."""
-        self._heard_s = now_s
+        self.heard_s = now_s
         flags = packet.flags
         if flags & RESET:
             self.end("reset_by_peer")
@@ -231,15 +231,15 @@ class Stream:
     @property
     def wake_s(self) -> float:
         """When to call `take_packets` at the latest."""
-        times = [self._heard_s + self._silence_s]
+        times = [self.heard_s + self._silence_s]
         if self._ack_s is not None:
             times.append(self._ack_s)
         if self._send.wake_s is not None:
             times.append(self._send.wake_s)
         return min(times)
 
-    def encode_last_ack(self) -> bytes:
-        """The payload that answers the peer's packets after a stream was closed."""
+    def encode_ack(self) -> bytes:
+        """The payload of an ACK without data, which also answers the peer's packets after the end."""
         return self._encode(0, 0)
 
     def encode_reset(self, sequence: int) -> bytes:
@@ -279,7 +279,7 @@ class Stream:
         return self._limits.half_closed_s if self._send.is_finished else self._limits.idle_s
 
     def _is_alive(self, now_s: float) -> bool:
-        if now_s >= self._heard_s + self._silence_s:
+        if now_s >= self.heard_s + self._silence_s:
             self.end("idle")
         elif not self._send.on_time(now_s):
             self.end("closed" if self._send.is_delivered and self._receive.is_closed else "timed_out")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, OrderedDict
 from hashlib import sha256
-from itertools import count
+from itertools import count, islice
 from random import Random
 
 import msgspec
@@ -53,6 +53,9 @@ TOMBSTONE_S = 120.0
 MAX_TOMBSTONES = 2048
 MAX_RESETS_OF_A_TOMBSTONE = 8
 PONG_DATA_BYTES = 32
+LATELY_S = 60.0
+MAX_ADDRESSED = 256
+"""Peers at once."""
 _HASH_WORDS = 8
 _FEW_TIMERS = 64
 _PACKETS_IN_TURN = 16
@@ -284,6 +287,19 @@ class Streams:
         for stream in list(self._by_id.values()):
             stream.reset()
 
+    def address_peers(self, now_s: float) -> None:
+        """Send an ACK to each peer that was heard of in the last minute, a number of them at most. An ACK for
+        a stream that the peer has forgotten is dropped there."""
+        since_s = now_s - LATELY_S
+        acks: dict[bytes, bytes] = {}
+        for stream in self._by_id.values():
+            if stream.is_established and stream.heard_s >= since_s and stream.peer not in acks:
+                acks[stream.peer] = stream.encode_ack()
+        for tombstone in reversed(self._tombstones.values()):
+            if tombstone.last_ack is not None and tombstone.stream.heard_s >= since_s:
+                acks.setdefault(tombstone.stream.peer, tombstone.last_ack)
+        self._answers += islice(acks.items(), MAX_ADDRESSED)
+
     def _on_change(self, stream: Stream) -> None:
         if stream.ended is None:
             self._changed[stream] = None
@@ -311,7 +327,7 @@ class Streams:
         last_ack = None
         if stream.ended == "closed":
             has_ack_due = stream.has_ack_due
-            last_ack = stream.encode_last_ack()
+            last_ack = stream.encode_ack()
             if has_ack_due:
                 self._answers.append((stream.peer, last_ack))
         elif stream.ended != "reset_by_peer":

@@ -681,6 +681,35 @@ def test_reset_all_resets_all() -> None:
     assert [packet.to_stream for packet in play.take()] == [1, 2, 3]
 
 
+def test_peers_heard_of_lately_get_an_ack_each_when_they_are_addressed() -> None:
+    """Unsigned: i2pd would check a signature with the key of the LeaseSet that comes along."""
+    play = Play()
+    first = play.open()
+    second = play.open(id_=2)
+    play.streams.address_peers(play.now_s)
+    (ack,) = play.take()
+    assert (ack.sequence, ack.flags, ack.data) == (0, 0, b"")
+    assert ack.to_stream in (first.peer_id, second.peer_id)
+    play.now_s += 61
+    play.streams.address_peers(play.now_s)
+    assert play.take() == []
+
+
+def test_peer_whose_streams_have_closed_is_addressed_and_one_that_may_not_exist_is_not() -> None:
+    play = Play(Limits(half_open=1))
+    stream = play.open(id_=9)
+    for id_ in (1, 2):
+        play.give(syn(id_=id_), signed_by=PEER)
+    play.streams.address_peers(play.now_s)
+    assert [each.to_stream for each in play.take()] == [9]
+    stream.close()
+    (close,) = play.take()
+    play.give(to(stream, 1, close.sequence, flags=CLOSE), signed_by=PEER)
+    assert stream.ended == "closed"
+    play.streams.address_peers(play.now_s)
+    assert [(each.to_stream, each.flags) for each in play.take()] == [(9, 0)]
+
+
 def test_stream_without_a_sign_of_life_ends() -> None:
     play = Play(Limits(idle_s=100.0))
     stream = play.open()
