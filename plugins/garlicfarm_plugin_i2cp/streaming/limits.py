@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["DEFAULT_LIMITS", "BufferPool", "Limits", "limits_for"]
+__all__ = ["DEFAULT_LIMITS", "BufferPool", "Limits", "RateLimit", "limits_for"]
 
 _FLOOR_BYTES = 16 * 1024
 """What a stream may buffer in each direction even where all streams together have used up their share, so
@@ -19,7 +19,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ``send_buffer_bytes``: of one stream. ``buffer_bytes``: of all together, in both directions. ``window``:
     packets in flight. ``early_packets``: that came before their SYN, of all peers. ``idle_s``: a stream
     ends after so long without a packet of its peer; ``half_closed_s``: the same, once our CLOSE was
-    acknowledged."""
+    acknowledged. ``new_peers_per_s``: that have had no stream lately; the router looks up the LeaseSet of
+    each."""
 
     streams: int = 256
     streams_per_peer: int = 64
@@ -30,6 +31,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 128
     early_packets: int = 64
     pongs_per_s: int = 10
+    new_peers_per_s: int = 50
     idle_s: float = 3600.0
     half_closed_s: float = 300.0
 
@@ -43,6 +45,24 @@ def limits_for(open_files: int) -> Limits:
     together a quarter of them, so that the node's files and links have theirs."""
     streams = min(_MAX_STREAMS, open_files // 4)
     return Limits(streams=streams, streams_per_peer=streams // 4, half_open=streams // 2)
+
+
+class RateLimit:
+    """Admits so many in each second of a clock."""
+
+    def __init__(self, per_s: int) -> None:
+        self._per_s = per_s
+        self._second = 0
+        self._count = 0
+
+    def admit(self, now_s: float) -> bool:
+        """Whether one more is within the limit; then it counts."""
+        if self._second != int(now_s):
+            self._second, self._count = int(now_s), 0
+        if self._count >= self._per_s:
+            return False
+        self._count += 1
+        return True
 
 
 class BufferPool:

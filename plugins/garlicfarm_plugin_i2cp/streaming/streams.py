@@ -21,7 +21,7 @@ from random import Random
 import msgspec
 
 from garlicfarm_plugin_i2cp.streaming.congestion import PeerWindow
-from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, BufferPool, Limits
+from garlicfarm_plugin_i2cp.streaming.limits import DEFAULT_LIMITS, BufferPool, Limits, RateLimit
 from garlicfarm_plugin_i2cp.streaming.packet import (
     CLOSE,
     ECHO,
@@ -106,13 +106,15 @@ class Streams:
         self._keys_of: dict[int, tuple[bytes, int]] = {}
         self._verifiers: dict[int, tuple[Verifier, Verifier]] = {}
         self._of_peer: Counter[bytes] = Counter()
+        self._known: Counter[bytes] = Counter()  # streams and tombstones of each peer
         self._peer_windows: dict[bytes, PeerWindow] = {}
         self._half_open: dict[Stream, None] = {}
         self._early: OrderedDict[int, list[_Early]] = OrderedDict()
         self._early_count = 0
         self._tombstones: OrderedDict[int, _Tombstone] = OrderedDict()
         self._answers: list[tuple[bytes, bytes]] = []
-        self._pong_second = (0, 0)
+        self._pongs = RateLimit(limits.pongs_per_s)
+        self._new_peers = RateLimit(limits.new_peers_per_s)
         self._changed: dict[Stream, None] = {}
         self._events: dict[Event, None] = {}
         self._timers: list[tuple[float, int, Stream]] = []
@@ -198,6 +200,8 @@ class Streams:
             raise _RefusedError("too many streams")
         if self._of_peer[peer_hash] >= self._limits.streams_per_peer:
             raise _RefusedError("too many streams of a peer")
+        if peer_hash not in self._known and not self._new_peers.admit(self._now_s):
+            raise _RefusedError("too many new peers")
         try:
             long_term = verifier_of(packet.destination)
         except ValueError:
@@ -224,12 +228,8 @@ class Streams:
             raise _RefusedError("unexpected pong")
         if packet.destination is None:
             raise _RefusedError("malformed ping")
-        second, pongs = self._pong_second
-        if second != int(self._now_s):
-            second, pongs = int(self._now_s), 0
-        if pongs >= self._limits.pongs_per_s:
+        if not self._pongs.admit(self._now_s):
             raise _RefusedError("too many pings")
-        self._pong_second = (second, pongs + 1)
         try:
             long_term = verifier_of(packet.destination)
         except ValueError:
@@ -274,6 +274,7 @@ class Streams:
         self._by_key[key] = id_
         self._by_peer_id.setdefault(stream.peer_id, []).append(stream)
         self._of_peer[key[0]] += 1
+        self._known[key[0]] += 1
         self._verifiers[id_] = verifiers
         self._half_open[stream] = None
         self._keys_of[id_] = key
@@ -340,6 +341,10 @@ class Streams:
     def _forget_tombstone(self) -> None:
         _, tombstone = self._tombstones.popitem(last=False)
         del self._by_key[tombstone.key]
+        peer_hash, _ = tombstone.key
+        self._known[peer_hash] -= 1
+        if not self._known[peer_hash]:
+            del self._known[peer_hash]
 
     def _answer_late(self, packet: Packet, id_: int = 0) -> None:
         """Answer a packet for a stream that has ended."""

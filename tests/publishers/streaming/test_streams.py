@@ -264,6 +264,26 @@ def test_streams_beyond_the_limits_are_refused() -> None:
     assert len(play.streams) == 3
 
 
+def test_peers_beyond_the_limit_of_a_second_are_refused_unless_they_are_known() -> None:
+    """The router looks up the LeaseSet of each that it has to answer."""
+    play = Play(Limits(new_peers_per_s=1))
+    play.open().reset()
+    play.take()
+    for peer in PEERS[:3]:
+        play.give_bytes(encode_payload(encode_packet(syn(peer=peer, id_=9), peer.sign), 5, 80))
+    assert play.streams.refused == {"too many new peers": 2}
+    assert len(play.streams) == 1
+    play.now_s += 1
+    play.give_bytes(encode_payload(encode_packet(syn(peer=PEERS[1], id_=9), PEERS[1].sign), 5, 80))
+    assert len(play.streams) == 2
+    for _ in range(8):  # all end, and are forgotten
+        play.now_s += 100
+        play.streams.take_payloads(play.now_s)
+    for peer in PEERS[2:0:-1]:
+        play.give_bytes(encode_payload(encode_packet(syn(peer=peer, id_=10), peer.sign), 5, 80))
+    assert len(play.streams) == 1
+
+
 def test_streams_that_never_acknowledge_make_room_for_others() -> None:
     play = Play(Limits(half_open=2))
     established = play.open(id_=9)
