@@ -51,6 +51,7 @@ from garlicfarm.publisher import Publication, Published
 from garlicfarm.service import ServiceKeys
 from garlicfarm_plugin_i2cp.connection import GET_DATE, Connection
 from garlicfarm_plugin_i2cp.session import Heartbeat, refusal
+from garlicfarm_plugin_i2cp.streaming.limits import RateLimit
 
 __all__ = ["DEFAULT", "FAST", "PASS_ON_S", "LeasePlan", "Phase", "ServiceSession"]
 
@@ -61,6 +62,8 @@ DRAIN_S = 60.0
 """Java I2P sends to a lease for so long after its end."""
 PASS_ON_S = 5.0
 """Between two times that the router is given the successor's LeaseSet."""
+ANSWERS_PER_S = 5
+"""At most, to the router's requests for a LeaseSet: each costs a signature."""
 MAX_LEASES = 10
 """So many fit into a status, which has room for a LeaseSet of 1024 bytes."""
 
@@ -142,6 +145,8 @@ class ServiceSession:
         self._published_s = -math.inf
         self._next_s = math.inf
         self._is_asked = False  # for a LeaseSet
+        self._answers = RateLimit(ANSWERS_PER_S)
+        self._answer_s = -math.inf  # when the next one may be given
 
     # ------------------------------------------------------------------ what the router sends and gets
 
@@ -164,7 +169,10 @@ class ServiceSession:
             raise self._connection.silence(HEARTBEAT_S)
         if now_s >= self._heartbeat.due_s:
             self._get_date(now_s)
-        if self._is_asked:
+        if self._is_asked and now_s >= self._answer_s:
+            if not self._answers.admit(now_s):
+                self._answer_s = math.floor(now_s) + 1
+                return
             self._is_asked, self.has_asked = False, True
             self._answer(now_s)
             self._on_changed()
@@ -182,11 +190,8 @@ class ServiceSession:
     @property
     def wake_s(self) -> float:
         """When `advance` has something to do."""
-        return (
-            -math.inf
-            if self._is_asked
-            else min(self._heartbeat.due_s, self._heartbeat.deadline_s, self._next_s)
-        )
+        answer_s = self._answer_s if self._is_asked else math.inf
+        return min(self._heartbeat.due_s, self._heartbeat.deadline_s, self._next_s, answer_s)
 
     # ------------------------------------------------------------------ what it is ordered to do
 

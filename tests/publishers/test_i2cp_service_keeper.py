@@ -971,6 +971,18 @@ async def test_router_that_floods_with_requests_is_answered_without_queueing_ans
     assert len(session.take_messages()) < 10
 
 
+async def test_router_that_asks_all_the_time_is_answered_a_few_times_a_second(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    await publishing(bench)
+    before = len(bench.given)
+    for _ in range(100):
+        await trio.sleep(0.01)
+        await bench.router.ask()
+    await trio.sleep(1)
+    assert 2 <= len(bench.given) - before <= 6
+
+
 def test_plans_keep_their_headers_beyond_the_next_publication() -> None:
     """i2pd's floodfills drop an entry 51 s before its header expires."""
     for plan in (DEFAULT, FAST):
