@@ -43,13 +43,15 @@ class ServiceKeys:
             return None
         return KeyReport(transient=keys.transient, expires_ms=keys.expires_ms)
 
-    def check_expiry(self, now_ms: int) -> None:
-        """Raises `PublisherError`: they have expired at ``now_ms``, ms since 1970. Some routers do not mind,
-        but no client uses what they publish then."""
+    def check_expiry(self, now_ms: int, *, by_router: bool = False) -> None:
+        """Raises `PublisherError`: they have expired at ``now_ms``, ms since 1970: the router's clock if
+        ``by_router``, else this node's. Some routers do not mind, but no client uses what they publish
+        then."""
         if self.keys.expires_ms is not None and self.keys.expires_ms <= now_ms:
+            clock = " by the router's clock" if by_router else ""
             raise PublisherError(
-                f"the keys in {self._path} have expired: make new bundles with garlicfarm keys offline, and "
-                "copy this node's"
+                f"the keys in {self._path} have expired{clock}: make new bundles with garlicfarm keys "
+                "offline, and copy this node's"
             )
 
 

@@ -196,6 +196,7 @@ class ServiceKeeper:
     async def _hold_session(self) -> None:
         async with open_connection(self._connect, self._router) as connection:
             date_ms = await connection.greet(self._now_ms())
+            self._keys.check_expiry(date_ms, by_router=True)
             configurations = self._configure("standby"), self._configure("active")
             id_ = await create_session(connection, configurations[0])
             self.session = session = ServiceSession(

@@ -331,7 +331,7 @@ class ServiceSession:
     def _compose(self, now_s: float) -> tuple[bytes, int, int]:
         """A LeaseSet of the tunnels, its date in s and the end of its last lease in ms."""
         now_ms = self.router_ms(now_s)
-        self._keys.check_expiry(now_ms)
+        self._keys.check_expiry(now_ms, by_router=True)
         keys, plan = self._keys.keys, self._plan
         # Ahead of the clock only where it must be: a successor's has to be newer, and may follow at once.
         published_s = now_ms // 1000

@@ -809,6 +809,25 @@ async def test_keys_that_have_expired_on_standby_publish_nothing(
     assert bench.keeper.session is not None
 
 
+async def test_keys_that_have_expired_by_the_routers_clock_only_open_no_session_again_and_again(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    bench.router_off_ms = 300_000
+    await bench.keeper.standby()
+    await trio.sleep(BUNDLE_S - 290)
+    bench.router.received.clear()
+    bench.connected_at.clear()
+    await bench.router.ask()
+    problems = set()
+    for _ in range(200):
+        await trio.sleep(1)
+        problems.add(bench.keeper.problem)
+    (problem,) = problems
+    assert "have expired by the router's clock: make new bundles" in problem
+    assert bench.router.bodies(CREATE_SESSION) == []
+    assert len(bench.connected_at) < 12
+
+
 async def test_router_that_answers_everything_twice_is_of_use(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
