@@ -9,11 +9,14 @@ import pytest
 from benchmarks.failover_i2p import ASKS_AFTER_S, Case, Outage, PublisherWatch, Run, cases_of, missed, table
 
 
-def runs(case: Case, answered_s: Sequence[float | None], *, lost: int = 0) -> list[Run]:
+def runs(
+    case: Case, answered_s: Sequence[float | None], *, lost: int = 0, publishing_s: float | None = 2.0
+) -> list[Run]:
     return [
         Run(
             **case._asdict(),
             clients=dict.fromkeys(ASKS_AFTER_S, Outage(each, lost)),
+            publishing_s=publishing_s,
             had_two_publishers=False,
             load=0.0,
         )
@@ -59,6 +62,38 @@ def test_move_loses_one_request_at_most(lost: int, answered_s: float | None, fou
 
 
 @pytest.mark.parametrize(
+    ("publishing_s", "found"),
+    [
+        (3.0, []),
+        (3.1, ["p50 3.1 s until the next node publishes, at most 3 s"]),
+        (None, ["p50 inf s until the next node publishes, at most 3 s"]),
+    ],
+)
+def test_death_of_the_router_is_bound_until_the_next_node_publishes(
+    publishing_s: float | None, found: list[str]
+) -> None:
+    case = Case("i2cp", "router", 0)
+    told = {case: runs(case, [30.0] * 3, publishing_s=publishing_s)}
+    assert missed(told, 3) == [f"{case}: {each}" for each in found]
+    dead = case._replace(fault="node")
+    assert missed({dead: runs(dead, [30.0] * 3, publishing_s=40.0)}, 3) == []
+
+
+def test_next_publisher_is_one_that_was_seen_to_begin_since() -> None:
+    watch = PublisherWatch()
+    for now_s, node_id, is_publishing in [
+        (1, 1, True),
+        (2, 2, False),
+        (4, 1, False),
+        (5, 2, True),
+        (6, 2, True),
+    ]:
+        watch.note(node_id, is_publishing=is_publishing, now_s=float(now_s))
+    assert watch.next_after(3.0, but=1) == 5.0
+    assert watch.next_after(3.0, but=2) is None
+
+
+@pytest.mark.parametrize(
     ("looks", "had_two"),
     [
         ("1+ 2- 1+ 2-", False),
@@ -72,7 +107,7 @@ def test_move_loses_one_request_at_most(lost: int, answered_s: float | None, fou
 def test_two_publish_at_once_where_one_does_before_and_after_the_other(looks: str, had_two: bool) -> None:
     watch = PublisherWatch()
     for look in looks.split():
-        watch.note(int(look[0]), is_publishing=look[1] == "+")
+        watch.note(int(look[0]), is_publishing=look[1] == "+", now_s=0.0)
     assert watch.had_two is had_two
 
 
@@ -92,6 +127,9 @@ def test_routers_without_a_farm_can_only_die() -> None:
 def test_table_has_a_row_for_each_client_of_a_case_that_ran() -> None:
     case, other = Case("i2cp", "both", 0), Case("sam", "both", 0)
     shown = table({case: runs(case, [1.0, 2.0, None]), other: []}, 600.0)
-    assert shown.row_count == len(ASKS_AFTER_S)
+    assert shown.row_count == len(ASKS_AFTER_S) + 1
     cells = [next(iter(column.cells)) for column in shown.columns]
     assert cells == ["i2cp", "both", "0", "knew", "3", "2.0", "1.0", "> 600", "0", "0"]
+    assert [[*column.cells][-1] for column in shown.columns] == [
+        *("i2cp", "both", "0", "(publisher)", "3", "2.0", "2.0", "2.0", "", "")
+    ]
