@@ -9,7 +9,6 @@ expires: I2P has no way to take a Meta LeaseSet back.
 from __future__ import annotations
 
 import time
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -27,6 +26,7 @@ from garlicfarm.publisher import (
     PublisherSite,
     PublisherStatus,
 )
+from garlicfarm_plugin_i2cp.background import Background
 from garlicfarm_plugin_i2cp.config import I2cpConfig
 from garlicfarm_plugin_i2cp.connection import parse_address
 from garlicfarm_plugin_i2cp.meta_keeper import MetaKeeper
@@ -60,27 +60,19 @@ class MetaPublisher(Publisher):
             configuration=self._configuration,
             now_ms=_now_ms,
         )
-        self._background: AbstractAsyncContextManager[trio.Nursery] | None = None
-        self._scope = trio.CancelScope()
+        self._background = Background()
 
     @property
     def destination(self) -> bytes:
         return self._master.destination
 
     async def __aenter__(self) -> Self:
-        self._background = trio.open_nursery()
-        nursery = await self._background.__aenter__()
-        self._scope = nursery.cancel_scope
-        nursery.start_soon(self._keeper.run)
+        await self._background.begin(self._keeper.run)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         """Ends the session, as `retire` does."""
-        background, self._background = self._background, None
-        assert background is not None, "left without being entered"
-        self._scope.cancel()
-        # An error of the caller's is not put into a group: it leaves as it is, after this.
-        await background.__aexit__(None, None, None)
+        await self._background.end()
 
     async def standby(self) -> None:
         """End a session, and check that the router speaks I2CP and that its clock agrees with this node's."""

@@ -15,7 +15,6 @@ import resource
 import sys
 import time
 from collections import Counter
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import NoReturn, Self
@@ -37,6 +36,7 @@ from garlicfarm.publisher import (
 )
 from garlicfarm.router import DestinationStatus, Tunnels
 from garlicfarm.service import ServiceKeys, check_target, parse_target
+from garlicfarm_plugin_i2cp.background import Background
 from garlicfarm_plugin_i2cp.config import I2cpConfig
 from garlicfarm_plugin_i2cp.connection import parse_address
 from garlicfarm_plugin_i2cp.service_keeper import ServiceKeeper
@@ -89,8 +89,7 @@ class ServicePublisher(Publisher):
             on_passed_on=lambda: self._server.address_peers(),
         )
         self._server = self._make_server()
-        self._background: AbstractAsyncContextManager[trio.Nursery] | None = None
-        self._scope = trio.CancelScope()
+        self._background = Background()
 
     @property
     def destination(self) -> bytes:
@@ -101,21 +100,12 @@ class ServicePublisher(Publisher):
         return self._keys.report
 
     async def __aenter__(self) -> Self:
-        self._background = trio.open_nursery()
-        nursery = await self._background.__aenter__()
-        self._scope = nursery.cancel_scope
-        nursery.start_soon(self._server.run)
-        nursery.start_soon(self._keeper.run)
-        nursery.start_soon(self._log_losses)
+        await self._background.begin(self._server.run, self._keeper.run, self._log_losses)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         """Ends the session and all streams."""
-        background, self._background = self._background, None
-        assert background is not None, "left without being entered"
-        self._scope.cancel()
-        # An error of the caller's is not put into a group: it leaves as it is, after this.
-        await background.__aexit__(None, None, None)
+        await self._background.end()
 
     async def standby(self) -> None:
         """See `Publisher.standby`: the session has tunnels, and the service listens. A retired session goes
