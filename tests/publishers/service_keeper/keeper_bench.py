@@ -1,0 +1,160 @@
+"""A keeper of a service's session, and its router: memory streams, a clock that jumps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import trio
+from trio.testing import memory_stream_pair
+
+from garlicfarm.i2p.keys import DestinationKeys
+from garlicfarm.i2p.lease_set import LeaseSet, encode_lease_set, verify_lease_set
+from garlicfarm.i2p.session_configuration import verify_session_configuration
+from garlicfarm.i2p.session_options import Purpose, session_options
+from garlicfarm.publisher import Publication
+from garlicfarm.service import ServiceKeys
+from garlicfarm_plugin_i2cp.service_keeper import ServiceKeeper
+from garlicfarm_plugin_i2cp.service_session import LeasePlan
+from tests.publishers.i2cp_router import (
+    CREATE_LEASE_SET_2,
+    CREATE_SESSION,
+    RECONFIGURE_SESSION,
+    FakeRouter,
+)
+
+START_MS = 1_800_000_000_000
+SESSION = b"\x12\x34"
+BUNDLE_S = 3600
+
+
+@dataclass
+class Given:
+    """A LeaseSet that the router was given, and when; with the private key in the same message."""
+
+    at_s: float
+    data: bytes
+    lease_set: LeaseSet
+    private_key: bytes
+    is_published: bool
+
+
+@dataclass
+class Bench:
+    """A keeper that runs, and its router. The router's clock is ``START_MS`` at 0 s."""
+
+    nursery: trio.Nursery
+    keys: ServiceKeys
+    plan: LeasePlan
+    running: trio.CancelScope = field(default_factory=trio.CancelScope)
+    is_up: bool = True
+    clock_off_ms: int = 0
+    router_off_ms: int = 0
+    connected_at: list[float] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+    rooms: list[int] = field(default_factory=list)
+    """What the keeper had room for when it said that it had some."""
+    abandoned_at: list[float] = field(default_factory=list)
+    """When the keeper said that no session serves the clients any more."""
+
+    def __post_init__(self) -> None:
+        self.router = FakeRouter(self.router_ms)
+        self.keeper = ServiceKeeper(
+            "127.0.0.1:7654",
+            self.keys,
+            self.plan,
+            connect=self.connect,
+            configuration=self.configuration,
+            now_ms=self.now_ms,
+            on_payload=self.payloads.append,
+            on_abandoned=self.on_abandoned,
+            on_room=self.on_room,
+            on_passed_on=self.on_passed_on,
+        )
+
+    def on_abandoned(self) -> None:
+        self.abandoned_at.append(trio.current_time())
+        self.keeper.send(b"peer", b"RESET")
+
+    def on_passed_on(self) -> None:
+        self.keeper.send(b"peer", b"ACK")
+
+    def on_room(self) -> None:
+        self.rooms.append(self.keeper.room)
+
+    def router_ms(self) -> int:
+        return START_MS + round(trio.current_time() * 1000) + self.router_off_ms
+
+    def now_ms(self) -> int:
+        return START_MS + round(trio.current_time() * 1000) + self.clock_off_ms
+
+    def configuration(self, purpose: Purpose, now_ms: int) -> bytes:
+        return self.keys.keys.session_configuration(session_options(purpose, 1, 2), now_ms, purpose)
+
+    def order(self, due_index: int = 7, published_ms: int = START_MS) -> Publication:
+        return Publication(due_index=due_index, published_ms=published_ms, expires_ms=START_MS + 10**9)
+
+    async def connect(self) -> trio.abc.Stream:
+        self.connected_at.append(trio.current_time())
+        await trio.lowlevel.checkpoint()
+        if not self.is_up:
+            raise OSError("all attempts failed") from ExceptionGroup(
+                "all attempts failed", [ConnectionRefusedError(111, "Connection refused")]
+            )
+        ours, theirs = memory_stream_pair()
+        self.nursery.start_soon(self.router.serve, theirs)
+        return ours
+
+    async def run(self) -> None:
+        with self.running:
+            await self.keeper.run()
+
+    @property
+    def given(self) -> list[Given]:
+        """What the router was given, verified as a floodfill does."""
+        found = []
+        is_published = False
+        for at_s, type_, body in self.router.received:
+            if type_ in (CREATE_SESSION, RECONFIGURE_SESSION):
+                configuration = verify_session_configuration(body[2 if type_ == RECONFIGURE_SESSION else 0 :])
+                is_published = configuration.options["i2cp.dontPublishLeaseSet"] == "false"
+            if type_ == CREATE_LEASE_SET_2:
+                assert body[:3] == SESSION + b"\3"
+                assert body[-37:-32] == bytes.fromhex("01 0004 0020")
+                data, private = body[3:-37], body[-32:]
+                lease_set = verify_lease_set(data, (START_MS + round(at_s * 1000)) // 1000)
+                found.append(Given(at_s, data, lease_set, private, is_published))
+        return found
+
+    @property
+    def published(self) -> list[Given]:
+        return [each for each in self.given if each.is_published]
+
+    def successor(self, later_s: int = 1, keys: DestinationKeys | None = None, expires_s: int = 90) -> bytes:
+        """The LeaseSet of the member that publishes next."""
+        keys = keys or self.keys.keys
+        lease_set = LeaseSet(
+            destination=keys.destination,
+            published_s=self.router_ms() // 1000 + later_s,
+            expires_s=expires_s,
+            encryption_key=b"\x77" * 32,
+            leases=(),
+            offline=keys.offline,
+        )
+        return encode_lease_set(lease_set, keys.sign)
+
+    def configurations(self) -> list[str]:
+        """``standby`` or ``active``, as the router was told in turn."""
+        bodies = [
+            *self.router.bodies(CREATE_SESSION)[:1],
+            *(body[2:] for body in self.router.bodies(RECONFIGURE_SESSION)),
+        ]
+        options = [verify_session_configuration(body).options for body in bodies]
+        return ["standby" if each["i2cp.dontPublishLeaseSet"] == "true" else "active" for each in options]
+
+
+async def publishing(bench: Bench) -> Given:
+    """The first LeaseSet that is published."""
+    await bench.keeper.standby()
+    await bench.keeper.publish(bench.order())
+    (first,) = bench.published
+    return first
