@@ -64,7 +64,7 @@ PASS_ON_S = 5.0
 """Between two times that the router is given the successor's LeaseSet."""
 ANSWERS_PER_S = 5
 """At most, to the router's requests for a LeaseSet: each costs a signature."""
-MAX_LEASES = 10
+MAX_OWN_LEASES = 10
 """So many fit into a status, which has room for a LeaseSet of 1024 bytes."""
 
 Phase: TypeAlias = Literal["standby", "active", "retired"]
@@ -354,7 +354,7 @@ class ServiceSession:
         """The tunnels that last longest, cut short."""
         now_ms = self.router_ms(now_s)
         limit_ms = now_ms + self._plan.lease_s * 1000
-        tunnels = sorted(self.tunnels, key=lambda each: each.end_ms, reverse=True)[:MAX_LEASES]
+        tunnels = sorted(self.tunnels, key=lambda each: each.end_ms, reverse=True)[:MAX_OWN_LEASES]
         return tuple(
             Lease(each.gateway, each.tunnel, min(each.end_ms, limit_ms) // 1000)
             for each in tunnels
