@@ -1,11 +1,11 @@
-"""Appended entries whose proposer still waits for the outcome, and how many more are taken.
+"""Appended entries whose proposers still wait for the outcome, and how many more may be added.
 
-A proposer waits for a limited time only. If more is uncommitted than is committed in that time, every
-proposal times out, also that of a member that posts little. So the bound of bytes follows the pace of the
-commits: a proposal that took too long shows how much would have been in time (Little's law). A shorter wait
-may be one for round trips, not for the entries ahead. So it raises the bound, and never lowers it. Below the
-lowered bound, a proposal leaves room for another one of its size, so that large ones do not shut out small
-ones.
+A proposer waits for a limited time. If more bytes are uncommitted than are committed in that time, every
+proposal times out, even one of a member that posts little. So the bound on uncommitted bytes follows the pace
+of the commits. A proposal that took too long shows how many bytes would have been committed in time (Little's
+law), and sets the bound to that. A proposal that was committed in time can only raise the bound: it may have
+waited for round trips rather than for the entries before it. While the bound is below its maximum, a proposal
+is added only if a second one of its size would fit too, so that large proposals do not shut out small ones.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class UncommittedProposal(msgspec.Struct, frozen=True, gc=False):
 
 
 class UncommittedProposals:
-    """In log order, bounded by ``max_bytes``, and by what is committed within ``max_wait_ms``; a single
-    proposal may be larger. All times are of the clock of `RawNode.tick`."""
+    """In log order. They have ``max_bytes`` at most, and no more than is committed within ``max_wait_ms``; a
+    single proposal may be larger. All times are of the clock of `RawNode.tick`."""
 
     def __init__(self, max_bytes: int, max_wait_ms: int) -> None:
         self._max_bytes = self._bound = max_bytes
