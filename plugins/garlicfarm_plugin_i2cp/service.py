@@ -144,6 +144,7 @@ class ServicePublisher(Publisher):
             is_ready=keeper.is_ready,
             since_ms=session.since_ms if session is not None and is_publishing else None,
             until_ms=session.until_ms if session is not None and is_publishing else None,
+            published_ms=keeper.published_ms,
             leaf=leaf,
             problems=tuple(filter(None, (keeper.problem, self._server.problem))),
         )

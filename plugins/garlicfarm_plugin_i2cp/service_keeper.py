@@ -57,7 +57,8 @@ class ServiceKeeper:
     message to each client; ``on_abandoned``, when no session serves the clients any more, and no order lets
     another one follow: one has died, or a retired one is over, and it may `send` a last time.
 
-    ``session``: the one that is open. ``dropped``: messages to peers, by cause.
+    ``session``: the one that is open. ``published_ms``: the date of the newest LeaseSet that the router has
+    read to publish, in any session, ms since 1970. ``dropped``: messages to peers, by cause.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class ServiceKeeper:
         on_passed_on: Callable[[], None],
     ) -> None:
         self.session: ServiceSession | None = None
+        self.published_ms: int | None = None
         self._problem = ""
         self.dropped: Counter[str] = Counter()
         self._router = router
@@ -338,6 +340,8 @@ class ServiceKeeper:
             self._on_abandoned()
 
     def _on_session_changed(self) -> None:
+        if self.session is not None and self.session.published_ms is not None:
+            self.published_ms = max(self.published_ms or 0, self.session.published_ms)
         if self.session is not None and self.session.has_asked and self.session.phase != "retired":
             self._problem = ""  # a retired one keeps what kept it from handing its clients over
         self._notify()

@@ -269,6 +269,11 @@ class ServiceSession:
         """The end of the last lease that was published here, ms since 1970."""
         return None if self._taken is None else self._taken.until_ms
 
+    @property
+    def published_ms(self) -> int | None:
+        """The date of the newest LeaseSet of this session that the router has read to publish, ms."""
+        return None if self._taken is None else self._taken.published_s * 1000
+
     def router_ms(self, now_s: float) -> int:
         """The router's clock."""
         date_ms, at_s = self._clock

@@ -282,8 +282,13 @@ class PublishingTask:
     @property
     def last_published_ms(self) -> int | None:
         """When a router has last taken something, wall clock, 0: never; None without publishers."""
+        if not self.publishers:
+            return None
         newest = self._record.newest
-        return (0 if newest is None else newest.published_ms) if self.publishers else None
+        recorded_ms = 0 if newest is None else newest.published_ms
+        if newest is not None and newest.lease_set is not None:
+            return recorded_ms  # of the Meta LeaseSet, which is reported beside it
+        return max([recorded_ms, *(publisher.status.published_ms or 0 for publisher in self.publishers)])
 
     @property
     def last_published_ls(self) -> bytes | None:

@@ -21,7 +21,7 @@ from garlicfarm.i2p.lease_set import MetaLease, decode_meta_lease_set, verify_me
 from garlicfarm.node.publisher.boot_clock import boot_ms
 from garlicfarm.node.publisher.published_record import PublishedRecord
 from garlicfarm.node.publisher.publishing_task import PublishingTask
-from garlicfarm.publisher import KeyReport, Publication, Published, Publisher, PublisherSite
+from garlicfarm.publisher import KeyReport, Publication, Published, Publisher, PublisherSite, PublisherStatus
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.publishing.documents import MAX_LEASE_SET_BYTES, MetaStatus, NodeReport
 from garlicfarm.publishing.lease import Lease
@@ -324,6 +324,22 @@ async def test_lease_set_of_a_service_is_news_while_it_is_published(tmp_path: Pa
         named.name(2)
         assert task.lease_set is None
         assert task.news == frozenset()
+        nursery.cancel_scope.cancel()
+
+
+async def test_date_of_what_a_service_has_published_again_by_itself_is_reported(tmp_path: Path) -> None:
+    """So that its successor dates what it publishes later, whichever clocks are right."""
+
+    again_ms = 2 * NOW_S * 1000
+
+    class Again(Service):
+        async def status(self) -> PublisherStatus:
+            return msgspec.structs.replace(await super().status(), published_ms=again_ms)
+
+    task = task_of(Named(), tmp_path, plugin(tmp_path, Again))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(task.run)
+        await until(lambda: task.last_published_ms == again_ms)
         nursery.cancel_scope.cancel()
 
 

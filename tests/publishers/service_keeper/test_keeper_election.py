@@ -106,6 +106,20 @@ async def test_lease_sets_are_dated_by_the_clock_of_the_router(
     assert [lease.end_s for lease in first.lease_set.leases] == [START_MS // 1000 + 90]
 
 
+async def test_date_of_the_newest_lease_set_is_known_also_after_the_router_has_died(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    assert bench.keeper.published_ms is None
+    bench.router_off_ms = 300_000
+    await publishing(bench)
+    await trio.sleep(60)
+    await bench.router.kill()
+    await wait_all_tasks_blocked()
+    newest = bench.published[-1].lease_set.published_s
+    assert newest > START_MS // 1000 + 340
+    assert bench.keeper.published_ms == newest * 1000
+
+
 async def test_router_whose_clock_is_set_right_dates_later_lease_sets_by_it(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
