@@ -53,13 +53,8 @@ from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
-from garlicfarm.lab.i2pd import (
-    I2pdRouter,
-    RouterPlan,
-    i2pd_network,
-    in_private_network,
-    reexec_in_private_network,
-)
+from garlicfarm.lab.i2pd import I2pdRouter, i2pd_network, in_private_network, reexec_in_private_network
+from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.processes import NodeProcess, ProcessFarm, free_ports, process_farm
 from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.entries import encode_status

@@ -35,13 +35,8 @@ from benchmarks.commits import drive, fdatasync_ms
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError, GarlicFarmError, TransportError
 from garlicfarm.http.digest import ChallengeCache
-from garlicfarm.lab.i2pd import (
-    I2pdRouter,
-    RouterPlan,
-    check_programs,
-    i2pd_network,
-    reexec_in_private_network,
-)
+from garlicfarm.lab.i2pd import I2pdRouter, check_programs, i2pd_network, reexec_in_private_network
+from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.line_server import startup_error
 from garlicfarm.lab.processes import ProcessFarm, process_farm
 from garlicfarm.lab.tun_network import LinkFaults, network, why_unavailable

@@ -47,14 +47,8 @@ from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import ConfigError, GarlicFarmError, PublisherError, first_error
 from garlicfarm.i2p.encoding import b32_address, decode
 from garlicfarm.i2p.keys import DestinationKeys
-from garlicfarm.lab.i2pd import (
-    ClientTunnel,
-    I2pdRouter,
-    RouterPlan,
-    check_programs,
-    i2pd_network,
-    i2pd_program,
-)
+from garlicfarm.lab.i2pd import I2pdRouter, check_programs, i2pd_network, i2pd_program
+from garlicfarm.lab.i2pd_files import ClientTunnel, RouterPlan
 from garlicfarm.lab.line_server import startup_error
 from garlicfarm.lab.service import i2cp_table
 from garlicfarm.lab.tun_network import LinkFaults, Network, network, why_unavailable

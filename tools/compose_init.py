@@ -26,7 +26,8 @@ from garlicfarm.credentials.users import UserStore
 from garlicfarm.i2p.encoding import encode
 from garlicfarm.i2p.keys import make_bundle
 from garlicfarm.lab.destinations import simulated_destination
-from garlicfarm.lab.i2pd import CERTIFICATE, RouterPlan, leaf_of, make_i2pd
+from garlicfarm.lab.i2pd import make_i2pd
+from garlicfarm.lab.i2pd_files import CERTIFICATE, RouterPlan, leaf_of
 from garlicfarm.lab.processes import FAST
 from garlicfarm.setup.i2p_tunnel import Tunnel, b32_address
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm

@@ -40,7 +40,8 @@ from garlicfarm.i2p.i2cp import (
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
 from garlicfarm.i2p.lease_set import Lease, LeaseSet, encode_lease_set
 from garlicfarm.i2p.session_options import session_options
-from garlicfarm.lab.i2pd import ClientTunnel, I2pdNetwork, RouterPlan, i2pd_network, reexec_in_private_network
+from garlicfarm.lab.i2pd import I2pdNetwork, i2pd_network, reexec_in_private_network
+from garlicfarm.lab.i2pd_files import ClientTunnel, RouterPlan
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.lab.site import fetch
 from garlicfarm_plugin_i2cp.connection import Connection, open_connection

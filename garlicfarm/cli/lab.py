@@ -232,7 +232,8 @@ async def _members(stack: AsyncExitStack, directory: Path, nodes: int, router: s
     tables: list[dict[str, Any]] = []
     leaves: list[bytes] = []
     if router == "i2pcontrol":
-        from garlicfarm.lab.i2pd import RouterPlan, i2pd_network
+        from garlicfarm.lab.i2pd import i2pd_network
+        from garlicfarm.lab.i2pd_files import RouterPlan
 
         _say(f"starting {nodes} i2pd routers on a network of their own")
         network = i2pd_network(directory / "routers", [RouterPlan()] * nodes, hops=1)

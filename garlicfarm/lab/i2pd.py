@@ -13,178 +13,53 @@ I2PControl. A `RouterPlan` says what else it does.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import secrets
 import shutil
 import signal
 import socket
 import subprocess
-from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, NoReturn, overload
+from typing import NoReturn, overload
 
 import trio
 
 from garlicfarm.credentials.certificates import make_certificate, pin_of_file
-from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.errors import ConfigError, RouterError
 from garlicfarm.lab import tun_network
-from garlicfarm.setup.i2p_tunnel import Tunnel, b32_address
+from garlicfarm.lab.i2pd_files import (
+    CERTIFICATE,
+    CONTROL_PORT,
+    RouterPlan,
+    arguments,
+    bandwidth_kb,
+    configure,
+    has_keys,
+    i2cp_port,
+    introduce,
+    leaf_of,
+    proxy_port,
+    sam_port,
+)
+from garlicfarm.setup.i2p_tunnel import b32_address
 
 __all__ = [
-    "CERTIFICATE",
-    "ClientTunnel",
     "I2pdNetwork",
     "I2pdRouter",
-    "RouterPlan",
     "check_programs",
     "i2pd_network",
     "i2pd_program",
     "i2pd_restarted",
     "in_private_network",
-    "leaf_of",
     "make_i2pd",
     "reexec_in_private_network",
 ]
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
-CONTROL_PORT = 7650
-I2CP_PORT, SAM_PORT = 7654, 7656
-PORTS_APART = 10
-"""Routers may share one loopback: those of the second router are so much higher, and so on."""
-CERTIFICATE = "i2pcontrol.crt.pem"
 PACKAGES = {"i2pd": "i2pd", "ip": "iproute2", "unshare": "util-linux", "setpriv": "util-linux"}
-
-# reservedrange works in the file only; no reseed URLs, no address book, no UPnP, no NTP: silence.
-CONFIGURATION = """\
-log = file
-logfile = {data_dir}/i2pd.log
-loglevel = {log_level}
-daemon = false
-host = {address}
-address4 = {address}
-port = 12345
-ipv4 = true
-ipv6 = false
-nat = false
-netid = 99
-reservedrange = false
-floodfill = {floodfill}
-bandwidth = {bandwidth_kb}
-share = 100
-notransit = {notransit}
-[ntcp2]
-enabled = true
-published = true
-[ssu2]
-enabled = {ssu2}
-published = {ssu2}
-[i2pcontrol]
-enabled = true
-address = {address}
-port = {control_port}
-password = {password}
-[http]
-enabled = false
-[httpproxy]
-enabled = {proxy}
-address = 127.0.0.1
-port = {proxy_port}
-inbound.length = {hops}
-outbound.length = {hops}
-inbound.quantity = 2
-outbound.quantity = 2
-[socksproxy]
-enabled = false
-[sam]
-enabled = {sam}
-address = 127.0.0.1
-port = {sam_port}
-[i2cp]
-enabled = {i2cp}
-address = 127.0.0.1
-port = {i2cp_port}
-[upnp]
-enabled = false
-[nettime]
-enabled = false
-[addressbook]
-enabled = false
-[reseed]
-threshold = 0
-urls =
-yggurls =
-[exploratory]
-inbound.length = {hops}
-outbound.length = {hops}
-inbound.quantity = 2
-outbound.quantity = 2
-[persist]
-profiles = false
-"""
-
-# The leaf that a farm lists. Its tunnels are built even if nothing listens behind it.
-TUNNEL = """\
-[leaf]
-type = server
-host = {address}
-port = 9000
-keys = leaf.dat
-inbound.quantity = 3
-outbound.quantity = 3
-"""
-LENGTHS = """\
-inbound.length = {hops}
-outbound.length = {hops}
-"""
-
-
-class ClientTunnel(NamedTuple):
-    """From ``port`` of loopback to a destination, by its b32 address. ``keys``: a file of the router's, of
-    the client's own destination. ``keep_alive_s``: how often it is pinged, 0: never."""
-
-    destination: str
-    port: int
-    keys: str
-    keep_alive_s: int = 0
-
-    def i2pd(self) -> str:
-        """Its section in i2pd's ``tunnels.conf``."""
-        keep_alive = f"keepaliveinterval = {self.keep_alive_s}\n" if self.keep_alive_s else ""
-        return (
-            f"[{self.keys}]\ntype = client\naddress = 127.0.0.1\nport = {self.port}\nkeys = {self.keys}\n"
-            f"destination = {self.destination}\n{keep_alive}"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouterPlan:
-    """What one router of a network does."""
-
-    is_floodfill: bool = True
-    """It stores other routers' LeaseSets. A network needs at least one such router."""
-    carries_tunnels: bool = True
-    """It carries others' tunnels."""
-    has_leaf: bool = True
-    """It has the server tunnel ``leaf``, to port 9000 of its address. A client's router has none."""
-    has_proxy: bool = False
-    """It has an HTTP proxy on its loopback."""
-    has_sam: bool = False
-    """It has SAM on its loopback."""
-    has_i2cp: bool = False
-    """It has I2CP on its loopback."""
-    tunnels: Sequence[Tunnel | ClientTunnel] = ()
-    """More tunnels."""
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    """What its data directory contains before its first start, by name, as the keys of a tunnel."""
-    log_level: str = "warn"
-    """i2pd's, in ``i2pd.log``. A floodfill with ``info`` writes ``LeaseSet2 updated: `` and the b32 name of
-    the destination whenever it stores a newer LeaseSet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,11 +213,11 @@ async def i2pd_network(
                     pin=pin_of_file(data_dir / CERTIFICATE),
                     pid=processes[i].pid,
                     data_dir=data_dir,
-                    bandwidth_kb=_bandwidth_kb(i),
+                    bandwidth_kb=bandwidth_kb(i),
                     leaf=leaf_of(data_dir) if plan.has_leaf else b"",
-                    proxy=f"http://127.0.0.1:{_proxy_port(i)}" if plan.has_proxy else "",
-                    sam=f"127.0.0.1:{_sam_port(i)}" if plan.has_sam else "",
-                    i2cp=f"127.0.0.1:{_i2cp_port(i)}" if plan.has_i2cp else "",
+                    proxy=f"http://127.0.0.1:{proxy_port(i)}" if plan.has_proxy else "",
+                    sam=f"127.0.0.1:{sam_port(i)}" if plan.has_sam else "",
+                    i2cp=f"127.0.0.1:{i2cp_port(i)}" if plan.has_i2cp else "",
                     address_of_tunnel=b32_address(data_dir / plan.tunnels[0].keys) if plan.tunnels else "",
                     place=places[i],
                 )
@@ -367,19 +242,19 @@ async def make_i2pd(
     Raises `RouterError` if a router makes no keys within 60 s.
     """
     data_dirs = [
-        _configure(base_dir / f"i2pd{i + 1}", address, i, plan, hops, ssu2)
+        configure(base_dir / f"i2pd{i + 1}", address, i, plan, hops, ssu2)
         for i, (address, plan) in enumerate(zip(addresses, plans, strict=True))
     ]
     # The first start makes the routers' keys; only then can they learn of each other.
     options = [f"--{each}.enabled=0" for each in ("i2pcontrol", "sam", "i2cp")]
     async with _running(data_dirs, places or [""] * len(plans), *options) as processes:
-        await _wait_for(processes, lambda i: _has_keys(data_dirs[i], plans[i]))
+        await _wait_for(processes, lambda i: has_keys(data_dirs[i], plans[i]))
     for data_dir in data_dirs:
         # Without one, i2pd makes an RSA key of 4096 bits, which takes a minute on a busy machine.
         make_certificate(data_dir / CERTIFICATE, data_dir / "i2pcontrol.key.pem", "127.0.0.1")
         for other in data_dirs:
             if other is not data_dir:
-                _introduce(data_dir, (other / "router.info").read_bytes())
+                introduce(data_dir, (other / "router.info").read_bytes())
     return data_dirs
 
 
@@ -416,7 +291,7 @@ def _start(into: Sequence[str], data_dir: Path, *options: str) -> subprocess.Pop
     # Not trio's open_process: pdeathsig would follow the death of its worker thread.
     with (data_dir / "output").open("ab") as output:
         return subprocess.Popen(
-            [*into, "setpriv", "--pdeathsig", "KILL", i2pd_program(), *_arguments(data_dir), *options],
+            [*into, "setpriv", "--pdeathsig", "KILL", i2pd_program(), *arguments(data_dir), *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -450,95 +325,6 @@ async def _wait_for(processes: Sequence[subprocess.Popen[bytes]], ready: Callabl
 
 def _address(i: int) -> str:
     return f"198.18.0.{11 + i}"
-
-
-def _bandwidth_kb(i: int) -> int:
-    return 4096 + 512 * i
-
-
-def _proxy_port(i: int) -> int:
-    return 4444 + i
-
-
-def _sam_port(i: int) -> int:
-    return SAM_PORT + PORTS_APART * i
-
-
-def _i2cp_port(i: int) -> int:
-    return I2CP_PORT + PORTS_APART * i
-
-
-def _configure(data_dir: Path, address: str, i: int, plan: RouterPlan, hops: int, ssu2: bool) -> Path:
-    data_dir.mkdir(mode=0o700, parents=True)
-    password = secrets.token_hex(16)
-    lengths = LENGTHS.format(hops=hops)
-    write_private_file(data_dir / "i2pcontrol.password", f"{password}\n".encode())
-    write_private_file(
-        data_dir / "i2pd.conf",
-        CONFIGURATION.format(
-            data_dir=data_dir,
-            log_level=plan.log_level,
-            address=address,
-            floodfill=_word(plan.is_floodfill),
-            ssu2=_word(ssu2),
-            notransit=_word(not plan.carries_tunnels),
-            bandwidth_kb=_bandwidth_kb(i),
-            control_port=CONTROL_PORT,
-            password=password,
-            proxy=_word(plan.has_proxy),
-            proxy_port=_proxy_port(i),
-            sam=_word(plan.has_sam),
-            sam_port=_sam_port(i),
-            i2cp=_word(plan.has_i2cp),
-            i2cp_port=_i2cp_port(i),
-            hops=hops,
-        ).encode(),
-    )
-    leaf = [TUNNEL.format(address=address)] if plan.has_leaf else []
-    tunnels = [*leaf, *(tunnel.i2pd() for tunnel in plan.tunnels)]
-    (data_dir / "tunnels.conf").write_text("".join(tunnel + lengths for tunnel in tunnels))
-    for name, content in plan.files.items():
-        write_private_file(data_dir / name, content)
-    for folder in ("tunnels.d", "certs"):
-        (data_dir / folder).mkdir()
-    return data_dir
-
-
-def _word(value: bool) -> str:
-    return str(value).lower()
-
-
-def _arguments(data_dir: Path) -> list[str]:
-    return [
-        f"--datadir={data_dir}",
-        f"--conf={data_dir / 'i2pd.conf'}",
-        f"--tunconf={data_dir / 'tunnels.conf'}",
-        f"--tunnelsdir={data_dir / 'tunnels.d'}",
-        f"--certsdir={data_dir / 'certs'}",
-    ]
-
-
-def _introduce(data_dir: Path, router_info: bytes) -> None:
-    """Put a RouterInfo where i2pd looks for it: named by the hash of the identity it begins with."""
-    name = b64encode(hashlib.sha256(_identity(router_info)).digest(), altchars=b"-~").decode()
-    folder = data_dir / "netDb" / f"r{name[0]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"routerInfo-{name}.dat").write_bytes(router_info)
-
-
-def _identity(data: bytes) -> bytes:
-    """The identity or destination that ``data`` begins with."""
-    return data[: 387 + int.from_bytes(data[385:387], "big")]
-
-
-def leaf_of(data_dir: Path) -> bytes:
-    """The destination of a router's tunnel ``leaf``, in binary form."""
-    return _identity((data_dir / "leaf.dat").read_bytes())
-
-
-def _has_keys(data_dir: Path, plan: RouterPlan) -> bool:
-    names = ["router.info", *(tunnel.keys for tunnel in plan.tunnels), *["leaf.dat"] * plan.has_leaf]
-    return all((data_dir / name).exists() for name in names)
 
 
 def _listens(address: str) -> bool:

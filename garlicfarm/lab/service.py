@@ -20,7 +20,8 @@ import trio
 from garlicfarm.credentials.destination_keys import create_keys, write_bundle
 from garlicfarm.i2p.encoding import b32_address, decode, encode
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
-from garlicfarm.lab.i2pd import I2pdNetwork, I2pdRouter, RouterPlan, i2pd_network
+from garlicfarm.lab.i2pd import I2pdNetwork, I2pdRouter, i2pd_network
+from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.processes import FAST, ProcessFarm, free_ports, process_farm
 from garlicfarm.lab.site import Fetch, serve_site
 from garlicfarm.setup.i2p_tunnel import Tunnel

@@ -23,7 +23,8 @@ from garlicfarm.cli.lab_rank import RankProcess, rank_process
 from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.lab.i2pd import I2pdRouter, RouterPlan, i2pd_network
+from garlicfarm.lab.i2pd import I2pdRouter, i2pd_network
+from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.processes import NodeProcess, ProcessFarm, process_farm
 from garlicfarm.setup.i2p_tunnel import Tunnel
 from garlicfarm.setup.provision import FarmPlan, MemberPlan

@@ -16,7 +16,8 @@ from pathlib import Path
 import trio
 
 from garlicfarm.errors import RouterError
-from garlicfarm.lab.i2pd import RouterPlan, i2pd_network
+from garlicfarm.lab.i2pd import i2pd_network
+from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.net.sam import sam_endpoint
 from garlicfarm_plugin_i2pcontrol.measurement import measure
 from tests.i2p.measured_over_i2p import SERVICE_PORT, answer, is_reached

@@ -18,7 +18,8 @@ import trio
 from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import RouterError
 from garlicfarm.i2p.encoding import b32_address
-from garlicfarm.lab.i2pd import I2pdNetwork, I2pdRouter, RouterPlan, i2pd_network
+from garlicfarm.lab.i2pd import I2pdNetwork, I2pdRouter, i2pd_network
+from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.net.sam import SamSession, sam_endpoint
 from garlicfarm.router import RemoteStatus
 from garlicfarm_plugin_i2pcontrol import I2PControlConfig, I2PControlRouter

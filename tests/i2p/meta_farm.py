@@ -20,7 +20,8 @@ from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm.i2p.encoding import decode, encode
 from garlicfarm.i2p.lease_set import verify_meta_lease_set
-from garlicfarm.lab.i2pd import I2pdNetwork, RouterPlan, i2pd_network
+from garlicfarm.lab.i2pd import I2pdNetwork, i2pd_network
+from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.processes import FAST, ProcessFarm, free_ports, process_farm
 from garlicfarm.lab.service import router_table
 from garlicfarm.setup.provision import FarmPlan, MemberPlan

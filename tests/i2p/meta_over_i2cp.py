@@ -18,7 +18,8 @@ from garlicfarm.errors import PublisherError
 from garlicfarm.i2p.destination import DESTINATION_BYTES
 from garlicfarm.i2p.encoding import b32_address
 from garlicfarm.i2p.keys import DestinationKeys
-from garlicfarm.lab.i2pd import I2pdRouter, RouterPlan, i2pd_network
+from garlicfarm.lab.i2pd import I2pdRouter, i2pd_network
+from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.publisher import Publication, PublisherSite
 from garlicfarm_plugin_i2cp import I2cpConfig, I2cpPublisher
 from tests.publishers.i2cp_keys import bundle, long_term_keys, publication

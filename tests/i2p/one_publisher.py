@@ -25,7 +25,8 @@ from garlicfarm.cli.lab import commit_interval
 from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import GarlicFarmError
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.lab.i2pd import I2pdRouter, RouterPlan, i2pd_network
+from garlicfarm.lab.i2pd import I2pdRouter, i2pd_network
+from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.processes import FAST, ProcessFarm, process_farm
 from garlicfarm.lab.service import router_table, sam_table
 from garlicfarm.lab.tun_network import LinkFaults, Network, network

@@ -21,7 +21,8 @@ from garlicfarm.credentials.destination_keys import create_keys, read_keys, writ
 from garlicfarm.errors import PublisherError
 from garlicfarm.i2p.encoding import b32_address
 from garlicfarm.i2p.keys import DestinationKeys, make_bundle
-from garlicfarm.lab.i2pd import I2pdNetwork, I2pdRouter, RouterPlan, i2pd_network
+from garlicfarm.lab.i2pd import I2pdNetwork, I2pdRouter, i2pd_network
+from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.publisher import Publication, PublisherSite
 from garlicfarm_plugin_sam import SamConfig, SamPublisher
 

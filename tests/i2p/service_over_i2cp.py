@@ -16,7 +16,8 @@ from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import PublisherError
 from garlicfarm.i2p.encoding import b32_address
 from garlicfarm.i2p.keys import DestinationKeys
-from garlicfarm.lab.i2pd import I2pdRouter, RouterPlan, i2pd_network
+from garlicfarm.lab.i2pd import I2pdRouter, i2pd_network
+from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.service import i2cp_table
 from garlicfarm.lab.site import Client, Fetch, serve_site
 from garlicfarm.plugins import make_publisher

@@ -38,7 +38,8 @@ from garlicfarm.config.model import PRESETS
 from garlicfarm.credentials.destination_keys import create_keys
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.encoding import encode
-from garlicfarm.lab.i2pd import I2pdNetwork, RouterPlan, check_programs, i2pd_network
+from garlicfarm.lab.i2pd import I2pdNetwork, check_programs, i2pd_network
+from garlicfarm.lab.i2pd_files import RouterPlan
 from garlicfarm.lab.processes import ProcessFarm, process_farm
 from garlicfarm.lab.tun_network import LinkFaults, Network, network, why_unavailable
 from garlicfarm.setup.provision import FarmPlan

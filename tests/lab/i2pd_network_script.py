@@ -8,7 +8,8 @@ from pathlib import Path
 
 import trio
 
-from garlicfarm.lab.i2pd import I2pdRouter, RouterPlan, i2pd_network
+from garlicfarm.lab.i2pd import I2pdRouter, i2pd_network
+from garlicfarm.lab.i2pd_files import RouterPlan
 
 STORED_S = 60.0
 PLANS = (

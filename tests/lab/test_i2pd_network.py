@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from garlicfarm.errors import ConfigError, RouterError
-from garlicfarm.lab.i2pd import RouterPlan, check_programs, make_i2pd
+from garlicfarm.lab.i2pd import check_programs, make_i2pd
+from garlicfarm.lab.i2pd_files import RouterPlan
 
 SCRIPT = Path(__file__).with_name("i2pd_network_script.py")
 HELLO = "HELLO REPLY RESULT=OK VERSION=3.1"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import trio
 
-from garlicfarm.lab.i2pd import RouterPlan, i2pd_network
+from garlicfarm.lab.i2pd import i2pd_network
+from garlicfarm.lab.i2pd_files import RouterPlan
 
 
 async def main(directory: Path, count: int, arguments: list[str]) -> int:

@@ -17,6 +17,7 @@ import trio
 
 from garlicfarm.errors import ConfigError
 from garlicfarm.lab import i2pd
+from garlicfarm.lab.i2pd_files import RouterPlan
 
 HERE = Path(__file__).parent
 NAMESPACE = ["unshare", "--map-root-user", "--net"]
@@ -89,7 +90,7 @@ async def test_network_outside_a_private_one_is_refused(
     monkeypatch.setattr("subprocess.run", lambda *arguments, **options: started.append(arguments))
     monkeypatch.setattr("subprocess.Popen", lambda *arguments, **options: started.append(arguments))
     with pytest.raises(ConfigError, match="unshare -rn"):
-        async with i2pd.i2pd_network(tmp_path, [i2pd.RouterPlan()]):
+        async with i2pd.i2pd_network(tmp_path, [RouterPlan()]):
             pytest.fail("it started")
     assert started == []
 

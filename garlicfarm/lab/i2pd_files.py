@@ -1,0 +1,259 @@
+"""What an i2pd router of the lab has in its data directory: its configuration and tunnels, its keys, and the
+other routers that it knows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from garlicfarm.credentials.private_files import write_private_file
+from garlicfarm.setup.i2p_tunnel import Tunnel
+
+__all__ = [
+    "CERTIFICATE",
+    "CONTROL_PORT",
+    "ClientTunnel",
+    "RouterPlan",
+    "arguments",
+    "bandwidth_kb",
+    "configure",
+    "has_keys",
+    "i2cp_port",
+    "introduce",
+    "leaf_of",
+    "proxy_port",
+    "sam_port",
+]
+
+CONTROL_PORT = 7650
+I2CP_PORT, SAM_PORT = 7654, 7656
+PORTS_APART = 10
+"""Routers may share one loopback: those of the second router are so much higher, and so on."""
+CERTIFICATE = "i2pcontrol.crt.pem"
+
+# reservedrange works in the file only; no reseed URLs, no address book, no UPnP, no NTP: silence.
+CONFIGURATION = """\
+log = file
+logfile = {data_dir}/i2pd.log
+loglevel = {log_level}
+daemon = false
+host = {address}
+address4 = {address}
+port = 12345
+ipv4 = true
+ipv6 = false
+nat = false
+netid = 99
+reservedrange = false
+floodfill = {floodfill}
+bandwidth = {bandwidth_kb}
+share = 100
+notransit = {notransit}
+[ntcp2]
+enabled = true
+published = true
+[ssu2]
+enabled = {ssu2}
+published = {ssu2}
+[i2pcontrol]
+enabled = true
+address = {address}
+port = {control_port}
+password = {password}
+[http]
+enabled = false
+[httpproxy]
+enabled = {proxy}
+address = 127.0.0.1
+port = {proxy_port}
+inbound.length = {hops}
+outbound.length = {hops}
+inbound.quantity = 2
+outbound.quantity = 2
+[socksproxy]
+enabled = false
+[sam]
+enabled = {sam}
+address = 127.0.0.1
+port = {sam_port}
+[i2cp]
+enabled = {i2cp}
+address = 127.0.0.1
+port = {i2cp_port}
+[upnp]
+enabled = false
+[nettime]
+enabled = false
+[addressbook]
+enabled = false
+[reseed]
+threshold = 0
+urls =
+yggurls =
+[exploratory]
+inbound.length = {hops}
+outbound.length = {hops}
+inbound.quantity = 2
+outbound.quantity = 2
+[persist]
+profiles = false
+"""
+# The leaf that a farm lists. Its tunnels are built even if nothing listens behind it.
+TUNNEL = """\
+[leaf]
+type = server
+host = {address}
+port = 9000
+keys = leaf.dat
+inbound.quantity = 3
+outbound.quantity = 3
+"""
+LENGTHS = """\
+inbound.length = {hops}
+outbound.length = {hops}
+"""
+
+
+class ClientTunnel(NamedTuple):
+    """From ``port`` of loopback to a destination, by its b32 address. ``keys``: a file of the router's, of
+    the client's own destination. ``keep_alive_s``: how often it is pinged, 0: never."""
+
+    destination: str
+    port: int
+    keys: str
+    keep_alive_s: int = 0
+
+    def i2pd(self) -> str:
+        """Its section in i2pd's ``tunnels.conf``."""
+        keep_alive = f"keepaliveinterval = {self.keep_alive_s}\n" if self.keep_alive_s else ""
+        return (
+            f"[{self.keys}]\ntype = client\naddress = 127.0.0.1\nport = {self.port}\nkeys = {self.keys}\n"
+            f"destination = {self.destination}\n{keep_alive}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterPlan:
+    """What one router of a network does."""
+
+    is_floodfill: bool = True
+    """It stores other routers' LeaseSets. A network needs at least one such router."""
+    carries_tunnels: bool = True
+    """It carries others' tunnels."""
+    has_leaf: bool = True
+    """It has the server tunnel ``leaf``, to port 9000 of its address. A client's router has none."""
+    has_proxy: bool = False
+    """It has an HTTP proxy on its loopback."""
+    has_sam: bool = False
+    """It has SAM on its loopback."""
+    has_i2cp: bool = False
+    """It has I2CP on its loopback."""
+    tunnels: Sequence[Tunnel | ClientTunnel] = ()
+    """More tunnels."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """What its data directory contains before its first start, by name, as the keys of a tunnel."""
+    log_level: str = "warn"
+    """i2pd's, in ``i2pd.log``. A floodfill with ``info`` writes ``LeaseSet2 updated: `` and the b32 name of
+    the destination whenever it stores a newer LeaseSet."""
+
+
+def bandwidth_kb(i: int) -> int:
+    """The configured bandwidth of a router by its place in the network, from 0; KiB/s each way."""
+    return 4096 + 512 * i
+
+
+def proxy_port(i: int) -> int:
+    """That of the HTTP proxy of a router by its place in the network, from 0."""
+    return 4444 + i
+
+
+def sam_port(i: int) -> int:
+    """The same of its SAM."""
+    return SAM_PORT + PORTS_APART * i
+
+
+def i2cp_port(i: int) -> int:
+    """The same of its I2CP."""
+    return I2CP_PORT + PORTS_APART * i
+
+
+def configure(data_dir: Path, address: str, i: int, plan: RouterPlan, hops: int, ssu2: bool) -> Path:
+    """Make a router's data directory, and return it. ``i``: its place in the network, from 0."""
+    data_dir.mkdir(mode=0o700, parents=True)
+    password = secrets.token_hex(16)
+    lengths = LENGTHS.format(hops=hops)
+    write_private_file(data_dir / "i2pcontrol.password", f"{password}\n".encode())
+    write_private_file(
+        data_dir / "i2pd.conf",
+        CONFIGURATION.format(
+            data_dir=data_dir,
+            log_level=plan.log_level,
+            address=address,
+            floodfill=_word(plan.is_floodfill),
+            ssu2=_word(ssu2),
+            notransit=_word(not plan.carries_tunnels),
+            bandwidth_kb=bandwidth_kb(i),
+            control_port=CONTROL_PORT,
+            password=password,
+            proxy=_word(plan.has_proxy),
+            proxy_port=proxy_port(i),
+            sam=_word(plan.has_sam),
+            sam_port=sam_port(i),
+            i2cp=_word(plan.has_i2cp),
+            i2cp_port=i2cp_port(i),
+            hops=hops,
+        ).encode(),
+    )
+    leaf = [TUNNEL.format(address=address)] if plan.has_leaf else []
+    tunnels = [*leaf, *(tunnel.i2pd() for tunnel in plan.tunnels)]
+    (data_dir / "tunnels.conf").write_text("".join(tunnel + lengths for tunnel in tunnels))
+    for name, content in plan.files.items():
+        write_private_file(data_dir / name, content)
+    for folder in ("tunnels.d", "certs"):
+        (data_dir / folder).mkdir()
+    return data_dir
+
+
+def _word(value: bool) -> str:
+    return str(value).lower()
+
+
+def arguments(data_dir: Path) -> list[str]:
+    """Those of i2pd for a router's data directory."""
+    return [
+        f"--datadir={data_dir}",
+        f"--conf={data_dir / 'i2pd.conf'}",
+        f"--tunconf={data_dir / 'tunnels.conf'}",
+        f"--tunnelsdir={data_dir / 'tunnels.d'}",
+        f"--certsdir={data_dir / 'certs'}",
+    ]
+
+
+def introduce(data_dir: Path, router_info: bytes) -> None:
+    """Put a RouterInfo where i2pd looks for it: named by the hash of the identity it begins with."""
+    name = b64encode(hashlib.sha256(_identity(router_info)).digest(), altchars=b"-~").decode()
+    folder = data_dir / "netDb" / f"r{name[0]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"routerInfo-{name}.dat").write_bytes(router_info)
+
+
+def _identity(data: bytes) -> bytes:
+    """The identity or destination that ``data`` begins with."""
+    return data[: 387 + int.from_bytes(data[385:387], "big")]
+
+
+def leaf_of(data_dir: Path) -> bytes:
+    """The destination of a router's tunnel ``leaf``, in binary form."""
+    return _identity((data_dir / "leaf.dat").read_bytes())
+
+
+def has_keys(data_dir: Path, plan: RouterPlan) -> bool:
+    """Whether its first start has made all keys that a router needs."""
+    names = ["router.info", *(tunnel.keys for tunnel in plan.tunnels), *["leaf.dat"] * plan.has_leaf]
+    return all((data_dir / name).exists() for name in names)
