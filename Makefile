@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab lab-i2p test test-slow test-spark test-browser test-i2p check sim soak soak-i2p fuzz crash chaos bench tour tour-i2p bench-spark bench-i2p bench-cost wheel debs clean help
+.PHONY: lab lab-i2p test test-slow test-spark test-browser test-i2p check sim soak soak-i2p fuzz crash chaos bench tour tour-i2p bench-spark bench-i2p bench-cost wheel debs bench-debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
@@ -113,6 +113,9 @@ wheel: .venv/base ## the distribution, into dist/
 
 debs: ## print the Debian packages that tests can use; as root, install them
 	sh tools/debs.sh
+
+bench-debs: ## print the Debian packages that `make bench` compares with (etcd, Go: about 900 MB); as root, install them
+	sh tools/debs.sh bench
 
 clean: ## remove what was built and cached, but for .venv
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

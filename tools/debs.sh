@@ -1,10 +1,15 @@
 #!/bin/sh
-# Prints the Debian packages that the tests and the lab can use; as root, installs them.
-# It does not start i2pd, and disables it if it is new: its default configuration would join the public I2P
-# network.
+# Prints the Debian packages that the tests and the lab can use, or with the argument `bench` those that
+# `make bench` compares with; as root, installs them.
+# It starts none of their services, and disables the new ones: i2pd's default configuration would join the
+# public I2P network.
 set -eu
 
-packages="chromium curl i2pd iproute2 nginx openssl python3-venv strace systemd util-linux"
+case "${1:-}" in
+    "") packages="chromium curl i2pd iproute2 nginx openssl python3-venv strace systemd util-linux" ;;
+    bench) packages="etcd-server golang-etcd-server-dev golang-go" ;;
+    *) echo "usage: $0 [bench]" >&2; exit 2 ;;
+esac
 policy=/usr/sbin/policy-rc.d
 
 echo "$packages"
@@ -14,7 +19,9 @@ if [ "$(id -u)" != 0 ]; then
 fi
 
 new=
-[ -e /etc/init.d/i2pd ] || new=yes
+for service in etcd i2pd; do
+    [ -e "/etc/init.d/$service" ] || new="$new $service"
+done
 
 restore() {
     rm -f "$policy"
@@ -30,4 +37,6 @@ export DEBIAN_FRONTEND=noninteractive
 apt-get update
 # shellcheck disable=SC2086
 apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends $packages
-[ -z "$new" ] || update-rc.d i2pd disable
+for service in $new; do
+    [ ! -e "/etc/init.d/$service" ] || update-rc.d "$service" disable
+done
