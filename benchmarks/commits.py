@@ -1,7 +1,8 @@
 """Commits per second of a farm of three processes: TLS, fsync, application ``log``, external clients.
 
-Prints one JSON line per number of outstanding entries. The clients run in a process of their own; the
-CPU time is that of the three node processes. Run by `make bench`.
+Prints one JSON line per number of outstanding entries. The clients run in a process of their own, which also
+reads the CPU time of the node processes and the machine's speed (`Yardstick`). `make bench` compares the same
+loads with those of other systems (`compare.py`).
 """
 
 from __future__ import annotations
@@ -13,14 +14,21 @@ import re
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import trio
 
 from benchmarks.bench_farm import VALUE_BYTES, RetryingClient, bench_farm, cpu_s, retrying_client
+from benchmarks.samples import Load, Sample
+from benchmarks.yardstick import Yardstick
 from garlicfarm.lab.processes import FAST, ProcessFarm
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.transport import Transport
+
+WARM_UP = Load(1, VALUE_BYTES, 1.0)
+"""Elects a leader, connects."""
 
 
 def fdatasync_ms(directory: Path, count: int = 200) -> float:
@@ -48,83 +56,99 @@ async def synced(farm: ProcessFarm) -> tuple[int, float]:
 
 
 async def drive(
-    outstanding: int,
-    seconds: float,
+    load: Load,
+    pids: Sequence[int],
     endpoints: dict[int, str],
     farm_id: bytes,
     transport: Transport | None = None,
-) -> dict:
-    """The clients' side: ``outstanding`` tasks, each with one entry of its own at a time."""
+) -> Sample:
+    """The clients' side: as many tasks as entries are outstanding, each with one of its own at a time.
+    ``pids``: of the nodes."""
     latencies: list[float] = []
-    value = os.urandom(VALUE_BYTES)
+    value = os.urandom(load.size_bytes)
 
     async def one(client: RetryingClient, until: float) -> None:
         while (begun := trio.current_time()) < until:
             await client.post([value])
             latencies.append(trio.current_time() - begun)
 
+    yardstick = Yardstick()
     async with retrying_client(endpoints, farm_id, transport) as client:
         await client.post([value])
-        begun = trio.current_time()
+        fast_us = yardstick.measure_us()
+        nodes_s, client_s, begun = cpu_s(pids), time.process_time(), trio.current_time()
         async with trio.open_nursery() as nursery:
-            for _ in range(outstanding):
-                nursery.start_soon(one, client, begun + seconds)
+            for _ in range(load.outstanding):
+                nursery.start_soon(one, client, begun + load.seconds)
         took = trio.current_time() - begun
+        nodes_s, client_s = cpu_s(pids) - nodes_s, time.process_time() - client_s
+        yardstick_us = (fast_us + yardstick.measure_us()) / 2
     latencies.sort()
-    return {
-        "commits": len(latencies),
-        "seconds": took,
-        "p50_ms": latencies[len(latencies) // 2] * 1000,
-        "p99_ms": latencies[len(latencies) * 99 // 100] * 1000,
-        "unknown": client.unknown,
-    }
-
-
-async def measure(outstanding: int, seconds: float) -> dict:
-    async with bench_farm(FarmPlan(application="log", raft=FAST)) as farm:
-        pids = [node.process.pid for node in farm.nodes.values()]
-        await run_driver(1, 1.0, farm)  # elect, connect, warm up
-        sync_ms = fdatasync_ms(farm.nodes[1].directory)
-        cpu, (batches, entries) = cpu_s(pids), await synced(farm)
-        cpu = cpu_s(pids)
-        result = await run_driver(outstanding, seconds, farm)
-        cpu = cpu_s(pids) - cpu
-        batches_after, entries_after = await synced(farm)
-        commits = result["commits"]
-        return {
-            "outstanding": outstanding,
-            "commits_per_s": round(commits / result["seconds"]),
-            "p50_ms": round(result["p50_ms"], 2),
-            "p99_ms": round(result["p99_ms"], 2),
-            "unknown": result["unknown"],
-            "cpu_us_per_entry": round(cpu / commits * 1e6, 1),
-            "entries_per_fsync": round((entries_after - entries) / max(1, batches_after - batches), 1),
-            "fdatasync_ms": round(sync_ms, 2),
-            "load": os.getloadavg()[0],
-        }
-
-
-async def run_driver(outstanding: int, seconds: float, farm: ProcessFarm) -> dict:
-    arguments = [str(outstanding), str(seconds), json.dumps(farm.endpoints), farm.farm_id.hex()]
-    done = await trio.run_process(
-        [sys.executable, "-m", __spec__.name, "--drive", *arguments], capture_stdout=True
+    return Sample(
+        commits=len(latencies),
+        seconds=took,
+        p50_ms=latencies[len(latencies) // 2] * 1000,
+        p99_ms=latencies[len(latencies) * 99 // 100] * 1000,
+        nodes_cpu_s=nodes_s,
+        client_cpu_s=client_s,
+        yardstick_us=yardstick_us,
+        unknown=client.unknown,
     )
-    return json.loads(done.stdout)
+
+
+async def run_driver(load: Load, farm: ProcessFarm) -> Sample:
+    pids = [node.process.pid for node in farm.nodes.values()]
+    arguments = [json.dumps(each) for each in (load, pids, farm.endpoints)]
+    done = await trio.run_process(
+        [sys.executable, "-m", "benchmarks.commits", "--drive", *arguments, farm.farm_id.hex()],
+        capture_stdout=True,
+    )
+    return msgspec.json.decode(done.stdout, type=Sample)
+
+
+async def samples(nodes: int, loads: Sequence[Load]) -> list[Sample]:
+    """One farm, under one load after the other."""
+    async with bench_farm(FarmPlan(application="log", raft=FAST), nodes) as farm:
+        await run_driver(WARM_UP, farm)
+        return [await run_driver(load, farm) for load in loads]
+
+
+async def measure(load: Load) -> dict[str, object]:
+    async with bench_farm(FarmPlan(application="log", raft=FAST)) as farm:
+        await run_driver(WARM_UP, farm)
+        sync_ms = fdatasync_ms(farm.nodes[1].directory)
+        batches, entries = await synced(farm)
+        sample = await run_driver(load, farm)
+        batches_after, entries_after = await synced(farm)
+    return {
+        "outstanding": load.outstanding,
+        "commits_per_s": round(sample.commits_per_s),
+        "p50_ms": round(sample.p50_ms, 2),
+        "p99_ms": round(sample.p99_ms, 2),
+        "unknown": sample.unknown,
+        "cpu_us_per_entry": round(sample.nodes_cpu_us, 1),
+        "client_cpu_us_per_entry": round(sample.client_cpu_us, 1),
+        "yardstick_us": round(sample.yardstick_us, 2),
+        "entries_per_fsync": round((entries_after - entries) / max(1, batches_after - batches), 1),
+        "fdatasync_ms": round(sync_ms, 2),
+        "load": os.getloadavg()[0],
+    }
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--drive"]:
-        outstanding, seconds, endpoints, farm_id = sys.argv[2:]
+        load, pids, endpoints, farm_id = sys.argv[2:]
         members = {int(key): value for key, value in json.loads(endpoints).items()}
-        result = trio.run(drive, int(outstanding), float(seconds), members, bytes.fromhex(farm_id))
-        print(json.dumps(result))
+        sample = trio.run(drive, Load(*json.loads(load)), json.loads(pids), members, bytes.fromhex(farm_id))
+        sys.stdout.buffer.write(msgspec.json.encode(sample))
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--outstanding", type=int, nargs="+", default=[1, 64, 1024])
     parser.add_argument("--seconds", type=float, default=5.0)
     options = parser.parse_args()
     for outstanding in options.outstanding:
-        print(json.dumps(trio.run(measure, outstanding, options.seconds)), flush=True)
+        line = trio.run(measure, Load(outstanding, VALUE_BYTES, options.seconds))
+        print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -28,10 +28,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import trio
 
-from benchmarks.bench_farm import PASSWORD, USER, report
+from benchmarks.bench_farm import PASSWORD, USER, VALUE_BYTES, report
 from benchmarks.commits import drive, fdatasync_ms
+from benchmarks.samples import Load
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ConfigError, GarlicFarmError, TransportError
 from garlicfarm.http.digest import ChallengeCache
@@ -145,7 +147,9 @@ async def post(outstanding: str, seconds: str, member: str, farm_id: str) -> dic
     """Post to the member on this host."""
     endpoints = {int(member): f"i2p://127.0.0.1:{PORT}"}
     transport = Beside(I2PConfig(), Path())
-    return await drive(int(outstanding), float(seconds), endpoints, bytes.fromhex(farm_id), transport)
+    load = Load(int(outstanding), VALUE_BYTES, float(seconds))
+    sample = await drive(load, [], endpoints, bytes.fromhex(farm_id), transport)
+    return msgspec.to_builtins(sample)
 
 
 # ---------------------------------------------------------------------- the driver
