@@ -1,24 +1,26 @@
 """Resident memory of a follower: 1,000 entries of 200 bytes, its status polled each second.
 
-Prints one JSON line. Run by `make bench`.
+Prints one JSON line; exit code 1 if ``memory_mb``, after the last of these seconds, misses its goal
+(``goals.toml``). Run by `make bench`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import sys
 
 import trio
 
 from benchmarks.bench_farm import VALUE_BYTES, RetryingClient, bench_farm, resident_mb
+from benchmarks.goals import read_goals, report_goal
 from garlicfarm.lab.processes import FAST
 from garlicfarm.setup.provision import FarmPlan
 
 ENTRIES = 1000
 
 
-async def measure(seconds: float) -> dict[str, object]:
+async def measure(seconds: float) -> bool:
     async with bench_farm(FarmPlan(application="log", raft=FAST)) as farm:
         async with farm.nodes[1].client() as client:
             await RetryingClient(client.post).post(farm.name, b"elect")
@@ -37,20 +39,24 @@ async def measure(seconds: float) -> dict[str, object]:
                 await trio.sleep(1)
             applied = (await client.status(farm.name))["applied"]
         now, peak = resident_mb(follower)
-    return {
-        "follower_entries": applied,
-        "seconds": seconds,
-        "resident_mb_at_start": round(at_start, 1),
-        "resident_mb": round(now, 1),
-        "peak_mb": round(peak, 1),
-    }
+    return report_goal(
+        read_goals(),
+        "memory_mb",
+        [now],
+        follower_entries=applied,
+        seconds=seconds,
+        at_start_mb=round(at_start, 1),
+        peak_mb=round(peak, 1),
+    )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60.0)
-    print(json.dumps(trio.run(measure, parser.parse_args().seconds)))
+    return 0 if trio.run(measure, parser.parse_args().seconds) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
