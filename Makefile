@@ -96,7 +96,7 @@ tour-i2p: .venv/base ## the profile i2p of compose.yaml in containers: kill the 
 	.venv/bin/python -m tests.compose.tour_i2p
 
 bench: .venv/base ## what three processes commit per second, what it costs; failover, restart, memory, the fold, catching up
-	@status=0; for each in commits memory failover long_log catch_up fold isolation; do \
+	@status=0; for each in commits memory idle failover long_log catch_up fold isolation; do \
 		.venv/bin/python -m benchmarks.$$each || status=1; done; exit $$status
 
 bench-spark: .venv/test .venv/spark ## what ranking in Spark costs; fails where a ratio is not kept

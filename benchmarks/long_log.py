@@ -1,7 +1,7 @@
-"""Restart and memory of nodes with 100,000 entries of 200 bytes in their logs, in a farm of three processes.
+"""Nodes with 100,000 entries of 200 bytes in their logs, in farms of three processes.
 
-Once with the application ``log`` and no snapshot, so that a start has to apply all entries; once with the
-application ``publisher`` (users' notes) and the default retention.
+Memory and restart once with the application ``log`` and no snapshot, so that a start has to apply all
+entries; once with the application ``publisher`` (users' notes) and the default retention.
 
 * ``memory``: the peak resident memory of any of the three processes, while the log grew and after restarts:
   at most 90 MB.
@@ -9,7 +9,11 @@ application ``publisher`` (users' notes) and the default retention.
   checked its store, applied everything that it had applied before, and knows the leader: median at most
   2.5 s. The node is a follower: restarting the leader would also measure an election (`failover.py`).
 
-Two JSON lines per application; exit code 1 if a limit is exceeded. Waiting for a busy processor counts too;
+* ``retention_cpu_ratio``: the CPU time of an entry in a farm that drops one old entry for each new one
+  (default retention: 100,000 entries, a snapshot every 10,000), as a multiple of the same in a farm that
+  does not drop any yet; 64 outstanding, over two snapshots, both farms in turn. Goal: ``goals.toml``.
+
+JSON lines; exit code 1 if a limit is exceeded or the goal missed. Waiting for a busy processor counts too;
 ``cpu_s``, of the restarted process, and ``load`` show it. Run by `make bench`.
 """
 
@@ -27,6 +31,7 @@ from benchmarks.bench_farm import (
     QUICK,
     USER,
     VALUE_BYTES,
+    RetryingClient,
     bench_farm,
     cpu_s,
     percentile,
@@ -34,7 +39,8 @@ from benchmarks.bench_farm import (
     resident_mb,
     retrying_client,
 )
-from garlicfarm.lab.processes import ProcessFarm
+from benchmarks.goals import read_goals, report_goal
+from garlicfarm.lab.processes import FAST, ProcessFarm
 from garlicfarm.publishing.documents import StatusDocument
 from garlicfarm.publishing.entries import encode_status
 from garlicfarm.setup.provision import FarmPlan
@@ -42,6 +48,7 @@ from garlicfarm.setup.provision import FarmPlan
 MEMORY_AT_MOST_MB = 90.0
 RESTART_AT_MOST_S = 2.5
 BATCH = 100
+OUTSTANDING = 64
 ALL_APPLIED_S = 60.0
 NEVER = 10**9
 
@@ -124,17 +131,57 @@ async def measure(application: str, make: Callable[[int], bytes], entries: int, 
     return kept and quick
 
 
+async def cpu_us(farm: ProcessFarm, entries: int) -> float:
+    """The CPU time of the nodes, per entry."""
+    pids = [node.process.pid for node in farm.nodes.values()]
+
+    async def post(client: RetryingClient) -> None:
+        for number in range(entries // OUTSTANDING):
+            await client.post([value(number)])
+
+    async with retrying_client(farm.endpoints, farm.farm_id) as client:
+        await client.post([value(0)])
+        before = cpu_s(pids)
+        async with trio.open_nursery() as nursery:
+            for _ in range(OUTSTANDING):
+                nursery.start_soon(post, client)
+        return (cpu_s(pids) - before) / (entries // OUTSTANDING * OUTSTANDING) * 1e6
+
+
+async def measure_retention(entries: int, rounds: int) -> bool:
+    every = entries // 10
+    retention = {"keep_entries": entries, "snapshot_every_entries": every}
+    plan = FarmPlan(application="log", raft=FAST, retention=retention)
+    costs = []
+    async with bench_farm(plan) as short, bench_farm(plan) as full:
+        await fill(full, entries + every, value)
+        for _ in range(rounds):
+            costs.append([await cpu_us(farm, 2 * every) for farm in (short, full)])
+        first = (await status_with(full, 1, 0))["first_index"]
+        assert first > 1, "retention has dropped no entry"
+    return report_goal(
+        read_goals(),
+        "retention_cpu_ratio",
+        [at_limit / below for below, at_limit in costs],
+        cpu_us_per_entry=[[round(each, 1) for each in pair] for pair in costs],
+        keep_entries=entries,
+        first_index=first,
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--restarts", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3, help="of the cost at the limit of retention")
     options = parser.parse_args()
     ok = [
         trio.run(measure, application, make, options.entries, options.restarts)
         for application, make in (("log", value), ("publisher", note))
     ]
+    ok.append(trio.run(measure_retention, options.entries, options.rounds))
     return 0 if all(ok) else 1
 
 
