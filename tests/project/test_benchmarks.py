@@ -31,8 +31,10 @@ for module in modules:
 
 def test_benchmarks_need_nothing_of_the_tests_but_those_of_spark() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    missing = [re.split(r"[<>=~! \[;]", each)[0].replace("-", "_") for each in extras["test"]]
-    assert {"pytest", "hypothesis"} <= set(missing)
+    missing = [
+        re.split(r"[<>=~! \[;]", each)[0].replace("-", "_") for each in extras["test"] + extras["bench"]
+    ]
+    assert {"pytest", "hypothesis", "pysyncobj"} <= set(missing)
     makefile = (ROOT / "Makefile").read_text()
     assert re.findall(r"^(bench\S*):.*\.venv/test", makefile, re.MULTILINE) == ["bench-spark"]
     modules = sorted(f"benchmarks.{path.stem}" for path in BENCHMARKS.glob("*.py") if path.stem != "spark")
