@@ -9,6 +9,8 @@ entries outstanding at a time, from clients of which each waits for its commit. 
 
 Per entry and round, each figure judged by the median of all rounds (``goals.toml``):
 
+* ``cpu_to_client_…``: CPU time of all nodes as a multiple of the client's. Whatever slows the machine down
+  slows both; a faster client raises it.
 * ``cpu_us_…``, ``client_us_…``: CPU time of all nodes, and of the client, on the reference machine
   (`Yardstick`).
 * ``cpu_to_etcd_…``, ``cpu_to_pysyncobj_…``: CPU time as a multiple of the other system's in the same round;
@@ -73,7 +75,10 @@ RIVALS: Mapping[str, Sequence[str]] = {
     "sizes": [ETCD],
 }
 FIGURES = [
-    f"{figure}_{row.name}" for rows in TABLES.values() for row in rows for figure in ("cpu_us", "client_us")
+    f"{figure}_{row.name}"
+    for rows in TABLES.values()
+    for row in rows
+    for figure in ("cpu_to_client", "cpu_us", "client_us")
 ]
 FIGURES += [
     f"{figure}_to_{rival}_{row.name}"
@@ -100,6 +105,7 @@ def rate_ratio(ours: Sample, theirs: Sample) -> float:
 def figures(row: Row, results: Results, goals: Goals) -> Iterator[tuple[str, list[float]]]:
     """The figures of a row, each with a value per round."""
     ours = results[OURS]
+    yield f"cpu_to_client_{row.name}", [each.nodes_cpu_us / each.client_cpu_us for each in ours]
     yield f"cpu_us_{row.name}", [goals.scaled(each.nodes_cpu_us, each.yardstick_us) for each in ours]
     yield f"client_us_{row.name}", [goals.scaled(each.client_cpu_us, each.yardstick_us) for each in ours]
     for rival, theirs in results.items():
@@ -208,6 +214,7 @@ def compare(tables: Sequence[str], rounds: int, seconds: float) -> bool:
                     rival = next((name for name in unjudged if f"_to_{name}_" in figure), "")
                     ok &= report_goal(goals, figure, values, unjudged=unjudged.get(rival, ""))
             printed += ["", *markdown(TABLES[table], results)]
+    printed += [f"{rival}: not judged ({reason})" for rival, reason in unjudged.items()]
     print("\n".join(printed), flush=True)
     return ok
 

@@ -39,6 +39,7 @@ INSIDE = [sample(1000, 0.3, None), sample(1000, 0.5, None)]
 def test_figures_have_one_value_per_round_and_refer_to_the_reference_machine() -> None:
     found = dict(compare.figures(ROW, {"garlicfarm": OURS, "etcd": THEIRS, "pysyncobj": INSIDE}, GOALS))
     assert {figure: [round(each, 6) for each in values] for figure, values in found.items()} == {
+        "cpu_to_client_64": [2, 4],
         "cpu_us_64": [100, 100],
         "client_us_64": [50, 25],
         "cpu_to_etcd_64": [0.5, 0.5],
