@@ -1,17 +1,17 @@
-"""Self-signed certificates, and the pins by which peers recognise them (D11)."""
+"""Self-signed certificates, and the pins by which peers recognise them (D11).
+
+A pin needs no `cryptography`, which takes long to import: only what makes a certificate imports it.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import ipaddress
+import re
+import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from garlicfarm.durable_files import write_new_file
 from garlicfarm.errors import ConfigError, StorageError
@@ -19,6 +19,7 @@ from garlicfarm.errors import ConfigError, StorageError
 __all__ = ["make_certificate", "pin_of", "pin_of_file"]
 
 _VALIDITY = timedelta(days=3650)
+_PEM = re.compile(rb"-----BEGIN ((?:X509 )?CERTIFICATE)-----\s(.*?)-----END \1-----", re.DOTALL)
 
 
 def pin_of(der: bytes) -> str:
@@ -32,12 +33,15 @@ def pin_of_file(certificate: Path) -> str:
     Raises `ConfigError`: the file cannot be read, or holds no certificate.
     """
     try:
-        first = x509.load_pem_x509_certificates(certificate.read_bytes())[0]
+        first = _PEM.search(certificate.read_bytes())
     except OSError as exc:
         raise ConfigError([f"{certificate}: {exc.strerror}"]) from exc
-    except ValueError as exc:
+    try:
+        der = base64.b64decode(first[2] if first else b"")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=der)  # it is a certificate
+    except (ValueError, ssl.SSLError) as exc:
         raise ConfigError([f"{certificate}: no certificate in PEM form in it"]) from exc
-    return pin_of(first.public_bytes(serialization.Encoding.DER))
+    return pin_of(der)
 
 
 def make_certificate(
@@ -49,6 +53,11 @@ def make_certificate(
     ten years from a day before ``now``; peers that pin it do not check that. Raises `ConfigError`: one of the
     files exists (nothing is overwritten); `StorageError`: they cannot be written.
     """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])
     begin = (now or datetime.now(UTC)) - timedelta(days=1)

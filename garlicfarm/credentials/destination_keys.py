@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from garlicfarm.credentials.private_files import read_private_bytes, write_private_file
 from garlicfarm.errors import ConfigError
@@ -47,6 +46,9 @@ def create_keys(path: Path) -> DestinationKeys:
 
     Raises `ConfigError`: ``path`` exists or cannot be written.
     """
+    # Not at the top: a node without keys needs none of it (`garlicfarm.i2p.destination`).
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
     seed = secrets.token_bytes(32)
     public = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
     destination = make_destination(public, secrets.token_bytes(FILLER_BYTES))

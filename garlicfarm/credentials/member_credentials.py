@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hmac
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from garlicfarm.credentials.private_files import read_private_file, write_private_file
 from garlicfarm.errors import ConfigError, LocalProtocolError
@@ -42,14 +40,15 @@ def member_password(farm_secret: bytes, farm_id: bytes, member_id: int) -> str:
     :returns: 43 characters of base64url.
     :raises LocalProtocolError: an argument is out of its range.
 
-    Source: D10 (a member's password is derived from farm id and secret), RFC 5869.
+    Source: D10 (a member's password is derived from farm id and secret), RFC 5869: HKDF with SHA-256, salt
+    ``farm_id``, and one block of output.
     """
     if len(farm_secret) != 32 or len(farm_id) != 16 or not 1 <= member_id <= MAX_MEMBER_ID:
         raise LocalProtocolError(
             "a member's password needs a 32-byte secret, a 16-byte farm id, an id from 1"
         )
     info = f"garlicfarm member {member_id}".encode("ascii")
-    derived = HKDF(algorithm=SHA256(), length=32, salt=farm_id, info=info).derive(farm_secret)
+    derived = hmac.digest(hmac.digest(farm_id, farm_secret, "sha256"), info + b"\x01", "sha256")
     return base64.urlsafe_b64encode(derived).rstrip(b"=").decode()
 
 

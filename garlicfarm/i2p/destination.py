@@ -8,17 +8,21 @@
 One that we make has 391 bytes: its encryption key is unused, its signing field ends with the public key, and
 its certificate is ``05 0004 0007 0000``: a key certificate, signing type 7 (Ed25519), encryption type 0.
 
+`cryptography` is imported where a key is used: no command that only names destinations needs it, nor does a
+node without keys, and it would be a tenth of what they import.
+
 Source: I2P common structures, "Destination", "KeyCertificate".
 """
 
 from __future__ import annotations
 
 from hashlib import sha256
-
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from typing import TYPE_CHECKING
 
 from garlicfarm.i2p.encoding import decode
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 __all__ = [
     "DESTINATION_BYTES",
@@ -75,6 +79,8 @@ def make_destination(public: bytes, filler: bytes) -> bytes:
 
 def signing_key(destination: bytes) -> Ed25519PublicKey:
     """The public key of a binary destination. Raises `ValueError`: its key is of another type."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # see above
+
     certificate = destination[_KEY.stop :]
     if not certificate.startswith(_KEY_CERTIFICATE + _ED25519) or len(destination) != DESTINATION_BYTES:
         raise ValueError("the destination's signing key is not of type 7 (Ed25519)")
@@ -83,6 +89,8 @@ def signing_key(destination: bytes) -> Ed25519PublicKey:
 
 def check_signature(key: Ed25519PublicKey, signature: bytes, data: bytes) -> None:
     """Raises `ValueError`: ``signature`` is not that of ``data`` by ``key``."""
+    from cryptography.exceptions import InvalidSignature  # see above
+
     try:
         key.verify(signature, data)
     except InvalidSignature:

@@ -9,6 +9,8 @@ A private key file of I2P, which SAM takes too, holds ::
 A *bundle* has what the second form has, and I2CP configurations that the long-term key signed in advance. It
 belongs to one node.
 
+`cryptography` is imported where a key is used, as in `garlicfarm.i2p.destination`.
+
 Source: I2P common structures, "Destination", "PrivateKeyFile"; i2pd and Java I2P private key files;
 docs/reference/protocol.md, D21.
 """
@@ -18,8 +20,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from garlicfarm.errors import ConfigError
 from garlicfarm.i2p.destination import split_destination
@@ -85,6 +85,8 @@ class DestinationKeys:
 
     def sign(self, data: bytes) -> bytes:
         """The 64-byte signature of the transient key, or else of the long-term key."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # see above
+
         return Ed25519PrivateKey.from_private_bytes(self.seed).sign(data)
 
     def session_configuration(
@@ -168,4 +170,6 @@ def make_bundle(
 
 
 def _public(seed: bytes) -> bytes:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # see above
+
     return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()

@@ -6,18 +6,22 @@
 
 The long-term key signs the first 38 bytes.
 
+`cryptography` is imported where a key is used, as in `garlicfarm.i2p.destination`.
+
 Source: I2P proposal 123, "Offline keys"; common structures, "OfflineSignature".
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from garlicfarm.i2p.destination import check_signature, signing_key
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 __all__ = ["OFFLINE_BYTES", "OfflineSignature", "sign_offline", "signer"]
 
@@ -59,6 +63,8 @@ class OfflineSignature(msgspec.Struct, frozen=True):
 def sign_offline(seed: bytes, transient: bytes, expires_s: int) -> OfflineSignature:
     """Let the key whose public half is ``transient`` sign until ``expires_s`` (s since 1970). ``seed``: of
     the long-term key, 32 bytes. Raises `ValueError`: an argument is outside its range."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # see above
+
     signature = Ed25519PrivateKey.from_private_bytes(seed).sign(_signed(transient, expires_s))
     return OfflineSignature(expires_s, transient, signature)
 
@@ -66,6 +72,8 @@ def sign_offline(seed: bytes, transient: bytes, expires_s: int) -> OfflineSignat
 def signer(destination: bytes, offline: OfflineSignature | None) -> Ed25519PublicKey:
     """The key that signs for a destination now. Raises `ValueError`: the destination's key is of another
     type, or did not sign ``offline``."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # see above
+
     if offline is None:
         return signing_key(destination)
     offline.verify(destination)

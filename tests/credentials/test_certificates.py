@@ -35,6 +35,20 @@ def test_pin_of_a_chain_is_that_of_its_first_certificate(tmp_path: Path) -> None
     assert pin_of_file(tmp_path / "chain") == pin
 
 
+def test_pin_of_a_file_with_the_ends_of_lines_of_windows_is_the_same(tmp_path: Path) -> None:
+    pin = make_certificate(tmp_path / "c", tmp_path / "k", "a.example")
+    (tmp_path / "crlf").write_bytes((tmp_path / "c").read_bytes().replace(b"\n", b"\r\n"))
+    assert pin_of_file(tmp_path / "crlf") == pin
+
+
+@pytest.mark.parametrize("body", [b"", b"AAAA", b"A", b"MIIB" * 20])
+def test_frame_of_a_certificate_around_something_else_is_a_config_error(body: bytes, tmp_path: Path) -> None:
+    frame = b"-----BEGIN CERTIFICATE-----\n%s\n-----END CERTIFICATE-----\n" % body
+    (tmp_path / "c").write_bytes(frame)
+    with pytest.raises(ConfigError, match="no certificate in PEM form"):
+        pin_of_file(tmp_path / "c")
+
+
 @pytest.mark.parametrize("name", ["absent", "empty"])
 def test_pin_of_no_certificate_is_a_config_error_with_the_path(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").touch()
