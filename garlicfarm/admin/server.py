@@ -1,10 +1,11 @@
 """The admin listener: an ASGI application on hypercorn's Trio connections, inside our own nursery.
 
-Theory of operation. hypercorn speaks HTTP (one `TCPServer` per connection). Accepting, TLS and the limits are
+Theory of operation. hypercorn speaks HTTP (`garlicfarm.admin.http11`). Accepting, TLS and the limits are
 ours: in hypercorn's own accept loop an error of one connection ends all of them, and its writes are shielded,
 so a client that does not read could block a shutdown for ever.
 
-* HTTP/1.1 only: hypercorn would switch to HTTP/2 or WebSocket for any stranger that asks.
+* HTTP and the application are imported for the first connection: they are half of all that a node imports,
+  and it serves its farms without them. A thread imports them, so that the farms are served meanwhile.
 * `Admission` limits connections that are not logged in: a new one always gets a place, and an older one is
   cut for it. A quarter is reserved for loopback. Logged-in connections are limited per user.
 * Every connection has an error boundary: a fault of a client ends only its connection.
@@ -20,31 +21,24 @@ import logging
 import ssl
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import h11
 import trio
-from hypercorn.app_wrappers import ASGIWrapper
-from hypercorn.config import Config
-from hypercorn.events import Closed, Event, RawData
-from hypercorn.protocol.h11 import H11Protocol
-from hypercorn.trio.tcp_server import TCPServer
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ConnectionState
 
-from garlicfarm.admin.access import LOGGED_IN
 from garlicfarm.credentials.users import Login
 from garlicfarm.errors import ConfigError, TransportError, first_error
 from garlicfarm.logs import EventLogger
 from garlicfarm.net.admission import Admission
 from garlicfarm.net.tcp import server_tls
-from garlicfarm.transport import Peer, Place, Stage, network_of
+from garlicfarm.transport import Peer, Place, network_of
+
+if TYPE_CHECKING:
+    from garlicfarm.admin.http11 import AsgiApp, HttpServer
 
 __all__ = ["serve"]
 
@@ -52,7 +46,6 @@ MAX_CONNECTIONS = 128  # that are not logged in
 PER_ADDRESS = 64
 PER_USER = 64
 CHECK_S = 1.0
-MAX_HEADER_BYTES = 16 << 10
 HANDSHAKE_S = 10.0
 HEADER_S = 10.0
 IDLE_S = 90.0
@@ -63,7 +56,7 @@ logger = logging.getLogger("garlicfarm.admin")
 
 
 async def serve(
-    app: Callable[..., Any],
+    make_app: Callable[[], Awaitable[AsgiApp]],
     *,
     bind: str,
     certificate: Path,
@@ -71,8 +64,9 @@ async def serve(
     shutdown: trio.Event,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve ``app`` over TLS 1.3 until ``shutdown`` is set; then end open requests within `GRACE_S`.
+    """Serve an application over TLS 1.3 until ``shutdown`` is set; then end open requests within `GRACE_S`.
 
+    :param make_app: called once, for the first connection.
     :param bind: ``https://host:port``; port 0 takes a free one.
     :param task_status: gets the bound URL once connections are accepted.
     :raises ConfigError: not such a URL, or no usable certificate (the configuration's fault).
@@ -99,7 +93,7 @@ async def serve(
     host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
     bound = f"https://{host}:{listeners[0].socket.getsockname()[1]}"
 
-    connections = _Connections(app, context)
+    connections = _Connections(make_app, context)
     async with trio.open_nursery() as outer:
         outer.start_soon(connections.cut)
         outer.start_soon(connections.watch_logins)
@@ -132,25 +126,21 @@ def _tls(certificate: Path, private_key: Path) -> ssl.SSLContext:
     return context
 
 
-def _config() -> Config:
-    config = Config()
-    config.accesslog = None
-    config.errorlog = logger
-    config.include_server_header = False
-    config.h11_max_incomplete_size = MAX_HEADER_BYTES
-    config.keep_alive_timeout = HEADER_S
-    config.ssl_handshake_timeout = HANDSHAKE_S
-    return config
+def _import_http_server() -> type[HttpServer]:
+    # Not at the top: see above, "imported for the first connection".
+    from garlicfarm.admin.http11 import HttpServer
+
+    return HttpServer
 
 
 class _Connections:
     """All open connections, and their shared state."""
 
-    def __init__(self, app: Callable[..., Any], tls: ssl.SSLContext) -> None:
-        self._app = ASGIWrapper(app)
+    def __init__(self, make_app: Callable[[], Awaitable[AsgiApp]], tls: ssl.SSLContext) -> None:
+        self._make_app = make_app
         self._tls = tls
-        self._config = _config()
-        self._context = WorkerContext(None)
+        self._http: HttpServer | None = None
+        self._making = trio.Lock()
         self._admission = Admission(per_address=PER_ADDRESS, total=MAX_CONNECTIONS, named=lambda: _LOOPBACK)
         self._open: set[_Connection] = set()
         self._of_user: dict[str, deque[_Connection]] = {}
@@ -171,14 +161,22 @@ class _Connections:
                 return
             if not place.begin():
                 return
-            state = ConnectionState({LOGGED_IN: partial(self._logged_in, connection), _PLACE: place})
             try:
+                http = await self._http_server()
                 with server_tls(connection, self._tls) as secured:
-                    # hypercorn declares trio.SSLStream[SocketStream]; it only asks the socket for addresses.
-                    await _Server(self._app, self._config, self._context, state, secured)  # type: ignore[arg-type]
+                    await http.run(secured, place, partial(self._logged_in, connection))
             except Exception as error:  # noqa: BLE001
                 # Log where, not what: hypercorn's errors quote the client.
                 self._events.error("connection-failed", **_place(error))
+
+    async def _http_server(self) -> HttpServer:
+        async with self._making:
+            if self._http is None:
+                http_server = await trio.to_thread.run_sync(_import_http_server)
+                self._http = http_server(
+                    await self._make_app(), logger, header_s=HEADER_S, handshake_s=HANDSHAKE_S
+                )
+            return self._http
 
     def _logged_in(self, connection: _Connection, login: Login) -> None:
         """A request on it was authenticated: it gives up its place and counts as a connection of the user."""
@@ -201,7 +199,9 @@ class _Connections:
 
     async def finish(self) -> None:
         """Let each connection end after its current request."""
-        await self._context.terminated.set()
+        async with self._making:
+            if self._http is not None:
+                await self._http.finish()
 
     async def cut(self) -> None:
         """Cancelled, close all sockets: hypercorn shields its writes from being cancelled."""
@@ -232,55 +232,7 @@ def _place(error: BaseException) -> dict[str, str]:
     return {"error": type(error).__name__, "where": f"{Path(frame.filename).name}:{frame.lineno}"}
 
 
-_PLACE = "garlicfarm.place"
 _LOOPBACK = frozenset(map(network_of, ("127.0.0.1", "::1")))
-
-
-class _Server(TCPServer):
-    async def _read_data(self) -> None:
-        wrapper = self.protocol
-        wrapper.protocol = _Http11(
-            wrapper.app,
-            wrapper.config,
-            wrapper.context,
-            wrapper.task_group,
-            wrapper.state,
-            wrapper.ssl,
-            wrapper.client,
-            wrapper.server,
-            wrapper.send,
-        )
-        self.state[_PLACE].advance(Stage.STREAM)
-        await super()._read_data()
-        # The client left. hypercorn would keep the connection until its keep-alive ends.
-        await self.idle_task.stop()
-
-
-class _Http11(H11Protocol):
-    """HTTP/1.1 only: ignores Upgrade, and refuses HTTP/2 by prior knowledge."""
-
-    async def handle(self, event: Event) -> None:
-        if isinstance(event, RawData) and event.data:
-            self.connection_state[_PLACE].advance(Stage.REQUEST)
-        await super().handle(event)
-
-    async def _check_protocol(self, event: h11.Request) -> None:
-        pass
-
-    async def _create_stream(self, request: h11.Request) -> None:
-        if request.http_version not in (b"1.0", b"1.1"):
-            await self._send_error_response(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
-            await self.send(Closed())
-            return
-        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
-        await super()._create_stream(
-            h11.Request(
-                method=request.method,
-                target=request.target,
-                headers=headers,
-                http_version=request.http_version,
-            )
-        )
 
 
 class _Connection(trio.abc.Stream):

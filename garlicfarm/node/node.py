@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import trio
 
 from garlicfarm._version import __version__
-from garlicfarm.admin.app import create_app
 from garlicfarm.admin.contract import FarmView
 from garlicfarm.admin.server import serve as serve_admin
 from garlicfarm.application import Application
@@ -31,6 +31,9 @@ from garlicfarm.node.transports import Transports
 from garlicfarm.storage import DataDirectory
 from garlicfarm.transport import Endpoint, network_of
 from garlicfarm.wire.messages import Configuration
+
+if TYPE_CHECKING:
+    from garlicfarm.admin.http11 import AsgiApp
 
 __all__ = ["APPLICATIONS", "Node", "check_applications", "serve"]
 
@@ -175,15 +178,12 @@ class Node:
                 with trio.CancelScope() as starting:
                     nursery.start_soon(_cancel_at, shutdown, starting)
                     token_file = self.config.admin.metrics_token_file
+                    metrics_token = read_private_file(token_file).strip() if token_file else ""
                     tls = self.config.node.data_dir / "tls"
                     self.admin_url = await admin.start(
                         partial(
                             serve_admin,
-                            create_app(
-                                self,
-                                shutdown=ending,
-                                metrics_token=read_private_file(token_file).strip() if token_file else "",
-                            ),
+                            partial(self._make_admin_app, ending, metrics_token),
                             bind=self.config.admin.url,
                             certificate=tls / "node.crt",
                             private_key=tls / "node.key",
@@ -207,6 +207,10 @@ class Node:
         self._log.flush()
         if self._removed is not None:
             raise self._removed
+
+    async def _make_admin_app(self, ending: trio.Event, metrics_token: str) -> AsgiApp:
+        create_app = await trio.to_thread.run_sync(_import_create_app)
+        return create_app(self, shutdown=ending, metrics_token=metrics_token)
 
     def _write_admin_url(self) -> None:
         """Write the admin URL for commands on this machine, which wait for the file to exist."""
@@ -244,6 +248,13 @@ class Node:
                     raise
                 self._removed = error
                 self._is_over.set()
+
+
+def _import_create_app() -> Callable[..., AsgiApp]:
+    # Not at the top: a node serves its farms without it (`garlicfarm.admin.server`).
+    from garlicfarm.admin.app import create_app
+
+    return create_app
 
 
 def _host(endpoint: str) -> str:

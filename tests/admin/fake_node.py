@@ -275,8 +275,11 @@ class FakeNode:
             finally:
                 self.running_requests -= 1
 
+        async def make_app() -> Any:
+            return counted
+
         await serve(
-            counted,
+            make_app,
             bind="https://127.0.0.1:0",
             certificate=self.certificate,
             private_key=self.private_key,

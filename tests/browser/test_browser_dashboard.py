@@ -171,11 +171,14 @@ async def test_form_on_another_page_is_refused_though_the_browser_is_logged_in_a
         target = request.query_params["to"]
         return HTMLResponse(f'<title>trap</title><form method="post" action="{target}/">{inputs}</form>')
 
+    async def make_app() -> Starlette:
+        return Starlette(routes=[Route("/", trap)])
+
     stop = trio.Event()
     other = await nursery.start(
         partial(
             serve,
-            Starlette(routes=[Route("/", trap)]),
+            make_app,
             bind="https://127.0.0.1:0",
             certificate=node.certificate,
             private_key=node.private_key,

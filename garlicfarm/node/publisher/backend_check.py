@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NoReturn
 
 import h11
-import httpx
 import trio
 
 from garlicfarm._version import __version__
@@ -28,6 +27,9 @@ class BackendCheck:
     """
 
     def __init__(self, url: str, interval_s: float, threshold: int) -> None:
+        # Not at the top: it takes as long as Trio to import, and few publishers have a check.
+        import httpx
+
         try:
             self._url = httpx.URL(url)
             self._host, self._port = self._url.host, self._url.port or 80
