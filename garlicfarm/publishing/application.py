@@ -57,6 +57,7 @@ from garlicfarm.errors import EntryRefused, StorageDamaged, StorageVersion
 from garlicfarm.i2p.lease_set import MetaLease
 from garlicfarm.publishing import meta_leaseset, publication, ranking, scoring
 from garlicfarm.publishing.administration import check_arguments
+from garlicfarm.publishing.candidates import Candidate, Candidates
 from garlicfarm.publishing.documents import NodeReport, PublishConfig, StatusDocument
 from garlicfarm.publishing.entries import Administrative, Entry, Note, Status, check_author, parse_entry
 from garlicfarm.publishing.events import EventLog
@@ -71,6 +72,7 @@ from garlicfarm.publishing.fold_state import (
     is_consistent,
 )
 from garlicfarm.publishing.policy import CONSECUTIVE_LEADS, Policy
+from garlicfarm.publishing.silences import Silences
 from garlicfarm.publishing.strict_json import NO_OBJECT, check_values
 from garlicfarm.renamed import ALGORITHM_VERSIONS
 from garlicfarm.wire.messages import Configuration
@@ -113,6 +115,8 @@ class PublisherApplication:
         """``farm``: its name, the ``cluster`` of its entries."""
         self._state = FarmState(farm=farm)
         self._statuses: dict[int, ScoredStatus] = {}
+        self._silences = Silences()
+        self._candidates = Candidates()
         self._events = EventLog(self._state, [])
 
     # Queries
@@ -235,7 +239,7 @@ class PublisherApplication:
 
     def eligible(self) -> list[int]:
         """Point 3: ids of the members that may be named, ascending."""
-        return self._eligible([member for member in self._state.members if self.is_recent(member)])
+        return self._candidates.eligible()
 
     def scores(self) -> dict[int, int]:
         """Point 4: the score of each current member that has a status, 0 … 1,000,000."""
@@ -324,13 +328,16 @@ class PublisherApplication:
         state.records = {id_: state.records.get(id_) or MemberRecord() for id_ in sorted(kept)}
         state.policy.retain(state.members)
         self._statuses = {id_: scored for id_, scored in self._statuses.items() if id_ in kept}
-        for record in state.records.values():
-            record.silences = {id_: n for id_, n in record.silences.items() if id_ in state.members}
-            record.against = sum(n >= record.R for n in record.silences.values())
+        self._silences.retain(state.members, kept)
+        for id_, record in state.records.items():
+            record.against = self._silences.judges(id_)
+        self._find_candidates()
         self._evaluate(index)
 
     def snapshot(self) -> bytes:
         """The state as JSON."""
+        for member, record in self._state.records.items():
+            record.silences = self._silences.against(member)
         return encode_state(self._state)
 
     def restore(self, data: bytes) -> None:
@@ -348,7 +355,8 @@ class PublisherApplication:
             state.algorithm = algorithm
             if state.farm != self.farm:
                 raise StorageDamaged(f"this is a snapshot of the farm {state.farm}, not of {self.farm}")
-            if not is_consistent(state):
+            silences = Silences()
+            if not (is_consistent(state) and silences.restore(state.records, state.members)):
                 raise StorageDamaged(f"this snapshot of the farm {self.farm} contradicts itself")
             statuses = {
                 id_: _restored_status(bytes(one.status), self.farm, state.policy, id_)
@@ -357,8 +365,9 @@ class PublisherApplication:
             }
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, EntryRefused) as error:
             raise StorageDamaged(f"this is no snapshot of the farm {self.farm}: {error}") from error
-        self._state, self._statuses = state, statuses
-        self._events = EventLog(state, [member for member in state.members if self.is_recent(member)])
+        self._state, self._statuses, self._silences = state, statuses, silences
+        self._find_candidates()
+        self._events = EventLog(state, self._candidates.recent)
 
     # The fold
 
@@ -414,29 +423,29 @@ class PublisherApplication:
             )
             record = self._state.records[member]
             record.cost = meta_leaseset.cost(score, record.cost)
+        self._find_candidates()
         self._evaluate(index)
 
     def _fold_status(self, index: int, record: MemberRecord, status: Status) -> None:
         state, node, author = self._state, status.node, status.document.id
         record.index, record.status = index, msgspec.Raw(status.entry)
         record.interval_ms, record.R = node.interval_ms or self.interval_ms, node.R or self.R
-        record.silences, record.against = {}, 0
+        record.against = 0
+        self._silences.on_newest(author, record)
         scored = self._statuses[author] = _score_status(status, state.policy)
         record.cost = meta_leaseset.cost(scored.score, record.cost)
 
         intervals = self._count(record, status.document.date)
         if node.applied is not None:
-            for other in state.records.values():
-                if other.index <= node.applied and other.interval_ms in intervals and other.index:
-                    silent = other.silences.get(author, 0) + 1
-                    if other is not record and silent <= other.R:
-                        other.silences[author] = silent
-                        other.against += silent == other.R
+            for other in self._silences.on_counted(author, min(node.applied, index - 1), intervals):
+                state.records[other].against += 1
+                self._find_candidate(other)
 
         began = index - 1 if node.applied is None else node.applied
         record.sanction = max(record.sanction - 1, 0)
         if author == state.publisher and state.due_since is not None and began >= state.due_since:
             self._judge_failure(record, scored)
+        self._find_candidate(author)
 
         if node.role == "leader":
             self._events.on_leader(node.term or 0, author)
@@ -449,7 +458,7 @@ class PublisherApplication:
 
     def _count(self, record: MemberRecord, date: int) -> set[int]:
         """Return the intervals in use for which a status of this date is counted."""
-        in_use = {other.interval_ms for other in self._state.records.values() if other.index}
+        in_use = self._silences.intervals
         previous = record.counted
         counted = {
             interval
@@ -474,11 +483,10 @@ class PublisherApplication:
     ) -> None:
         """Points 2, 3, 5 and 6, after a status of ``author`` or (0) something else at ``index``."""
         state = self._state
-        recent = [member for member in state.members if self.is_recent(member)]
-        if recent:
-            dates = sorted(self._statuses[member].document.date for member in recent)
-            state.farm_time_ms = dates[(len(dates) - 1) // 2]
-        chosen, because = self._choose(self._eligible(recent), author if counted else 0)
+        middle_date = self._candidates.middle_date()
+        if middle_date is not None:
+            state.farm_time_ms = middle_date
+        chosen, because = self._choose(author if counted else 0)
         if chosen != state.publisher:
             if state.publisher is not None:
                 state.holders[state.publisher] = index
@@ -495,33 +503,48 @@ class PublisherApplication:
                 self._release(holder)
         if state.publisher is not None and state.due_since is None and len(state.holders) == 1:
             state.due_since = index
-        self._events.on_evaluated(index, state, recent)
+        self._events.on_evaluated(index, state, self._candidates.recent)
 
     def _release(self, holder: int) -> None:
         del self._state.holders[holder]
         if holder not in self._state.members:
             del self._state.records[holder]
             self._statuses.pop(holder, None)
+            self._silences.forget(holder)
 
-    def _eligible(self, recent: list[int]) -> list[int]:
-        if not any(self._statuses[member].leaves for member in recent):
-            return []
-        willing = [member for member in recent if self.mode(member) != "off"]
-        return [m for m in willing if self._statuses[m].publishing is not None] or willing
+    def _find_candidates(self) -> None:
+        self._candidates = Candidates()
+        for member in self._state.members:
+            self._find_candidate(member)
+
+    def _find_candidate(self, member: int) -> None:
+        """Note what has become of a member, or of a removed one that still holds, which is no candidate."""
+        if not (member in self._state.members and self.is_recent(member)):
+            self._candidates.set(member, None)
+            return
+        scored = self._statuses[member]
+        candidate = Candidate(
+            date=scored.document.date,
+            has_leaves=bool(scored.leaves),
+            is_willing=self.mode(member) != "off",
+            can_publish=scored.publishing is not None,
+            group=self.group(member),
+            score=scored.score,
+        )
+        self._candidates.set(member, candidate)
 
     def group(self, member: int) -> tuple[bool, bool]:
         """Point 5: members of the lowest group go first."""
         return self._state.records[member].sanction > 0, self.mode(member) != "on"
 
-    def _choose(self, eligible: list[int], author: int) -> tuple[int | None, Because]:
+    def _choose(self, author: int) -> tuple[int | None, Because]:
         """Choose the publisher, after a counted status of ``author`` (0: after something else)."""
-        publisher = self._state.publisher
-        groups = {member: self.group(member) for member in eligible}
-        foremost = min(groups.values(), default=None)
-        front = [member for member in eligible if groups[member] == foremost]
+        publisher, candidates = self._state.publisher, self._candidates
+        is_kept = candidates.is_in_front(publisher)
         leads = (
-            publisher in front
-            and author in front
+            publisher is not None
+            and is_kept
+            and candidates.is_in_front(author)
             and author != publisher  # at a margin of 0 it would lead over itself
             and self._statuses[author].score - self._statuses[publisher].score >= self._state.policy.margin
         )
@@ -530,11 +553,11 @@ class PublisherApplication:
             record.lead = record.lead + 1 if leads else 0
             if record.lead >= CONSECUTIVE_LEADS:
                 return author, "margin"
-        if publisher in front:
+        if is_kept:
             return publisher, ""
-        if not front:
+        best = candidates.best()
+        if best is None:
             return None, "ineligible"
-        best = min(front, key=lambda member: (-self._statuses[member].score, member))
         if publisher is None:
             return best, "vacant"
-        return best, "group" if publisher in eligible else "ineligible"
+        return best, "group" if candidates.is_eligible(publisher) else "ineligible"

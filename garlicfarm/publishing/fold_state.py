@@ -43,7 +43,8 @@ class MemberRecord(msgspec.Struct, kw_only=True):
     counted: dict[IntervalMs, _Date] = {}
     """interval in use -> date of its last status that was counted for that interval"""
     silences: dict[_ServerId, U63] = {}
-    """other member -> its statuses that count against this one, at most R"""
+    """other member -> its statuses that count against this one, at most R; up to date in a snapshot, between
+    snapshots `garlicfarm.publishing.silences` has them"""
     against: U63 = 0
     """how many of the other current members have reached R in ``silences``"""
     cost: Annotated[int, msgspec.Meta(ge=0, lt=COSTS)] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -354,6 +355,23 @@ def test_holder_removed_from_the_farm_is_judged_on_by_the_current_members() -> N
         log.post(3, second)
     assert log.farm.holders == (2,)
     assert (log.farm.newest(1), log.farm.is_recent(1)) == (None, False)
+
+
+def test_interval_of_a_removed_holder_is_in_use_until_it_is_released() -> None:
+    log = due_member_1()
+    log.post(1, 1, publishing=True, interval_ms=3000)
+    log.index += 1
+    log.farm.configure(log.index, configuration(2, 3))
+
+    def counted(second: int) -> set[str]:
+        log.post(2, second)
+        log.post(3, second)
+        return {*json.loads(log.farm.snapshot())["records"]["3"]["counted"]}
+
+    assert [counted(second) for second in (5, 9)] == [{"1000", "3000"}] * 2
+    counted(13)
+    assert log.farm.holders == (2,)
+    assert [counted(second) for second in range(17, 40, 4)] == [{"1000"}] * 6
 
 
 def test_holder_named_again_before_it_let_go_is_due_once_it_is_alone() -> None:

@@ -46,27 +46,30 @@ WEIGHTS = ["router_uptime", "job_lag", "tunnel_health", "bandwidth_headroom", "d
 
 class Script:
     """Writes a log, entry by entry, by what ``chance`` says and the state that it has led to; with
-    ``algorithm`` 1 nothing that version 1 did not know."""
+    ``algorithm`` 1 nothing that version 1 did not know. ``most``: ids are up to that; at most one less are
+    members at the beginning."""
 
-    def __init__(self, chance: random.Random, length: int, algorithm: int = 2) -> None:
+    def __init__(self, chance: random.Random, length: int, algorithm: int = 2, most: int = 6) -> None:
         self.chance = chance
+        self.most = most
         self.length = length
         self.naive = NaiveFold("farm", algorithm)
         self.farm = PublisherApplication("farm")
         self.index = 0
         self.began = chance.choice([T0] * 9 + [86_400_000])  # all clocks show 1970
-        self.clocks = {member: chance.choice([0, 0, 0, 300, -10_000_000]) for member in range(1, 7)}
-        self.sequences = dict.fromkeys(range(7), 0)
+        self.clocks = {member: chance.choice([0, 0, 0, 300, -10_000_000]) for member in range(1, most + 1)}
+        self.sequences = dict.fromkeys(range(most + 1), 0)
         self.authors: list[int] = []
         self.honest = chance.random()
-        self.quality = {member: chance.randrange(101) for member in range(1, 7)}
+        self.quality = {member: chance.randrange(101) for member in range(1, most + 1)}
         self.keyless = chance.random() < 0.2
         self.equals = chance.random() < 0.2  # all have the same figures
         self.seen: Counter[str] = Counter()
 
     def run(self) -> Counter[str]:
         """Compares the two after each of ``length`` entries; tells what has happened, and how often."""
-        self.configure(sorted(self.chance.sample(range(1, 6), self.chance.choice([1, 2, 3, 3, 4, 5]))))
+        count = self.chance.choice([1, 2, 3, 3, 4, 5] if self.most == 6 else range(6, self.most))
+        self.configure(sorted(self.chance.sample(range(1, self.most), count)))
         for _ in range(self.length):
             self.index += 1
             before = self.naive.publisher, self.naive.due_since
@@ -84,6 +87,9 @@ class Script:
             if self.naive.algorithm == 1 and self.chance.random() < 0.1:
                 self.farm = PublisherApplication("farm")
                 self.farm.restore(self.naive.snapshot())  # of version 1
+            elif self.chance.random() < 0.05:
+                self.farm = PublisherApplication("farm")
+                self.farm.restore(snapshot)
             assert self.farm.contents() == self.naive.contents()
             assert self.farm.eligible() == self.naive.eligible()
             if before[0] != self.naive.publisher:
@@ -98,10 +104,12 @@ class Script:
         self.naive.configure(self.index, members)
         shuffled = self.chance.sample(members, len(members))
         self.farm.configure(self.index, configuration(*shuffled, index=self.index))
-        self.authors = self.chance.choices(range(1, 7), k=1) + 9 * members  # and now and then a stranger
+        self.authors = (
+            self.chance.choices(range(1, self.most + 1), k=1) + 9 * members
+        )  # and now and then a stranger
 
     def another_membership(self) -> list[int]:
-        one = self.chance.randrange(1, 7)
+        one = self.chance.randrange(1, self.most + 1)
         members = {*self.naive.members} ^ {one}
         return sorted(members or {one})
 
@@ -139,15 +147,18 @@ class Script:
                 ("staleness", {"R": chance.choice([3, 4])}),
                 (
                     "override",
-                    {"member": chance.randrange(1, 7), "mode": chance.choice(["on", "off", "auto"])},
+                    {
+                        "member": chance.randrange(1, self.most + 1),
+                        "mode": chance.choice(["on", "off", "auto"]),
+                    },
                 ),
-                ("override", {"member": chance.randrange(1, 7), "mode": None}),
+                ("override", {"member": chance.randrange(1, self.most + 1), "mode": None}),
                 ("exclude", {"hash": chance.choice(HASHES[:6])}),
                 ("include", {"hash": chance.choice(HASHES[:6])}),
                 ("weights", weights),
                 ("publisher", {"margin": chance.choice([0, 0, 20_000])}),
                 ("publisher", {"lifetime_ms": 600_000, "margin": None}),
-                ("remove", {"member": chance.randrange(1, 7)}),
+                ("remove", {"member": chance.randrange(1, self.most + 1)}),
                 *([("publish", {})] if self.naive.algorithm > 1 else []),
             ]
         )
@@ -230,6 +241,12 @@ def test_log_of_version_1_has_the_same_states_under_version_2_from_any_snapshot_
     Script(chance, length, algorithm=1).run()
 
 
+@settings(max_examples=20)
+@given(st.integers(0, 2**32), st.integers(20, 120))
+def test_fold_and_naive_fold_have_the_same_bytes_with_many_members(seed: int, length: int) -> None:
+    Script(random.Random(seed), length, most=19).run()
+
+
 HAPPENS = {
     *("vacant", "ineligible", "group", "margin", "handed over", "three recent", "sanctioned"),
     *("repeated", "not a member", "years ahead", *(reason for _, reason in MALFORMED)),
@@ -241,4 +258,5 @@ def test_fold_and_naive_fold_have_the_same_bytes_over_long_logs_with_all_that_ha
     seen: Counter[str] = Counter()
     for seed in range(25):
         seen += Script(random.Random(seed), 130).run()
+        Script(random.Random(seed), 400, most=19).run()
     assert {what for what in HAPPENS if not seen[what]} == set()

@@ -26,6 +26,7 @@ from garlicfarm.publishing.documents import (
 )
 from garlicfarm.publishing.entries import encode_admin, encode_status
 from garlicfarm.publishing.lease import Lease
+from garlicfarm.publishing.silences import Silences
 from tests.publishing.scripted_log import T0, configuration, destination
 from tests.testing.simulator.broken_rules import BrokenRule, change
 
@@ -226,12 +227,12 @@ def silence_is_judged_by_the_interval_of_who_judges(patch: pytest.MonkeyPatch) -
     change(
         patch,
         PublisherApplication._fold_status,
-        ("other.interval_ms in intervals", "record.interval_ms in intervals"),
+        ("- 1), intervals)", "- 1), [*self._silences.intervals] if record.interval_ms in intervals else [])"),
     )
 
 
 def silence_is_shorter_by_one_status(patch: pytest.MonkeyPatch) -> None:
-    change(patch, PublisherApplication._fold_status, ("silent == other.R", "silent == other.R - 1"))
+    change(patch, Silences.on_counted, ("first = len(reaches) - R ", "first = len(reaches) - R + 1 "))
 
 
 def one_of_the_others_is_enough(patch: pytest.MonkeyPatch) -> None:

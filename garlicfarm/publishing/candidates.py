@@ -1,0 +1,93 @@
+"""The recent members in the order in which they may be named (points 2 to 5 of `application`), kept while one
+after the other changes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+import msgspec
+
+__all__ = ["Candidate", "Candidates"]
+
+_GROUPS = 4
+"""Of point 5. Those of members that report ``meta.publishing`` come before those of the others."""
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A recent member, by its newest status and the policy."""
+
+    date: int
+    has_leaves: bool
+    is_willing: bool
+    """its mode is not ``off``"""
+    can_publish: bool
+    """it reports ``meta.publishing``"""
+    group: tuple[bool, bool]
+    score: int
+
+    @property
+    def front(self) -> int | None:
+        """The rank of its group; None: it is not willing."""
+        if not self.is_willing:
+            return None
+        return _GROUPS * (not self.can_publish) + 2 * self.group[0] + self.group[1]
+
+
+class Candidates:
+    """The recent members. ``recent``: their ids, ascending; another list after each change."""
+
+    def __init__(self) -> None:
+        self.recent: list[int] = []
+        self._known: dict[int, Candidate] = {}
+        self._dates: list[int] = []
+        self._with_leaves = 0
+        self._fronts: list[list[tuple[int, int]]] = [[] for _ in range(2 * _GROUPS)]
+        """(−score, id) of the willing, ascending"""
+
+    def set(self, member: int, candidate: Candidate | None) -> None:
+        """None: the member is not recent."""
+        before = self._known.pop(member, None)
+        if before is not None:
+            del self._dates[bisect_left(self._dates, before.date)]
+            self._with_leaves -= before.has_leaves
+            if before.front is not None:
+                front = self._fronts[before.front]
+                del front[bisect_left(front, (-before.score, member))]
+        if candidate is not None:
+            self._known[member] = candidate
+            insort(self._dates, candidate.date)
+            self._with_leaves += candidate.has_leaves
+            if candidate.front is not None:
+                insort(self._fronts[candidate.front], (-candidate.score, member))
+        if (before is None) != (candidate is None):
+            self.recent = sorted(self._known)
+
+    def middle_date(self) -> int | None:
+        """The lower median of their dates, None if there are none."""
+        return self._dates[(len(self._dates) - 1) // 2] if self._dates else None
+
+    def best(self) -> int | None:
+        """The eligible member of the foremost group with the highest score, the lowest id among equals."""
+        foremost = self._foremost
+        return None if foremost is None else self._fronts[foremost][0][1]
+
+    def is_in_front(self, member: int | None) -> bool:
+        """Whether it is eligible and of the foremost group."""
+        return member in self._known and self._foremost == self._known[member].front is not None
+
+    def is_eligible(self, member: int | None) -> bool:
+        foremost = self._foremost
+        if foremost is None or member not in self._known:
+            return False
+        front = self._known[member].front
+        return front is not None and front // _GROUPS == foremost // _GROUPS
+
+    def eligible(self) -> list[int]:
+        """The eligible members, ascending."""
+        return [member for member in self.recent if self.is_eligible(member)]
+
+    @property
+    def _foremost(self) -> int | None:
+        if not self._with_leaves:
+            return None
+        return next((rank for rank, front in enumerate(self._fronts) if front), None)
