@@ -224,6 +224,22 @@ async def test_status_says_how_the_handshakes_with_the_other_members_went(autoju
     assert handshakes_in(farm) == [None, {2: 12}, {2: -1, 3: 20}]
 
 
+async def test_status_is_at_most_30_bytes_longer_for_each_handshake(autojump_clock: Clock) -> None:
+    """Even where ids and times have as many digits as they can have."""
+    sizes = []
+    for count in (1, 100):
+        farm, _, reporter = made()
+        others = range(2**31 - count, 2**31)
+        farm.application.configure(0, configuration(1, *others))
+        for index, member in enumerate(others, 1):
+            farm.application.apply(index, 1, encode_status(status(member, T0)))
+        farm.handshakes |= {member: (600.0, member % 2 == 0) for member in others}
+        await run_for(1, reporter)
+        assert [len(each or ()) for each in handshakes_in(farm)] == [count]
+        sizes.append(len(farm.posted[0]))
+    assert 0 < sizes[1] - sizes[0] <= 99 * 30
+
+
 @pytest.mark.parametrize("reached", [True, False])
 async def test_status_says_of_a_silent_member_only_how_handshakes_since_then_went(
     reached: bool, autojump_clock: Clock
