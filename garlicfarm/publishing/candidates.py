@@ -26,7 +26,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     score: int
 
     @property
-    def front(self) -> int | None:
+    def rank(self) -> int | None:
         """The rank of its group; None: it is not willing."""
         if not self.is_willing:
             return None
@@ -38,7 +38,8 @@ class Candidates:
 
     def __init__(self) -> None:
         self.recent: list[int] = []
-        self._known: dict[int, Candidate] = {}
+        self._known: dict[int, tuple[Candidate, int | None]] = {}
+        """member → what is known of it, and the rank of its group"""
         self._dates: list[int] = []
         self._with_leaves = 0
         self._fronts: list[list[tuple[int, int]]] = [[] for _ in range(2 * _GROUPS)]
@@ -46,20 +47,22 @@ class Candidates:
 
     def set(self, member: int, candidate: Candidate | None) -> None:
         """None: the member is not recent."""
-        before = self._known.pop(member, None)
-        if before is not None:
+        known = self._known.pop(member, None)
+        if known is not None:
+            before, rank = known
             del self._dates[bisect_left(self._dates, before.date)]
             self._with_leaves -= before.has_leaves
-            if before.front is not None:
-                front = self._fronts[before.front]
+            if rank is not None:
+                front = self._fronts[rank]
                 del front[bisect_left(front, (-before.score, member))]
         if candidate is not None:
-            self._known[member] = candidate
+            rank = candidate.rank
+            self._known[member] = candidate, rank
             insort(self._dates, candidate.date)
             self._with_leaves += candidate.has_leaves
-            if candidate.front is not None:
-                insort(self._fronts[candidate.front], (-candidate.score, member))
-        if (before is None) != (candidate is None):
+            if rank is not None:
+                insort(self._fronts[rank], (-candidate.score, member))
+        if (known is None) != (candidate is None):
             self.recent = sorted(self._known)
 
     def middle_date(self) -> int | None:
@@ -73,14 +76,14 @@ class Candidates:
 
     def is_in_front(self, member: int | None) -> bool:
         """Whether it is eligible and of the foremost group."""
-        return member in self._known and self._foremost == self._known[member].front is not None
+        return member in self._known and self._foremost == self._known[member][1] is not None
 
     def is_eligible(self, member: int | None) -> bool:
         foremost = self._foremost
         if foremost is None or member not in self._known:
             return False
-        front = self._known[member].front
-        return front is not None and front // _GROUPS == foremost // _GROUPS
+        rank = self._known[member][1]
+        return rank is not None and rank // _GROUPS == foremost // _GROUPS
 
     def eligible(self) -> list[int]:
         """The eligible members, ascending."""
@@ -90,4 +93,7 @@ class Candidates:
     def _foremost(self) -> int | None:
         if not self._with_leaves:
             return None
-        return next((rank for rank, front in enumerate(self._fronts) if front), None)
+        for rank, front in enumerate(self._fronts):
+            if front:
+                return rank
+        return None
