@@ -34,13 +34,14 @@ from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import Backoff, RpcClient, close
 from garlicfarm.refusals import Refusal
 from garlicfarm.transport import Endpoint, Transport
-from garlicfarm.wire import Limits, encode_request
+from garlicfarm.wire import Limits, encoded_size
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 
 __all__ = ["FarmClient", "open_farm_client"]
 
 REDIRECT_PAUSE_S = 0.05
 MAX_SERVERS = 64
+MAX_ENTRY_BYTES = Limits().max_entry_bytes
 MAX_MESSAGE_BYTES = 1 << 20
 """A server's limit for a client's message in bytes, unless configured otherwise"""
 
@@ -74,34 +75,28 @@ class FarmClient:
         `OutcomeUnknown`: sent, not answered; a repetition may append them twice. Cancelled: as
         `OutcomeUnknown`.
         """
-        limit = Limits().max_entry_bytes
-        if any(len(entry) > limit for entry in entries):
-            raise EntryRefused("", f"larger than {limit} bytes")
-        values = tuple(LogEntry(0, ValueType.APPLICATION, entry) for entry in entries)
-        request = Request(MessageType.CLIENT_REQUEST, 0, 0, entries=values)
-        if len(entries) > 1 and len(encode_request(request)) > MAX_MESSAGE_BYTES:
-            raise EntryRefused("", f"together larger than {MAX_MESSAGE_BYTES} bytes: post fewer at a time")
-        target: int | None = None
+        deadline = trio.current_time() + self._timeout_s
+        request = _request(entries)
         reason = "none is known"
-        with trio.move_on_after(self._timeout_s):
-            while True:
-                target = self._target
-                try:
-                    response = await self._rpc_clients[target].call(request)
-                except (TransportError, RemoteProtocolError) as error:
-                    reason = str(error)
-                    self._turn(target)
-                else:
-                    if response.accepted:
-                        self._sent_on = False
-                        return response.next_index - 1, response.term
-                    self._redirected(target, response)
-                target = None
-                await trio.sleep(REDIRECT_PAUSE_S)
-        if target is not None:
-            self._turn(target)  # this server may hang
-            raise OutcomeUnknown(f"no answer within {self._timeout_s:g} s")
-        raise NoQuorum(f"no leader took the entry within {self._timeout_s:g} s: {reason}")
+        while True:
+            target = self._target
+            try:
+                response = await self._rpc_clients[target].call(request, deadline)
+            except trio.TooSlowError:
+                self._turn(target)  # this server may hang
+                raise OutcomeUnknown(f"no answer within {self._timeout_s:g} s") from None
+            except (TransportError, RemoteProtocolError) as error:
+                reason = str(error)
+                self._turn(target)
+            else:
+                if response.accepted:
+                    self._sent_on = False
+                    return response.next_index - 1, response.term
+                self._redirected(target, response)
+            if trio.current_time() + REDIRECT_PAUSE_S >= deadline:
+                await trio.sleep_until(deadline)
+                raise NoQuorum(f"no leader took the entry within {self._timeout_s:g} s: {reason}")
+            await trio.sleep(REDIRECT_PAUSE_S)
 
     def _redirected(self, asked: int, response: Response) -> None:
         if response.destination == response.source and response.next_index:
@@ -140,6 +135,18 @@ class FarmClient:
         if self._target == failed:
             servers = list(self._rpc_clients)
             self._target = servers[(servers.index(failed) + 1) % len(servers)]
+
+
+def _request(entries: Sequence[bytes]) -> Request:
+    """The ClientRequest. Raises `EntryRefused` if a server would end the connection over its size."""
+    for entry in entries:
+        if len(entry) > MAX_ENTRY_BYTES:
+            raise EntryRefused("", f"larger than {MAX_ENTRY_BYTES} bytes")
+    values = tuple([LogEntry(0, ValueType.APPLICATION, entry) for entry in entries])
+    request = Request(MessageType.CLIENT_REQUEST, 0, 0, entries=values)
+    if len(entries) > 1 and encoded_size(request) > MAX_MESSAGE_BYTES:
+        raise EntryRefused("", f"together larger than {MAX_MESSAGE_BYTES} bytes: post fewer at a time")
+    return request
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ as answered or failed.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
@@ -292,6 +293,43 @@ class Link:
         self._on_answer(tag, response)
 
 
+class _Call:
+    """A task that waits for an answer: a `trio.Event` and its closure would cost twice as much."""
+
+    __slots__ = ("_is_ended", "_task", "deadline", "is_late", "response", "sent")
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.response: Response | None = None
+        self.sent = self.is_late = self._is_ended = False
+        self._task: trio.lowlevel.Task | None = None
+
+    async def ended(self) -> None:
+        """Wait until it has ended."""
+        if self._is_ended:
+            await trio.lowlevel.checkpoint()
+        else:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._on_cancel)
+
+    def end(self, response: Response | None, sent: bool) -> None:
+        """The answer came; None: the request failed, and ``sent`` says whether the server may have it."""
+        if not self._is_ended:
+            self._is_ended, self.response, self.sent = True, response, sent
+            if self._task is not None:
+                trio.lowlevel.reschedule(self._task)
+
+    def end_late(self) -> None:
+        """The deadline has passed."""
+        if not self._is_ended:
+            self.is_late = True
+            self.end(None, True)
+
+    def _on_cancel(self, raise_cancel: object) -> trio.lowlevel.Abort:
+        self._is_ended = True
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
 class RpcClient:
     """Requests over a `Link`, each awaited by itself. Arguments as for `Link`."""
 
@@ -306,6 +344,9 @@ class RpcClient:
         lazy: bool = False,
     ) -> None:
         self._calls: dict[int, Callable[[Response | None, bool], None]] = {}
+        self._waiting: dict[int, _Call] = {}
+        self._timer = trio.CancelScope()
+        self._timer_at = math.inf  # never later than the deadline of a waiting call
         self._next_tag = 0
         self._error: Exception | None = None
         self._link = Link(
@@ -322,7 +363,10 @@ class RpcClient:
 
     async def run(self) -> NoReturn:
         """Keep the connection up until cancelled."""
-        await self._link.run()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_deadlines)
+            await self._link.run()
+        raise AssertionError("unreachable: the link runs until cancelled")
 
     def start(self, request: Request, done: Callable[[Response | None, bool], None]) -> int:
         """Send a request. ``done(answer, sent)`` is called once, perhaps before this returns. If there is no
@@ -332,32 +376,42 @@ class RpcClient:
         self._link.send(tag, request)
         return tag
 
-    async def call(self, request: Request) -> Response:
-        """Send a request and wait for its answer.
+    async def call(self, request: Request, deadline: float = math.inf) -> Response:
+        """Send a request and wait for its answer until ``deadline``, on Trio's clock.
 
-        Raises `OutcomeUnknown`: sent, but not answered. If the request was certainly not sent, raises the
-        connection's error: `TransportError`, `AuthError`, `RemoteProtocolError`. Cancelled: the request may
-        or may not take effect.
+        Raises `OutcomeUnknown`: sent, but not answered; `trio.TooSlowError`: neither answered nor failed by
+        then. If the request was certainly not sent, raises the connection's error: `TransportError`,
+        `AuthError`, `RemoteProtocolError`. Cancelled or too slow: the request may or may not take effect.
         """
-        ended, response, sent = trio.Event(), None, False
-
-        def done(answer: Response | None, may_be_sent: bool) -> None:
-            nonlocal response, sent
-            response, sent = answer, may_be_sent
-            ended.set()
-
-        tag = self.start(request, done)
+        call = _Call(deadline)
+        tag = self.start(request, call.end)
+        self._waiting[tag] = call
+        if deadline < self._timer_at:
+            self._timer_at = self._timer.deadline = deadline
         try:
-            await ended.wait()
+            await call.ended()
         finally:
+            self._waiting.pop(tag, None)
             self._calls.pop(tag, None)
-        if response is not None:
-            return response
-        if sent:
+        if call.response is not None:
+            return call.response
+        if call.is_late:
+            raise trio.TooSlowError
+        if call.sent:
             raise OutcomeUnknown("the connection broke before the answer came")
         if isinstance(self._error, GarlicFarmError):
             raise self._error
         raise UnreachableError(f"not connected: {self._error}")
+
+    async def _watch_deadlines(self) -> NoReturn:
+        """End the calls whose deadline has passed. A timer per call would cost more than the call."""
+        while True:
+            self._timer_at = min((call.deadline for call in self._waiting.values()), default=math.inf)
+            with trio.CancelScope(deadline=self._timer_at) as self._timer:
+                await trio.sleep_forever()
+            now = trio.current_time()
+            for tag in [tag for tag, call in self._waiting.items() if call.deadline <= now]:
+                self._waiting.pop(tag).end_late()
 
     def _on_answer(self, tag: int, response: Response) -> None:
         if done := self._calls.pop(tag, None):

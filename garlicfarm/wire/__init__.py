@@ -63,6 +63,7 @@ from garlicfarm.wire.codec import (
     ResponseDecoder,
     encode_request,
     encode_response,
+    encoded_size,
 )
 from garlicfarm.wire.messages import (
     NO_LEADER,
@@ -111,4 +112,5 @@ __all__ = [
     "encode_request",
     "encode_response",
     "encode_snapshot_sync_request",
+    "encoded_size",
 ]

@@ -21,7 +21,7 @@ from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 from garlicfarm.wire.values import decode_configuration, encode_configuration
 
-__all__ = ["Limits", "RequestDecoder", "ResponseDecoder", "encode_request", "encode_response"]
+__all__ = ["Limits", "RequestDecoder", "ResponseDecoder", "encode_request", "encode_response", "encoded_size"]
 
 MAX_HINT_BYTES = 1 << 20
 """The largest Configuration of a leader hint."""
@@ -121,6 +121,11 @@ def encode_request(request: Request) -> bytes:
     except struct.error as error:
         raise LocalProtocolError(f"{_name(rule.type)}: a number does not fit its field: {error}") from error
     return b"".join(parts)
+
+
+def encoded_size(request: Request) -> int:
+    """The number of bytes that `encode_request` makes of a request."""
+    return _REQUEST.size + sum([_ENTRY_SIZE + len(entry.value) for entry in request.entries])
 
 
 def encode_response(response: Response) -> bytes:

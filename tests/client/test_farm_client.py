@@ -40,7 +40,7 @@ class FakeRpcClient:
         self.script = list(script)
         self.asked: list[Request] = []
 
-    async def call(self, request: Request) -> Response:
+    async def call(self, request: Request, deadline: float) -> Response:
         self.asked.append(request)
         await trio.lowlevel.checkpoint()
         now = self.script[0] if len(self.script) == 1 else self.script.pop(0)
@@ -48,8 +48,8 @@ class FakeRpcClient:
             raise now
         if isinstance(now, Response):
             return now
-        await trio.sleep_forever()
-        raise AssertionError
+        await trio.sleep_until(deadline)
+        raise trio.TooSlowError
 
 
 def client(rpc_clients: Mapping[int, FakeRpcClient]) -> FarmClient:

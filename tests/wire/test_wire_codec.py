@@ -24,6 +24,7 @@ from garlicfarm.wire import (
     ValueType,
     encode_request,
     encode_response,
+    encoded_size,
 )
 
 APP, CONF, SERVER, PACK, CHUNK = ValueType
@@ -129,6 +130,7 @@ def wants_more(data: bytes, limits: Limits | None = None) -> None:
 def test_requests_encoded_and_decoded_are_the_same(given_requests: list[Request]) -> None:
     data = b"".join(map(encode_request, given_requests))
     assert outcome(RequestDecoder(Limits()), [data]) == (given_requests, "")
+    assert sum(map(encoded_size, given_requests)) == len(data)
 
 
 @given(st.lists(responses, max_size=5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -409,3 +410,89 @@ async def test_server_that_answers_one_after_another_keeps_the_connection_howeve
         server.nursery.cancel_scope.cancel()
     assert told.answers == [(number, number) for number in range(8)]
     assert told.changes == ["up"]
+
+
+async def test_call_that_is_too_slow_leaves_the_connection_and_other_calls_alone(
+    autojump_clock: Clock,
+) -> None:
+    async def slow(stream: trio.abc.Stream, number: int) -> None:
+        await trio.sleep(1.5)
+        await echoing(stream, number)
+
+    server = Server(slow)
+    async with trio.open_nursery() as server.nursery:
+        under_test = rpc_client(server.connect)
+        server.nursery.start_soon(under_test.run)
+        ended: dict[int, float] = {}
+
+        async def late(term: int, deadline: float) -> None:
+            with pytest.raises(trio.TooSlowError):
+                await under_test.call(vote(term), deadline)
+            ended[term] = trio.current_time()
+
+        async with trio.open_nursery() as nursery:
+            for term, deadline in enumerate((0.5, 1.0, 0.25, 1.0, 0.75)):
+                nursery.start_soon(late, term, deadline)
+            assert (await under_test.call(vote(7), 1.75)).next_index == 7
+        assert trio.current_time() == 1.5
+        server.nursery.cancel_scope.cancel()
+    assert ended == {0: 0.5, 1: 1.0, 2: 0.25, 3: 1.0, 4: 0.75}
+    assert len(server.attempts) == 1
+
+
+async def test_call_whose_deadline_has_passed_is_too_slow_at_once(autojump_clock: Clock) -> None:
+    server = Server(silent)
+    async with trio.open_nursery() as server.nursery:
+        under_test = rpc_client(server.connect)
+        server.nursery.start_soon(under_test.run)
+        await trio.sleep(1)
+        with pytest.raises(trio.TooSlowError):
+            await under_test.call(vote(1), 0.5)
+        assert trio.current_time() == 1
+        server.nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_every_call_ends_once_as_answered_late_failed_or_cancelled(
+    seed: int, autojump_clock: Clock
+) -> None:
+    lots = random.Random(seed)
+
+    async def moody(stream: trio.abc.Stream, number: int) -> None:
+        decoder = RequestDecoder(Limits())
+        while data := await stream.receive_some():
+            decoder.receive_data(data)
+            while (request := decoder.next_message()) is not None:
+                await trio.sleep(lots.choice((0, 0.01, 0.1)))
+                if lots.random() < 0.04:
+                    return
+                await stream.send_all(answer(request.term))
+
+    server, ends = Server(moody), Counter[str]()
+
+    async def one(term: int) -> None:
+        await trio.sleep(lots.uniform(0, 5))
+        begun, timeout_s = trio.current_time(), lots.choice((0.05, 0.5, math.inf))
+        with trio.move_on_after(lots.choice((0.03, 0.3, math.inf))) as scope:
+            try:
+                response = await under_test.call(vote(term), begun + timeout_s)
+            except trio.TooSlowError:
+                assert trio.current_time() == begun + timeout_s
+                ends["late"] += 1
+            except (OutcomeUnknown, TransportError):
+                ends["failed"] += 1
+            else:
+                assert response.next_index == term
+                ends["answered"] += 1
+        if scope.cancelled_caught:
+            ends["cancelled"] += 1
+
+    async with trio.open_nursery() as server.nursery:
+        under_test = rpc_client(server.connect)
+        server.nursery.start_soon(under_test.run)
+        async with trio.open_nursery() as nursery:
+            for term in range(200):
+                nursery.start_soon(one, term)
+        server.nursery.cancel_scope.cancel()
+    assert sum(ends.values()) == 200
+    assert min(ends[end] for end in ("late", "failed", "answered", "cancelled")) > 0
