@@ -294,40 +294,29 @@ class Link:
 
 
 class _Call:
-    """A task that waits for an answer: a `trio.Event` and its closure would cost twice as much."""
+    """A request that waits for its answer. A task waits by ``task`` and not by an event, which would cost
+    twice as much."""
 
-    __slots__ = ("_is_ended", "_task", "deadline", "is_late", "response", "sent")
+    __slots__ = ("deadline", "done", "is_ended", "is_late", "response", "sent", "task")
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, deadline: float, done: Callable[[Response | None, bool], None] | None = None) -> None:
         self.deadline = deadline
+        self.done = done
+        self.task: trio.lowlevel.Task | None = None
         self.response: Response | None = None
-        self.sent = self.is_late = self._is_ended = False
-        self._task: trio.lowlevel.Task | None = None
-
-    async def ended(self) -> None:
-        """Wait until it has ended."""
-        if self._is_ended:
-            await trio.lowlevel.checkpoint()
-        else:
-            self._task = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._on_cancel)
+        self.sent = self.is_late = self.is_ended = False
 
     def end(self, response: Response | None, sent: bool) -> None:
         """The answer came; None: the request failed, and ``sent`` says whether the server may have it."""
-        if not self._is_ended:
-            self._is_ended, self.response, self.sent = True, response, sent
-            if self._task is not None:
-                trio.lowlevel.reschedule(self._task)
+        self.is_ended, self.response, self.sent = True, response, sent
+        if self.task is not None:
+            trio.lowlevel.reschedule(self.task)
+        elif self.done is not None:
+            self.done(response, sent)
 
-    def end_late(self) -> None:
-        """The deadline has passed."""
-        if not self._is_ended:
-            self.is_late = True
-            self.end(None, True)
 
-    def _on_cancel(self, raise_cancel: object) -> trio.lowlevel.Abort:
-        self._is_ended = True
-        return trio.lowlevel.Abort.SUCCEEDED
+def _abort(raise_cancel: object) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.SUCCEEDED
 
 
 class RpcClient:
@@ -343,10 +332,9 @@ class RpcClient:
         connect_timeout_s: float | None = None,
         lazy: bool = False,
     ) -> None:
-        self._calls: dict[int, Callable[[Response | None, bool], None]] = {}
-        self._waiting: dict[int, _Call] = {}
+        self._calls: dict[int, _Call] = {}
         self._timer = trio.CancelScope()
-        self._timer_at = math.inf  # never later than the deadline of a waiting call
+        self._timer_at = math.inf  # never later than the deadline of a call
         self._next_tag = 0
         self._error: Exception | None = None
         self._link = Link(
@@ -371,8 +359,11 @@ class RpcClient:
     def start(self, request: Request, done: Callable[[Response | None, bool], None]) -> int:
         """Send a request. ``done(answer, sent)`` is called once, perhaps before this returns. If there is no
         answer, ``sent`` says whether the server may have received it. Returns the request's tag."""
+        return self._start(request, _Call(math.inf, done))
+
+    def _start(self, request: Request, call: _Call) -> int:
         self._next_tag = tag = self._next_tag + 1
-        self._calls[tag] = done
+        self._calls[tag] = call
         self._link.send(tag, request)
         return tag
 
@@ -384,15 +375,17 @@ class RpcClient:
         `AuthError`, `RemoteProtocolError`. Cancelled or too slow: the request may or may not take effect.
         """
         call = _Call(deadline)
-        tag = self.start(request, call.end)
-        self._waiting[tag] = call
+        tag = self._start(request, call)
         if deadline < self._timer_at:
             self._timer_at = self._timer.deadline = deadline
-        try:
-            await call.ended()
-        finally:
-            self._waiting.pop(tag, None)
-            self._calls.pop(tag, None)
+        if call.is_ended:
+            await trio.lowlevel.checkpoint()
+        else:
+            call.task = trio.lowlevel.current_task()
+            try:
+                await trio.lowlevel.wait_task_rescheduled(_abort)
+            finally:
+                self._calls.pop(tag, None)
         if call.response is not None:
             return call.response
         if call.is_late:
@@ -406,20 +399,22 @@ class RpcClient:
     async def _watch_deadlines(self) -> NoReturn:
         """End the calls whose deadline has passed. A timer per call would cost more than the call."""
         while True:
-            self._timer_at = min((call.deadline for call in self._waiting.values()), default=math.inf)
+            self._timer_at = min((call.deadline for call in self._calls.values()), default=math.inf)
             with trio.CancelScope(deadline=self._timer_at) as self._timer:
                 await trio.sleep_forever()
             now = trio.current_time()
-            for tag in [tag for tag, call in self._waiting.items() if call.deadline <= now]:
-                self._waiting.pop(tag).end_late()
+            for tag in [tag for tag, call in self._calls.items() if call.deadline <= now]:
+                call = self._calls.pop(tag)
+                call.is_late = True
+                call.end(None, True)
 
     def _on_answer(self, tag: int, response: Response) -> None:
-        if done := self._calls.pop(tag, None):
-            done(response, True)
+        if call := self._calls.pop(tag, None):
+            call.end(response, True)
 
     def _on_failure(self, tag: int, sent: bool) -> None:
-        if done := self._calls.pop(tag, None):
-            done(None, sent)
+        if call := self._calls.pop(tag, None):
+            call.end(None, sent)
 
     def _on_change(self, error: Exception | None) -> None:
         self._error = error
