@@ -13,6 +13,7 @@ There is no count of entries: they are read until ``log_entries_size`` is used u
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 import msgspec
@@ -28,6 +29,13 @@ MAX_HINT_BYTES = 1 << 20
 
 MAX_ENTRIES = 1 << 17
 """Entries in one message: empty ones would take many times more memory than bytes on the wire."""
+
+RECEIVE_BYTES = 1 << 16
+"""How much to receive at a time, and the size above which an entry counts as large; more than a header."""
+LARGE_RECEIVE_BYTES = 1 << 18
+SMALL_PIECE_BYTES = 1 << 12
+"""Pieces of a stream below this are joined as they come: kept apart, tiny ones would take many times more
+memory than their bytes."""
 
 _REQUEST = struct.Struct(">BIIQQQQI")
 _RESPONSE = struct.Struct(">BIIQQB")
@@ -159,8 +167,8 @@ class _Decoder:
     """The part common to both decoders: the unused bytes, and the permanent failure after an error.
 
     Between calls, either the next ``_need`` bytes are incomplete or the caller has not asked for them.
-    They are joined only once they are complete, so that a value received in many pieces is copied twice
-    and not once per piece; and an announced size allocates nothing.
+    They are joined only once they are complete, so that a value received in many pieces is copied once
+    or twice, and not once per piece; and an announced size allocates nothing.
     """
 
     _HEADER: ClassVar[struct.Struct]
@@ -169,7 +177,8 @@ class _Decoder:
     def __init__(self) -> None:
         self._data = b""
         self._pos = 0
-        self._pending = bytearray()
+        self._pieces: list[bytes | bytearray] = []  # what follows _data; bytearrays are this decoder's own
+        self._piece_bytes = 0
         self._need = self._HEADER.size
         self._error: RemoteProtocolError | None = None
 
@@ -177,10 +186,21 @@ class _Decoder:
         """Add any number of bytes from the peer, then call ``next_message`` until it returns None: then
         less than one entry stays buffered. Raises `RemoteProtocolError` if the stream is broken."""
         self._raise_if_broken()
-        if self._pos == len(self._data) and not self._pending:
+        if self._pos == len(self._data) and not self._pieces:
             self._data, self._pos = bytes(data), 0
+            return
+        self._piece_bytes += len(data)
+        if len(data) >= SMALL_PIECE_BYTES:
+            self._pieces.append(bytes(data))
+        elif self._pieces and isinstance(last := self._pieces[-1], bytearray):
+            last += data
         else:
-            self._pending += data
+            self._pieces.append(bytearray(data))
+
+    @property
+    def receive_bytes(self) -> int:
+        """How many bytes to receive at a time: more while most of a large entry is to come."""
+        return LARGE_RECEIVE_BYTES if self._need - self._held() > RECEIVE_BYTES else RECEIVE_BYTES
 
     def receive_eof(self) -> None:
         """The peer ended its stream; call it after ``next_message`` returned None.
@@ -199,7 +219,7 @@ class _Decoder:
         return bool(self._held()) or self._inside()
 
     def _held(self) -> int:
-        return len(self._data) - self._pos + len(self._pending)
+        return len(self._data) - self._pos + self._piece_bytes
 
     def _inside(self) -> bool:
         """Whether a header was read whose message is incomplete."""
@@ -213,15 +233,19 @@ class _Decoder:
         if len(self._data) - self._pos < self._need:
             if self._held() < self._need:
                 return False
-            self._data = self._data[self._pos :] + self._pending
+            self._data = b"".join((memoryview(self._data)[self._pos :], *self._pieces))
             self._pos = 0
-            self._pending.clear()
+            self._forget_pieces()
         return True
+
+    def _forget_pieces(self) -> None:
+        self._pieces.clear()
+        self._piece_bytes = 0
 
     def _broken(self, what: str, where: str) -> RemoteProtocolError:
         self._error = RemoteProtocolError(what, where)
         self._data, self._pos = b"", 0
-        self._pending.clear()
+        self._forget_pieces()
         return self._error
 
     def _raise_if_broken(self) -> None:
@@ -306,6 +330,9 @@ class RequestDecoder(_Decoder):
         max_entry, application = self._limits.max_entry_bytes, ValueType.APPLICATION
         unpack, append = _ENTRY.unpack_from, self._entries.append
         while self._left:
+            if self._need > RECEIVE_BYTES and self._has_just_come():
+                append(self._take_large(kinds))
+                continue
             if not self._gather():
                 return False
             data, pos, left = self._data, self._pos, self._left
@@ -336,6 +363,23 @@ class RequestDecoder(_Decoder):
             if len(self._entries) > MAX_ENTRIES:
                 raise self._broken(f"more than {MAX_ENTRIES} entries in one message", self._where())
         return True
+
+    def _has_just_come(self) -> bool:
+        """Whether the next entry, the header of which was checked, was completed by the last piece."""
+        return bool(self._pieces) and 0 <= self._held() - self._need < len(self._pieces[-1])
+
+    def _take_large(self, kinds: Mapping[int, ValueType]) -> LogEntry:
+        """That entry, its value copied once."""
+        term, kind, _ = _ENTRY.unpack_from(self._data, self._pos)
+        last = self._pieces.pop()
+        end = len(last) - (self._held() - self._need)
+        first = memoryview(self._data)[self._pos + _ENTRY_SIZE :]
+        value = b"".join((first, *self._pieces, memoryview(last)[:end]))
+        self._forget_pieces()
+        self._data, self._pos = bytes(last), end
+        self._left -= self._need
+        self._need = _ENTRY_SIZE
+        return LogEntry(term, kinds[kind], value)
 
     def _entry_fault(self, kind: int, size: int, rest: int) -> str:
         assert self._rule is not None

@@ -22,10 +22,12 @@ from garlicfarm.wire import (
     Response,
     ResponseDecoder,
     ValueType,
+    codec,
     encode_request,
     encode_response,
     encoded_size,
 )
+from garlicfarm.wire.codec import LARGE_RECEIVE_BYTES, RECEIVE_BYTES
 
 APP, CONF, SERVER, PACK, CHUNK = ValueType
 
@@ -177,6 +179,56 @@ def test_response_chunks_cut_anywhere_give_what_the_whole_gives(
     data = b"".join(map(encode_response, given_responses))
     data = data[: len(data) - end % len(data)]
     assert outcome(ResponseDecoder(), cut(data, places)) == outcome(ResponseDecoder(), [data])
+
+
+@given(
+    st.lists(requests(), min_size=1, max_size=4),
+    st.integers(0),
+    st.lists(st.integers(0, 2000), max_size=20),
+    st.sampled_from([(13, 0), (13, 4), (16, 2), (30, 16), (30, 1000)]),
+    st.lists(st.booleans(), min_size=1),
+)
+def test_entries_that_count_as_large_are_the_same_however_they_are_cut(
+    given_requests: list[Request],
+    end: int,
+    places: list[int],
+    thresholds: tuple[int, int],
+    asked: list[bool],
+) -> None:
+    data = b"".join(map(encode_request, given_requests))
+    data = data[: len(data) - end % len(data)]
+    whole = outcome(RequestDecoder(Limits()), [data])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "RECEIVE_BYTES", thresholds[0])
+        patch.setattr(codec, "SMALL_PIECE_BYTES", thresholds[1])
+        assert outcome(RequestDecoder(Limits()), cut(data, places)) == whole
+        assert outcome(RequestDecoder(Limits()), [data[i : i + 1] for i in range(len(data))]) == whole
+        decoder, found = RequestDecoder(Limits()), list[Any]()
+        for number, piece in enumerate(cut(data, places)):
+            decoder.receive_data(piece)
+            while asked[number % len(asked)] and (message := decoder.next_message()) is not None:
+                found.append(message)
+        found.extend(iter(decoder.next_message, None))
+        assert found == whole[0]
+        assert decoder.partial == bool(whole[1])
+
+
+@pytest.mark.parametrize("piece", [1400, 4096, 65536, 1 << 18])
+def test_large_entry_comes_out_as_it_went_in_and_asks_for_large_receives(piece: int) -> None:
+    value = bytes(range(256)) * 4096
+    small = Request(MessageType.CLIENT_REQUEST, 0, 0, entries=(LogEntry(0, APP, b"x"),))
+    entries = (LogEntry(1, APP, b"a"), LogEntry(1, APP, value), LogEntry(1, APP, value[:100_000]))
+    large = Request(MessageType.APPEND_ENTRIES_REQUEST, 1, 2, entries=entries)
+    data = encode_request(small) + encode_request(large) + encode_request(small)
+    decoder, found, asked = RequestDecoder(Limits()), list[Request](), list[int]()
+    for start in range(0, len(data), piece):
+        decoder.receive_data(data[start : start + piece])
+        found.extend(iter(decoder.next_message, None))
+        asked.append(decoder.receive_bytes)
+    assert found == [small, large, small]
+    assert all(type(entry.value) is bytes for entry in found[1].entries)
+    assert max(asked[:-1]) == LARGE_RECEIVE_BYTES
+    assert asked[-1] == RECEIVE_BYTES
 
 
 @given(st.binary(max_size=200))
@@ -414,17 +466,20 @@ def test_promise_just_under_the_limit_allocates_nothing(number: int, kind: Value
     assert peak_of(header(number, size) + entry_header(kind, size - 13), refused=False) < 64 * 1024
 
 
-def test_large_value_in_small_pieces_takes_memory_as_it_comes() -> None:
+@pytest.mark.parametrize("sizes", [[8 * 1024], [2], [4096, 2], [4095, 4097]], ids=repr)
+def test_large_value_in_small_pieces_takes_memory_as_it_comes(sizes: list[int]) -> None:
     size = 64 * 1024 * 1024 - 45
     decoder = RequestDecoder(Limits())
-    piece = bytes(8 * 1024)
+    received = 0
     tracemalloc.start()
     try:
         decoder.receive_data(header(10, size) + entry_header(PACK, size - 13))
-        for _ in range(128):
-            decoder.receive_data(piece)
-            assert decoder.next_message() is None
-        assert tracemalloc.get_traced_memory()[1] < 1.5 * 128 * len(piece)
+        while received < 1 << 18:
+            for each in sizes:
+                decoder.receive_data(bytearray(each))
+                assert decoder.next_message() is None
+                received += each
+        assert tracemalloc.get_traced_memory()[1] < 1.5 * received
     finally:
         tracemalloc.stop()
 
