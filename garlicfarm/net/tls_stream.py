@@ -19,6 +19,10 @@ import trio
 __all__ = ["TlsStream"]
 
 RECEIVE_BYTES = 65_536
+MAX_RECEIVE_BYTES = 262_144
+"""From the socket at a time: as much as the caller asks for, between these."""
+RECORD_BYTES = 16_384
+"""The most plaintext of one record (RFC 8446, 5.1): a buffer for more would be made and cut for each."""
 FLUSH_BYTES = 262_144
 """How much ciphertext is made before it is sent."""
 MAX_UNSENT_BYTES = 65_536
@@ -96,7 +100,7 @@ class TlsStream(trio.abc.Stream):
             try:
                 while rest:
                     while rest and self._outgoing.pending < FLUSH_BYTES:
-                        rest = rest[self._tls.write(rest) :]
+                        rest = rest[self._tls.write(rest[:FLUSH_BYTES]) :]
                     has_waited = await self._flush() or has_waited
             except BaseException as error:
                 self._break(error)
@@ -158,7 +162,7 @@ class TlsStream(trio.abc.Stream):
                     self._answer()
                 if data or self._is_at_end:
                     return data
-                if not self._fill():
+                if not self._fill(min(max(most, RECEIVE_BYTES), MAX_RECEIVE_BYTES)):
                     return None
         except (ssl.SSLError, OSError) as error:
             self._break(error)
@@ -169,7 +173,7 @@ class TlsStream(trio.abc.Stream):
         parts: list[bytes] = []
         try:
             while most and not self._is_at_end:
-                parts.append(data := self._tls.read(most))
+                parts.append(data := self._tls.read(min(most, RECORD_BYTES)))
                 most -= len(data)
                 self._is_at_end = not data  # close_notify
         except ssl.SSLWantReadError:
@@ -185,10 +189,10 @@ class TlsStream(trio.abc.Stream):
         if len(self._unsent) > MAX_UNSENT_BYTES:
             raise ssl.SSLError("the peer keeps asking for key updates, and reads no answer")
 
-    def _fill(self) -> bool:
+    def _fill(self, most: int = RECEIVE_BYTES) -> bool:
         """Take what the socket has received; False: nothing."""
         try:
-            data = os.read(self.transport_stream.socket.fileno(), RECEIVE_BYTES)
+            data = os.read(self.transport_stream.socket.fileno(), most)
         except BlockingIOError:
             return False
         if data:

@@ -20,7 +20,6 @@ from garlicfarm.credentials.users import Login
 from garlicfarm.errors import AuthError, EntryRefused, OutcomeUnknown, RemoteProtocolError
 from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.metrics import FarmMetrics
-from garlicfarm.net.link import RECEIVE_BYTES
 from garlicfarm.node.proposals import origin_now
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire import Limits, RequestDecoder, decode_cluster_server, encode_response
@@ -244,7 +243,7 @@ class Session:
                 lasting = self._principal.member_id or self._principal.is_jraft
                 timeout = float("inf") if lasting else CLIENT_IDLE_S
             with trio.fail_after(timeout):
-                data = await self._stream.receive_some(RECEIVE_BYTES)
+                data = await self._stream.receive_some(self._decoder.receive_bytes)
             if not data:
                 self._decoder.receive_eof()
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import socket
 import ssl
@@ -10,6 +11,7 @@ import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -179,6 +181,29 @@ async def test_one_receive_takes_all_records_that_have_come(
         for number in range(5):
             await one.send_all(b"record %d " % number)
         assert await other.receive_some() == b"record 0 record 1 record 2 record 3 record 4 "
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken"), [(None, 65_536), (1000, 65_536), (100_000, 100_000), (1 << 30, 262_144)]
+)
+async def test_socket_is_read_as_the_caller_asks_within_bounds(
+    server: ssl.SSLContext,
+    client: ssl.SSLContext,
+    asked: int | None,
+    taken: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_pair(server, client) as (one, other):
+        await one.send_all(b"x")
+        asked_of_system: list[int] = []
+
+        def read(descriptor: int, most: int) -> bytes:
+            asked_of_system.append(most)
+            return os.read(descriptor, most)
+
+        monkeypatch.setattr(tls_stream, "os", SimpleNamespace(read=read, write=os.write))
+        assert await other.receive_some(asked) == b"x"
+        assert asked_of_system == [taken]
 
 
 async def test_one_send_is_one_write(
