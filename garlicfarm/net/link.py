@@ -314,9 +314,14 @@ class _Call:
         elif self.done is not None:
             self.done(response, sent)
 
+    async def wait(self) -> None:
+        """Return when it has ended."""
+        self.task = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(self._abort)
 
-def _abort(raise_cancel: object) -> trio.lowlevel.Abort:
-    return trio.lowlevel.Abort.SUCCEEDED
+    def _abort(self, raise_cancel: object) -> trio.lowlevel.Abort:
+        self.task = None  # Trio wakes it; an answer that comes first must not do so again
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 class RpcClient:
@@ -381,9 +386,8 @@ class RpcClient:
         if call.is_ended:
             await trio.lowlevel.checkpoint()
         else:
-            call.task = trio.lowlevel.current_task()
             try:
-                await trio.lowlevel.wait_task_rescheduled(_abort)
+                await call.wait()
             finally:
                 self._calls.pop(tag, None)
         if call.response is not None:

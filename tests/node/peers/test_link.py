@@ -452,6 +452,27 @@ async def test_call_whose_deadline_has_passed_is_too_slow_at_once(autojump_clock
         server.nursery.cancel_scope.cancel()
 
 
+async def test_calls_that_are_cancelled_at_their_deadline_end_once(autojump_clock: Clock) -> None:
+    server = Server(silent)
+    ended = 0
+
+    async def one() -> None:
+        nonlocal ended
+        with trio.move_on_at(1.0):
+            with pytest.raises(trio.TooSlowError):
+                await under_test.call(vote(1), 1.0)
+        ended += 1
+
+    async with trio.open_nursery() as server.nursery:
+        under_test = rpc_client(server.connect)
+        server.nursery.start_soon(under_test.run)
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(one)
+        server.nursery.cancel_scope.cancel()
+    assert ended == 20
+
+
 @pytest.mark.parametrize("seed", range(10))
 async def test_every_call_ends_once_as_answered_late_failed_or_cancelled(
     seed: int, autojump_clock: Clock
