@@ -168,7 +168,7 @@ class Leader:
 
     def transfer(self, to: int) -> None:
         """Hand over to a member, 0: to the one best placed. Raises `ProposalDropped`."""
-        self._transfer.begin(to, self._replication.progress, self._replication.active_members())
+        self._transfer.begin(to)
 
     def read_index(self, token: int, follower: int | None = None) -> None:
         """See `RawNode.read_index`. ``follower``: the one that asks, and ``token`` is of its request."""
@@ -217,7 +217,7 @@ class Leader:
     def send_pending(self, catch_up: bool) -> None:
         """Send what there is to send, to lagging followers with ``catch_up`` only."""
         self._replication.send_pending(catch_up)
-        if self._transfer.advance(self._replication.progress):
+        if self._transfer.advance(self._replication.progress, self._replication.active_members):
             self.is_stepping_down = self.is_yielding = True
 
     def is_joiner_request(self, seq: int) -> bool:

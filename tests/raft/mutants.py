@@ -577,9 +577,16 @@ MUTANTS = (
     ),
     Mutant(
         "transfer",
+        "hands over to a member that has not answered",
+        "transfer",
+        [("if p in active]", "]")],
+        "transfer::new_leader_hands_over_to_a_member_that_has_answered_it",
+    ),
+    Mutant(
+        "transfer",
         "never gives a transfer up",
         "transfer",
-        [("if self._target and self._state.now_ms >= self._deadline_ms:", "if False:")],
+        [("if self.is_active and self._state.now_ms >= self._deadline_ms:", "if False:")],
         "transfer::transfer_to_a_dead_member_times_out_and_the_leader_goes_on",
     ),
     Mutant(

@@ -74,6 +74,17 @@ def _stage_with_one_that_needs_a_snapshot() -> Stage:
     return stage
 
 
+def test_new_leader_hands_over_to_a_member_that_has_answered_it() -> None:
+    player = Player(members=(1, 2, 3), extensions=ALL)
+    for _, seq, request in player.campaign():
+        player.answer(seq, request)
+    player.transfer(0)
+    assert TIMEOUT not in _kinds(player, 2)
+    player.accept(peer=3)
+    assert TIMEOUT in _kinds(player, 3)
+    assert TIMEOUT not in _kinds(player, 2)
+
+
 def test_member_that_was_told_is_told_once() -> None:
     player = _leader()
     player.transfer(3)
