@@ -195,13 +195,20 @@ async def test_snapshot_that_cannot_be_written_is_tried_again_and_ends_nothing(
         assert counts == [1, 2]
 
 
+async def post_until_no_snapshot_is_due(nodes: Cluster, count: int) -> int:
+    """Post so many entries; the index of the last one."""
+    index = await post(nodes, count, b"x")
+    await until(lambda: nodes.replica().store.snapshot().index > index - KEEP["snapshot_every_entries"])
+    return index
+
+
 async def test_damaged_snapshot_is_told_and_the_one_before_it_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with cluster(tmp_path, retention={**KEEP, "keep_entries": 70}) as nodes:
+    async with cluster(tmp_path, retention={**KEEP, "keep_entries": 200}) as nodes:
         await nodes.leader()
-        index = await post(nodes, 300, b"x")
-        await until(lambda: nodes.replica().store.snapshot().index > index - 50)  # no further one is due
+        for _ in range(2):  # at least one snapshot each time, however many entries are applied at once
+            index = await post_until_no_snapshot_is_due(nodes, 150)
         await until(lambda: len(snapshots(nodes)) == 2 and first_index(nodes, 1) > 1)
         (state,) = await applied(nodes, index)
         await nodes.stop(1)
