@@ -27,6 +27,8 @@ from garlicfarm.refusals import Refusal
 from garlicfarm.setup.provision import MemberPlan
 from tests.node.support.cluster import Cluster, cluster, password_of
 
+HANG_GUARD_S = 120.0
+
 HASH = encode(bytes(range(32)))
 B32 = "aaaqeayeaudaocajbifqydiob4ibceqtcqkrmfyydenbwha5dypq.b32.i2p"
 
@@ -49,13 +51,13 @@ async def farm_of_three(directory: Path) -> AsyncIterator[Cluster]:
 
 async def command(nodes: Cluster, node_id: int, *arguments: str) -> int:
     config = str(nodes.directories[node_id] / "garlicfarm.toml")
-    with trio.fail_after(30):
+    with trio.fail_after(HANG_GUARD_S):
         return await trio.to_thread.run_sync(partial(run, [*arguments, "--config", config]))
 
 
 async def same_bytes(nodes: Cluster) -> bytes:
     """The state of all nodes once they have applied the same entries."""
-    with trio.fail_after(20):
+    with trio.fail_after(HANG_GUARD_S):
         while True:
             farms = [nodes.replica(node_id) for node_id in nodes.running]
             if len({farm.applied_index for farm in farms}) == 1:
@@ -153,7 +155,7 @@ async def test_show_prints_every_statistic_of_every_member(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with farm_of_three(tmp_path) as nodes:
-        with trio.fail_after(20):
+        with trio.fail_after(HANG_GUARD_S):
             # Statuses come as they come: there is no event for the third one.
             while len(nodes.replica().application.fold.scores()) < 3:  # type: ignore[attr-defined]  # noqa: ASYNC110
                 await trio.sleep(0.05)
@@ -314,7 +316,7 @@ async def test_member_is_removed_from_its_own_machine_and_the_log_says_who_asked
         words = [*by.split(), *([str(leaving)] if by == "member remove" else [])]
         assert await command(nodes, leaving, *words, "-o", "json") == 0
         body = json.loads(capsys.readouterr().out)
-        with trio.fail_after(20):
+        with trio.fail_after(HANG_GUARD_S):
             await running.ended.wait()
         assert running.error is not None
         assert isinstance(first_error(running.error), Removed)
@@ -326,7 +328,7 @@ async def test_member_is_removed_from_its_own_machine_and_the_log_says_who_asked
 
 async def test_whoever_asks_the_node_that_took_an_order_finds_it_there(tmp_path: Path) -> None:
     async with farm_of_three(tmp_path) as nodes:
-        with trio.fail_after(30):
+        with trio.fail_after(HANG_GUARD_S):
             for turn in range(8):
                 for node_id in nodes.running:
                     view = nodes.node(node_id).farms["farm"]

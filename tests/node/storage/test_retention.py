@@ -24,6 +24,7 @@ from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ValueType
 from tests.node.support.cluster import Cluster, cluster
 
+HANG_GUARD_S = 120.0
 KEEP = {"snapshot_every_entries": 50, "keep_entries": 20, "keep_bytes": 1 << 20}
 
 
@@ -32,8 +33,8 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention_module, "CHECK_S", 0.1)
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 20) -> None:
-    with trio.fail_after(timeout_s):
+async def until(condition: Callable[[], object]) -> None:
+    with trio.fail_after(HANG_GUARD_S):
         while not condition():  # noqa: ASYNC110  (what is waited for has no event)
             await trio.sleep(0.02)
 
@@ -68,7 +69,7 @@ async def post(nodes: Cluster, count: int, name: bytes) -> int:
 async def applied(nodes: Cluster, index: int) -> list[bytes]:
     """The states of all that run, which have applied ``index``."""
     for node_id in nodes.running:
-        with trio.fail_after(60):
+        with trio.fail_after(HANG_GUARD_S):
             await nodes.replica(node_id).wait_applied(index - 1)
     return [nodes.replica(node_id).application.snapshot() for node_id in nodes.running]
 
@@ -229,7 +230,7 @@ async def test_farm_of_statuses_is_shortened_by_every_member(tmp_path: Path) -> 
         await nodes.leader()
         async with admin(nodes, 1) as client:
             await client.administer(nodes.plan.name, "interval", {"ms": 1000})
-        await until(lambda: all(first_index(nodes, node_id) > 8 for node_id in nodes.running), 40)
+        await until(lambda: all(first_index(nodes, node_id) > 8 for node_id in nodes.running))
         boundaries = {node_id: first_index(nodes, node_id) for node_id in nodes.running}
         for node_id in nodes.running:
             farm = nodes.replica(node_id)
