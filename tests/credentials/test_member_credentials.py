@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import hmac
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from garlicfarm.credentials.member_credentials import (
     member_lookup,
@@ -24,11 +25,9 @@ SECRET = bytes(range(32))
 FARM_ID = bytes(range(100, 116))
 
 
-def test_member_password_equals_hkdf_by_hand() -> None:
-    # RFC 5869 with one block: PRK = HMAC(salt, IKM), OKM = HMAC(PRK, info | 0x01).
-    prk = hmac.digest(FARM_ID, SECRET, "sha256")
-    okm = hmac.digest(prk, b"garlicfarm member 42\x01", "sha256")
-    expected = base64.urlsafe_b64encode(okm).rstrip(b"=").decode()
+def test_member_password_is_what_hkdf_of_a_library_derives() -> None:
+    hkdf = HKDF(algorithm=SHA256(), length=32, salt=FARM_ID, info=b"garlicfarm member 42")
+    expected = base64.urlsafe_b64encode(hkdf.derive(SECRET)).rstrip(b"=").decode()
     assert member_password(SECRET, FARM_ID, 42) == expected
     assert len(expected) == 43
 
