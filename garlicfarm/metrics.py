@@ -8,9 +8,12 @@ not know the farm.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter as Tally
+from collections.abc import Callable, Sequence
+from enum import Enum
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector
+from prometheus_client.registry import Collector
 
 from garlicfarm._version import __version__
 
@@ -23,11 +26,27 @@ _FSYNC_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.
 _BATCH = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
+class _Scrape(Collector):
+    """Calls ``before`` at each scrape, and shows nothing itself."""
+
+    def __init__(self, before: Callable[[], None]) -> None:
+        self._before = before
+
+    def describe(self) -> Sequence[Metric]:
+        return ()
+
+    def collect(self) -> Sequence[Metric]:
+        self._before()
+        return ()
+
+
 class NodeMetrics:
     """All metrics of one process's node, in ``registry``."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
+        self._farms: list[FarmMetrics] = []
+        self.registry.register(_Scrape(self._count_messages))  # before the metrics that it brings up to date
         ProcessCollector(registry=self.registry)
         build = self._gauge("build_info", "1, with the version as a label.", "version")
         build.labels(__version__).set(1)
@@ -115,7 +134,13 @@ class NodeMetrics:
 
     def farm(self, name: str) -> FarmMetrics:
         """The metrics of the farm ``name``, all present from the start, with value 0."""
-        return FarmMetrics(self, name)
+        farm = FarmMetrics(self, name)
+        self._farms.append(farm)
+        return farm
+
+    def _count_messages(self) -> None:
+        for farm in self._farms:
+            farm.count_messages()
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"garlicfarm_{name}", text, labels, registry=self.registry)
@@ -128,7 +153,11 @@ class NodeMetrics:
 
 
 class FarmMetrics:
-    """The metrics of one farm: simple ones as attributes, those with more labels as methods."""
+    """The metrics of one farm: simple ones as attributes, those with more labels as methods.
+
+    ``received`` and ``sent``: Raft messages by type since the last scrape. They are plain numbers, because
+    each metric has a lock, and a message is a matter of microseconds.
+    """
 
     def __init__(self, node: NodeMetrics, farm: str) -> None:
         self._node = node
@@ -151,8 +180,8 @@ class FarmMetrics:
         self.feed_readers = node.feed_readers.labels(farm)
         self.feed_entries = node.feed_entries.labels(farm)
         self._roles = {role: node.raft_role.labels(farm, role) for role in _ROLES}
-        # Messages are counted on the hot path: each child is looked up, under a lock, only once.
-        self._messages: dict[tuple[str, str], Counter] = {}
+        self.received: Tally[Enum] = Tally()
+        self.sent: Tally[Enum] = Tally()
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -164,13 +193,12 @@ class FarmMetrics:
         for name, gauge in self._roles.items():
             gauge.set(name == role)
 
-    def count_message(self, message_type: str, direction: str) -> None:
-        """One Raft message; ``direction`` is ``in`` or ``out``."""
-        counter = self._messages.get((message_type, direction))
-        if counter is None:
-            counter = self._node.raft_messages.labels(self._farm, message_type, direction)
-            self._messages[message_type, direction] = counter
-        counter.inc()
+    def count_messages(self) -> None:
+        """Bring `received` and `sent` to the registry."""
+        for tally, direction in ((self.received, "in"), (self.sent, "out")):
+            for message_type, number in tally.items():
+                self._node.raft_messages.labels(self._farm, message_type.name, direction).inc(number)
+            tally.clear()
 
     def count_proposals(self, outcome: str, number: int = 1) -> None:
         """Proposals that ended: ``committed``, ``dropped``, ``refused`` or ``unknown``."""

@@ -174,7 +174,7 @@ class Replica:
             self._writer.submit_chunk(received.token, received.chunk)
         for outgoing in ready.requests:
             self.peers.send(outgoing.peer, outgoing.seq, outgoing.request)
-            self.metrics.count_message(outgoing.request.type.name, "out")
+            self.metrics.sent[outgoing.request.type] += 1
         for answer in ready.responses:
             self.requests.answer(answer.token, answer.response)
         for outcome in ready.outcomes:

@@ -74,7 +74,7 @@ class IncomingRequests:
 
     def on_request(self, request: Request) -> None:
         """A permitted request came in."""
-        self.metrics.count_message(request.type.name, "in")
+        self.metrics.received[request.type] += 1
         if request.type in _FROM_LEADERS:
             self._leader_commit = (request.source, request.commit_index)
         if request.source:

@@ -20,7 +20,7 @@ from garlicfarm.errors import (
 from garlicfarm.feed.binary_format import MEDIA_TYPE, encode_records
 from garlicfarm.feed.lines import encode_lines
 from garlicfarm.refusals import Refusal
-from garlicfarm.wire.messages import ValueType
+from garlicfarm.wire.messages import MessageType, ValueType
 from tests.admin.fake_node import PASSWORDS, FakeNode, until
 
 
@@ -367,16 +367,18 @@ async def test_metrics_scraped_hold_what_the_node_counted(node: FakeNode, http: 
     farm = node.metrics.farm("farm")
     farm.raft_leader_changes.inc()
     farm.set_role("leader")
-    farm.count_message("AppendEntriesRequest", "out")
+    farm.sent[MessageType.APPEND_ENTRIES_REQUEST] += 2
     farm.set_peer(2, state="replicate", match_index=7, rtt_s=0.5, last_contact_s=None)
     node.farm.commit(b"x")
     await http.get("/v1/farms/farm/log")
+    await http.get("/metrics", auth=None)
+    farm.sent[MessageType.APPEND_ENTRIES_REQUEST] += 1
     text = (await http.get("/metrics", auth=None)).text
     for line in [
         'garlicfarm_raft_leader_changes_total{farm="farm"} 1.0',
         'garlicfarm_raft_role{farm="farm",role="leader"} 1.0',
         'garlicfarm_raft_role{farm="farm",role="follower"} 0.0',
-        'garlicfarm_raft_messages_total{direction="out",farm="farm",type="AppendEntriesRequest"} 1.0',
+        'garlicfarm_raft_messages_total{direction="out",farm="farm",type="APPEND_ENTRIES_REQUEST"} 3.0',
         'garlicfarm_peer_state{farm="farm",peer="2",state="replicate"} 1.0',
         'garlicfarm_peer_match_index{farm="farm",peer="2"} 7.0',
         'garlicfarm_feed_entries_total{farm="farm"} 1.0',
