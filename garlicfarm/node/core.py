@@ -8,6 +8,7 @@ come. They can wait for both to change.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -55,7 +56,9 @@ class Core:
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._next_token = 0
         self._leader_changed = trio.Event()
-        self._progressed = trio.Event()
+        self._progressed: trio.Event | None = None  # None: nothing waits for it
+        self._awaited: dict[int, trio.Event] = {}  # set once an entry beyond the index is applied
+        self._next_awaited = math.inf  # the lowest of these indexes
 
     # ------------------------------------------------------------------ input
 
@@ -114,20 +117,36 @@ class Core:
         """The application has taken everything up to ``index``."""
         self.applied_index, self.applied_term = index, term
         self.raw.report_applied(index)
+        if index > self._next_awaited:
+            for beyond in [beyond for beyond in self._awaited if index > beyond]:
+                self._awaited.pop(beyond).set()
+            self._next_awaited = min(self._awaited, default=math.inf)
         self.wake_waiting()
 
     def wake_waiting(self) -> None:
         """Wake all tasks that wait for progress, to look again."""
-        progressed, self._progressed = self._progressed, trio.Event()
-        progressed.set()
+        if self._progressed is not None:
+            self._progressed.set()
+            self._progressed = None
 
     async def wait_applied(self, beyond: int) -> None:
-        """Return once an entry with an index > ``beyond`` is applied."""
-        while self.applied_index <= beyond:
-            await self.wait_progress()
+        """Return once an entry with an index > ``beyond`` is applied. Until then no entry wakes the
+        task."""
+        if self.applied_index > beyond:
+            return
+        applied = self._awaited.setdefault(beyond, trio.Event())
+        self._next_awaited = min(self._next_awaited, beyond)
+        try:
+            await applied.wait()
+        finally:
+            is_last = not applied.statistics().tasks_waiting
+            if is_last and self._awaited.get(beyond) is applied:
+                del self._awaited[beyond]
 
     async def wait_progress(self) -> None:
         """Return when something is applied, or the leader, the role or the state of the disk changes."""
+        if self._progressed is None:
+            self._progressed = trio.Event()
         await self._progressed.wait()
 
     async def wait_leader_change(self) -> None:
