@@ -132,17 +132,43 @@ class Leader:
 
     # ------------------------------------------------------------------ proposals and reads
 
-    def step_client_request(self, request: Request, token: int) -> None:
-        """Append a client's entries; it is answered after the commit (D8)."""
+    def answer_that_it_leads(self, token: int) -> None:
+        """Answer a ClientRequest without entries."""
         state = self._state
-        if not request.entries:
-            state.respond(token, _APPEND_RESPONSE, state.id, state.log.last_index + 1, True)
-        elif self._is_refusing_entries or state.is_disk_hanging:
-            state.refuse(token, Refusal.LEADERSHIP_IN_TRANSFER)
-        elif not self._append(
-            [entry.value for entry in request.entries], token, from_client=True, source=request.source
-        ):
-            state.refuse(token, Refusal.TOO_MUCH_UNCOMMITTED)
+        state.respond(token, _APPEND_RESPONSE, state.id, state.log.last_index + 1, True)
+
+    def step_posts(self, posts: Sequence[tuple[Request, int]]) -> None:
+        """Append the entries of ClientRequests, each with its token; each is answered after the commit (D8).
+        All or none of one request are appended."""
+        state, log = self._state, self._state.log
+        is_refusing = self._is_refusing_entries or state.is_disk_hanging
+        term, now_ms, index = state.term, state.now_ms, log.last_index + 1
+        appended: list[Entry] = []
+        for request, token in posts:
+            entries = request.entries
+            last = index + len(entries) - 1
+            if is_refusing:
+                refusal = Refusal.LEADERSHIP_IN_TRANSFER
+            elif self._proposals.admit(
+                [entry.value for entry in entries],
+                last,
+                token,
+                now_ms,
+                from_client=True,
+                source=request.source,
+            ):
+                for entry in entries:
+                    appended.append(Entry(index, term, ValueType.APPLICATION, entry.value))
+                    index += 1
+                continue
+            else:
+                refusal = Refusal.TOO_MUCH_UNCOMMITTED
+            if appended:
+                log.append(appended)  # a refusal waits for the writes before it
+                appended = []
+            state.refuse(token, refusal)
+        if appended:
+            log.append(appended)
 
     def propose(self, values: Sequence[bytes], token: int) -> None:
         """Append entries of our own. Raises `ProposalDropped`."""
@@ -150,7 +176,7 @@ class Leader:
             raise DiskHangs
         if self._is_refusing_entries:
             raise ProposalDropped(Refusal.LEADERSHIP_IN_TRANSFER)
-        if not self._append(values, token, from_client=False):
+        if not self._append(values, token):
             raise ProposalDropped(Refusal.TOO_MUCH_UNCOMMITTED)
 
     def propose_conf_change(self, change: ConfChange, token: int) -> None:
@@ -185,14 +211,15 @@ class Leader:
         is_removed = state.id not in [s.id for s in state.membership.newest.servers]
         return self._transfer.is_active or is_removed
 
-    def _append(self, values: Sequence[bytes], token: int, *, from_client: bool, source: int = 0) -> bool:
-        log, term = self._state.log, self._state.term
+    def _append(self, values: Sequence[bytes], token: int) -> bool:
+        log, state = self._state.log, self._state
         index = log.last_index + 1
-        now_ms = self._state.now_ms
         last = index + len(values) - 1
-        if not self._proposals.admit(values, last, token, now_ms, from_client=from_client, source=source):
+        if not self._proposals.admit(values, last, token, state.now_ms, from_client=False):
             return False
-        log.append([Entry(i, term, ValueType.APPLICATION, value) for i, value in enumerate(values, index)])
+        log.append(
+            [Entry(i, state.term, ValueType.APPLICATION, value) for i, value in enumerate(values, index)]
+        )
         return True
 
     def _append_configuration(self, like: Configuration) -> int:

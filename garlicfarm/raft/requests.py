@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -130,9 +130,19 @@ class RequestHandler:
 
     # ------------------------------------------------------------------ to the leader
 
-    def _client_request(self, request: Request, token: int) -> None:
+    def step_posts(self, posts: Sequence[tuple[Request, int]]) -> None:
+        """See `RawNode.step_posts`."""
         if self._roles.leader is not None:
-            self._roles.leader.step_client_request(request, token)
+            self._roles.leader.step_posts(posts)
+        else:
+            for _, token in posts:
+                self._state.refuse(token, None)
+
+    def _client_request(self, request: Request, token: int) -> None:
+        if request.entries:
+            self.step_posts(((request, token),))
+        elif self._roles.leader is not None:
+            self._roles.leader.answer_that_it_leads(token)
         else:
             self._state.refuse(token, None)
 
