@@ -92,6 +92,7 @@ class Link:
         on_answer: Callable[[int, Response], None],
         on_failure: Callable[[int, bool], None],
         on_change: Callable[[Exception | None], None],
+        on_received: Callable[[], None] = lambda: None,
         connect_timeout_s: float | None = None,
         lazy: bool = False,
     ) -> None:
@@ -104,6 +105,7 @@ class Link:
         self._on_answer = on_answer
         self._on_failure = on_failure
         self._on_change = on_change
+        self._on_received = on_received
         self._queue: deque[tuple[int, Request]] = deque()
         self._outstanding: deque[tuple[int, MessageType, float]] = deque()
         self._work = trio.Event()
@@ -261,8 +263,11 @@ class Link:
                     raise UnreachableError("the peer closed the connection", hint)
                 decoder.receive_data(data)
                 now = trio.current_time()
-                while (response := decoder.next_message(hinted=self._is_hinted())) is not None:
-                    self._take(response, now)
+                try:
+                    while (response := decoder.next_message(hinted=self._is_hinted())) is not None:
+                        self._take(response, now)
+                finally:
+                    self._on_received()
                 self._watch()
         raise UnreachableError(f"no answer within {self._timeout_s:g} s")
 

@@ -1,13 +1,14 @@
 """The consensus core of one replica, and its inbox.
 
-One task owns the core (`garlicfarm.node.replica`). All others put their input into its inbox. One wake-up
-takes all waiting input, so one turn makes one write, one message per peer and one answer per connection out
-of many inputs. Other tasks read the core's state here: which member leads, and how far the application has
-come. They can wait for both to change.
+The core is driven in turns (`garlicfarm.node.turns`). All tasks put their input into its inbox. One turn
+takes all waiting input, so it makes one write, one message per peer and one answer per connection out of many
+inputs. Other tasks read the core's state here: which member leads, and how far the application has come. They
+can wait for both to change.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import deque
@@ -24,7 +25,7 @@ from garlicfarm.wire.messages import ClusterServer, Configuration
 __all__ = ["SLICE_S", "Core"]
 
 SLICE_S = 0.005
-"""How long entries are checked, and applied, in one turn of the core's task."""
+"""How long entries are checked, and applied, in one turn."""
 
 BATCH_BYTES = 1 << 20
 COMMIT_NOTICE_MS = 50
@@ -33,7 +34,7 @@ MESSAGE_HEADER_BYTES = 45
 
 
 class Core:
-    """``raw``: the consensus core itself, for the task that owns it; others only read from it.
+    """``raw``: the consensus core itself, which only turns change; all else only reads from it.
 
     ``answer_timeout_s``: how long a request waits for its answer. ``applied_index``, ``applied_term`` and
     ``applied_configuration``: the newest entry that the application has taken, and the Configuration then.
@@ -52,9 +53,10 @@ class Core:
         """Id of the leader, 0 if none is known."""
         self.applied_index, self.applied_term = start.index, start.term
         self.applied_configuration = start.configuration
-        self.has_input = trio.Event()
+        self.next_token = itertools.count(1).__next__
+        """Returns a token that no input of the core has used."""
+        self._awake = trio.Event()
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._next_token = 0
         self._leader_changed = trio.Event()
         self._progressed: trio.Event | None = None  # None: nothing waits for it
         self._awaited: dict[int, trio.Event] = {}  # set once an entry beyond the index is applied
@@ -63,23 +65,41 @@ class Core:
     # ------------------------------------------------------------------ input
 
     def put(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Have the core's task call ``function``. Each source is bounded: sessions and links by their
-        windows, proposals and reads by the limits of `Proposals` and `ReadIndexRequests`, the writer by
-        the steps that it was given."""
+        """Have the next turn call ``function``, and have the core's task run that turn. Each source is
+        bounded: sessions and links by their windows, proposals and reads by the limits of `Proposals` and
+        `ReadIndexRequests`, the writer by the steps that it was given."""
+        self.add(function, *arguments)
+        self.wake()
+
+    def add(self, function: Callable[..., None], *arguments: Any) -> None:
+        """As `put`, for a caller that then has the turn run by `garlicfarm.node.turns.Turns.run_now`."""
         self._inbox.append((function, arguments))
-        self.has_input.set()
+
+    def wake(self) -> None:
+        """Have the core's task run a turn."""
+        self._awake.set()
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether the core's task is about to run a turn."""
+        return self._awake.is_set()
+
+    @property
+    def has_input(self) -> bool:
+        """Whether the next turn has input."""
+        return bool(self._inbox)
+
+    async def wait_awake(self) -> None:
+        """Return once `wake` was called since the last turn; for the core's task."""
+        await self._awake.wait()
 
     def take_input(self) -> None:
-        """Call everything in the inbox; only the core's task may do this."""
-        self.has_input = trio.Event()
+        """Call everything in the inbox; only in a turn."""
+        if self._awake.is_set():
+            self._awake = trio.Event()
         while self._inbox:
             function, arguments = self._inbox.popleft()
             function(*arguments)
-
-    def next_token(self) -> int:
-        """A token that no input of the core has used."""
-        self._next_token += 1
-        return self._next_token
 
     # ------------------------------------------------------------------ state
 

@@ -68,7 +68,7 @@ class Disk:
             await self._work.wait()
             self._work = trio.Event()
             answers, silent = self._answers, 0
-            while self._has_work:
+            while self.has_work:
                 await trio.sleep(self._timeout_s / TICKS)
                 silent += 1
                 if answers != self._answers:
@@ -78,11 +78,12 @@ class Disk:
                     self._on_change()
 
     @property
-    def _has_work(self) -> bool:
+    def has_work(self) -> bool:
+        """Whether the writer has something that it has not completed."""
         return self._durable < self._submitted or self._pieces > 0
 
     def _begin(self) -> None:
-        if not self._has_work:
+        if not self.has_work:
             self._since = trio.current_time()
             self._work.set()
 

@@ -72,7 +72,10 @@ class PeerEvents(Protocol):
     """Receives the events of the connections."""
 
     def on_response(self, seq: int, response: Response) -> None:
-        """The answer to the request ``seq`` of `Peers.send`."""
+        """The answer to the request ``seq`` of `Peers.send`; `on_received` follows."""
+
+    def on_received(self) -> None:
+        """All answers that one receive brought were reported."""
 
     def on_unreachable(self, peer: int, seq: int) -> None:
         """The request ``seq`` of `Peers.send` will get no answer."""
@@ -151,6 +154,7 @@ class Peers:
             on_answer=partial(self._on_answer, member),
             on_failure=lambda seq, sent: self._events.on_unreachable(member, seq),
             on_change=partial(self._on_change, member),
+            on_received=self._events.on_received,
         )
         rpc_client = RpcClient(
             connect,
@@ -209,6 +213,7 @@ class Peers:
     def _read_answered(self, member: int, seq: int, response: Response | None, sent: bool) -> None:
         if response is not None:
             self._events.on_response(seq, response)
+            self._events.on_received()
         else:
             self._events.on_unreachable(member, seq)
 

@@ -1,9 +1,5 @@
-"""The replica of one farm on this node: the task that owns the consensus core, and the parts around it.
-
-One turn of `Replica._raft_loop` takes all input, ticks the core, and carries out its `Ready`. Long work is
-spread over turns: entries are checked (`garlicfarm.node.requests`) and applied (`garlicfarm.node.applier`) a
-slice at a time, and sending to members far behind gets only a share of the time.
-"""
+"""The replica of one farm on this node: the consensus core, the parts around it, and what each turn of the
+core (`garlicfarm.node.turns`) has them do."""
 
 from __future__ import annotations
 
@@ -27,13 +23,11 @@ from garlicfarm.node.proposals import Proposals, origin_now
 from garlicfarm.node.read_index import ReadIndexRequests
 from garlicfarm.node.requests import IncomingRequests
 from garlicfarm.node.store import MakeWriter, Store
+from garlicfarm.node.turns import Turns
 from garlicfarm.raft import RawNode, Ready, SnapshotMeta
 from garlicfarm.wire.messages import ClusterServer, Configuration, Response
 
 __all__ = ["Replica"]
-
-STALL_S = 0.05
-BUSY_SHARE = 6  # time for all other work, per time spent sending to members far behind
 
 
 class Replica:
@@ -69,8 +63,11 @@ class Replica:
         self.proposals = Proposals(core, self.peers, self.disk, application, metrics)
         self.reads = ReadIndexRequests(core, self.disk)
         self.membership = Membership(core, self.peers, self.proposals, host.dial, log)
-        self.requests = IncomingRequests(core, self.membership, self.peers, application, metrics)
+        self.requests = IncomingRequests(
+            core, self.membership, self.peers, application, metrics, self._run_turn
+        )
         self.applier = Applier(core, self.membership, application, store, log)
+        self._turns = Turns(core, self.requests, self.applier, self._carry_out)
         self.context = ReplicaContext(section, host, core, self.peers, self.proposals, self.membership)
         self._writer = make_writer(self._on_durable, self._on_batch, self._on_chunk, self._on_problem)
         self._servers: tuple[ClusterServer, ...] = ()
@@ -127,42 +124,9 @@ class Replica:
             nursery.start_soon(self.disk.watch)
             # Trio runs it before the loop returns from its first checkpoint and applies anything.
             nursery.start_soon(self.application.run, self.context)
-            nursery.start_soon(self._raft_loop)
+            nursery.start_soon(self._turns.run)
             task_status.started()
         raise AssertionError("unreachable: the tasks of a replica only end by an error")
-
-    async def _raft_loop(self) -> NoReturn:
-        core, raw, requests, applier = self.core, self.core.raw, self.requests, self.applier
-        spare_at = trio.current_time()
-        while True:
-            if (
-                core.has_input.is_set()
-                or requests.has_unchecked
-                or applier.has_entries
-                or raw.has_more_committed
-            ):
-                await trio.lowlevel.checkpoint()
-            else:
-                deadline = raw.deadline_ms
-                at = min(float("inf") if deadline is None else deadline / 1000, requests.next_delayed_at)
-                with trio.move_on_at(min(at, spare_at) if raw.has_more_catch_up else at):
-                    await core.has_input.wait()
-                if not core.has_input.is_set() and trio.current_time() - at > STALL_S:
-                    # The process was stalled: first read the messages that arrived meanwhile.
-                    await trio.sleep(STALL_S)
-            begun = trio.current_time()
-            core.take_input()
-            requests.check_posts()
-            raw.tick(round(trio.current_time() * 1000))
-            requests.send_delayed(begun)
-            spare = begun >= spare_at
-            ready = raw.ready(catch_up=spare, committed=not applier.has_entries)
-            if ready.restore is not None:
-                await applier.restore(ready.restore)
-            self._carry_out(ready)
-            if spare:
-                now = trio.current_time()
-                spare_at = now + BUSY_SHARE * (now - begun)
 
     def _carry_out(self, ready: Ready) -> None:
         raw = self.core.raw
@@ -175,8 +139,8 @@ class Replica:
         for outgoing in ready.requests:
             self.peers.send(outgoing.peer, outgoing.seq, outgoing.request)
             self.metrics.sent[outgoing.request.type] += 1
-        for answer in ready.responses:
-            self.requests.answer(answer.token, answer.response)
+        if ready.responses:
+            self.requests.answer(ready.responses)
         for outcome in ready.outcomes:
             self.proposals.on_outcome(outcome.token, outcome.result)
         for read in ready.reads:
@@ -187,6 +151,13 @@ class Replica:
         if raw.servers is not self._servers:
             self._servers = raw.servers
             self.peers.follow(self._servers)
+
+    def _run_turn(self, has_posts: bool) -> None:
+        """A session has put in requests. While the disk is busy, posts wait for others to share a write."""
+        if has_posts and self.disk.has_work:
+            self.core.wake()
+        else:
+            self._turns.run_now()
 
     def _on_leader(self) -> None:
         core, status = self.core, self.core.raw.status()
@@ -203,7 +174,8 @@ class Replica:
 
     def _on_durable(self, token: int) -> None:
         self.disk.on_durable(token)
-        self.core.put(self.core.raw.report_persisted, token)
+        self.core.add(self.core.raw.report_persisted, token)
+        self._turns.run_now()
 
     def _on_chunk(self, token: int, held: int, meta: SnapshotMeta | None) -> None:
         self.disk.on_piece_stored()
@@ -229,7 +201,10 @@ class Replica:
 
     def on_response(self, seq: int, response: Response) -> None:
         """See `PeerEvents`, as for the following ones."""
-        self.core.put(self.core.raw.step_response, seq, response)
+        self.core.add(self.core.raw.step_response, seq, response)
+
+    def on_received(self) -> None:
+        self._turns.run_now()
 
     def on_unreachable(self, peer: int, seq: int) -> None:
         self.core.put(self.core.raw.report_unreachable, peer, seq)

@@ -1,30 +1,34 @@
 """Requests that come in over sessions, on their way into the core and back.
 
-Posted entries are checked on the way, for `SLICE_S` in each turn of the core's task (at least one); the rest
-waits for the next turn. Time decides only when a turn ends, never the outcome of an entry.
+Posted entries are checked on the way, for `SLICE_S` in each turn (at least one); the rest waits for the next
+turn. Time decides only when a turn ends, never the outcome of an entry.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
-from garlicfarm.application import Application, Origin
+from garlicfarm.application import Application
 from garlicfarm.config.model import HEADERS_BYTES
-from garlicfarm.errors import RemoteProtocolError
+from garlicfarm.errors import EntryRefused, RemoteProtocolError
 from garlicfarm.metrics import FarmMetrics
 from garlicfarm.node.core import SLICE_S, Core
 from garlicfarm.node.membership import Membership
 from garlicfarm.node.peers import Peers
+from garlicfarm.node.proposals import origin_now
 from garlicfarm.node.session import PendingResponse, Session
-from garlicfarm.raft import Role
+from garlicfarm.raft import OutgoingResponse, Role
 from garlicfarm.refusals import Refusal
 from garlicfarm.wire import Limits
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request, Response
 
 __all__ = ["IncomingRequests"]
+
+POSTS_AT_ONCE = 64
+"""How many posts of one connection are checked before another one has its turn."""
 
 _FROM_LEADERS = {
     MessageType.APPEND_ENTRIES_REQUEST,
@@ -35,8 +39,21 @@ _FROM_LEADERS = {
 """Requests that carry the leader's commit index."""
 
 
+class _Post:
+    """A ClientRequest with entries. ``next_entry``: of these, the first one that is not checked yet."""
+
+    __slots__ = ("next_entry", "request", "token")
+
+    def __init__(self, request: Request, token: int) -> None:
+        self.request = request
+        self.token = token
+        self.next_entry = 0
+
+
 class IncomingRequests:
-    """The requests of all sessions of one replica. A `garlicfarm.node.session.RequestReceiver`."""
+    """The requests of all sessions of one replica. A `garlicfarm.node.session.RequestReceiver`.
+
+    ``run_turn(has_posts)``: input was added to ``core``, posts among it."""
 
     def __init__(
         self,
@@ -45,6 +62,7 @@ class IncomingRequests:
         peers: Peers,
         application: Application,
         metrics: FarmMetrics,
+        run_turn: Callable[[bool], None],
     ) -> None:
         raft = core.raft
         largest_post = max(raft.max_client_message_bytes, raft.max_entry_bytes + HEADERS_BYTES)
@@ -56,9 +74,10 @@ class IncomingRequests:
         self._membership = membership
         self._peers = peers
         self._application = application
+        self._run_turn = run_turn
         self._pending: dict[int, PendingResponse] = {}
-        # Posts being checked, by connection: each connection in order, one request of each in turn.
-        self._unchecked: dict[Session, deque[tuple[Request, int, Iterator[Refusal | None]]]] = {}
+        # Posts to be checked, by connection: each connection in order, `POSTS_AT_ONCE` of each in turn.
+        self._unchecked: dict[Session, deque[_Post]] = {}
         # Delayed responses, and until when.
         self._delayed: deque[tuple[float, PendingResponse, Response | None]] = deque()
         # A leader that waits for one sends nothing else: this member must not campaign meanwhile.
@@ -80,15 +99,20 @@ class IncomingRequests:
         if request.source:
             self._peers.on_contact(request.source)
 
-    def check(self, entry: bytes, origin: Origin) -> None:
-        """Check a posted entry. Raises `EntryRefused`."""
-        self._application.check(entry, origin)
-
-    def step(self, request: Request, pending: PendingResponse) -> None:
-        """Pass a request to the core; ``pending`` gets the answer."""
-        pending.token = token = self._core.next_token()
-        self._pending[token] = pending
-        self._core.put(self._step, request, token)
+    def step(self, requests: Sequence[tuple[Request, PendingResponse]]) -> None:
+        """Pass requests to the core, in order, and have it run a turn; each gets its answer."""
+        has_posts = False
+        for request, pending in requests:
+            if request.source:
+                self.on_request(request)
+            else:
+                self.metrics.received[request.type] += 1
+            if request.type is MessageType.CLIENT_REQUEST:
+                has_posts = True
+            pending.token = token = self._core.next_token()
+            self._pending[token] = pending
+        self._core.add(self._step, requests)
+        self._run_turn(has_posts)
 
     def is_member(self, server: int) -> bool:
         """Whether the applied Configuration names this server."""
@@ -127,51 +151,96 @@ class IncomingRequests:
         return self._delayed[0][0] if self._delayed else float("inf")
 
     def check_posts(self) -> None:
-        """Check posted entries. Not when they arrive: this member may not have been the leader then."""
+        """Check posted entries, and pass them on. Not when they arrive: this member may not have been the
+        leader then."""
         if not self._unchecked:
             return
-        now, raw = trio.current_time(), self._core.raw
-        until = now + SLICE_S
+        until = trio.current_time() + SLICE_S
         while self._unchecked:
             session = next(iter(self._unchecked))
             posts = self._unchecked.pop(session)
-            request, token, refusals = posts[0]
-            is_forgotten = token not in self._pending  # its connection is closed
-            refusal, is_checked = None, True  # if this member does not lead, the core redirects the client
-            if not is_forgotten and raw.role is Role.LEADER:
-                for refusal in refusals:
-                    now = trio.current_time()
-                    if refusal is not None or now >= until:
-                        is_checked = refusal is not None
-                        break
-            else:
-                now = trio.current_time()
-            if is_checked:
-                posts.popleft()
-            if refusal is not None:
-                self._pending.pop(token).resolve(self._refuse(refusal))
-            elif is_checked and not is_forgotten:
-                self._pass_on(request, token)
+            self._check_posts(session, posts, until)
             if posts:
                 self._unchecked[session] = posts  # behind the others
-            if now >= until:
+            if trio.current_time() >= until:
                 return
 
-    def answer(self, token: int, response: Response | None) -> None:
-        """The core answers a request. After a refused or unneeded snapshot, a JRaft leader sends it again as
+    def _check_posts(self, session: Session, posts: deque[_Post], until: float) -> None:
+        """Check the next posts of a connection, `POSTS_AT_ONCE` or until that time, and pass them on
+        together."""
+        is_leader = self._core.raw.role is Role.LEADER  # if not, the core redirects the client
+        is_judging = is_leader and getattr(self._application.check, "__func__", None) is not Application.check
+        checked: list[tuple[Request, int]] = []
+        for _ in range(min(len(posts), POSTS_AT_ONCE)):
+            post = posts[0]
+            pending = self._pending.get(post.token)
+            if pending is not None:  # its connection is open
+                refusal = self._refusal(session, post, until, is_judging) if is_leader else None
+                if refusal is not None:
+                    del self._pending[post.token]
+                    pending.resolve(self._refuse(refusal))
+                elif is_leader and post.next_entry < len(post.request.entries):
+                    break
+                elif post.request.term:  # a client names none
+                    self._core.raw.step_posts(checked)
+                    checked.clear()
+                    self._pass_on(post.request, post.token)
+                else:
+                    checked.append((post.request, post.token))
+            posts.popleft()
+            if is_judging and trio.current_time() >= until:
+                break
+        if checked:
+            self._core.raw.step_posts(checked)
+
+    def _refusal(self, session: Session, post: _Post, until: float, is_judging: bool) -> Refusal | None:
+        """The reason to refuse a post (D8). Sets how far its entries are checked, at least one of them.
+        ``is_judging``: the application does not take just anything."""
+        if not session.may_post:
+            return Refusal.ROLE_MISSING
+        entries, most = post.request.entries, self.limits.max_entry_bytes
+        if not is_judging:
+            post.next_entry = len(entries)
+            for entry in entries:
+                if len(entry.value) > most:
+                    return Refusal.ENTRY_TOO_LARGE
+            return None
+        origin = origin_now(post.request.source, session.user)
+        while post.next_entry < len(entries):
+            value = entries[post.next_entry].value
+            if len(value) > most:
+                return Refusal.ENTRY_TOO_LARGE
+            try:
+                self._application.check(value, origin)
+            except EntryRefused:
+                return Refusal.ENTRY_REFUSED
+            post.next_entry += 1
+            if trio.current_time() >= until:
+                break
+        return None
+
+    def answer(self, answers: Sequence[OutgoingResponse]) -> None:
+        """The core answers requests. After a refused or unneeded snapshot, a JRaft leader sends it again as
         soon as it is answered. So that answer is delayed."""
-        pending = self._pending.pop(token, None)
-        if pending is None:
-            return
-        is_refused_snapshot = (
-            response is not None
-            and response.type is MessageType.INSTALL_SNAPSHOT_RESPONSE
-            and not response.next_index
-        )
-        if is_refused_snapshot and pending.session.is_jraft:
-            self._delayed.append((trio.current_time() + self._refusal_delay_s, pending, response))
-        else:
-            pending.resolve(response)
+        answered: set[Session] = set()
+        for answer in answers:
+            pending, response = self._pending.pop(answer.token, None), answer.response
+            if pending is None:
+                continue
+            session = pending.session
+            if (
+                response is not None
+                and response.type is MessageType.INSTALL_SNAPSHOT_RESPONSE
+                and not response.next_index
+                and session.is_jraft
+            ):
+                self._delayed.append((trio.current_time() + self._refusal_delay_s, pending, response))
+            else:
+                pending.response = response
+                pending.is_done = True
+                answered.add(session)
+        for session in answered:
+            session.wake()
 
     def send_delayed(self, now: float) -> None:
         """Give the answers that were delayed until ``now``."""
@@ -179,17 +248,17 @@ class IncomingRequests:
             _, pending, response = self._delayed.popleft()
             pending.resolve(response)
 
-    def _step(self, request: Request, token: int) -> None:
-        refusal = self._membership.refusal(request)
-        if refusal is not None:
-            self._pending.pop(token).resolve(refusal)
-            return
-        if request.type is MessageType.CLIENT_REQUEST and request.entries:
-            session = self._pending[token].session
-            post = (request, token, session.refusals(request))
-            self._unchecked.setdefault(session, deque()).append(post)
-        else:
-            self._pass_on(request, token)
+    def _step(self, requests: Sequence[tuple[Request, PendingResponse]]) -> None:
+        for request, pending in requests:
+            refusal = self._membership.refusal(request) if request.source else None
+            if refusal is not None:
+                del self._pending[pending.token]
+                pending.resolve(refusal)
+            elif request.type is MessageType.CLIENT_REQUEST and request.entries:
+                posts = self._unchecked.setdefault(pending.session, deque())
+                posts.append(_Post(request, pending.token))
+            else:
+                self._pass_on(request, pending.token)
 
     def _pass_on(self, request: Request, token: int) -> None:
         raw = self._core.raw

@@ -7,21 +7,18 @@ commit. So one fsync serves many messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from typing import NoReturn, Protocol
 
 import msgspec
 import trio
 
-from garlicfarm.application import Origin
 from garlicfarm.config.model import HEADERS_BYTES
 from garlicfarm.credentials.roles import Role, includes
 from garlicfarm.credentials.users import Login
-from garlicfarm.errors import AuthError, EntryRefused, OutcomeUnknown, RemoteProtocolError
+from garlicfarm.errors import AuthError, OutcomeUnknown, RemoteProtocolError
 from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.metrics import FarmMetrics
-from garlicfarm.node.proposals import origin_now
-from garlicfarm.refusals import Refusal
 from garlicfarm.wire import Limits, RequestDecoder, decode_cluster_server, encode_response
 from garlicfarm.wire.messages import (
     EXTENSION_OF,
@@ -124,10 +121,10 @@ class RequestReceiver(Protocol):
         """The Configuration in force."""
 
     def on_request(self, request: Request) -> None:
-        """A permitted request came in."""
+        """A permitted request came in that is not for `step`."""
 
-    def step(self, request: Request, pending: PendingResponse) -> None:
-        """Pass a request to the core; ``pending`` gets the answer."""
+    def step(self, requests: Sequence[tuple[Request, PendingResponse]]) -> None:
+        """Take the permitted requests of one receive, in order, each with the place of its answer."""
 
     def is_member(self, server: int) -> bool:
         """Whether the applied Configuration names this server."""
@@ -135,9 +132,6 @@ class RequestReceiver(Protocol):
 
     def change_member(self, request: Request, server: ClusterServer, pending: PendingResponse) -> None:
         """Answer an AddServerRequest or RemoveServerRequest about ``server``."""
-
-    def check(self, entry: bytes, origin: Origin) -> None:
-        """Check a posted entry. Raises `EntryRefused`."""
 
     def forget(self, pending: Iterable[PendingResponse]) -> None:
         """The connection is gone: nothing waits for these answers."""
@@ -148,11 +142,11 @@ class PendingResponse:
 
     __slots__ = ("is_done", "is_hinted", "response", "session", "since", "size", "token")
 
-    def __init__(self, session: Session, size: int, *, is_hinted: bool) -> None:
+    def __init__(self, session: Session, since: float, size: int, is_hinted: bool) -> None:
         self.session = session
+        self.since = since
         self.size = size
         self.is_hinted = is_hinted  # a hint follows a refusal
-        self.since = trio.current_time()
         self.token = 0  # the core's, if it was asked
         self.is_done = False
         self.response: Response | None = None
@@ -201,6 +195,16 @@ class Session:
         """Whether there was no handshake."""
         return self._principal.is_jraft
 
+    @property
+    def may_post(self) -> bool:
+        """Whether the peer may post entries."""
+        return self._principal.may_post
+
+    @property
+    def user(self) -> str:
+        """The name of the user that logged in, "" if none did."""
+        return self._principal.user
+
     async def run(self) -> None:
         """Read and answer until the peer closes. Raises any other end of the connection."""
         try:
@@ -232,11 +236,11 @@ class Session:
 
     async def _read(self) -> None:
         while True:
-            while (request := self._next_message()) is not None:
-                self._admit(request)
-                while len(self._pending) >= MAX_UNANSWERED or self._unanswered_bytes >= MAX_UNANSWERED_BYTES:
-                    self._room = trio.Event()
-                    await self._room.wait()
+            self._take_requests()
+            if not self._has_room:
+                self._room = trio.Event()
+                await self._room.wait()
+                continue
             if self._decoder.partial:
                 timeout = PARTIAL_MESSAGE_TIMEOUT_S
             else:
@@ -250,6 +254,36 @@ class Session:
             self._decoder.receive_data(data)
             self._principal.refresh()
 
+    @property
+    def _has_room(self) -> bool:
+        return len(self._pending) < MAX_UNANSWERED and self._unanswered_bytes < MAX_UNANSWERED_BYTES
+
+    def _take_requests(self) -> None:
+        """Check the requests received so far, as many as there is room for, and pass them on together. Those
+        before a fault are passed on too."""
+        requests: list[tuple[Request, PendingResponse]] = []
+        now, has_hints = trio.current_time(), LEADER_HINT in self._principal.extensions
+        try:
+            while self._has_room and (request := self._next_message()) is not None:
+                self._check(request)
+                size = 0
+                for entry in request.entries:
+                    size += len(entry.value) + ENTRY_OVERHEAD_BYTES
+                is_hinted = has_hints and request.type is MessageType.CLIENT_REQUEST
+                pending = PendingResponse(self, now, size, is_hinted)
+                if not self._pending:
+                    self._wait_scope.deadline = now + self._answer_timeout_s
+                self._pending.append(pending)
+                self._unanswered_bytes += size
+                if request.type in _CHANGES:
+                    self._receiver.on_request(request)
+                    self._receiver.change_member(request, self._server(request), pending)
+                else:
+                    requests.append((request, pending))
+        finally:
+            if requests:
+                self._receiver.step(requests)
+
     def _next_message(self) -> Request | None:
         try:
             return self._decoder.next_message()
@@ -260,22 +294,6 @@ class Session:
     def _refused(self, reason: str, what: str, request: Request) -> RemoteProtocolError:
         self._receiver.metrics.count_refused(reason)
         return RemoteProtocolError(what, request.type.name)
-
-    def _admit(self, request: Request) -> None:
-        """Check that this connection may send the request (D6 lists them), and pass it on."""
-        self._check(request)
-        self._receiver.on_request(request)
-        size = sum(len(entry.value) + ENTRY_OVERHEAD_BYTES for entry in request.entries)
-        asked = request.type is MessageType.CLIENT_REQUEST
-        pending = PendingResponse(self, size, is_hinted=asked and LEADER_HINT in self._principal.extensions)
-        if not self._pending:
-            self._wait_scope.deadline = pending.since + self._answer_timeout_s
-        self._pending.append(pending)
-        self._unanswered_bytes += pending.size
-        if request.type in _CHANGES:
-            self._receiver.change_member(request, self._server(request), pending)
-        else:
-            self._receiver.step(request, pending)
 
     def _server(self, request: Request) -> ClusterServer:
         """The server in an AddServerRequest or RemoveServerRequest. An admin may name any, and so may a
@@ -307,20 +325,6 @@ class Session:
         if extension not in ("", *principal.extensions) or not (request.source or for_any_member):
             what = "a request that this server does not serve to this caller"
             raise self._refused("not-served", what, request)
-
-    def refusals(self, request: Request) -> Iterator[Refusal | None]:
-        """For each entry of a ClientRequest, the leader's reason to refuse it (D8), or None."""
-        receiver, origin = self._receiver, origin_now(request.source, self._principal.user)
-        if not self._principal.may_post:
-            yield Refusal.ROLE_MISSING
-        for entry in request.entries:
-            if len(entry.value) > receiver.limits.max_entry_bytes:
-                yield Refusal.ENTRY_TOO_LARGE
-            try:
-                receiver.check(entry.value, origin)
-            except EntryRefused:
-                yield Refusal.ENTRY_REFUSED
-            yield None
 
     # ------------------------------------------------------------------ out
 

@@ -42,7 +42,7 @@ class Twin(Player):
         return self.told[-1]
 
     @property
-    def story(self) -> object:
+    def trace(self) -> object:
         return self.told, self.node.status(), self.responses, list(self.requests)
 
     def posts(self, batch: Batch, *, together: bool) -> None:
@@ -88,4 +88,4 @@ def test_posts_that_come_together_are_taken_as_one_after_another(steps: Sequence
                 twin.posts(arguments[0], together=together)  # type: ignore[arg-type]
             else:
                 twin.suffer(str(what), *arguments)
-    assert twins[0].story == twins[1].story
+    assert twins[0].trace == twins[1].trace

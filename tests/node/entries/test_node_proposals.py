@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -262,17 +263,20 @@ async def test_post_that_waits_for_its_commit_delays_neither_votes_nor_appends(t
         held = trio.Event()
         steps: list[tuple[object, ...]] = []
         farm = nodes.replica(leader)
-        put = farm.core.put
+        add = farm.core.add
+
+        def is_post(requests: Any) -> bool:
+            return any(request.type is MessageType.CLIENT_REQUEST for request, _ in requests)
 
         def hold(function: Callable[..., None], *arguments: object) -> None:
             """Keep posts from the core of the leader."""
-            if function == farm.requests._step and arguments[0].type is MessageType.CLIENT_REQUEST:  # type: ignore[attr-defined]
+            if function == farm.requests._step and is_post(arguments[0]):
                 steps.append((function, *arguments))
                 held.set()
             else:
-                put(function, *arguments)
+                add(function, *arguments)
 
-        farm.core.put = hold  # type: ignore[method-assign]
+        farm.core.add = hold  # type: ignore[method-assign]
         async with trio.open_nursery() as nursery:
             outcome: list[tuple[int, int]] = []
 
@@ -288,7 +292,8 @@ async def test_post_that_waits_for_its_commit_delays_neither_votes_nor_appends(t
             assert not outcome
             assert nodes.replica(leader).raw.term == term
             for function, *arguments in steps:
-                put(function, *arguments)  # type: ignore[arg-type]
+                add(function, *arguments)  # type: ignore[arg-type]
+            farm.core.wake()
         assert outcome == [(index + 1, term)]
         assert logins is nodes.replica(leader).peers
 

@@ -24,6 +24,7 @@ from garlicfarm.errors import (
 )
 from garlicfarm.log_application import LogApplication
 from garlicfarm.node.replica import Replica
+from garlicfarm.raft import Persist
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from garlicfarm.storage import writer as writer_module
 from tests.node.support.cluster import ALONE, Cluster, client_request, cluster
@@ -100,6 +101,34 @@ def break_disk(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     monkeypatch.setattr(writer_module, "_write", broken_write)
     return broken
+
+
+async def test_failed_store_in_the_turn_of_a_connection_ends_its_farm_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The task of a connection belongs to the node, not to the farm whose turn it runs."""
+    async with cluster(tmp_path, start=False) as nodes:
+        add_farm(nodes, tmp_path, "second")
+        await nodes.start()
+        await committing(nodes, "farm", "second")
+        one, two = await nodes.login(), await nodes.login(farm="second")
+        runs: list[str] = []
+
+        def fail(persist: Persist) -> None:
+            runs.append(trio.lowlevel.current_task().name)
+            raise StorageError("the disk hangs")
+
+        monkeypatch.setattr(nodes.replica(name="second")._writer, "submit", fail)
+        assert await two.ask(client_request(b"not acknowledged")) is None
+        answer = await one.ask(client_request(b"the first goes on"))
+        assert answer is not None
+        assert answer.accepted
+        assert nodes.running[1].error is None
+        assert len(runs) == 1
+        assert not runs[0].endswith("Turns.run")
+        events = [vars(record).get("garlicfarm_fields", {}) for record in caplog.records]
+        assert [each["farm"] for each in events if each.get("event") == "farm-failed"] == ["second"]
+        assert not [each for each in events if each.get("event") == "connection-defect"]
 
 
 async def test_failed_store_ends_its_farm_and_the_last_one_the_node(

@@ -46,6 +46,9 @@ class Network:
     def on_response(self, seq: int, response: Response) -> None:
         self.answers.append((seq, response.next_index))
 
+    def on_received(self) -> None:
+        pass
+
     def on_unreachable(self, peer: int, seq: int) -> None:
         self.unreachable.append((peer, seq))
 

@@ -52,6 +52,9 @@ class Slow:
     def on_response(self, seq: int, response: Response) -> None:
         self.answers += 1
 
+    def on_received(self) -> None:
+        pass
+
     def on_unreachable(self, peer: int, seq: int) -> None:
         pytest.fail("every request is answered")
 

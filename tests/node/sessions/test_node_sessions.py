@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from garlicfarm.errors import EntryRefused, OutcomeUnknown, RemoteProtocolError,
 from garlicfarm.node.session import MAX_UNANSWERED, MAX_UNANSWERED_BYTES, PendingResponse, Principal, Session
 from garlicfarm.raft import Role
 from garlicfarm.refusals import Refusal
-from garlicfarm.wire import Limits, ResponseDecoder, encode_request
+from garlicfarm.wire import Limits, ResponseDecoder, encode_request, encode_response
 from garlicfarm.wire.messages import MessageType, Request, Response
 from tests.node.support.cluster import ALONE, client_request, cluster
 
@@ -36,13 +36,16 @@ class FakeFarm:
     def __init__(self) -> None:
         self.pending: list[PendingResponse] = []
         self.requests: list[Request] = []
+        self.steps: list[int] = []  # how many requests came together
 
     def on_request(self, request: Request) -> None:
         pass
 
-    def step(self, request: Request, pending: PendingResponse) -> None:
-        self.requests.append(request)
-        self.pending.append(pending)
+    def step(self, requests: Sequence[tuple[Request, PendingResponse]]) -> None:
+        self.steps.append(len(requests))
+        for request, pending in requests:
+            self.requests.append(request)
+            self.pending.append(pending)
 
     def forget(self, pending: Iterable[PendingResponse]) -> None:
         pass
@@ -87,6 +90,41 @@ async def test_answers_come_in_the_order_of_the_requests(autojump_clock: trio.te
         assert await next_indexes(ours, 3) == [0, 1, 2]
         await ours.aclose()
     assert not errors
+
+
+async def test_requests_of_one_receive_come_together_and_their_answers_leave_together(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    farm, errors = FakeFarm(), list[BaseException]()
+    request = encode_request(client_request(b"x"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(running, session(farm, theirs), errors)
+        for number in (5, 1):
+            await ours.send_all(request * number + request[:20])
+            await trio.testing.wait_all_tasks_blocked()
+            await ours.send_all(request[20:])
+            await trio.testing.wait_all_tasks_blocked()
+        assert farm.steps == [5, 1, 1, 1]
+        for position in range(8):
+            farm.answer(position)
+        received = await ours.receive_some(65536)
+        assert len(received) == 8 * len(
+            encode_response(Response(MessageType.APPEND_ENTRIES_RESPONSE, 1, 1, 1, 0, True))
+        )
+        await ours.aclose()
+    assert not errors
+
+
+async def test_requests_before_a_fault_are_taken(autojump_clock: trio.testing.MockClock) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    farm, errors = FakeFarm(), list[BaseException]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(running, session(farm, theirs), errors)
+        forged = client_request(b"forged", source=2)
+        await ours.send_all(encode_request(client_request(b"x")) * 3 + encode_request(forged))
+    assert farm.steps == [3]
+    assert [type(error) for error in errors] == [RemoteProtocolError]
 
 
 @pytest.mark.parametrize("later_one_answered", [False, True])
@@ -249,7 +287,9 @@ async def test_refused_request_is_not_appended_although_the_farm_has_not_noticed
         nursery.start_soon(served.run)
         last = farm.raw.status().last_index
         farm.core.role = Role.FOLLOWER
-        served._admit(client_request(*entries, source=principal.member_id, destination=1))
+        received = [client_request(*entries, source=principal.member_id, destination=1)]
+        monkeypatch.setattr(served._decoder, "next_message", lambda: received.pop() if received else None)
+        served._take_requests()
         decoder, response = ResponseDecoder(), None
         with trio.fail_after(5):
             while response is None:
