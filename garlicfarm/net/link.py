@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import NoReturn
 
 import msgspec
@@ -29,7 +30,7 @@ from garlicfarm.net.handshake import Established
 from garlicfarm.wire import ResponseDecoder, encode_request
 from garlicfarm.wire.messages import EXTENSION_OF, MessageType, Request, Response
 
-__all__ = ["CONNECTION_ERRORS", "Backoff", "Link", "RpcClient", "close"]
+__all__ = ["CONNECTION_ERRORS", "SEND_NOW_BYTES", "Backoff", "Link", "RpcClient", "close"]
 
 CONNECTION_ERRORS = (
     TransportError,
@@ -47,6 +48,8 @@ ATTEMPTS = 3
 RECEIVE_BYTES = 65536
 CLOSE_TIMEOUT_S = 1.0
 QUEUE_LIMIT = 4096
+SEND_NOW_BYTES = 1 << 15
+"""More than that is sent by a task, which waits until the peer has room for it."""
 
 
 async def close(stream: trio.abc.Stream) -> None:
@@ -114,8 +117,10 @@ class Link:
         self._failures = 0
         self._refusal: AuthError | None = None  # the last one, since it was let in
         self._heard = float("-inf")  # when the last answer came
-        self._receive_scope = trio.CancelScope()
         self._one_by_one = False
+        self._send_now: Callable[[bytes], bool] | None = None
+        self._is_sending = False
+        self._unsent = b""
         self.connected = False
         self.extensions: frozenset[str] = frozenset()  # in force on the connection, or on the last one
         self.rtt_s: float | None = None
@@ -124,13 +129,33 @@ class Link:
         before the first one."""
 
     def send(self, tag: int, request: Request) -> None:
-        """Queue a request. It fails at once while the link waits between two attempts, or if its queue is
-        full."""
+        """Have `run`'s task send a request. It fails at once while the link waits between two attempts, or if
+        its queue is full."""
+        self.add(tag, request)
+        if self._queue:
+            self._work.set()
+
+    def add(self, tag: int, request: Request) -> None:
+        """As `send`, for a caller that then calls `flush`."""
         if self._waiting or len(self._queue) >= QUEUE_LIMIT:
             self._on_failure(tag, False)
         else:
             self._queue.append((tag, request))
-            self._work.set()
+
+    def flush(self) -> None:
+        """Send what was added: at once if the stream can (`garlicfarm.net.tls_stream.TlsStream.send_now`),
+        else have `run`'s task do it."""
+        if not self._queue:
+            return
+        if self._send_now is not None and not self._work.is_set() and not self._is_sending:
+            data = self._take_queue()
+            if len(data) <= SEND_NOW_BYTES:
+                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the task finds out too
+                    if not data or self._send_now(data):
+                        return
+                data = b""
+            self._unsent = data
+        self._work.set()
 
     def poke(self) -> None:
         """The server showed a sign of life: reconnect now."""
@@ -220,56 +245,67 @@ class Link:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send_all, stream)
+                nursery.start_soon(self._watch)
+                self._send_now = getattr(stream, "send_now", None)
                 await self._receive_all(stream, established.leftover)
         finally:
             self.connected = False
+            self._send_now, self._unsent = None, b""
             await close(stream)
         raise AssertionError("unreachable: the receiver ends with an error")
 
     async def _send_all(self, stream: trio.abc.Stream) -> NoReturn:
+        self._is_sending = False
         while True:
             await self._work.wait()
             self._work = trio.Event()
+            data = self._unsent + self._take_queue()
+            self._unsent = b""
+            self._is_sending = True
+            await stream.send_all(data)
+            self._is_sending = False
+
+    def _take_queue(self) -> bytes:
+        """The bytes of what is to be sent now. From here on it waits for its answers."""
+        now = trio.current_time()
+        data = []
+        while self._queue and not (self._one_by_one and self._outstanding):
+            tag, request = self._queue.popleft()
+            if EXTENSION_OF.get(request.type) not in (None, *self.extensions):
+                self._on_failure(tag, False)
+                continue
+            self._outstanding.append((tag, request.type, now))
+            data.append(encode_request(request))
+        return b"".join(data)
+
+    async def _watch(self) -> NoReturn:
+        """End the connection when the oldest unanswered request has waited too long. Its time begins with the
+        answer to the request before it, which kept the server busy until then."""
+        while True:
             now = trio.current_time()
-            data = []
-            while self._queue and not (self._one_by_one and self._outstanding):
-                tag, request = self._queue.popleft()
-                if EXTENSION_OF.get(request.type) not in (None, *self.extensions):
-                    self._on_failure(tag, False)
-                    continue
-                self._outstanding.append((tag, request.type, now))
-                data.append(encode_request(request))
-            self._watch()
-            await stream.send_all(b"".join(data))
+            since = max(self._outstanding[0][2], self._heard) if self._outstanding else now
+            if now >= since + self._timeout_s:
+                raise UnreachableError(f"no answer within {self._timeout_s:g} s")
+            await trio.sleep_until(since + self._timeout_s)
 
-    def _watch(self) -> None:
-        """Set the receiver's deadline, which bounds the sender too: that of the oldest unanswered request.
-        Its time begins with the answer to the request before it, which kept the server busy until then."""
-        since = max(self._outstanding[0][2], self._heard) if self._outstanding else float("inf")
-        self._receive_scope.deadline = since + self._timeout_s
-
-    async def _receive_all(self, stream: trio.abc.Stream, leftover: bytes) -> None:
+    async def _receive_all(self, stream: trio.abc.Stream, leftover: bytes) -> NoReturn:
         decoder = ResponseDecoder()
         decoder.receive_data(leftover)
         heard = self._heard
-        with trio.CancelScope() as self._receive_scope:
-            self._watch()
-            while True:
-                data = await stream.receive_some(RECEIVE_BYTES)
-                if not data:
-                    decoder.receive_eof()
-                    refused = self._server_id is not None and self._outstanding and self._heard == heard
-                    hint = f"is that member {self._server_id} at all? its log tells" if refused else ""
-                    raise UnreachableError("the peer closed the connection", hint)
-                decoder.receive_data(data)
-                now = trio.current_time()
-                try:
-                    while (response := decoder.next_message(hinted=self._is_hinted())) is not None:
-                        self._take(response, now)
-                finally:
-                    self._on_received()
-                self._watch()
-        raise UnreachableError(f"no answer within {self._timeout_s:g} s")
+        while True:
+            data = await stream.receive_some(RECEIVE_BYTES)
+            if not data:
+                decoder.receive_eof()
+                refused = self._server_id is not None and self._outstanding and self._heard == heard
+                hint = f"is that member {self._server_id} at all? its log tells" if refused else ""
+                raise UnreachableError("the peer closed the connection", hint)
+            decoder.receive_data(data)
+            now = trio.current_time()
+            try:
+                while (response := decoder.next_message(hinted=self._is_hinted())) is not None:
+                    self._take(response, now)
+            finally:
+                self._on_received()
 
     def _is_hinted(self) -> bool:
         """Whether the next answer has a hint if it is a refusal: the extension is in force (D5)."""

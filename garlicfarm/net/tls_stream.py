@@ -98,10 +98,12 @@ class TlsStream(trio.abc.Stream):
             await trio.lowlevel.checkpoint_if_cancelled()
             has_waited, rest = False, memoryview(data).cast("B")
             try:
-                while rest:
+                while True:
                     while rest and self._outgoing.pending < FLUSH_BYTES:
                         rest = rest[self._tls.write(rest[:FLUSH_BYTES]) :]
                     has_waited = await self._flush() or has_waited
+                    if not rest:
+                        break
             except BaseException as error:
                 self._break(error)
                 raise
@@ -109,6 +111,17 @@ class TlsStream(trio.abc.Stream):
                 await trio.lowlevel.cancel_shielded_checkpoint()
         finally:
             self._is_sending = False
+
+    def send_now(self, data: bytes) -> bool:
+        """Send ``data`` without waiting; this is no checkpoint. False: the socket has not taken all of it;
+        ``send_all(b"")`` sends the rest. Raises as `send_all`. For small data: all is encrypted at once."""
+        self._check(self._is_sending)
+        try:
+            self._tls.write(data)
+            return self._flush_now()
+        except BaseException as error:
+            self._break(error)
+            raise
 
     async def wait_send_all_might_not_block(self) -> None:
         self._check(self._is_sending)

@@ -201,14 +201,19 @@ class Peers:
     # ------------------------------------------------------------------ for the replica
 
     def send(self, member: int, seq: int, request: Request) -> None:
-        """Send a Raft request; `PeerEvents` gets the response, or the failure."""
+        """Send a Raft request with the next `flush`; `PeerEvents` gets the response, or the failure."""
         peer = self._peers.get(member)
         if peer is None:
             self._events.on_unreachable(member, seq)
         elif request.type is MessageType.READ_INDEX_REQUEST:
             peer.rpc_client.start(request, partial(self._read_answered, member, seq))
         else:
-            peer.link.send(seq, request)
+            peer.link.add(seq, request)
+
+    def flush(self) -> None:
+        """Send what `send` was given, to each member in one piece."""
+        for peer in self._peers.values():
+            peer.link.flush()
 
     def _read_answered(self, member: int, seq: int, response: Response | None, sent: bool) -> None:
         if response is not None:

@@ -139,6 +139,8 @@ class Replica:
         for outgoing in ready.requests:
             self.peers.send(outgoing.peer, outgoing.seq, outgoing.request)
             self.metrics.sent[outgoing.request.type] += 1
+        if ready.requests:
+            self.peers.flush()
         if ready.responses:
             self.requests.answer(ready.responses)
         for outcome in ready.outcomes:

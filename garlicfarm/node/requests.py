@@ -240,7 +240,7 @@ class IncomingRequests:
                 pending.is_done = True
                 answered.add(session)
         for session in answered:
-            session.wake()
+            session.flush()
 
     def send_delayed(self, now: float) -> None:
         """Give the answers that were delayed until ``now``."""

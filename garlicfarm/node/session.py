@@ -7,7 +7,7 @@ commit. So one fsync serves many messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn, Protocol
 
 import msgspec
@@ -19,6 +19,7 @@ from garlicfarm.credentials.users import Login
 from garlicfarm.errors import AuthError, OutcomeUnknown, RemoteProtocolError
 from garlicfarm.extensions import LEADER_HINT
 from garlicfarm.metrics import FarmMetrics
+from garlicfarm.net.link import SEND_NOW_BYTES
 from garlicfarm.wire import Limits, RequestDecoder, decode_cluster_server, encode_response
 from garlicfarm.wire.messages import (
     EXTENSION_OF,
@@ -187,8 +188,11 @@ class Session:
         self._unanswered_bytes = 0
         self._ready = trio.Event()
         self._room = trio.Event()
+        self._send_now: Callable[[bytes], bool] | None = getattr(stream, "send_now", None)
+        self._is_sending = False
+        self._unsent = b""
         self._wait_scope = trio.CancelScope()
-        self._fault: RemoteProtocolError | None = None
+        self._fault: Exception | None = None
 
     @property
     def is_jraft(self) -> bool:
@@ -218,8 +222,22 @@ class Session:
             self._receiver.forget(self._pending)
 
     def wake(self) -> None:
-        """An answer has arrived."""
+        """Have `run`'s task send the answers whose turn it is."""
         self._ready.set()
+
+    def flush(self) -> None:
+        """Send the answers whose turn it is: at once if the stream can
+        (`garlicfarm.net.tls_stream.TlsStream.send_now`), else by `wake`. Never raises."""
+        if self._send_now is not None and not self._is_sending and not self._ready.is_set():
+            try:
+                data = self._take_answers()
+                if self._fault is not None or len(data) > SEND_NOW_BYTES:
+                    self._unsent = data
+                elif not data or self._send_now(data):
+                    return
+            except Exception as error:  # noqa: BLE001 - `run` raises it: it ends this connection only
+                self._fault = error
+        self.wake()
 
     def fail(self, fault: RemoteProtocolError) -> None:
         """The core found a fault in one of this peer's requests."""
@@ -235,24 +253,27 @@ class Session:
     # ------------------------------------------------------------------ in
 
     async def _read(self) -> None:
-        while True:
-            self._take_requests()
-            if not self._has_room:
-                self._room = trio.Event()
-                await self._room.wait()
-                continue
-            if self._decoder.partial:
-                timeout = PARTIAL_MESSAGE_TIMEOUT_S
-            else:
-                lasting = self._principal.member_id or self._principal.is_jraft
-                timeout = float("inf") if lasting else CLIENT_IDLE_S
-            with trio.fail_after(timeout):
+        with trio.CancelScope() as scope:
+            while True:
+                self._take_requests()
+                if not self._has_room:
+                    scope.deadline = float("inf")
+                    self._room = trio.Event()
+                    await self._room.wait()
+                    continue
+                if self._decoder.partial:
+                    scope.deadline = trio.current_time() + PARTIAL_MESSAGE_TIMEOUT_S
+                elif not (self._principal.member_id or self._principal.is_jraft):
+                    scope.deadline = trio.current_time() + CLIENT_IDLE_S
+                elif scope.deadline != float("inf"):
+                    scope.deadline = float("inf")
                 data = await self._stream.receive_some(self._decoder.receive_bytes)
-            if not data:
-                self._decoder.receive_eof()
-                return
-            self._decoder.receive_data(data)
-            self._principal.refresh()
+                if not data:
+                    self._decoder.receive_eof()
+                    return
+                self._decoder.receive_data(data)
+                self._principal.refresh()
+        raise trio.TooSlowError
 
     @property
     def _has_room(self) -> bool:
@@ -272,7 +293,8 @@ class Session:
                 is_hinted = has_hints and request.type is MessageType.CLIENT_REQUEST
                 pending = PendingResponse(self, now, size, is_hinted)
                 if not self._pending:
-                    self._wait_scope.deadline = now + self._answer_timeout_s
+                    at = now + self._answer_timeout_s
+                    self._wait_scope.deadline = min(self._wait_scope.deadline, at)
                 self._pending.append(pending)
                 self._unanswered_bytes += size
                 if request.type in _CHANGES:
@@ -328,34 +350,47 @@ class Session:
 
     # ------------------------------------------------------------------ out
 
-    def _with_hint(self, pending: PendingResponse, response: Response) -> Response:
-        """Add the hint to the answer of a refused ClientRequest: where the members are (D5, leader-hint)."""
-        if response.accepted or not pending.is_hinted:
-            return response
-        return msgspec.structs.replace(response, hint=self._receiver.configuration)
-
     async def _write(self) -> NoReturn:
         while True:
-            oldest = self._pending[0].since if self._pending else float("inf")
-            with trio.CancelScope(deadline=oldest + self._answer_timeout_s) as self._wait_scope:
+            # It may wake too early: answers that are sent at once do not move the deadline.
+            with trio.CancelScope(deadline=self._answer_by) as self._wait_scope:
                 await self._ready.wait()
             if self._wait_scope.cancelled_caught:
-                raise OutcomeUnknown(f"no outcome within {self._answer_timeout_s:g} s")
+                if self._answer_by <= trio.current_time():
+                    raise OutcomeUnknown(f"no outcome within {self._answer_timeout_s:g} s")
+                continue
             self._ready = trio.Event()
+            data = self._unsent + self._take_answers()
+            self._unsent = b""
+            if data or self._send_now is not None:
+                self._is_sending = True
+                with trio.fail_after(self._answer_timeout_s):
+                    await self._stream.send_all(data)
+                self._is_sending = False
             if self._fault is not None:
                 raise self._fault
-            answers = []
-            unknown = False
-            while self._pending and self._pending[0].is_done and not unknown:
-                pending = self._pending.popleft()
-                self._unanswered_bytes -= pending.size
-                if pending.response is None:
-                    unknown = True
-                else:
-                    answers.append(encode_response(self._with_hint(pending, pending.response)))
-            self._room.set()
-            if answers:
-                with trio.fail_after(self._answer_timeout_s):
-                    await self._stream.send_all(b"".join(answers))
-            if unknown:
-                raise OutcomeUnknown("leadership was lost before the outcome was known")
+
+    @property
+    def _answer_by(self) -> float:
+        """Until when the oldest request has to be answered."""
+        return self._pending[0].since + self._answer_timeout_s if self._pending else float("inf")
+
+    def _take_answers(self) -> bytes:
+        """The bytes of all answers whose turn it is. After one without an outcome there are no others."""
+        answers = []
+        while self._pending and self._pending[0].is_done and self._fault is None:
+            pending = self._pending.popleft()
+            self._unanswered_bytes -= pending.size
+            response = pending.response
+            if response is None:
+                self._fault = OutcomeUnknown("leadership was lost before the outcome was known")
+            else:
+                if not response.accepted and pending.is_hinted:
+                    response = self._with_hint(response)
+                answers.append(encode_response(response))
+        self._room.set()
+        return b"".join(answers)
+
+    def _with_hint(self, response: Response) -> Response:
+        """Add the hint to the answer of a refused ClientRequest: where the members are (D5, leader-hint)."""
+        return msgspec.structs.replace(response, hint=self._receiver.configuration)

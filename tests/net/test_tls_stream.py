@@ -223,6 +223,49 @@ async def test_one_send_is_one_write(
     assert len(written) == 1
 
 
+async def test_what_is_sent_now_leaves_without_a_checkpoint(
+    server: ssl.SSLContext, client: ssl.SSLContext
+) -> None:
+    async with open_pair(server, client) as (one, other):
+        with trio.testing.assert_no_checkpoints():
+            assert one.send_now(b"now ")
+            assert one.send_now(b"and again, ")
+        await one.send_all(b"and as ever")
+        received = b""
+        while len(received) < 26:
+            received += await other.receive_some()
+        assert received == b"now and again, and as ever"
+
+
+async def test_rest_of_what_is_sent_now_follows_with_the_next_send(
+    server: ssl.SSLContext, client: ssl.SSLContext
+) -> None:
+    async with open_pair(server, client, buffer=4096) as (one, other):
+        sent, received = random.randbytes(60_000), b""
+        assert not one.send_now(sent)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.send_all, b"")
+            while len(received) < len(sent):
+                received += await other.receive_some()
+        assert received == sent
+
+
+async def test_sending_now_fails_as_any_send(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    one, other = await pair(server, client, buffer=4096)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send_until_it_blocks, one)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(trio.BusyResourceError):
+            one.send_now(b"x")
+        nursery.cancel_scope.cancel()
+    with pytest.raises(trio.BrokenResourceError):
+        one.send_now(b"x")
+    await one.aclose()
+    with pytest.raises(trio.ClosedResourceError):
+        one.send_now(b"x")
+    await other.aclose()
+
+
 async def test_close_notify_is_the_end(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
     async with open_pair(server, client) as (one, other):
         await one.send_all(b"the last words")

@@ -20,14 +20,16 @@ from garlicfarm.errors import (
     UnreachableError,
 )
 from garlicfarm.net.handshake import Established
-from garlicfarm.net.link import QUEUE_LIMIT, Backoff, RpcClient
+from garlicfarm.net.link import QUEUE_LIMIT, SEND_NOW_BYTES, Backoff, RpcClient
 from garlicfarm.wire import Limits, RequestDecoder
+from garlicfarm.wire.messages import LogEntry, Request, ValueType
 from tests.node.support.link_in_memory import (
     BACKOFF,
     POST,
     TIMEOUT_S,
     VOTE,
     Clock,
+    SendsNow,
     Server,
     Told,
     answer,
@@ -55,6 +57,48 @@ async def test_answers_are_paired_with_requests_in_order(autojump_clock: Clock) 
     assert told.answers == [(7, 70), (3, 30), (5, 0), (4, 40)]
     assert told.failures == []
     assert told.changes == ["up"]
+
+
+@pytest.mark.parametrize("room", [1 << 30, 30])
+async def test_what_is_flushed_leaves_at_once_in_one_piece_and_in_order(
+    room: int, autojump_clock: Clock
+) -> None:
+    told, server, streams = Told(), Server(echoing), list[SendsNow]()
+
+    def pair() -> tuple[trio.abc.Stream, trio.abc.Stream]:
+        ours, theirs = trio.testing.memory_stream_pair()
+        streams.append(SendsNow(ours, theirs))
+        streams[0].room = room
+        return streams[0], theirs
+
+    server.pair = pair
+    async with trio.open_nursery() as server.nursery:
+        under_test = link(server.connect, told)
+        server.nursery.start_soon(under_test.run)
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.testing.assert_no_checkpoints():
+            under_test.flush()  # there is nothing
+            for tag in (1, 2):
+                under_test.add(tag, vote(tag))
+            under_test.flush()
+            under_test.add(3, vote(3))
+            under_test.flush()
+        await trio.sleep(0.01)
+        under_test.add(
+            4,
+            Request(POST.type, 1, 2, 4, entries=(LogEntry(0, ValueType.APPLICATION, bytes(SEND_NOW_BYTES)),)),
+        )
+        under_test.flush()
+        under_test.add(5, vote(5))
+        under_test.flush()
+        await trio.sleep(0.01)
+        server.nursery.cancel_scope.cancel()
+    assert told.answers == [(number, number) for number in range(1, 6)]
+    ways = [(way, len(data)) for way, data in streams[0].sends]
+    if room > 1000:
+        assert ways == [("now", 90), ("now", 45), ("task", 45 + 13 + SEND_NOW_BYTES + 45)]
+    else:  # the task sends the rest first
+        assert ways == [("now", 90), ("task", 45), ("task", 45 + 13 + SEND_NOW_BYTES + 45)]
 
 
 async def test_leftover_of_the_handshake_is_the_beginning_of_an_answer(autojump_clock: Clock) -> None:

@@ -126,6 +126,7 @@ async def test_changed_endpoint_ends_the_old_connection_and_its_requests_have_fa
         await network.follow("1@x", "2@a", "3@c")
         network.peers.send(2, 7, vote(2))
         network.peers.send(3, 8, vote(3))
+        network.peers.flush()
         await network.follow("1@x", "2@b", "3@c")
         assert network.unreachable == [(2, 7)]
         assert await ended(network.streams["a"])
@@ -143,12 +144,14 @@ async def test_removed_member_is_let_go_and_what_is_sent_to_it_fails(
         nursery.start_soon(network.peers.run)
         await network.follow("1@x", "2@a")
         network.peers.send(2, 8, vote(2))
+        network.peers.flush()
         await network.follow(*servers)
         assert await network.streams["a"].receive_some() == encode_request(vote(2)), "its last message"
         await trio.sleep(2)
         assert await ended(network.streams["a"])
         network.unreachable.clear()
         network.peers.send(2, 9, vote(2))
+        network.peers.flush()
         assert network.unreachable == [(2, 9)]
         assert await network.peers.call(2, vote(2)) is None
         nursery.cancel_scope.cancel()
@@ -165,6 +168,7 @@ async def test_read_that_waits_holds_up_no_vote_since_it_has_another_connection(
         raft = network.streams["a"]
         network.peers.send(2, 7, read(2))
         network.peers.send(2, 8, vote(2))
+        network.peers.flush()
         await trio.testing.wait_all_tasks_blocked()
         reads = network.streams["a"]
         assert reads is not raft
@@ -187,6 +191,7 @@ async def test_read_that_gets_no_answer_has_failed_once(why: str, autojump_clock
         nursery.start_soon(network.peers.run)
         await network.follow("1@x", *(["2@a"] if why != "gone" else []))
         network.peers.send(2, 7, read(2))
+        network.peers.flush()
         await trio.testing.wait_all_tasks_blocked()
         if why == "cut":
             await network.streams["a"].aclose()

@@ -92,6 +92,7 @@ class Slow:
         entries = tuple(LogEntry(1, ValueType.APPLICATION, value) for value in values)
         request = Request(MessageType.APPEND_ENTRIES_REQUEST, 1, member, 1, entries=entries)
         self.peers.send(member, next(self._tags), request)
+        self.peers.flush()
 
     async def beat(self, times: int, *members: int, slow: Iterable[int] = ()) -> None:
         """Heartbeats to members; member 2 is slow to answer those with the numbers ``slow``."""

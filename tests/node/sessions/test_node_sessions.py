@@ -18,11 +18,13 @@ from garlicfarm.refusals import Refusal
 from garlicfarm.wire import Limits, ResponseDecoder, encode_request, encode_response
 from garlicfarm.wire.messages import MessageType, Request, Response
 from tests.node.support.cluster import ALONE, client_request, cluster
+from tests.node.support.link_in_memory import SendsNow
 
 ALICE = Principal("user alice", 0, may_post=True)
 BOB = Principal("user bob", 0, may_post=False)
 TIMEOUT_S = 4.0
 MAX_ENTRY_BYTES = Limits().max_entry_bytes
+T_ANSWER = MessageType.APPEND_ENTRIES_RESPONSE
 
 
 class FakeFarm:
@@ -114,6 +116,52 @@ async def test_requests_of_one_receive_come_together_and_their_answers_leave_tog
         )
         await ours.aclose()
     assert not errors
+
+
+@pytest.mark.parametrize("room", [1 << 30, 30])
+async def test_answers_are_flushed_at_once_where_the_stream_can(
+    room: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    ours, plain = trio.testing.memory_stream_pair()
+    theirs = SendsNow(plain, ours)
+    theirs.room = room
+    farm, errors = FakeFarm(), list[BaseException]()
+    async with trio.open_nursery() as nursery:
+        served = session(farm, theirs)
+        nursery.start_soon(running, served, errors)
+        await ours.send_all(encode_request(client_request(b"x")) * 6)
+        await trio.testing.wait_all_tasks_blocked()
+        for position in (1, 0, 2, 3):
+            farm.pending[position].is_done = True
+            farm.pending[position].response = Response(T_ANSWER, 1, 1, 1, position, True)
+        with trio.testing.assert_no_checkpoints():
+            served.flush()
+        assert [(way, len(data)) for way, data in theirs.sends] == [("now", 4 * 26)]
+        farm.answer(4)
+        assert await next_indexes(ours, 5) == [0, 1, 2, 3, 4]
+        farm.pending[5].is_done = True  # without an outcome
+        served.flush()
+    assert [type(error) for error in errors] == [OutcomeUnknown]
+
+
+async def test_answers_that_were_flushed_do_not_shorten_the_time_of_later_ones(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    ours, plain = trio.testing.memory_stream_pair()
+    farm, errors = FakeFarm(), list[BaseException]()
+    async with trio.open_nursery() as nursery:
+        served = session(farm, SendsNow(plain, ours))
+        nursery.start_soon(running, served, errors)
+        for position in range(2):
+            await ours.send_all(encode_request(client_request(b"x")))
+            await trio.sleep(TIMEOUT_S / 2)
+            if position == 0:
+                farm.pending[0].is_done = True
+                farm.pending[0].response = Response(T_ANSWER, 1, 1, 1, 0, True)
+                served.flush()
+                begun = trio.current_time()
+    assert trio.current_time() == begun + TIMEOUT_S
+    assert [type(error) for error in errors] == [OutcomeUnknown]
 
 
 async def test_requests_before_a_fault_are_taken(autojump_clock: trio.testing.MockClock) -> None:

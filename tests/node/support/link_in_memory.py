@@ -49,6 +49,41 @@ class Server:
             await self.behave(stream, number)
 
 
+Plain = trio.StapledStream[trio.testing.MemorySendStream, trio.testing.MemoryReceiveStream]
+
+
+class SendsNow(trio.abc.Stream):
+    """A stream that sends without waiting, as `garlicfarm.net.tls_stream.TlsStream` does. ``room``: how many
+    bytes the system takes at once; the rest goes with the next `send_all`."""
+
+    room = 1 << 30
+
+    def __init__(self, plain: Plain, peer: Plain) -> None:
+        self._plain, self._peer = plain, peer
+        self._rest = b""
+        self.sends: list[tuple[str, bytes]] = []
+
+    def send_now(self, data: bytes) -> bool:
+        self.sends.append(("now", data))
+        self._peer.receive_stream.put_data(data[: self.room])
+        self._rest = data[self.room :]
+        return not self._rest
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        self.sends.append(("task", bytes(data)))
+        rest, self._rest = self._rest, b""
+        await self._plain.send_all(rest + bytes(data))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._plain.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._plain.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        await self._plain.aclose()
+
+
 class Told:
     """What a link reports."""
 
