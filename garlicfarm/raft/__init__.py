@@ -12,6 +12,7 @@ How to drive it::
         node.report_persisted(token)                 # what Ready.persist asked for is durable
         node.report_chunk_stored(token, held, meta)  # a piece of Ready.chunks is stored
         node.report_disk_hang(True)                  # a write takes too long; False: it is durable after all
+        node.report_leader_gone(leader, term)        # evidence that the leader's process has ended
         node.tick(now_ms)                            # after those; by node.deadline_ms at the latest
         ready = node.ready()                         # write, send, answer, restore and apply; then
         node.report_applied(index)
@@ -38,6 +39,8 @@ The contract of each input
 * `RawNode.report_applied`: after `Ready.restore` and `Ready.committed` were applied, never backwards. Until
   then no Configuration among them counts as applied.
 * `RawNode.report_disk_hang`: at each change, never twice the same.
+* `RawNode.report_leader_gone`: at any time, as often as there is evidence; ``term`` is the one in which the
+  process led that is gone, not the current one of a later moment.
 * `RawNode.tick`: never backwards.
 
 Which module holds what
@@ -83,6 +86,8 @@ Differences from the paper (Raft, extended version, and the thesis)
 * A new leader's first entry repeats the newest Configuration (D7): JRaft's log has no other harmless kind.
 * A server that is added catches up before its Configuration is appended (thesis 4.2.1), in at most 10 rounds.
 * A follower refuses votes while it hears a leader (thesis 4.2.3), also to members that it does not know.
+* Evidence that the leader's process is gone ends its lease at once, and the election timeout soon. So the
+  lease guards availability only: no read may ever rest on it, nor on any other passing of time.
 * Check-quorum: a leader that no majority answers for the upper election timeout steps down.
 * A member that was told to leave votes and acknowledges, but does not campaign: it may have been removed
   without hearing of the commit, and a later term would depose that leader. The price: if the leader dies

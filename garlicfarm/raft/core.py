@@ -168,6 +168,14 @@ class RawNode:
         if is_hanging and self._roles.candidate is not None:
             self._roles.become_follower(self._state.term, 0)
 
+    def report_leader_gone(self, leader: int, term: int) -> None:
+        """There is evidence that the process which led ``term`` as ``leader`` is gone. Nothing happens unless
+        both are what this member holds. Else that leader no longer counts as alive here: this member
+        campaigns soon, beginning with a pre-vote, and grants what the leader's lease would have withheld.
+        Terms, votes and the checks of logs stay as they are, so wrong evidence costs an election at most, and
+        none while a majority hears the leader and pre-votes are in force."""
+        self._roles.on_leader_gone(leader, term)
+
     def report_applied(self, index: int) -> None:
         """The application has taken all committed entries up to ``index``."""
         self._state.applied_index = index

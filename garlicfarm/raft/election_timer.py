@@ -6,16 +6,20 @@ from garlicfarm.raft.state import RaftState
 
 __all__ = ["ElectionTimer"]
 
+SPREAD_DIVISOR = 10
+"""Of the lower election timeout: how long members that learn together that their leader is gone may wait."""
+
 
 class ElectionTimer:
     """The timeout is drawn at the tick after the leader was heard, so that the time in which this process
     stood still does not count. From then on the lease lasts for the lower election timeout (thesis
-    4.2.3)."""
+    4.2.3). Evidence that the leader is gone ends both early (`on_leader_gone`)."""
 
     def __init__(self, state: RaftState) -> None:
         self._state = state
         self._deadline_ms: int | None = None  # None: the next tick draws it
         self._lease_end_ms: int | None = None  # until when the leader counts as alive
+        self._is_leader_gone = False  # the next tick cuts the timeout short
         self._is_retry = False  # a timeout passed since the last leader was heard
 
     @property
@@ -23,7 +27,7 @@ class ElectionTimer:
         """When `tick` has something to do; None: never, since this server has no leader and is no
         member."""
         state = self._state
-        if self._deadline_ms is None:
+        if self._deadline_ms is None or self._is_leader_gone:
             return state.now_ms
         if self._lease_end_ms is not None:
             return self._lease_end_ms
@@ -32,12 +36,17 @@ class ElectionTimer:
 
     @property
     def has_lease(self) -> bool:
-        """Whether the leader was heard within the lower election timeout."""
-        return bool(self._state.leader_id) and (self._lease_end_ms is not None or self._deadline_ms is None)
+        """Whether the leader was heard within the lower election timeout and is not reported gone."""
+        if not self._state.leader_id or self._is_leader_gone:
+            return False
+        return self._lease_end_ms is not None or self._deadline_ms is None
 
     def tick(self) -> bool:
         """Take note of the time. Returns whether the timeout has passed; the next one then runs."""
         now_ms = self._state.now_ms
+        if self._is_leader_gone:
+            self._cut_short()
+            return False
         if self._deadline_ms is None:
             self.draw()
             return False
@@ -59,9 +68,23 @@ class ElectionTimer:
         self._deadline_ms = state.now_ms + state.randint(low, low + span) + extra_ms
         self._lease_end_ms = state.now_ms + low if state.leader_id else None
 
+    def _cut_short(self) -> None:
+        """End the lease now, and the timeout after a short random time, so that few members campaign at
+        once. Drawn at a tick, as each timeout is: this process may have stood still."""
+        state, config = self._state, self._state.config
+        spread_ms = config.election_timeout_min_ms // SPREAD_DIVISOR // config.priority
+        soon_ms = state.now_ms + state.randint(0, spread_ms)
+        self._deadline_ms = soon_ms if self._deadline_ms is None else min(self._deadline_ms, soon_ms)
+        self._lease_end_ms, self._is_leader_gone = None, False
+
     def restart(self) -> None:
         """Have the next tick begin a new timeout."""
-        self._deadline_ms = None
+        self._deadline_ms, self._is_leader_gone = None, False
+
+    def on_leader_gone(self) -> None:
+        """The leader does not count as alive any more, and the next tick cuts the timeout short. A message
+        of a leader undoes both."""
+        self._is_leader_gone = True
 
     def on_leader(self) -> None:
         """A leader is known: the next timeout is the first attempt again."""

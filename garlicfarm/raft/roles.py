@@ -32,7 +32,7 @@ class Roles:
     @property
     def has_live_leader(self) -> bool:
         """Whether a leader is alive, as far as this member can tell (thesis 4.2.3): itself, which a majority
-        answers, or one that was heard within the lower election timeout."""
+        answers, or one that was heard within the lower election timeout and is not reported gone."""
         return self.leader is not None or self._timer.has_lease
 
     # ------------------------------------------------------------------ time
@@ -50,6 +50,12 @@ class Roles:
         elif self._timer.tick() and can_campaign(self._state, self.is_leaving):
             self.candidate = Candidate(self._state)
             self.update()
+
+    def on_leader_gone(self, leader: int, term: int) -> None:
+        """See `RawNode.report_leader_gone`."""
+        state = self._state
+        if leader not in (0, state.id) and (leader, term) == (state.leader_id, state.term):
+            self._timer.on_leader_gone()
 
     # ------------------------------------------------------------------ changes of the role
 

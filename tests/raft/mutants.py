@@ -696,6 +696,133 @@ MUTANTS = (
         "vote_lease::vote_is_given_once_the_leader_was_silent_for_the_lower_election_timeout",
     ),
     Mutant(
+        "leader gone",
+        "takes evidence about any leader",
+        "roles",
+        [("(leader, term) == (state.leader_id, state.term)", "term == state.term")],
+        "leader_gone::evidence_about_another_leader_or_term_changes_nothing",
+    ),
+    Mutant(
+        "leader gone",
+        "takes evidence about any term",
+        "roles",
+        [("(leader, term) == (state.leader_id, state.term)", "leader == state.leader_id")],
+        "leader_gone::evidence_about_the_leader_of_a_term_that_is_over_says_nothing_of_its_next_term",
+    ),
+    Mutant(
+        "leader gone",
+        "campaigns soon where no leader is known",
+        "roles",
+        [("leader not in (0, state.id) and ", "")],
+        "leader_gone::member_that_knows_no_leader_campaigns_no_sooner",
+    ),
+    Mutant(
+        "leader gone",
+        "enters the next term by itself",
+        "roles",
+        [
+            (
+                "            self._timer.on_leader_gone()\n",
+                "            self._timer.on_leader_gone()\n            state.advance_term(term + 1)\n",
+            )
+        ],
+        "leader_gone::term_vote_and_log_stay_as_they_are",
+    ),
+    Mutant(
+        "leader gone",
+        "forgets the leader, so that its term may get a second one",
+        "roles",
+        [
+            (
+                "            self._timer.on_leader_gone()\n",
+                "            self._timer.on_leader_gone()\n            state.leader_id = 0\n",
+            )
+        ],
+        "leader_gone::term_that_has_a_leader_gets_no_other_though_that_one_is_gone",
+    ),
+    Mutant(
+        "leader gone",
+        "campaigns without a poll",
+        "roles",
+        [
+            (
+                "            self._timer.on_leader_gone()\n",
+                "            self.campaign_at_once()\n",
+            )
+        ],
+        "leader_gone::living_leader_that_a_minority_takes_for_gone_is_not_deposed",
+    ),
+    Mutant(
+        "leader gone",
+        "grants votes without a look at the log",
+        "votes",
+        [
+            (
+                "        and is_up_to_date(state.log, request)\n    )",
+                "        and (not state.leader_id or is_up_to_date(state.log, request))\n    )",
+            )
+        ],
+        "leader_gone::logs_are_compared_as_ever",
+    ),
+    Mutant(
+        "leader gone",
+        "goes on withholding what the lease withheld",
+        "election_timer",
+        [("if not self._state.leader_id or self._is_leader_gone:", "if not self._state.leader_id:")],
+        "leader_gone::poll_of_the_turn_in_which_the_evidence_came_is_granted",
+    ),
+    Mutant(
+        "leader gone",
+        "takes up the lease again at the next tick",
+        "election_timer",
+        [("self._lease_end_ms, self._is_leader_gone = None, False", "self._is_leader_gone = False")],
+        "leader_gone::vote_that_the_lease_would_withhold_is_given_when_the_leader_is_gone",
+    ),
+    Mutant(
+        "leader gone",
+        "puts the campaign off with each piece of evidence",
+        "election_timer",
+        [("min(self._deadline_ms, soon_ms)", "soon_ms")],
+        "leader_gone::evidence_again_and_again_does_not_put_the_poll_off",
+    ),
+    Mutant(
+        "leader gone",
+        "takes a leader for gone that it hears again",
+        "election_timer",
+        [("self._deadline_ms, self._is_leader_gone = None, False", "self._deadline_ms = None")],
+        "leader_gone::append_of_the_turn_in_which_the_evidence_came_makes_the_leader_alive_again",
+    ),
+    Mutant(
+        "leader gone",
+        "has all campaign in the same moment",
+        "election_timer",
+        [("state.randint(0, spread_ms)", "0")],
+        "leader_gone::wait_is_drawn_anew_by_each_member",
+    ),
+    Mutant(
+        "leader gone",
+        "begins the wait before the time is told",
+        "election_timer",
+        [("        self._is_leader_gone = True\n", "        self._cut_short()\n")],
+        "leader_gone::time_in_which_the_process_stood_still_does_not_shorten_the_wait",
+    ),
+    Mutant(
+        "read-index",
+        "answers a read by a lease, since a majority answered a moment ago",
+        "leader",
+        [
+            (
+                "        self._reads.add(token, index, follower)\n",
+                "        self._reads.add(token, index, follower)\n"
+                "        state, heard_ms = self._state, self._replication.quorum_heard_ms()\n"
+                "        if state.now_ms - heard_ms < state.config.election_timeout_min_ms:\n"
+                "            self._reads._waiting[-1].confirmed_by.update(self._replication.progress)\n"
+                "            self._reads.release()\n",
+            )
+        ],
+        "leader_gone::leader_that_was_deposed_by_mistake_answers_no_read_though_it_was_heard_a_moment_ago",
+    ),
+    Mutant(
         "read-index",
         "answers a read by its own word alone",
         "read_index",

@@ -312,6 +312,12 @@ class Player:
         self.node.tick(self.now)
         self.turn()
 
+    def miss(self, leader: int, term: int) -> None:
+        """Somebody saw that the process is gone which led that term."""
+        self.node.report_leader_gone(leader, term)
+        self.node.tick(self.now)
+        self.turn()
+
     def lose(self, peer: int | None = None) -> None:
         """What waits to be delivered (to ``peer``) is lost, and known to be."""
         for to, seq, _ in self.sent(peer):

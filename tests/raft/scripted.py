@@ -16,6 +16,7 @@ A script is lines that begin with ``> ``, each followed by what it led to, and c
 ``leave 1 3``                         1, as its leader, tells 3 to leave
 ``snapshot 1`` ``crash 1``            1 replaces its log by a snapshot; 1 restarts
 ``slow 1`` ``hang 1`` ``mend 1``      1's disk writes nothing; 1 is told that it hangs; it writes again
+``gone 3 1 2``                        3 is told that 1, which led term 2, is gone
 ``state``                             all members, a line each
 ====================================  ===============================================================
 
@@ -63,6 +64,7 @@ _NUMBERS_ONLY = (
     "slow",
     "hang",
     "mend",
+    "gone",
 )
 
 
@@ -250,6 +252,9 @@ class _Cluster:
         player = self.players[member]
         player.slow_disk = False
         player.hang(False)
+
+    def _gone(self, member: int, leader: int, term: int) -> None:
+        self.players[member].miss(leader, term)
 
     def _state(self) -> None:
         for player in self.players.values():

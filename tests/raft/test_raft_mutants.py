@@ -19,6 +19,7 @@ RULES = {
     "pre-vote",
     "check-quorum",
     "lease",
+    "leader gone",
     "read-index",
     "hanging disk",
     "admission",

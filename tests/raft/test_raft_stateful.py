@@ -74,6 +74,12 @@ class Cluster(RuleBasedStateMachine):
         if player.node.role is not Role.LEADER and player.node.deadline_ms is not None:
             player.wait(player.node.deadline_ms - player.now)
 
+    @rule(member=MEMBERS, other=MEMBERS, earlier=st.integers(0, 1))
+    def take_for_gone(self, member: int, other: int, earlier: int) -> None:
+        """Right or wrong: it may lead, have led before, or be no leader at all."""
+        player = self.stage[member]
+        player.miss(other, player.node.term - earlier)
+
     @rule(member=MEMBERS)
     def beat(self, member: int) -> None:
         if self.stage[member].node.role is Role.LEADER:

@@ -179,6 +179,18 @@ class SimulatedCluster:
         for connection in self.network.of(member.id):
             self.network.sever(connection)
             self.network.lose(connection, CLIENT if connection.client == member.id else SERVER)
+        for other in self.members.values():
+            if other.node is not None and self.scheduler.chance(self.faults.seen_crashes):
+                self.scheduler.at(self.scheduler.around(50), self._see, other, other.generation, member)
+
+    def _see(self, member: SimulatedMember, generation: int, crashed: SimulatedMember) -> None:
+        """A member dials one that crashed. That one's machine refuses the connection, if it is reached."""
+        is_cut = {(member.id, crashed.id), (crashed.id, member.id)} & self.network.blocked
+        is_running = member.node is not None and member.generation == generation
+        if is_running and not is_cut and not self.is_paused(member.id) and crashed.node is None:
+            assert member.node is not None
+            self.counts["seen_crashes"] += member.node.leader == crashed.id
+            self.drive(member, member.node.report_leader_gone, crashed.id, member.node.term)
 
     def drive(self, member: SimulatedMember, function: Callable[..., None], *arguments: Any) -> None:
         """Give a member one input and carry out what it asks for."""

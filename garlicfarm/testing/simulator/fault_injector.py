@@ -78,6 +78,24 @@ class FaultInjector:
             else:
                 cluster.counts["transfers"] += 1
 
+    def mislead(self) -> None:
+        """Some members, perhaps all, take the leader that they hold for gone, or another member, or the
+        leader of another term."""
+        cluster, faults = self._cluster, self._cluster.faults
+        if not faults.false_evidence_ms:
+            return
+        cluster.scheduler.at(cluster.scheduler.around(faults.false_evidence_ms) + 1, self.mislead)
+        share = cluster.rng.choice((0.3, 1))
+        for member in list(cluster.members.values()):
+            if member.node is None or cluster.is_paused(member.id) or not cluster.scheduler.chance(share):
+                continue
+            leader, term = member.node.leader, member.node.term
+            other = cluster.rng.choice(list(cluster.members))
+            likely = leader, term
+            evidence = cluster.rng.choice((likely, likely, (other, term), (leader, term - 1)))
+            cluster.counts["false_evidence"] += 1
+            cluster.drive(member, member.node.report_leader_gone, *evidence)
+
     def snapshot(self) -> None:
         """A member, in half of the cases the leader, takes a snapshot and shortens its log."""
         cluster, faults = self._cluster, self._cluster.faults

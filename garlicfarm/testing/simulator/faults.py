@@ -35,6 +35,9 @@ class Faults(msgspec.Struct, frozen=True):
     * ``rates``: of the members' clocks, in thousandths.
     * ``no_extensions``: the probability that a member has no extensions.
     * ``config`` goes into `RaftConfig`.
+    * ``seen_crashes``: the probability that a member sees, while another one is down, that its connections
+      ended and new ones are refused; ``false_evidence_ms``: some members take a leader for gone whether it is
+      or not, perhaps one of another term, or a member that does not lead.
     """
 
     network: NetworkFaults
@@ -52,6 +55,8 @@ class Faults(msgspec.Struct, frozen=True):
     rates: tuple[int, int]
     no_extensions: float
     config: dict[str, int]
+    seen_crashes: float
+    false_evidence_ms: float
 
     @classmethod
     def draw(cls, rng: random.Random) -> Faults:
@@ -84,6 +89,8 @@ class Faults(msgspec.Struct, frozen=True):
                 "priority": rng.choice((1, 1, 4)),
                 "commit_notice_ms": rng.choice((0, 30)),
             },
+            seen_crashes=rng.choice((0, 0.5, 1)),
+            false_evidence_ms=rng.choice((0, 0, 100, 500)),
         )
 
 
@@ -103,5 +110,7 @@ CALM = Faults(
     rates=(1000, 1000),
     no_extensions=0,
     config={},
+    seen_crashes=0,
+    false_evidence_ms=0,
 )
 """No faults at all: the end of a run."""

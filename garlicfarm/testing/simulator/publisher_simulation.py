@@ -112,6 +112,7 @@ def _draw(rng: random.Random, slowness: int) -> Faults:
         snapshot_ms=20 * slowness * drawn.snapshot_ms,
         rates=rng.choice(((1000, 1000), (950, 1050))),
         new_leader_crashes=drawn.new_leader_crashes / 3,
+        false_evidence_ms=10 * slowness * drawn.false_evidence_ms,
     )
 
 
@@ -227,6 +228,7 @@ class PublisherSimulation(SimulatedCluster):
         for user in (Administrator(self), self._fault_injector):
             scheduler.at(rng.randint(0, 5_000), user.act)
         scheduler.at(rng.randint(0, 5_000), self._fault_injector.snapshot)
+        scheduler.at(5_000, self._fault_injector.mislead)
         scheduler.at(0, self._orders)
         chaos_ms = self.setting.chaos_ms
         scheduler.at(chaos_ms, self._heal)

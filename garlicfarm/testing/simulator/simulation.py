@@ -7,10 +7,10 @@
 Each seed draws its own mix of faults (swarm testing): connections that break, with half a message or
 with answers still on their way; requests that come twice; delays; partitions, also one-way; crashes that
 lose what was not yet durable, all or part of it; slow disks; processes that stop for a while; clocks that
-go wrong or jump; leadership transfers; members that join, are removed, or have no extensions;
-snapshots, and logs shortened behind them. All messages go through the real codec. The invariants
-(`garlicfarm.testing.simulator.invariants`) are checked after every event. Then all faults end, and the
-members have to agree on one more entry, and keep their leader.
+go wrong or jump; evidence, right and wrong, that the leader is gone; leadership transfers; members that join,
+are removed, or have no extensions; snapshots, and logs shortened behind them. All messages go through the
+real codec. The invariants (`garlicfarm.testing.simulator.invariants`) are checked after every event. Then all
+faults end, and the members have to agree on one more entry, and keep their leader.
 
 ``--publisher`` runs members that post statuses and checks that at most one may publish:
 `publisher_simulation`. ``--leader-kills`` kills the leaders of such members and checks that the publisher
@@ -69,6 +69,7 @@ class Simulation(SimulatedCluster):
         for act in (*users, *(one.act for one in self._administrators)):
             scheduler.at(rng.randint(0, 500), act)
         scheduler.at(rng.randint(0, 500), self._fault_injector.snapshot)
+        scheduler.at(500, self._fault_injector.mislead)
         scheduler.at(CHAOS_MS, self._heal)
         while not self._agreed():
             if scheduler.now > CHAOS_MS + HEALING_MS:

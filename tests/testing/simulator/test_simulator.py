@@ -121,7 +121,7 @@ def test_main_violation_prints_its_story_and_the_command_that_repeats_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken_rules.acknowledges_before_fsync(monkeypatch)
-    assert simulation.main(["--seeds", "50"]) == 1
+    assert simulation.main(["--seeds", "50", "--first", "3"]) == 1
     *trace, verdict, replay, _, _ = capsys.readouterr().out.splitlines()
     assert len(trace) == 50
     assert verdict.startswith("seed ")
