@@ -23,6 +23,7 @@ __all__ = [
     "LocalProtocolError",
     "NoQuorum",
     "NotLeader",
+    "NotListening",
     "NotSupported",
     "OutcomeUnknown",
     "PluginError",
@@ -88,6 +89,10 @@ class TransportError(GarlicFarmError):
 
 class UnreachableError(TransportError):
     """Nothing answers at the endpoint."""
+
+
+class NotListening(UnreachableError):
+    """The member's own machine refused the connection: no process listens at the endpoint."""
 
 
 class RouterError(GarlicFarmError):

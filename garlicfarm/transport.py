@@ -191,9 +191,10 @@ class Transport(ABC):
     async def open_stream(self, endpoint: Endpoint) -> trio.abc.Stream:
         """Open a stream to ``endpoint``, ready to use and with its peer verified.
 
-        Raises `UnreachableError`: nothing answers there; `TransportError`: the wrong peer answered, or
-        ``endpoint`` does not identify the peer. The caller sets the deadline. On cancellation, nothing
-        stays open.
+        Raises `UnreachableError`: nothing answers there; `NotListening`: the peer's own machine refuses,
+        since no process listens there (not what a proxy or a tunnel says); `TransportError`: the wrong peer
+        answered, or ``endpoint`` does not identify the peer. The caller sets the deadline. On cancellation,
+        nothing stays open.
         """
 
     def peer_address(self, stream: trio.abc.Stream) -> str | None:

@@ -395,6 +395,11 @@ class RpcClient:
             lazy=lazy,
         )
 
+    @property
+    def connected(self) -> bool:
+        """Whether the connection is up."""
+        return self._link.connected
+
     async def run(self) -> NoReturn:
         """Keep the connection up until cancelled."""
         async with trio.open_nursery() as nursery:

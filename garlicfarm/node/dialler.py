@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from garlicfarm.errors import ConfigError, PluginError, TransportError, first_error
+from garlicfarm.errors import (
+    ConfigError,
+    NotListening,
+    PluginError,
+    TransportError,
+    UnreachableError,
+    first_error,
+)
 from garlicfarm.logs import EventLogger
 from garlicfarm.net.dial import DialCredentials, dial
 from garlicfarm.net.handshake import Established
@@ -29,12 +36,18 @@ class MemberDialler:
         """Open an authenticated stream to ``member`` at the endpoint ``text``.
 
         Raises `garlicfarm.net.link.CONNECTION_ERRORS` only: failing to dial one member must not end this
-        node, since the farm may work without that member. Cancelled: leaves nothing open.
+        node, since the farm may work without that member. `NotListening` is about the member itself, never
+        about a proxy before it. Cancelled: leaves nothing open.
         """
         try:
             endpoint = Endpoint.parse(text, self._default_scheme)
             transport = self._transports.get(endpoint.scheme)
-            established = await dial(transport, endpoint, self._credentials)
+            try:
+                established = await dial(transport, endpoint, self._credentials)
+            except NotListening as error:
+                if endpoint.proxied:  # it is the proxy that does not run
+                    raise UnreachableError(error.cause, error.hint) from error
+                raise
             if transport.handshake and (address := transport.peer_address(established.stream)) is not None:
                 # A member answered there: it may dial us from that address.
                 self._transports.admission.welcome(Peer(address, True, None))

@@ -4,7 +4,7 @@ for a majority: client requests, which are answered after the commit (D8), and R
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol
@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 import trio
 
+from garlicfarm.errors import NotListening
 from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import Backoff, Link, RpcClient
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Response
@@ -56,6 +57,8 @@ class _Peer:
         self.scope = trio.CancelScope()
         self.last_contact_s: float | None = None
         self.error: str | None = ""
+        self.was_connected = False  # the connection was up, and the member began no session since it broke
+        self.is_refused = False  # no process listened there at the last attempt
 
 
 class PeerTimings(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +93,10 @@ class PeerEvents(Protocol):
         """The 99th percentile of the round trips is above a quarter of the lower election timeout, so that
         heartbeats and votes may come too late for it. At most once an hour and peer."""
 
+    def on_process_gone(self, peer: int) -> None:
+        """The member's process ended: two signs agree. All connections with it ended, in both directions, and
+        its machine refuses a new one (`garlicfarm.errors.NotListening`). Repeated with each attempt."""
+
 
 class Peers:
     """Follows the Configuration in force: a pair of connections to every other member, and to no one else.
@@ -113,6 +120,7 @@ class Peers:
         self._sample_s = timings.heartbeat_s / 2  # heartbeats that come a little early count too
         self._limit_s = timings.election_timeout_min_s * LIMIT_SHARE
         self._peers: dict[int, _Peer] = {}
+        self._sessions: Counter[int] = Counter()  # that each member has here
         self._servers: Sequence[ClusterServer] = ()
         self._reconfigured = trio.Event()
 
@@ -190,13 +198,21 @@ class Peers:
         peer = self._peers.get(member)
         if peer is None:
             return  # it was removed
+        peer.is_refused = isinstance(error, NotListening)
         if error is None:
+            peer.was_connected = True
             self._events.on_connected(member, peer.link.extensions)
+        self._check_gone(member, peer)
         text = None if error is None else str(error) or type(error).__name__
         if text == peer.error:
             return  # an absent peer is reported once
         peer.error = text
         self._events.on_connection_change(member, error)
+
+    def _check_gone(self, member: int, peer: _Peer) -> None:
+        has_connection = peer.link.connected or peer.rpc_client.connected or self._sessions[member] > 0
+        if peer.is_refused and peer.was_connected and not has_connection:
+            self._events.on_process_gone(member)
 
     # ------------------------------------------------------------------ for the replica
 
@@ -240,6 +256,18 @@ class Peers:
             peer.last_contact_s = trio.current_time()
             if not peer.link.connected:
                 peer.link.poke()
+
+    def on_session_begun(self, member: int) -> None:
+        """The member, or a client (0), logged in here. If it refuses us nevertheless, that means nothing."""
+        self._sessions[member] += 1
+        if (peer := self._peers.get(member)) and not peer.link.connected:
+            peer.was_connected = False
+
+    def on_session_ended(self, member: int) -> None:
+        """A session of `on_session_begun` ended, and everything that came in it was passed on."""
+        self._sessions[member] -= 1
+        if peer := self._peers.get(member):
+            self._check_gone(member, peer)
 
     def is_connected(self, member: int) -> bool:
         """Whether the connection for Raft requests is up."""

@@ -226,6 +226,12 @@ class Replica:
         p99_ms, limit_ms = round(p99_s * 1000), round(limit_s * 1000)
         self.log.warning("slow-round-trip", peer=peer, p99_ms=p99_ms, limit_ms=limit_ms)
 
+    def on_process_gone(self, peer: int) -> None:
+        raw = self.core.raw
+        if peer == raw.leader:
+            self.log.info("leader-gone", leader=peer, term=raw.term)
+            self.core.put(raw.report_leader_gone, peer, raw.term)
+
     # ------------------------------------------------------------------ for the node
 
     async def post(self, entry: bytes, member: int = 0, user: str = "") -> tuple[int, int]:

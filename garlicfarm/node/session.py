@@ -121,6 +121,12 @@ class RequestReceiver(Protocol):
     def configuration(self) -> Configuration:
         """The Configuration in force."""
 
+    def on_session_begun(self, member: int) -> None:
+        """A session with this member, or with a client (0), begins."""
+
+    def on_session_ended(self, member: int) -> None:
+        """It ended; all its requests were passed on."""
+
     def on_request(self, request: Request) -> None:
         """A permitted request came in that is not for `step`."""
 
@@ -211,6 +217,7 @@ class Session:
 
     async def run(self) -> None:
         """Read and answer until the peer closes. Raises any other end of the connection."""
+        self._receiver.on_session_begun(self._principal.member_id)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write)
@@ -220,6 +227,7 @@ class Session:
                 nursery.cancel_scope.cancel()
         finally:
             self._receiver.forget(self._pending)
+            self._receiver.on_session_ended(self._principal.member_id)
 
     def wake(self) -> None:
         """Have `run`'s task send the answers whose turn it is."""

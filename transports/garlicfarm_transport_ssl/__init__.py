@@ -21,7 +21,7 @@ import msgspec
 import trio
 
 from garlicfarm.credentials.certificates import pin_of, pin_of_file
-from garlicfarm.errors import ConfigError, TransportError, UnreachableError, first_error
+from garlicfarm.errors import ConfigError, NotListening, TransportError, UnreachableError, first_error
 from garlicfarm.net.tls_stream import TlsStream
 from garlicfarm.transport import Endpoint, Peer, Place, Transport
 
@@ -107,7 +107,8 @@ class SslTransport(Transport):
             tcp = await trio.open_tcp_stream(endpoint.host, endpoint.port)
         except (OSError, UnicodeError) as exc:
             place = Endpoint(endpoint.scheme, endpoint.host, endpoint.port)
-            raise UnreachableError(f"{place}: {_text(exc)}", "is the node up, and the port open?") from exc
+            kind = NotListening if _is_refused(exc) else UnreachableError
+            raise kind(f"{place}: {_text(exc)}", "is the node up, and the port open?") from exc
         # A pinned peer needs no name, so none is sent in plain text.
         name = endpoint.host if self.config.ca else None
         stream = TlsStream(tcp, self._client, server_hostname=name)
@@ -222,6 +223,13 @@ def _text(exc: BaseException) -> str:
     if isinstance(exc, OSError) and (exc.errno or 0) > 0:
         return os.strerror(exc.errno or 0)  # Trio's text contains the address as a Python tuple
     return (exc.strerror if isinstance(exc, OSError) else "") or str(exc) or type(exc).__name__
+
+
+def _is_refused(exc: OSError | UnicodeError) -> bool:
+    """Whether each address that was tried refused the connection."""
+    group = exc.__cause__
+    tried = group.exceptions if isinstance(group, BaseExceptionGroup) else (exc,)
+    return all(isinstance(each, ConnectionRefusedError) for each in tried)
 
 
 def _hint(exc: trio.BrokenResourceError) -> str:

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from garlicfarm.errors import UnreachableError
+from garlicfarm.errors import NotListening, UnreachableError
 from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import Backoff
 from garlicfarm.node.peers import Peers, PeerTimings
@@ -33,6 +33,8 @@ class Network:
         self.changes: list[tuple[int, str]] = []
         self.unreachable: list[tuple[int, int]] = []
         self.answers: list[tuple[int, int]] = []
+        self.gone: list[int] = []
+        self.refuses = False  # an endpoint that is not up: its machine says so
         self.streams: dict[str, trio.abc.Stream] = {}
         self.extensions: frozenset[str] = frozenset()
         self.peers = Peers(
@@ -58,6 +60,9 @@ class Network:
     def on_connection_change(self, peer: int, error: Exception | None) -> None:
         self.changes.append((peer, "up" if error is None else str(error)))
 
+    def on_process_gone(self, peer: int) -> None:
+        self.gone.append(peer)
+
     def on_slow_peer(self, peer: int, p99_s: float, limit_s: float) -> None:
         pass
 
@@ -65,7 +70,7 @@ class Network:
         self.dialled.append((member, endpoint))
         await trio.lowlevel.checkpoint()
         if endpoint not in self.up:
-            raise UnreachableError("refused")
+            raise NotListening("refused") if self.refuses else UnreachableError("refused")
         ours, self.streams[endpoint] = trio.testing.memory_stream_pair()
         return Established(ours, "farm", "1", self.extensions, None, None, b"")
 
@@ -233,3 +238,108 @@ async def test_handshakes_are_tried_with_who_is_named_and_tell_of_now(autojump_c
         assert [test is not None and test[1] for test in tests] == [False, True, True]
         assert [network.peers.is_connected(member) for member in (2, 3, 4)] == [True, True, True]
         nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def lost(nursery: trio.Nursery) -> Network:
+    """It was connected to member 2, whose session here has not ended; then its own connection broke."""
+    network = Network("a")
+    nursery.start_soon(network.peers.run)
+    await network.follow("1@x", "2@a", "3@b")
+    network.peers.on_session_begun(2)
+    network.refuses = True
+    network.up.clear()
+    await network.streams["a"].aclose()
+    return network
+
+
+async def test_process_is_gone_when_its_connections_ended_and_its_machine_refuses(
+    lost: Network, autojump_clock: Clock
+) -> None:
+    lost.peers.on_session_ended(2)
+    assert not lost.gone, "nothing was tried since"
+    await trio.sleep(1)
+    assert set(lost.gone) == {2}
+
+
+async def test_process_whose_session_goes_on_is_not_gone_until_that_ends_too(
+    lost: Network, autojump_clock: Clock
+) -> None:
+    await trio.sleep(10)
+    assert not lost.gone
+    lost.peers.on_session_ended(2)
+    assert lost.gone == [2]
+
+
+async def test_process_is_gone_only_when_its_last_session_has_ended(
+    lost: Network, autojump_clock: Clock
+) -> None:
+    lost.peers.on_session_begun(3)
+    await trio.sleep(1)
+    lost.peers.on_session_ended(3)
+    assert not lost.gone
+    lost.peers.on_session_ended(2)
+    assert lost.gone == [2]
+
+
+async def test_machine_that_falls_silent_gives_no_sign(lost: Network, autojump_clock: Clock) -> None:
+    lost.refuses = False
+    lost.peers.on_session_ended(2)
+    await trio.sleep(600)
+    assert not lost.gone
+
+
+async def test_member_that_never_let_us_in_is_not_gone_when_it_refuses(
+    lost: Network, autojump_clock: Clock
+) -> None:
+    lost.peers.on_session_begun(3)
+    lost.peers.on_session_ended(3)
+    await trio.sleep(600)
+    assert 3 not in lost.gone
+
+
+async def test_member_that_logs_in_while_it_refuses_us_runs_though_its_session_ends(
+    lost: Network, autojump_clock: Clock
+) -> None:
+    """A firewall refuses one direction, or the process that is back does not listen yet."""
+    await trio.sleep(1)
+    lost.peers.on_session_begun(2)
+    lost.peers.on_session_ended(2)
+    lost.peers.on_session_ended(2)
+    await trio.sleep(600)
+    assert not lost.gone
+
+
+async def test_member_that_is_back_counts_anew(lost: Network, autojump_clock: Clock) -> None:
+    lost.up.add("a")
+    lost.peers.on_session_ended(2)
+    await trio.sleep(2)
+    assert lost.peers.is_connected(2)
+    lost.gone.clear()
+    lost.peers.on_session_begun(2)
+    lost.peers.on_session_ended(2)
+    assert not lost.gone
+    lost.up.clear()
+    await lost.streams["a"].aclose()
+    await trio.sleep(1)
+    assert set(lost.gone) == {2}
+
+
+async def test_connection_for_reads_that_is_up_is_a_sign_of_life(
+    lost: Network, autojump_clock: Clock
+) -> None:
+    lost.up.add("a")
+    await trio.sleep(2)
+    raft = lost.streams["a"]
+    lost.peers.send(2, 7, read(2))
+    await trio.testing.wait_all_tasks_blocked()
+    reads = lost.streams["a"]
+    assert reads is not raft
+    lost.up.clear()
+    lost.peers.on_session_ended(2)
+    await raft.aclose()
+    await trio.sleep(1)
+    assert not lost.gone
+    await reads.aclose()
+    await trio.sleep(2)
+    assert set(lost.gone) == {2}

@@ -64,6 +64,9 @@ class Slow:
     def on_connection_change(self, peer: int, error: Exception | None) -> None:
         pass
 
+    def on_process_gone(self, peer: int) -> None:
+        pass
+
     def on_slow_peer(self, peer: int, p99_s: float, limit_s: float) -> None:
         self.told.append((trio.current_time(), peer, p99_s, limit_s))
 
