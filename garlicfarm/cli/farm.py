@@ -55,8 +55,8 @@ def create(
     """Make a farm: one directory per node, each with everything that the node needs to start.
 
     Copy each directory to its machine, and run `garlicfarm node start` in it. It holds the farm's secret.
-    The preset sets the timing of each node, and how soon a dead publisher is replaced: after 35 to 40 s with
-    clearnet (interval=5s R=8), after 180 to 210 s with i2p (interval=30s R=7). `garlicfarm farm set` changes
+    The preset sets the timing of each node, and how soon a dead publisher is replaced: after 20 to 25 s with
+    clearnet (interval=5s R=5), after 180 to 210 s with i2p (interval=30s R=7). `garlicfarm farm set` changes
     these two later.
     """
     from garlicfarm.config.model import PRESET_INTERVALS_MS

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["join_jraft"]
 
 SCHEME = "jraft"
+TIMES = {"election_timeout_min_s": 3.0, "election_timeout_max_s": 5.0, "heartbeat_s": 1.5}
+"""Those of JRaft's own program, for ``[farm.raft]``: its leader's heartbeats are too rare for the preset."""
 NEVER_S = 2**62
 
 
@@ -137,4 +139,5 @@ def _token(
         id=node_id,
         endpoints=servers,
         expires_s=NEVER_S,
+        raft=TIMES,
     )

@@ -259,9 +259,9 @@ class Config(Document, frozen=True, kw_only=True):
 
 PRESETS: dict[str, dict[str, float]] = {
     "clearnet": {
-        "election_timeout_min_s": 3.0,
-        "election_timeout_max_s": 5.0,
-        "heartbeat_s": 1.5,
+        "election_timeout_min_s": 1.0,
+        "election_timeout_max_s": 1.5,
+        "heartbeat_s": 0.3,
         "rpc_timeout_s": 3.0,
     },
     "i2p": {

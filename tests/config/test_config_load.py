@@ -106,8 +106,8 @@ def test_load_smallest_file_fills_defaults(tmp_path: Path) -> None:
     assert farm.secret_file == tmp_path / "data/secrets/farm.secret"
     assert farm.application == "publisher"
     assert farm.algorithms == ("MD5", "SHA-256")
-    assert (farm.raft.election_timeout_min_s, farm.raft.election_timeout_max_s) == (3.0, 5.0)
-    assert (farm.raft.heartbeat_s, farm.raft.rpc_timeout_s) == (1.5, 3.0)
+    assert (farm.raft.election_timeout_min_s, farm.raft.election_timeout_max_s) == (1.0, 1.5)
+    assert (farm.raft.heartbeat_s, farm.raft.rpc_timeout_s) == (0.3, 3.0)
     assert farm.router == {}
     assert farm.meta.publish == "auto"
 
@@ -233,12 +233,12 @@ def test_load_bad_value_gives_one_sentence(tmp_path: Path, old: str, new: str, e
     [
         (
             "[farm.raft]\nheartbeat_s = 3",
-            "farm[0].raft.heartbeat_s: 3.0 is not allowed; it must be less than election_timeout_min_s (3.0)",
+            "farm[0].raft.heartbeat_s: 3.0 is not allowed; it must be less than election_timeout_min_s (1.0)",
         ),
         (
             "[farm.raft]\nelection_timeout_min_s = 5",
             "farm[0].raft.election_timeout_min_s: 5.0 is not allowed; "
-            "it must be less than election_timeout_max_s (5.0)",
+            "it must be less than election_timeout_max_s (1.5)",
         ),
         (
             "[farm.raft]\nmax_entry_bytes = 65536\nmax_message_bytes = 65536",
@@ -574,7 +574,7 @@ def test_load_election_timeout_that_is_not_allowed_is_one_problem(tmp_path: Path
 @given(st.floats() | st.integers() | st.booleans())
 def test_load_any_heartbeat_is_taken_or_explained(value: float) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        taken = isinstance(value, int | float) and not isinstance(value, bool) and 0.01 <= value < 3
+        taken = isinstance(value, int | float) and not isinstance(value, bool) and 0.01 <= value < 1
         text = f"{SMALLEST}[farm.raft]\nheartbeat_s = {str(value).lower()}\n"
         if taken:
             assert math.isclose(load_text(Path(directory), text).farm[0].raft.heartbeat_s, value)

@@ -12,6 +12,7 @@ import trio
 
 from garlicfarm.cli import run
 from garlicfarm.cli.exits import Exit
+from garlicfarm.config import load
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.wire import Limits, RequestDecoder, decode_cluster_server, encode_response
 from garlicfarm.wire.messages import MessageType, Request, Response
@@ -107,6 +108,8 @@ async def test_node_joins_a_cluster_that_jraft_leads(tmp_path: Path, nursery: tr
     assert servers.added == [f"tcp://127.0.0.1:{servers.ports[JOINER]}"]
     assert servers.replayed > 6, "JoinCluster, SyncLog, AppendEntries"
     assert f"node {JOINER} is a member" in said
+    raft = load(directory / "garlicfarm.toml", {}).farm[0].raft
+    assert (raft.heartbeat_s, raft.election_timeout_min_s, raft.election_timeout_max_s) == (1.5, 3.0, 5.0)
     assert 'default_transport = "jraft"' in (directory / "garlicfarm.toml").read_text()
     code, said = await command(*servers.command(directory))
     assert code == 0, "to join twice changes nothing"

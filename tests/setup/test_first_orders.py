@@ -44,12 +44,12 @@ def test_orders_are_in_force_also_where_no_configuration_was_known_before_them(t
             for entry in store.entries(1, 3, 10**6):
                 fold.apply(entry.index, entry.term, entry.value)
             fold.configure(3, configuration)
-    assert (joined.R, joined.interval_ms) == (8, 5_000)
+    assert (joined.R, joined.interval_ms) == (5, 5_000)
     assert joined.ranking() == founded.ranking()
     assert joined.snapshot() == founded.snapshot()
 
 
-@pytest.mark.parametrize(("preset", "interval_ms", "R"), [("clearnet", 5_000, 8), ("i2p", 30_000, 7)])
+@pytest.mark.parametrize(("preset", "interval_ms", "R"), [("clearnet", 5_000, 5), ("i2p", 30_000, 7)])
 def test_every_founding_member_s_log_begins_with_the_preset_s_orders(
     tmp_path: Path, preset: str, interval_ms: int, R: int
 ) -> None:
@@ -81,7 +81,7 @@ def test_node_init_and_farm_add_give_their_farms_orders(tmp_path: Path) -> None:
     node = tmp_path / "node"
     assert run(["node", "init", str(node), "--host", "a.example"]) == 0
     assert run(["farm", "add", "barn", "--config", str(node / "garlicfarm.toml")]) == 0
-    expected = [("staleness", {"R": 8}), ("interval", {"ms": 5_000})]
+    expected = [("staleness", {"R": 5}), ("interval", {"ms": 5_000})]
     assert orders(node) == orders(node, "barn") == expected
 
 

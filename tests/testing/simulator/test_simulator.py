@@ -147,7 +147,7 @@ def test_publisher_of_a_preset_goes_on_while_twenty_leaders_die(preset: str) -> 
     assert simulation.least_left_ms > 0
 
 
-@pytest.mark.parametrize(("preset", "R"), [("clearnet", 5), ("i2p", 3)])
+@pytest.mark.parametrize(("preset", "R"), [("clearnet", 3), ("i2p", 3)])
 def test_publisher_with_a_lower_r_has_to_stop_when_leaders_die(preset: str, R: int) -> None:
     with pytest.raises(Violation, match="would have to stop"):
         _run_seeds(lambda seed: LeaderKills(seed, preset_setting(preset, R)).run(), 5)
