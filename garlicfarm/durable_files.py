@@ -2,7 +2,7 @@
 
 Two syncs make a file durable: one of its contents, then one of the directory that names it. A file that takes
 the place of another is written beside it and renamed in between. Every writer of a room goes through here;
-the log's own transactions are SQLite's.
+the frames of the log are its own (`garlicfarm.storage.appender`).
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def _strange_applications(checked: Config) -> Sequence[str]:
 def _ties(checked: Config) -> Iterator[str]:
     """The members of a farm that serves something inside I2P whose network addresses its log reveals."""
     from garlicfarm.errors import StorageError
-    from garlicfarm.setup.provision import read_genesis
+    from garlicfarm.storage import read_genesis
     from garlicfarm.transport import Endpoint
 
     for farm in checked.farm:

@@ -87,7 +87,7 @@ def _make(config: Config, body: Mapping[str, Any], new_id: int | None, expires_s
     from garlicfarm.credentials.join_token import JoinToken
     from garlicfarm.credentials.member_credentials import read_secret_file
     from garlicfarm.errors import ConfigError
-    from garlicfarm.setup.provision import read_genesis
+    from garlicfarm.storage import read_genesis
 
     number, section = next((n, s) for n, s in enumerate(config.farm) if s.name == body["farm"])
     farm_secrets = read_secret_file(section.secret_file)

@@ -153,7 +153,7 @@ def _check_same(config: Config, token: JoinToken, endpoint: str) -> None:
     """The node that is there is the one that an interrupted join has made."""
     from garlicfarm.credentials.member_credentials import read_secret_file
     from garlicfarm.errors import ConfigError
-    from garlicfarm.setup.provision import read_genesis
+    from garlicfarm.storage import read_genesis
     from garlicfarm.transport import Endpoint
 
     section = _section(config, token)

@@ -119,7 +119,8 @@ def _token(
     from garlicfarm.credentials.member_credentials import read_secret_file
     from garlicfarm.errors import ConfigError
     from garlicfarm.publishing.scoring import ALGORITHM_VERSION
-    from garlicfarm.setup.provision import CONFIG_NAME, read_genesis
+    from garlicfarm.setup.provision import CONFIG_NAME
+    from garlicfarm.storage import read_genesis
 
     farm_id, secret = secrets.token_bytes(16), secrets.token_bytes(32)
     if resumed:

@@ -99,8 +99,7 @@ def open_farm(
                 f"the configuration says {section.application!r}"
             ]
         )
-    reader = LogReader(path)
-    parts.stack.callback(reader.close)
+    reader = LogReader(store)
     farm_secrets = read_secret_file(section.secret_file)
     log = EventLogger(logging.getLogger("garlicfarm.raft"), farm=section.name, node=node_id)
     application = make_application(section.name)

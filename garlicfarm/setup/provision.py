@@ -16,10 +16,9 @@ import json
 import os
 import secrets
 import shutil
-import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -35,13 +34,12 @@ from garlicfarm.credentials.member_credentials import write_secret_file
 from garlicfarm.credentials.private_files import write_private_file
 from garlicfarm.credentials.users import LOCAL_USER, UserStore
 from garlicfarm.durable_files import fsync_path, make_private_directory, write_new_file
-from garlicfarm.errors import ConfigError, StorageError, StorageInUse, StorageMissing
+from garlicfarm.errors import ConfigError, StorageError, StorageInUse
 from garlicfarm.http.digest import ALGORITHMS
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.lease import least_R
 from garlicfarm.publishing.scoring import ALGORITHM_VERSION
-from garlicfarm.storage import DataDirectory, Genesis, create_store, tables
-from garlicfarm.storage.log_store import FILE_NAME
+from garlicfarm.storage import DataDirectory, Genesis, create_store
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
@@ -64,7 +62,6 @@ __all__ = [
     "new_genesis",
     "pinned",
     "plan_of",
-    "read_genesis",
     "remove_node",
     "toml_of",
 ]
@@ -162,21 +159,6 @@ def plan_of(token: JoinToken) -> FarmPlan:
 def joining_genesis(token: JoinToken) -> Genesis:
     """What the store of a new member is born with: it is to be told the Configuration."""
     return Genesis(token.farm, token.farm_id, token.application, token.algorithm, None)
-
-
-def read_genesis(directory: Path) -> Genesis:
-    """What the store in ``directory`` was born with; a node may be running on it.
-
-    Raises `StorageMissing`, `StorageDamaged`, `StorageError`.
-    """
-    path = directory / FILE_NAME
-    try:
-        if not path.exists():
-            raise StorageMissing(f"there is no store in {directory}")
-        with closing(tables.connect(path, "ro")) as db:
-            return tables.read_genesis(db)
-    except (OSError, sqlite3.Error) as error:
-        raise tables.storage_error(error, path) from error
 
 
 def remove_node(directory: Path) -> None:

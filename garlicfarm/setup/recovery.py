@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -29,7 +28,6 @@ from garlicfarm.durable_files import fsync_path
 from garlicfarm.errors import LocalProtocolError, StorageError
 from garlicfarm.raft.types import Entry, HardState
 from garlicfarm.storage import SNAPSHOTS, LogStore, Snapshot, write_snapshot
-from garlicfarm.storage.log_copy import rewrite_log
 from garlicfarm.wire import decode_configuration, encode_configuration
 from garlicfarm.wire.messages import ClusterServer, Configuration, ValueType
 
@@ -113,7 +111,8 @@ def recover_store(directory: Path, node_id: int, survivor: Survivor) -> tuple[by
     try:
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir(mode=0o700)
-        genesis = rewrite_log(directory, made, farm_id, HardState(term, 0, index), entry)
+        with closing(LogStore.open(directory, farm=survivor.farm)) as store:
+            genesis = store.copy_to(made, farm_id, HardState(term, 0, index), entry)
         state = survivor.application.snapshot()
         snapshot = Snapshot(
             farm_id, genesis.application, genesis.algorithm, index, term, alone, survivor.all_members, state
@@ -124,7 +123,7 @@ def recover_store(directory: Path, node_id: int, survivor: Survivor) -> tuple[by
         directory.rename(kept)
         made.rename(directory)
         fsync_path(directory.parent)
-    except (OSError, sqlite3.Error) as error:
+    except OSError as error:
         raise StorageError(f"{made}: {error}; the store in {directory} is as it was") from error
     return farm_id, kept
 

@@ -1,21 +1,21 @@
-"""The durable room: a node's data directory, and per farm one SQLite file with log and hard state.
+"""The durable room: a node's data directory, and per farm a log in segments, with the hard state.
 
 * `DataDirectory`: the node's identity, locked by one process at a time.
 * `create_store` makes a farm's store, once. `LogStore.open` verifies it and is then the read side of the
   consensus core (`garlicfarm.raft.types.Storage`).
-* `Writer`: the one thread that writes. Everything queued becomes one transaction with one fsync; a step is
+* `Writer`: the one thread that writes. Everything queued becomes one frame with one sync; a step is
   reported only once it is durable. An error of a write or an fsync ends the thread; nothing is retried.
 * `write_snapshot`: stores an application's state, so that `Writer.compact` may delete entries. A member that
   needs them is sent the snapshot (`LogStore.snapshot_chunk`), receives it (`Writer.submit_chunk`) and lets
   it replace its log (`garlicfarm.raft.types.Persist`).
-* `LogReader`: reads the log for feeds in worker threads, over a connection of its own.
+* `LogReader`: reads the log for feeds in worker threads.
 """
 
 from garlicfarm.storage.directory import DataDirectory
-from garlicfarm.storage.log_store import SNAPSHOTS, LogStore, create_store
+from garlicfarm.storage.genesis import Genesis
+from garlicfarm.storage.log_store import SNAPSHOTS, LogStore, create_store, read_genesis
 from garlicfarm.storage.reader import LogReader
 from garlicfarm.storage.snapshots import Snapshot, remove_snapshots, write_snapshot
-from garlicfarm.storage.tables import Genesis
 from garlicfarm.storage.writer import Writer
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Snapshot",
     "Writer",
     "create_store",
+    "read_genesis",
     "remove_snapshots",
     "write_snapshot",
 ]

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from garlicfarm.errors import StorageDamaged
 from garlicfarm.raft.types import SnapshotMeta
+from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.snapshot_receiver import SnapshotReceiver
 from garlicfarm.storage.snapshot_sender import SnapshotSender
 from garlicfarm.storage.snapshots import (
@@ -24,7 +25,6 @@ from garlicfarm.storage.snapshots import (
     state_start,
     write_snapshot,
 )
-from garlicfarm.storage.tables import Genesis
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
 __all__ = ["JRaftSnapshotReceiver", "JRaftSnapshotSender"]

@@ -22,8 +22,8 @@ from pathlib import Path
 from garlicfarm.durable_files import fsync_path, make_private_directory
 from garlicfarm.errors import StorageDamaged, StorageError
 from garlicfarm.raft.types import SnapshotMeta
+from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.snapshots import check_snapshot, claimed_size, snapshot_name
-from garlicfarm.storage.tables import Genesis
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
 __all__ = ["SnapshotReceiver"]

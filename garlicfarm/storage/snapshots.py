@@ -27,7 +27,7 @@ from garlicfarm.durable_files import make_private_directory, replace_file
 from garlicfarm.errors import StorageDamaged, StorageError, StorageVersion
 from garlicfarm.raft.types import SnapshotMeta
 from garlicfarm.renamed import ALGORITHM_VERSIONS, APPLICATIONS
-from garlicfarm.storage.tables import Corrupt, configuration_of
+from garlicfarm.storage.damage import Corrupt, configuration_of
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ClusterServer, Configuration
 

@@ -29,7 +29,7 @@ import struct
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from garlicfarm.storage.tables import Corrupt
+from garlicfarm.storage.damage import Corrupt
 
 __all__ = ["check_wal"]
 

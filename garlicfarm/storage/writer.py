@@ -1,8 +1,8 @@
-"""The one thread that writes a farm's store: all queued steps become one transaction with one fsync."""
+"""The one thread that writes a farm's store: all queued steps become one frame with one sync."""
 
 from __future__ import annotations
 
-import sqlite3
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from queue import SimpleQueue
@@ -13,21 +13,17 @@ import trio
 
 from garlicfarm.errors import LocalProtocolError, StorageError
 from garlicfarm.raft.types import Persist, SnapshotMeta
-from garlicfarm.storage.compaction import delete_entries, install
+from garlicfarm.storage.damage import storage_error
 from garlicfarm.storage.jraft_snapshots import JRaftSnapshotReceiver
+from garlicfarm.storage.log_index import Places
 from garlicfarm.storage.log_store import SNAPSHOTS, LogStore
 from garlicfarm.storage.snapshot_receiver import SnapshotReceiver
-from garlicfarm.storage.tables import encode_entry, encode_hard_state, storage_error
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
 __all__ = ["Writer"]
 
 _MAX_QUEUED_STEPS = 65_536
 _MAX_QUEUED_BYTES = 256 * 1024 * 1024
-_CHECKPOINT_BYTES = 4 * 1024 * 1024
-_MAX_WAL_FRAMES = 4096  # of 4 KiB
-_BATCH_OVERHEAD_BYTES = 8 * 1024  # even a small transaction rewrites two pages
-_DELETION_BYTES = 512 * 1024  # the most that one rewrites; usually far less
 
 
 class _Chunk(NamedTuple):
@@ -67,14 +63,14 @@ class Writer:
             JRaftSnapshotReceiver(*place, check_state) if store.is_jraft else SnapshotReceiver(*place)
         )
         self._problem = ""
-        # An int: delete all entries up to it. None: the end.
-        self._queue: SimpleQueue[Persist | _Chunk | int | None] = SimpleQueue()
+        # Metadata: the log's new beginning. An int: delete all segments before it. None: the end.
+        self._queue: SimpleQueue[Persist | _Chunk | SnapshotMeta | int | None] = SimpleQueue()
         self._token = -1
         self._next_index = store.last_index() + 1
         self._commit = store.initial_state()[0].commit
         self._queued_steps = 0
         self._queued_bytes = 0
-        self._error: sqlite3.Error | OSError | OverflowError | None = None
+        self._error: OSError | struct.error | None = None
 
     def submit(self, persist: Persist) -> None:
         """Queue one step and return at once. After the end of `run` it is neither written nor reported.
@@ -124,8 +120,8 @@ class Writer:
         self._queued_bytes += size
 
     def compact(self, upto: int) -> None:
-        """Hide all entries with index ≤ ``upto`` at once, and delete them in small steps; returns at once.
-        What `run` does not finish, the next one does.
+        """Hide all entries with index ≤ ``upto`` at once, and let the log begin after them; then the segments
+        are deleted that only they are in. Returns at once. The next start finishes what `run` does not.
 
         Raises `LocalProtocolError`: ``upto`` is deleted already, no entry would remain, or the newest durable
         snapshot does not cover it.
@@ -134,8 +130,7 @@ class Writer:
         if not store.first_index() <= upto < store.last_index() or upto > store.snapshot().index:
             held = f"a log up to {store.last_index()}, a snapshot of {store.snapshot().index}"
             raise LocalProtocolError(f"compaction up to {upto} of {held}")
-        self._store.on_compacting(upto)
-        self._queue.put(upto)
+        self._queue.put(store.on_compacting(upto))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
         """Write until cancelled. Call it once.
@@ -143,9 +138,9 @@ class Writer:
         Any error of a write or an fsync ends it with `StorageError` (`StorageDamaged` if the contents are
         wrong). No step of that batch or a later one is reported, and nothing is retried.
 
-        Cancelled: queued steps are still written and reported, the WAL is checkpointed, and the writer's
-        connection is closed. This takes as long as the disk does, regardless of deadlines. An error meanwhile
-        is raised instead of the cancellation.
+        Cancelled: queued steps are still written and reported, and the log's files are closed. This takes as
+        long as the disk does, regardless of deadlines. An error meanwhile is raised instead of the
+        cancellation.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -165,70 +160,71 @@ class Writer:
         try:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._work, loop, limiter=limiter, thread_name="storage writer")
-        except (sqlite3.Error, OSError, OverflowError) as error:
+        except (OSError, struct.error) as error:
             self._error = error
             scope.cancel()
 
     def _work(self, loop: trio.lowlevel.TrioToken) -> None:
-        """The thread. After an error the connection is closed without another write or sync: SQLite does not
-        checkpoint, since the store's read-only connection is still open."""
-        unmoved_bytes = delete_upto = 0
-        deleting = True  # what the last process left undone
-        with closing(self._store.writes) as db:
-            while True:
-                batch, chunks, upto, over = self._take(wait=not deleting)
-                if batch:
+        """The thread. After an error nothing is written or synced."""
+        with closing(self._store.appender) as appender:
+            is_over = False
+            while not is_over:
+                batch, chunks, boundary, delete_before, is_over = self._take()
+                if batch or boundary:
                     begun = perf_counter()
-                    _write(db, batch)
-                    loop.run_sync_soon(self._report, batch, perf_counter() - begun)
-                    unmoved_bytes += _BATCH_OVERHEAD_BYTES + sum(map(_size, batch))
+                    places = appender.write(batch, boundary)
+                    seconds = perf_counter() - begun
+                    loop.run_sync_soon(self._report, batch, places, boundary, appender.segment, seconds)
                 for chunk in chunks:
                     result = self._receiver.take(chunk.request)
                     loop.run_sync_soon(self._report_chunk, chunk, *result, self._receiver.problem)
-                if upto or any(persist.snapshot is not None for persist in batch):
-                    deleting, delete_upto = True, max(upto, delete_upto)
-                if over:
-                    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-                    return
-                if deleting:
-                    unmoved_bytes += _DELETION_BYTES
-                    deleting = not delete_entries(db, delete_upto)
-                if unmoved_bytes >= _CHECKPOINT_BYTES:
-                    _, frames, _ = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-                    if frames > _MAX_WAL_FRAMES:
-                        # The WAL restarts only when no reader uses it, and readers may never pause.
-                        db.execute(
-                            "PRAGMA wal_checkpoint(RESTART)"
-                        ).fetchall()  # waits for readers, at most a second
-                    unmoved_bytes = 0
+                if delete_before:
+                    appender.delete_segments(delete_before)
+            appender.sync_all()
 
-    def _take(self, *, wait: bool) -> tuple[list[Persist], list[_Chunk], int, bool]:
-        """Everything queued: steps, pieces (no step depends on an unreported one), up to which index to
-        delete (0: nothing new), and whether this is the end."""
+    def _take(self) -> tuple[list[Persist], list[_Chunk], SnapshotMeta | None, int, bool]:
+        """Wait for what is queued, and take all of it: steps, pieces (no step depends on an unreported one),
+        where the log is to begin (None: as before), before which segment to delete (0: nothing), and whether
+        this is the end."""
         steps: list[Persist] = []
         chunks: list[_Chunk] = []
-        upto = 0
-        while wait or not self._queue.empty():
-            wait = False
+        boundary, delete_before, is_over = None, 0, False
+        while True:
             item = self._queue.get()
-            if item is None:
-                return steps, chunks, upto, True
-            if isinstance(item, int):
-                upto = item
+            if isinstance(item, Persist):
+                steps.append(item)
             elif isinstance(item, _Chunk):
                 chunks.append(item)
+            elif isinstance(item, SnapshotMeta):
+                boundary = item
+            elif isinstance(item, int):
+                delete_before = item
             else:
-                steps.append(item)
-        return steps, chunks, upto, False
+                is_over = True
+            if is_over or self._queue.empty():
+                return steps, chunks, boundary, delete_before, is_over
 
-    def _report(self, batch: Sequence[Persist], seconds: float) -> None:
-        for persist in batch:
-            self._store.on_written(persist)
+    def _report(
+        self,
+        batch: Sequence[Persist],
+        places: Sequence[Places],
+        boundary: SnapshotMeta | None,
+        segment: int,
+        seconds: float,
+    ) -> None:
+        store, entries = self._store, 0
+        for persist, written in zip(batch, places, strict=True):
+            store.on_written(persist, written)
+            entries += len(persist.entries)
             self._queued_bytes -= _size(persist)
+            boundary = persist.snapshot or boundary
         self._queued_steps -= len(batch)
-        if self._on_batch is not None:
-            self._on_batch(sum([len(persist.entries) for persist in batch]), seconds)
-        self._on_durable(batch[-1].token)
+        if boundary is not None:  # what is hidden now may be deleted
+            self._queue.put(store.index.oldest_segment() or segment)
+        if batch:
+            if self._on_batch is not None:
+                self._on_batch(entries, seconds)
+            self._on_durable(batch[-1].token)
 
     def _report_chunk(self, chunk: _Chunk, held: int, meta: SnapshotMeta | None, problem: str) -> None:
         self._queued_steps -= 1
@@ -243,21 +239,3 @@ class Writer:
 
 def _size(persist: Persist) -> int:
     return sum([len(entry.value) for entry in persist.entries])
-
-
-def _write(db: sqlite3.Connection, batch: Sequence[Persist]) -> None:
-    """One transaction; durable when this returns (`synchronous = FULL`)."""
-    hard_state = None
-    db.execute("BEGIN IMMEDIATE")
-    for persist in batch:
-        if persist.snapshot is not None:
-            install(db, persist.snapshot)
-        if persist.truncate_from is not None:
-            db.execute("DELETE FROM entries WHERE idx >= ?", (persist.truncate_from,))
-        if persist.entries:
-            db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", map(encode_entry, persist.entries))
-        hard_state = persist.hard_state or hard_state
-    if hard_state is not None:
-        row = encode_hard_state(hard_state)
-        db.execute("UPDATE hard_state SET term = ?, vote = ?, commit_index = ?, crc32 = ?", row)
-    db.execute("COMMIT")

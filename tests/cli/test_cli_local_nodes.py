@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -568,8 +569,8 @@ def test_config_check_effective_prints_sources(
 
 def test_config_check_of_a_store_that_cannot_be_looked_at_is_no_defect(here: Path, capsys: Capture) -> None:
     assert run(["node", "init", "--host", "a.example", "--master", encode(simulated_destination(1))]) == 0
-    store = here / "data/farms/farm/log.db"
-    store.unlink()
+    store = here / "data/farms/farm/log"
+    rmtree(store)
     store.symlink_to("x" * 300)  # looking at it fails, as in somebody else's directory
     capsys.readouterr()
     assert run(["config", "check"]) == 0

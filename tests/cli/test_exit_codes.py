@@ -88,7 +88,7 @@ async def test_every_exit_code_is_what_its_cause_ends_with(tmp_path: Path) -> No
             while await _health(at) != Exit.DEGRADED:  # noqa: ASYNC110 - another process finds out
                 await trio.sleep(0.2)
         await shell(Exit.DEGRADED, at, "health")
-        store = first.directory / "data" / "farms" / farm.name / "log.db"
+        store = first.directory / "data" / "farms" / farm.name / "log"
         store.rename(store.with_name("elsewhere"))
         await shell(Exit.STORAGE, first, "node", "start")
         store.with_name("elsewhere").rename(store)

@@ -5,46 +5,36 @@ The crash test on storage that loses unsynced writes has to find every one of th
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from sqlite3 import Connection
-from typing import Any
 
 from garlicfarm.cli import main
-from garlicfarm.raft.types import Persist
-from garlicfarm.storage import LogStore, writer
+from garlicfarm.storage import appender
 
 BEHIND = 20
 
 
-def sync_only_at_checkpoints() -> None:
-    """SQLite's ``synchronous = NORMAL``: a commit in WAL mode is written, and not synced."""
-    open_ = LogStore.open
-
-    def opened(directory: Path, **how: Any) -> LogStore:
-        store = open_(directory, **how)
-        store.writes.execute("PRAGMA synchronous = NORMAL")
-        return store
-
-    setattr(LogStore, "open", staticmethod(opened))  # noqa: B010
+def never_sync() -> None:
+    """Batches are written, and not synced."""
+    setattr(os, "fdatasync", lambda descriptor: None)  # noqa: B010
 
 
-def report_before_the_transaction() -> None:
+def report_before_the_write() -> None:
     """Batches are reported at once, and written and synced twenty at a time."""
-    write = writer._write
-    waiting: list[Persist] = []
+    write = appender._write
+    waiting: list[tuple[int, bytes, int]] = []
 
-    def write_later(db: Connection, batch: Sequence[Persist]) -> None:
-        waiting.extend(batch)
-        if len(waiting) >= BEHIND:
-            write(db, waiting)
+    def write_later(file: int, data: bytes, offset: int) -> None:
+        waiting.append((file, data, offset))
+        if len(waiting) >= 2 * BEHIND:  # each time the frame, and how far all is synced
+            for each in waiting:
+                write(*each)
             waiting.clear()
 
-    writer._write = write_later
+    appender._write = write_later
 
 
-MUTANTS = {"normal": sync_only_at_checkpoints, "early": report_before_the_transaction}
+MUTANTS = {"unsynced": never_sync, "early": report_before_the_write}
 
 if __name__ == "__main__":
     MUTANTS[sys.argv.pop(1)]()

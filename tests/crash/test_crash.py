@@ -49,6 +49,6 @@ async def test_power_loss_keeps_acknowledged() -> None:
 @pytest.mark.slow
 @pytest.mark.fuse
 async def test_power_loss_mutant_is_caught() -> None:
-    code, output = await run("--phase", "power", "--mutant", "normal", "--kills", "1", "--acks", "0")
+    code, output = await run("--phase", "power", "--mutant", "unsynced", "--kills", "1", "--acks", "0")
     assert code == 1, output
     assert "acknowledged entries are missing" in output

@@ -665,7 +665,7 @@ def _snapshot_seeds() -> list[bytes]:
 # store
 
 _STEPS = 6
-_FILES = ("log.db", "log.db-wal", f"snapshots/{6}-1.snap")
+_FILES = ("log/0000000001.seg", "log/synced", f"snapshots/{6}-1.snap")
 
 
 class _Store(NamedTuple):
@@ -744,7 +744,7 @@ def store(data: bytes) -> None:
             found = _contents(directory)
         except StorageError:
             return
-        if name == "log.db" and len(places) == 1 and not data[0] & 0x80:  # a checksum finds one such change
+        if name == _FILES[0] and len(places) == 1 and not data[0] & 0x80:  # a checksum finds one such change
             shutil.rmtree(directory)
             for file, content in (sound.killed if data[0] & 0x40 else sound.closed).items():
                 (directory / file).parent.mkdir(parents=True, exist_ok=True)

@@ -116,7 +116,7 @@ def _data_directory(at: Path) -> list[Path]:
 
 def _store(at: Path) -> list[Path]:
     create_store(at / "store", GENESIS)
-    return [at / "store" / "log.db"]
+    return [*(at / "store" / "log").glob("*.seg"), at / "store" / "log"]
 
 
 def _snapshot(at: Path) -> list[Path]:
@@ -136,7 +136,11 @@ def _received_snapshot(at: Path) -> list[Path]:
 def _recovered_store(at: Path) -> list[Path]:
     create_store(at / "store", GENESIS)
     recover_store(at / "store", 1, read_survivor(at / "store", "farm", LogApplication()))
-    return [at / "store" / "log.db", *(at / "store" / "snapshots").glob("*.snap")]
+    return [
+        at / "store" / "log",
+        *(at / "store" / "log").glob("*.seg"),
+        *(at / "store" / "snapshots").glob("*.snap"),
+    ]
 
 
 WRITERS: list[Callable[[Path], list[Path]]] = [

@@ -87,8 +87,8 @@ MODULES = {
     "garlicfarm.storage.incoming": "garlicfarm.storage.snapshot_receiver",
     "garlicfarm.storage.outgoing": "garlicfarm.storage.snapshot_sender",
     "garlicfarm.storage.plain": "garlicfarm.storage.jraft_snapshots",
-    "garlicfarm.storage.rewrite": "garlicfarm.storage.log_copy",
-    "garlicfarm.storage.schema": "garlicfarm.storage.tables",
+    "garlicfarm.storage.rewrite": "garlicfarm.storage.log_store",
+    "garlicfarm.storage.schema": "garlicfarm.storage.sqlite_log",
     # testing, lab
     "garlicfarm.testing.attendant": "garlicfarm.lab.line_server",
     "garlicfarm.testing.i2pd": "garlicfarm.lab.i2pd",

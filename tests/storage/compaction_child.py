@@ -22,7 +22,7 @@ from garlicfarm.storage import (
     LogStore,
     Snapshot,
     Writer,
-    compaction,
+    appender,
     remove_snapshots,
     write_snapshot,
 )
@@ -78,8 +78,7 @@ def file_of(snapshot: Snapshot, directory: Path) -> bytes:
 
 
 async def main(directory: Path) -> None:
-    compaction._STEP_ENTRIES = 7  # so that a compaction takes several transactions
-    compaction._FREE_PAGES = 0
+    appender._SEGMENT_BYTES = 2000  # so that a compaction deletes several segments
     durable, stored = trio.Event(), trio.Event()
     received: tuple[int, SnapshotMeta | None] = (0, None)
 

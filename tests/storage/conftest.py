@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from garlicfarm.raft.types import Entry, Persist
-from garlicfarm.storage import Genesis, LogStore, Writer, create_store
+from garlicfarm.storage import Genesis, LogStore, Writer, appender, create_store
 from garlicfarm.wire import ClusterServer, Configuration, ValueType
 
 GENESIS = Genesis(
@@ -30,8 +30,14 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new segment after each 2,000 bytes."""
+    monkeypatch.setattr(appender, "_SEGMENT_BYTES", 2000)
+
+
+@pytest.fixture
 def write() -> Callable[[LogStore, list[Persist]], object]:
-    """A coroutine function: write steps through a `Writer`, which closes the store's writing side."""
+    """A coroutine function: write steps through a `Writer`, which closes the log's files."""
 
     async def write_steps(store: LogStore, steps: list[Persist]) -> list[int]:
         tokens: list[int] = []

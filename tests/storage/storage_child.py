@@ -2,7 +2,7 @@
 
 Prints ``durable TOKEN`` for each report, ``StorageError`` if the writer ends with one. Which steps it
 takes follows from SEED alone (`steps`), so that a test can say what must be in the store.
-Options: ``steps`` (else for ever), ``checkpoint_bytes``, ``file_limit`` (bytes, RLIMIT_FSIZE).
+Options: ``steps`` (else for ever), ``segment_bytes``, ``file_limit`` (bytes, RLIMIT_FSIZE).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import trio
 
 from garlicfarm.errors import StorageError
 from garlicfarm.raft.types import Entry, HardState, Persist
-from garlicfarm.storage import LogStore, Writer, writer
+from garlicfarm.storage import LogStore, Writer, appender
 from garlicfarm.wire import ValueType
 
 
@@ -55,7 +55,7 @@ def applied(state: HardState, log: list[Entry], step: Persist) -> tuple[HardStat
 
 
 async def main(directory: Path, seed: int, options: dict[str, int]) -> None:
-    writer._CHECKPOINT_BYTES = options.get("checkpoint_bytes", writer._CHECKPOINT_BYTES)
+    appender._SEGMENT_BYTES = options.get("segment_bytes", appender._SEGMENT_BYTES)
     durable = trio.Event()
 
     def on_durable(token: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -21,11 +21,13 @@ from garlicfarm.storage import (
     LogStore,
     Snapshot,
     Writer,
-    compaction,
+    appender,
     create_store,
     write_snapshot,
 )
 from garlicfarm.storage import writer as writer_module
+from garlicfarm.storage.appender import Appender
+from garlicfarm.storage.segments import list_segments, segment_name
 from garlicfarm.wire import ClusterServer, Configuration, ValueType, encode_configuration
 from garlicfarm.wire.messages import SnapshotSyncRequest
 
@@ -120,13 +122,9 @@ async def running(directory: Path) -> AsyncIterator[Running]:
 
 
 @pytest.fixture(autouse=True)
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "_STEP_ENTRIES", 3)
-
-
-def rows(directory: Path) -> list[int]:
-    with closing(sqlite3.connect(directory / "log.db")) as db:
-        return [row[0] for row in db.execute("SELECT idx FROM entries ORDER BY idx")]
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch gets a segment of its own."""
+    monkeypatch.setattr(appender, "_SEGMENT_BYTES", 0)
 
 
 def view(store: LogStore) -> tuple[Any, ...]:
@@ -140,18 +138,14 @@ INSTALLED = ((NEW, MEMBERS), SENT.meta, 2, 31, 30, ())
 
 
 async def check_installed(directory: Path, *after: Entry) -> None:
-    """As it is seen now, and after the next start; what it replaced is deleted in time."""
+    """As it is seen after the next start; what it replaced is deleted."""
     with closing(LogStore.open(directory, farm="farm")) as store:
         state, snapshot, term, first, last, entries = view(store)
         assert (snapshot, term, first, last) == (SENT.meta, 2, 31, 30 + len(after))
         assert (state[0].commit, entries) == (max(30, state[0].commit), after)
         assert store.restored == SENT
         assert store.problems == []
-    async with running(directory) as run:
-        with trio.fail_after(60):
-            while rows(directory) != [entry.index for entry in after]:  # noqa: ASYNC110
-                await trio.sleep(0.01)
-        assert run.store.snapshot() == SENT.meta
+        assert list_segments(store.path)[0] == (store.index.oldest_segment() or store.appender.segment)
 
 
 def unexpected(token: int) -> None:
@@ -280,23 +274,21 @@ async def test_compaction_and_installation_queued_together_leave_the_later_bound
     await check_installed(directory)
 
 
-async def test_reader_sees_no_row_of_the_log_that_was_replaced(
-    directory: Path, pieces: list[SnapshotSyncRequest], monkeypatch: pytest.MonkeyPatch
+async def test_reader_sees_no_entry_of_the_log_that_was_replaced(
+    directory: Path, pieces: list[SnapshotSyncRequest]
 ) -> None:
-    monkeypatch.setattr(writer_module, "delete_entries", lambda db, upto: True)
     async with running(directory) as run:
         await run.write(Persist(0, OLD, None, log(1, 12)))
-        with closing(LogReader(directory)) as reader:
-            assert reader.entries(0, 8, 1 << 20) == list(log(1, 8))
-            await run.receive(pieces)
-            await run.write(step())
-            assert rows(directory) == list(range(1, 13))
-            for after in (0, 8, 11, 29):
-                with pytest.raises(Compacted) as gone:
-                    reader.entries(after, 30, 1 << 20)
-                assert gone.value.first_index == 31
-            await run.write(Persist(2, None, None, log(31, 33, 2)))
-            assert reader.entries(30, 32, 1 << 20) == list(log(31, 32, 2))
+        reader = LogReader(run.store)
+        assert reader.entries(0, 8, 1 << 20) == list(log(1, 8))
+        await run.receive(pieces)
+        await run.write(step())
+        for after in (0, 8, 11, 29):
+            with pytest.raises(Compacted) as gone:
+                reader.entries(after, 30, 1 << 20)
+            assert gone.value.first_index == 31
+        await run.write(Persist(2, None, None, log(31, 33, 2)))
+        assert reader.entries(30, 32, 1 << 20) == list(log(31, 32, 2))
 
 
 # Deaths between all steps
@@ -350,27 +342,25 @@ async def test_death_before_the_step_is_noticed_where_the_log_goes_on_to_the_sna
     assert (state[0], snapshot, first, last) == (HardState(2, 1, 30), SENT.meta, 1, 34)
 
 
+@pytest.mark.parametrize("deleted", [0, 1, 2])
 async def test_death_amid_the_deletions_leaves_the_new_state(
-    directory: Path, pieces: list[SnapshotSyncRequest], monkeypatch: pytest.MonkeyPatch
+    directory: Path, pieces: list[SnapshotSyncRequest], monkeypatch: pytest.MonkeyPatch, deleted: int
 ) -> None:
-    delete = vars(writer_module)["delete_entries"]
-
-    def die_later(db: sqlite3.Connection, upto: int) -> bool:
-        if len(rows(directory)) == 6:
-            raise sqlite3.OperationalError("dead")
-        return delete(db, upto)
+    def dies(writer: Appender, before: int) -> None:
+        for number in list_segments(directory / "log")[:deleted]:
+            (directory / "log" / segment_name(number)).unlink()
+        raise OSError(errno.EIO, "dead")
 
     async with running(directory) as run:
-        await run.write(Persist(0, OLD, None, log(1, 12)))
+        for first in (1, 5, 9):
+            await run.write(Persist(first, HardState(1, 1, first), None, log(first, first + 3)))
         await run.receive(pieces)
-    monkeypatch.setattr(writer_module, "delete_entries", die_later)
-    with closing(LogStore.open(directory, farm="farm")) as store:
+    with closing(LogStore.open(directory, farm="farm")) as store, monkeypatch.context() as patch:
+        patch.setattr(Appender, "delete_segments", dies)
         writing = Writer(store, lambda token: None)
         writing.submit(step())
         with pytest.raises(StorageError, match="dead"):
             await writing.run()
-    monkeypatch.undo()
-    assert rows(directory) == list(range(7, 13))
     await check_installed(directory)
 
 
@@ -383,7 +373,7 @@ async def test_step_that_fails_changes_nothing(
     old = before()
     store = LogStore.open(directory, farm="farm")
     writing = Writer(store, unexpected)
-    writing.submit(Persist(1, HardState(2**63, 0, 30), 31, (), SENT.meta))
+    writing.submit(Persist(1, HardState(2**64, 0, 30), 31, (), SENT.meta))
     with pytest.raises(StorageError):
         await writing.run()
     store.close()

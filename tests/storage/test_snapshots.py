@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import resource
-import sqlite3
 import struct
 import subprocess
 import sys
@@ -30,7 +30,8 @@ from garlicfarm.storage import (
     remove_snapshots,
     write_snapshot,
 )
-from garlicfarm.storage import writer as writer_module
+from garlicfarm.storage.appender import Appender
+from garlicfarm.storage.segments import read_log
 from garlicfarm.storage.snapshots import list_snapshots, read_snapshot
 from garlicfarm.wire import ClusterServer, Configuration, ValueType, encode_configuration
 from tests.storage import compaction_child
@@ -180,14 +181,9 @@ async def compacted(directory: Path, *upto: int) -> None:
             for index in upto:
                 writer.compact(index)
                 assert store.first_index() == index + 1
-            with closing(LogReader(directory)) as reader, trio.fail_after(60):
-                while True:
-                    try:
-                        reader.entries(upto[-1] - 1, upto[-1] + 1, 0)
-                    except Compacted as gone:
-                        if gone.first_index == upto[-1] + 1:
-                            break
-                    await trio.sleep(0.01)
+            with pytest.raises(Compacted) as gone:
+                LogReader(store).entries(upto[-1] - 1, upto[-1] + 1, 0)
+            assert gone.value.first_index == upto[-1] + 1
             nursery.cancel_scope.cancel()
 
 
@@ -245,11 +241,11 @@ async def test_log_that_begins_late_needs_a_sound_snapshot(directory: Path, writ
         (problem,) = store.problems
         assert "110-4.snap is damaged" in problem
     older.unlink()
-    contents = (directory / "log.db").read_bytes()
+    contents = {path: path.read_bytes() for path in (directory / "log").iterdir()}
     with pytest.raises(StorageDamaged, match="begins after 90, without a snapshot") as caught:
         LogStore.open(directory, farm="farm")
     assert "60-3.snap does not meet the log" in str(caught.value)
-    assert (directory / "log.db").read_bytes() == contents
+    assert {path: path.read_bytes() for path in (directory / "log").iterdir()} == contents
     newest.unlink()
     oldest.unlink()
     (directory / SNAPSHOTS).rmdir()
@@ -276,52 +272,35 @@ async def test_snapshot_of_something_else_is_not_believed(
         assert problem in store.problems[0]
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "UPDATE boundary SET idx = 89",
-        "UPDATE boundary SET term = 1",
-        "DELETE FROM boundary",
-        "DELETE FROM entries WHERE idx = 91",
-        "DELETE FROM entries WHERE idx > 109",
-    ],
-)
-async def test_boundary_that_does_not_fit_is_damage(directory: Path, write: Write, damage: str) -> None:
-    await fill(directory, write, 120)
-    write_snapshot(directory / SNAPSHOTS, snapshot(110, 4))
-    await compacted(directory, 90)
-    with closing(sqlite3.connect(directory / "log.db", isolation_level=None)) as db:
-        db.execute(damage)
-    with pytest.raises(StorageDamaged):
-        LogStore.open(directory, farm="farm")
-
-
-async def test_compaction_beside_appends_gives_pages_back(
-    directory: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+async def test_compaction_beside_appends_gives_segments_back(
+    directory: Path, write: Write, small_segments: None
 ) -> None:
-    monkeypatch.setattr("garlicfarm.storage.compaction._FREE_PAGES", 10)
-    monkeypatch.setattr("garlicfarm.storage.compaction._STEP_PAGES", 20)
-    await fill(directory, write, 5000)
-    size = (directory / "log.db").stat().st_size
-    write_snapshot(directory / SNAPSHOTS, snapshot(5000, 167))
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        entries = log(500)
+        for first in range(0, 500, 10):
+            step = Persist(first, HardState(3, 2, first + 10), None, tuple(entries[first : first + 10]))
+            await write(store, [step])
+            store.appender = Appender(store.path, read_log(store.path))
+        size = store.size_bytes()
+    write_snapshot(directory / SNAPSHOTS, snapshot(500, 17))
     durable = trio.Event()
     with closing(LogStore.open(directory, farm="farm")) as store:
         writer = Writer(store, lambda token: durable.set())
         async with trio.open_nursery() as nursery:
             await nursery.start(lambda task_status: writer.run(task_status=task_status))
-            writer.compact(4900)
+            writer.compact(390)
             for token in range(20):
                 durable = trio.Event()
                 writer.submit(
-                    Persist(token, None, None, (Entry(5001 + token, 167, ValueType.APPLICATION, b"x"),))
+                    Persist(token, None, None, (Entry(501 + token, 17, ValueType.APPLICATION, b"x"),))
                 )
                 with trio.fail_after(60):
                     await durable.wait()
             nursery.cancel_scope.cancel()
+        assert store.size_bytes() < size * 0.5
     with closing(LogStore.open(directory, farm="farm")) as store:
-        assert (store.first_index(), store.last_index()) == (4901, 5020)
+        assert (store.first_index(), store.last_index()) == (391, 520)
         assert store.problems == []
-    assert (directory / "log.db").stat().st_size < size * 0.8
 
 
 async def test_compaction_of_what_is_not_there_or_in_no_snapshot_is_refused(
@@ -348,24 +327,22 @@ async def test_error_of_a_deletion_ends_the_writer(
 ) -> None:
     await fill(directory, write, 20)
 
-    def fail(db: sqlite3.Connection, upto: int) -> bool:
-        raise sqlite3.OperationalError("disk I/O error")
+    def fail(appender: Appender, before: int) -> None:
+        raise OSError(errno.EIO, "disk I/O error")
 
-    monkeypatch.setattr(writer_module, "delete_entries", fail)
     with closing(LogStore.open(directory, farm="farm")) as store:
         writer = Writer(store, lambda token: None)
         store.on_snapshot_written(snapshot(20).meta)
         writer.compact(9)
+        monkeypatch.setattr(Appender, "delete_segments", fail)
         with pytest.raises(StorageError, match="disk I/O"), trio.fail_after(60):
             await writer.run()
-    monkeypatch.undo()
-    with closing(LogStore.open(directory, farm="farm")) as store:
-        assert store.first_index() == 1
 
 
 async def test_surplus_is_what_neither_count_nor_size_keeps(directory: Path, write: Write) -> None:
     await fill(directory, write, 40)
-    with closing(LogReader(directory)) as reader:
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        reader = LogReader(store)
         assert reader.surplus(40, 30, 1 << 20) == 10
         assert reader.surplus(40, 50, 1 << 20) == 0
         assert reader.surplus(30, 30, 1 << 20) == 0

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import sqlite3
-import threading
-import time
+import errno
+import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from functools import partial
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +16,7 @@ from hypothesis import strategies as st
 
 from garlicfarm.errors import LocalProtocolError, StorageError
 from garlicfarm.raft.types import Entry, HardState, Persist
-from garlicfarm.storage import Genesis, LogStore, Writer, create_store, log_store, tables, writer
+from garlicfarm.storage import Genesis, LogStore, Writer, appender, create_store, log_store, writer
 from garlicfarm.wire import ValueType
 
 Make = Callable[..., Entry]
@@ -80,7 +78,7 @@ async def test_report_comes_in_the_trio_thread_when_the_store_shows_it(store: Lo
     assert set(seen) == {0}
 
 
-async def test_cancellation_writes_and_reports_what_is_queued_and_empties_the_wal(
+async def test_cancellation_writes_and_reports_what_is_queued(
     store: LogStore, directory: Path, entry: Make
 ) -> None:
     tokens: list[int] = []
@@ -91,73 +89,38 @@ async def test_cancellation_writes_and_reports_what_is_queued_and_empties_the_wa
         await writing.run()
     assert scope.cancelled_caught
     assert tokens == [0]
-    assert (directory / "log.db-wal").stat().st_size == 0
     writing.submit(Persist(1, None, None, (entry(3),)))  # too late: neither written nor reported
     store.close()
     with closing(LogStore.open(directory, farm="farm")) as again:
         assert (again.last_index(), again.initial_state()[0]) == (2, HardState(4, 2, 0))
 
 
-def read_without_a_rest(path: Path, ended: threading.Event) -> None:
-    """Two that take turns so that at any moment one of them is in the midst of a read."""
-    with ExitStack() as stack:
-        readers = [stack.enter_context(closing(tables.connect(path, "ro"))) for _ in range(2)]
-        while not ended.is_set():
-            for reader in readers:
-                if reader.in_transaction:
-                    reader.execute("COMMIT")
-                reader.execute("BEGIN")
-                reader.execute("SELECT max(idx) FROM entries").fetchone()
-                time.sleep(0.002)
-
-
-async def test_readers_that_never_rest_do_not_let_the_wal_grow(
-    store: LogStore, directory: Path, entry: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "_CHECKPOINT_BYTES", 40_000)
-    monkeypatch.setattr(writer, "_MAX_WAL_FRAMES", 100)
-    durable = trio.Event()
-    ended, wal = threading.Event(), directory / "log.db-wal"
-    async with trio.open_nursery() as nursery:
-        writing = Writer(store, lambda token: durable.set())
-        await nursery.start(lambda task_status: writing.run(task_status=task_status))
-        read = partial(read_without_a_rest, store.path, ended)
-        nursery.start_soon(trio.to_thread.run_sync, read)
-        with trio.fail_after(30):
-            for index in range(1, 151):
-                durable = trio.Event()
-                writing.submit(Persist(index, None, None, (entry(index, value=bytes(8000)),)))
-                await durable.wait()
-        size = wal.stat().st_size
-        ended.set()
-        nursery.cancel_scope.cancel()
-    assert size < 1 << 20  # of 3 MiB that were written
-
-
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_error_ends_run_with_storage_error_and_reports_nothing(
-    store: LogStore, directory: Path, entry: Make, cancelled: bool
+    store: LogStore, entry: Make, cancelled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def fails(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
     tokens: list[int] = []
     writing = Writer(store, tokens.append)
-    with closing(sqlite3.connect(directory / "log.db", isolation_level=None)) as other:
-        other.execute("DROP TABLE hard_state")
+    monkeypatch.setattr(os, "fdatasync", fails)
     writing.submit(Persist(0, HardState(1, 1, 0)))
     writing.submit(Persist(1, None, None, (entry(1),)))
     with trio.CancelScope() as scope:
         if cancelled:
             scope.cancel()
-        with pytest.raises(StorageError, match="no such table"):
+        with pytest.raises(StorageError, match="Input/output error"):
             await writing.run()
         writing.submit(Persist(2, HardState(2, 1, 0)))
     await trio.testing.wait_all_tasks_blocked()
     assert (tokens, store.last_index(), store.initial_state()[0]) == ([], 0, HardState())
 
 
-async def test_number_beyond_sqlite_ends_run_with_storage_error(store: LogStore) -> None:
+async def test_number_beyond_64_bits_ends_run_with_storage_error(store: LogStore) -> None:
     writing = Writer(store, unexpected)
-    writing.submit(Persist(0, HardState(2**63, 0, 0)))
-    with pytest.raises(StorageError, match="too large"):
+    writing.submit(Persist(0, HardState(2**64, 0, 0)))
+    with pytest.raises(StorageError, match="number"):
         await writing.run()
 
 
@@ -214,9 +177,13 @@ STEPS = st.lists(
 
 
 @settings(max_examples=25, deadline=None)
-@given(plan=STEPS, tail_bytes=st.sampled_from([200, 2000, 1 << 20]))
+@given(
+    plan=STEPS,
+    tail_bytes=st.sampled_from([200, 2000, 1 << 20]),
+    segment_bytes=st.sampled_from([0, 1000, 1 << 20]),
+)
 async def test_store_shows_what_is_durable_less_what_is_being_replaced(
-    plan: list[tuple[int, int | None, int, str]], tail_bytes: int
+    plan: list[tuple[int, int | None, int, str]], tail_bytes: int, segment_bytes: int
 ) -> None:
     """Against a model: lists. Truncations that overtake their report are the point."""
     wrong: list[Any] = []
@@ -245,7 +212,7 @@ async def test_store_shows_what_is_durable_less_what_is_being_replaced(
 
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_store, "_TAIL_BYTES", tail_bytes)
-        patch.setattr(writer, "_CHECKPOINT_BYTES", 40_000)
+        patch.setattr(appender, "_SEGMENT_BYTES", segment_bytes)
         create_store(Path(directory), Genesis("farm", bytes(16), "log", 2, None))
         with closing(LogStore.open(Path(directory), farm="farm")) as store:
             writing = Writer(store, on_durable)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import logging
-import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -27,7 +27,7 @@ from garlicfarm.log_application import LogApplication
 from garlicfarm.node.replica import Replica
 from garlicfarm.raft import Persist
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
-from garlicfarm.storage import writer as writer_module
+from garlicfarm.storage.appender import Appender
 from tests.node.support.cluster import ALONE, Cluster, client_request, cluster
 
 
@@ -92,15 +92,14 @@ async def test_listener_that_names_one_farm_does_not_know_the_other(tmp_path: Pa
 def break_disk(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Farms whose names are put into the result cannot write any more."""
     broken: set[str] = set()
-    write = writer_module._write
+    write = Appender.write
 
-    def broken_write(db: sqlite3.Connection, batch: Sequence[object]) -> None:
-        file = db.execute("PRAGMA database_list").fetchone()[2]
-        if Path(file).parent.name in broken:
-            raise sqlite3.OperationalError("disk I/O error")
-        write(db, batch)  # type: ignore[arg-type]
+    def broken_write(self: Appender, *arguments: Any) -> Any:
+        if self._directory.parent.name in broken:
+            raise OSError(errno.EIO, "disk I/O error")
+        return write(self, *arguments)
 
-    monkeypatch.setattr(writer_module, "_write", broken_write)
+    monkeypatch.setattr(Appender, "write", broken_write)
     return broken
 
 
@@ -216,16 +215,15 @@ async def test_leader_whose_store_fails_is_replaced_and_nothing_acknowledged_is_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node's other farm keeps the process up; its members must still see the leader gone."""
-    write = writer_module._write
+    write = Appender.write
     failing: list[str] = []
 
-    def broken_write(db: sqlite3.Connection, batch: Sequence[object]) -> None:
-        file = db.execute("PRAGMA database_list").fetchone()[2]
-        if failing and failing[0] in file:
-            raise sqlite3.OperationalError("database or disk is full")
-        write(db, batch)  # type: ignore[arg-type]
+    def broken_write(self: Appender, *arguments: Any) -> Any:
+        if failing and failing[0] in str(self._directory):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, *arguments)
 
-    monkeypatch.setattr(writer_module, "_write", broken_write)
+    monkeypatch.setattr(Appender, "write", broken_write)
     async with cluster(tmp_path, 3, start=False) as nodes:
         add_farm(nodes, tmp_path, "second")
         nodes.favour(1)

@@ -21,7 +21,7 @@ MASTERS = {"farm": encode(simulated_destination(101)), "second": encode(simulate
 
 def add_second_farm(nodes: Cluster) -> None:
     servers = tuple(ClusterServer(node_id, endpoint) for node_id, endpoint in nodes.endpoints.items())
-    genesis = Genesis("second", bytes(range(16)), "farm", 2, Configuration(0, 0, servers))
+    genesis = Genesis("second", bytes(range(16)), "publisher", 2, Configuration(0, 0, servers))
     for node_id, directory in nodes.directories.items():
         create_store(nodes.data(node_id) / "farms" / "second", genesis)
         write_secret_file(nodes.data(node_id) / "secrets" / "second.secret", bytes(range(32)))

@@ -129,9 +129,9 @@ def append(text: str) -> Callable[[Path], None]:
 
 
 def flip_a_bit(node: Path) -> None:
-    file = node / "data" / "farms" / "farm" / "log.db"
+    (file,) = (node / "data" / "farms" / "farm" / "log").glob("*.seg")
     data = bytearray(file.read_bytes())
-    data[data.index(b"ssl://127.0.0.1:") + 3] ^= 4
+    data[data.index(b'"farm_id"') + 12] ^= 4
     file.write_bytes(data)
 
 
@@ -158,17 +158,17 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], Exit, str]] = {
     "no such transport": (rewrite('url = "ssl://', 'url = "nosuch://'), Exit.USAGE, "nosuch"),
     "no data directory": (lambda node: rmtree(node / "data"), Exit.STORAGE, "is not the data directory"),
     "no store": (
-        lambda node: (node / "data/farms/farm/log.db").unlink(),
+        lambda node: rmtree(node / "data/farms/farm/log"),
         Exit.STORAGE,
         "no store of farm 'farm'",
     ),
-    "damaged store": (flip_a_bit, Exit.STORAGE, "log.db"),
+    "damaged store": (flip_a_bit, Exit.STORAGE, "0000000001.seg"),
 }
 
 
 def everything_in(directory: Path) -> dict[str, bytes]:
-    """All but what holds nothing: locks, and the empty WAL and the index that SQLite makes to read."""
-    files = [path for path in directory.rglob("*") if path.is_file() and path.suffix != ".db-shm"]
+    """All but what holds nothing: locks."""
+    files = [path for path in directory.rglob("*") if path.is_file()]
     found = {str(path.relative_to(directory)): path.read_bytes() for path in files}
     return {name: data for name, data in found.items() if data}
 

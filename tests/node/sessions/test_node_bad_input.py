@@ -4,10 +4,9 @@ the node alive. Each case as a JRaft peer (``jraft``) and as a member that logge
 from __future__ import annotations
 
 import gzip
-import sqlite3
 import struct
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -71,11 +70,10 @@ class Place:
     def picture(self) -> tuple[object, ...]:
         """All that a message could change: the core, the application, what is in the store."""
         farm = self.nodes.replica()
-        status, path = farm.raw.status(), self.nodes.data(1) / "farms" / "farm" / "log.db"
+        status, path = farm.raw.status(), self.nodes.data(1) / "farms" / "farm" / "log"
         votes = (status.role, status.term, status.vote, status.leader)
         log = (status.commit, status.applied, status.first_index, status.last_index)
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
-            stored = tuple(db.iterdump())
+        stored = sorted((file.name, file.read_bytes()) for file in path.iterdir())
         snapshots = sorted(file.name for file in path.parent.glob("snapshots/*.snap"))
         return (*votes, *log, status.configuration, farm.application.snapshot(), stored, snapshots)
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import sqlite3
 import sys
-from contextlib import closing, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,9 @@ import trio
 
 from garlicfarm.errors import NoQuorum, NotLeader, OutcomeUnknown, ProposalDropped
 from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, free_ports, process_farm
+from garlicfarm.raft.types import Entry
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
+from garlicfarm.storage.segments import read_entries, read_log
 
 OWN_NODE = Path(__file__).parents[3] / "examples" / "own_node.py"
 MIB = 1 << 20
@@ -110,11 +112,11 @@ async def received(farm: ProcessFarm, node_id: int, least: int, held: tuple[str,
             await trio.sleep(0.01)
 
 
-def stored(farm: ProcessFarm, node_id: int, copy: Path) -> list[tuple[object, ...]]:
+def stored(farm: ProcessFarm, node_id: int, copy: Path) -> Sequence[Entry]:
     """The log that the node left behind; the store itself is not touched."""
     shutil.copytree(directory(farm, node_id), copy)
-    with closing(sqlite3.connect(copy / "log.db")) as db:
-        return list(db.execute("SELECT * FROM entries ORDER BY idx"))
+    index = read_log(copy / "log").index
+    return read_entries(copy / "log", index.first, index.find(index.first, index.last + 1, 1 << 40))
 
 
 async def state(node: NodeProcess, farm: str) -> dict[str, str]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from garlicfarm.cli import main
-from garlicfarm.storage import writer
+from garlicfarm.storage import appender
 
-_write = writer._write
+_write = appender._write
 
 
 def _write_or_hang(*arguments: Any) -> None:
@@ -19,6 +19,6 @@ def _write_or_hang(*arguments: Any) -> None:
     _write(*arguments)
 
 
-vars(writer)["_write"] = _write_or_hang
+vars(appender)["_write"] = _write_or_hang
 sys.argv[1:1] = ["node", "start"]
 main()

@@ -11,7 +11,8 @@ from sys import executable
 import trio
 
 from garlicfarm.lab.processes import ProcessFarm
-from garlicfarm.setup.provision import FarmPlan, MadeFarm, read_genesis
+from garlicfarm.setup.provision import FarmPlan, MadeFarm
+from garlicfarm.storage import read_genesis
 from garlicfarm.wire.messages import Configuration
 
 __all__ = ["OLD_PORT", "edited", "started", "unpacked"]

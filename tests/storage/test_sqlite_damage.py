@@ -1,10 +1,13 @@
-"""One flipped bit anywhere: the store is damaged, or reads as before; and the file stays as it is."""
+"""A store of version 0.1 with one flipped bit anywhere: it is damaged, or reads as before; and the files stay
+as they are. A sound one becomes segments."""
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
 import shutil
 import sqlite3
-from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -14,12 +17,12 @@ from zlib import crc32
 
 import msgspec
 import pytest
-import trio
 
 from garlicfarm.errors import StorageDamaged, StorageError, StorageVersion
 from garlicfarm.raft.types import Entry, HardState, Persist
-from garlicfarm.storage import LogStore, Writer
+from garlicfarm.storage import SNAPSHOTS, Genesis, LogStore, Snapshot, read_genesis, write_snapshot
 from garlicfarm.wire import ClusterServer, Configuration, ValueType, encode_configuration
+from tests.storage import stored_by_sqlite
 
 FRAME_BYTES = 24 + 4096
 STEPS = 12
@@ -50,29 +53,33 @@ def steps() -> list[Persist]:
 
 
 @pytest.fixture
-async def stopped(directory: Path, write: Callable[[LogStore, list[Persist]], Awaitable[list[int]]]) -> Path:
+def directory(tmp_path: Path, genesis: Genesis) -> Path:
+    stored_by_sqlite.create(tmp_path / "farm", genesis)
+    return tmp_path / "farm"
+
+
+@pytest.fixture
+def stopped(directory: Path) -> Path:
     """A store that was closed in order: all is in the file, the WAL is empty."""
-    with closing(LogStore.open(directory, farm="farm")) as store:
-        await write(store, steps())
-    assert not (directory / "log.db-wal").exists() or (directory / "log.db-wal").stat().st_size == 0
+    stored_by_sqlite.opened(directory, steps()).close()
+    assert [path.name for path in directory.iterdir()] == ["log.db"]
     return directory
 
 
 @pytest.fixture
-async def killed(directory: Path, tmp_path: Path) -> Path:
+def killed(directory: Path, tmp_path: Path) -> Path:
     """What a killed process leaves: every step a transaction in the WAL, nothing in the file."""
-    with closing(LogStore.open(directory, farm="farm")) as store:
-        durable = trio.Event()
-        writer = Writer(store, lambda token: durable.set())
-        async with trio.open_nursery() as nursery:
-            await nursery.start(lambda task_status: writer.run(task_status=task_status))
-            for step in steps():
-                durable = trio.Event()
-                writer.submit(step)
-                await durable.wait()
-            shutil.copytree(directory, tmp_path / "killed")
-            nursery.cancel_scope.cancel()
+    with closing(stored_by_sqlite.opened(directory, steps())):
+        shutil.copytree(directory, tmp_path / "killed")
     return tmp_path / "killed"
+
+
+def restore(directory: Path, files: dict[str, bytes]) -> None:
+    """Let the directory hold these files, and nothing else."""
+    shutil.rmtree(directory)
+    directory.mkdir()
+    for name, data in files.items():
+        (directory / name).write_bytes(data)
 
 
 def flip(directory: Path, name: str, positions: list[int]) -> tuple[int, int]:
@@ -81,12 +88,9 @@ def flip(directory: Path, name: str, positions: list[int]) -> tuple[int, int]:
     before = contents(directory)
     damaged = harmless = 0
     for position in positions:
-        for path in directory.iterdir():
-            path.unlink()
         flipped = bytearray(sound[name])
         flipped[position // 8] ^= 1 << position % 8
-        for path_name, data in {**sound, name: bytes(flipped)}.items():
-            (directory / path_name).write_bytes(data)
+        restore(directory, {**sound, name: bytes(flipped)})
         try:
             assert contents(directory) == before, f"bit {position} of {name} changed the contents"
             harmless += 1
@@ -96,11 +100,11 @@ def flip(directory: Path, name: str, positions: list[int]) -> tuple[int, int]:
                 if path_name in sound:
                     expected = flipped if path_name == name else sound[path_name]
                     assert (directory / path_name).read_bytes() == expected, f"bit {position} of {name}"
-    (directory / name).write_bytes(sound[name])
+    restore(directory, sound)
     return damaged, harmless
 
 
-async def test_flipped_bit_in_the_file_is_damage_or_harmless(stopped: Path) -> None:
+def test_flipped_bit_in_the_file_is_damage_or_harmless(stopped: Path) -> None:
     size = (stopped / "log.db").stat().st_size
     rnd = Random(1)
     header = range(100 * 8)
@@ -110,7 +114,7 @@ async def test_flipped_bit_in_the_file_is_damage_or_harmless(stopped: Path) -> N
     assert damaged > harmless / 2
 
 
-async def test_flipped_bit_in_a_value_or_hard_state_or_meta_is_damage(stopped: Path) -> None:
+def test_flipped_bit_in_a_value_or_hard_state_or_meta_is_damage(stopped: Path) -> None:
     data = (stopped / "log.db").read_bytes()
     value = next(entry.value for step in steps() for entry in step.entries if len(entry.value) == 200)
     places = {
@@ -125,10 +129,11 @@ async def test_flipped_bit_in_a_value_or_hard_state_or_meta_is_damage(stopped: P
         assert flip(stopped, "log.db", bits) == (len(bits), 0), name
 
 
-async def test_truncated_file_is_damage_or_harmless(stopped: Path) -> None:
+def test_truncated_file_is_damage_or_harmless(stopped: Path) -> None:
     """Harmless: part of the last page, when that is a free one."""
     data = (stopped / "log.db").read_bytes()
     before = contents(stopped)
+    restore(stopped, {"log.db": data})
     for size in (0, 1, 20, 100, 4096, len(data) // 2, len(data) - 5000, len(data) - 4096):
         (stopped / "log.db").write_bytes(data[:size])
         with pytest.raises(StorageDamaged):
@@ -138,7 +143,7 @@ async def test_truncated_file_is_damage_or_harmless(stopped: Path) -> None:
     assert contents(stopped) == before
 
 
-async def test_flipped_bit_in_the_wal_of_a_killed_process_is_damage(killed: Path) -> None:
+def test_flipped_bit_in_the_wal_of_a_killed_process_is_damage(killed: Path) -> None:
     size = (killed / "log.db-wal").stat().st_size
     rnd = Random(2)
     header = range(0, 32 * 8, 5)
@@ -151,12 +156,12 @@ async def test_flipped_bit_in_the_wal_of_a_killed_process_is_damage(killed: Path
     assert flip(killed, "log.db-wal", bits) == (len(bits), 0)
 
 
-async def test_flipped_bit_in_the_wal_index_is_harmless(killed: Path) -> None:
+def test_flipped_bit_in_the_wal_index_is_harmless(killed: Path) -> None:
     bits = list(range(0, 136 * 8, 17))
     assert flip(killed, "log.db-shm", bits) == (0, len(bits))
 
 
-async def test_flipped_bit_in_a_wal_without_its_index_is_damage_in_all_but_the_last_transaction(
+def test_flipped_bit_in_a_wal_without_its_index_is_damage_in_all_but_the_last_transaction(
     killed: Path,
 ) -> None:
     (killed / "log.db-shm").unlink()
@@ -181,7 +186,7 @@ def open_with_wal(directory: Path, wal: bytes) -> tuple[HardState, int]:
             return store.initial_state()[0], store.last_index()
 
 
-async def test_wal_torn_anywhere_by_a_power_cut_opens_with_the_steps_before(killed: Path) -> None:
+def test_wal_torn_anywhere_by_a_power_cut_opens_with_the_steps_before(killed: Path) -> None:
     """Without a WAL index that knows better, a WAL that ends early is a crash, not damage."""
     wal = (killed / "log.db-wal").read_bytes()
     expected = {0: HardState(), **{step.token + 1: step.hard_state for step in steps()[:STEPS]}}
@@ -194,7 +199,7 @@ async def test_wal_torn_anywhere_by_a_power_cut_opens_with_the_steps_before(kill
     assert seen == set(range(STEPS + 1))
 
 
-async def test_pages_of_the_last_transaction_written_out_of_order_are_a_crash(killed: Path) -> None:
+def test_pages_of_the_last_transaction_written_out_of_order_are_a_crash(killed: Path) -> None:
     """A power cut may keep later frames of the one unsynced transaction and lose earlier ones."""
     (killed / "log.db-shm").unlink()
     wal = bytearray((killed / "log.db-wal").read_bytes())
@@ -210,7 +215,7 @@ async def test_pages_of_the_last_transaction_written_out_of_order_are_a_crash(ki
     assert (genesis.farm, state.term, len(entries)) == ("farm", STEPS, 4 * STEPS + 1)
 
 
-async def test_shorter_wal_than_its_index_counts_is_damage(killed: Path) -> None:
+def test_shorter_wal_than_its_index_counts_is_damage(killed: Path) -> None:
     wal = (killed / "log.db-wal").read_bytes()
     (killed / "log.db-wal").write_bytes(wal[:-FRAME_BYTES])
     for _ in range(2):  # the evidence stays
@@ -218,7 +223,7 @@ async def test_shorter_wal_than_its_index_counts_is_damage(killed: Path) -> None
             LogStore.open(killed, farm="farm")
 
 
-async def test_store_of_a_later_format_is_another_version_and_stays(stopped: Path) -> None:
+def test_store_of_a_later_format_is_another_version_and_stays(stopped: Path) -> None:
     path = stopped / "log.db"
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA user_version = 3")
@@ -248,7 +253,7 @@ async def test_store_of_a_later_format_is_another_version_and_stays(stopped: Pat
         "CREATE TABLE other(x)",
     ],
 )
-async def test_rows_or_tables_missing_or_too_many_are_damage(stopped: Path, damage: str) -> None:
+def test_rows_or_tables_missing_or_too_many_are_damage(stopped: Path, damage: str) -> None:
     with closing(sqlite3.connect(stopped / "log.db", isolation_level=None)) as db:
         db.execute(damage)
     with pytest.raises(StorageDamaged):
@@ -259,3 +264,65 @@ def test_directory_in_the_place_of_the_store_is_an_error(tmp_path: Path) -> None
     (tmp_path / "log.db").mkdir()
     with pytest.raises(StorageError):
         LogStore.open(tmp_path, farm="farm")
+
+
+# Conversion
+
+
+def test_store_of_0_1_becomes_segments_once(killed: Path, genesis: Genesis) -> None:
+    with closing(LogStore.open(killed, farm="farm")) as store:
+        assert store.genesis == genesis
+        assert store.initial_state()[0] == HardState(STEPS, 2, 4 * STEPS - 1)
+        assert store.entries(1, 4 * STEPS + 1, 1 << 40) == [
+            e for step in steps()[:STEPS] for e in step.entries
+        ]
+        assert (store.first_index(), store.last_index()) == (1, 4 * STEPS)
+    assert [path.name for path in killed.iterdir()] == ["log"]
+    assert read_genesis(killed) == genesis
+    before = contents(killed)
+    (killed / "log.db").write_bytes(b"not looked at: the segments are the log")
+    assert contents(killed) == before
+    assert [path.name for path in killed.iterdir()] == ["log"]
+
+
+def test_log_of_0_1_that_begins_late_still_does(stopped: Path, genesis: Genesis) -> None:
+    later = encode_configuration(Configuration(4, 0, (ClusterServer(1, "ssl://a:1"),)))
+    stored_by_sqlite.compact(stopped, 10, 3, later, deleted=7)
+    taken = Snapshot(genesis.farm_id, "log", 2, 12, 3, Configuration(4, 0), (), b"state")
+    write_snapshot(stopped / SNAPSHOTS, taken)
+    with closing(LogStore.open(stopped, farm="farm")) as store:
+        assert (store.first_index(), store.last_index(), store.term(10)) == (11, 4 * STEPS, 3)
+        assert store.entries(11, 12, 0) == [steps()[2].entries[2]]
+        assert store.restored == taken
+
+
+@pytest.mark.parametrize("call", ["fsync", "fdatasync", "pwrite", "rename"])
+def test_conversion_that_fails_leaves_the_store_of_0_1(
+    killed: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """At each of its calls, as if the process died there."""
+    sound = {path.name: path.read_bytes() for path in killed.iterdir()}
+    expected = contents(killed)
+    real = getattr(os, call)
+    for number in itertools.count():
+        restore(killed, sound)
+        left = [number]
+
+        def fails(*arguments: Any, left: list[int] = left) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, fails)
+            try:
+                LogStore.open(killed, farm="farm").close()
+            except StorageError:
+                if not (killed / "log").exists():
+                    assert (killed / "log.db").read_bytes() == sound["log.db"]
+                    assert (killed / "log.db-wal").read_bytes() == sound["log.db-wal"]
+        assert contents(killed) == expected
+        if left[0] >= 0:
+            break
+    assert number

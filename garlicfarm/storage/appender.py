@@ -1,0 +1,183 @@
+"""Writing segments (`garlicfarm.storage.segments`): a frame per batch, a new segment after each 8 MiB."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from zlib import crc32
+
+from garlicfarm.durable_files import fsync_path, make_private_directory, replace_file
+from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
+from garlicfarm.storage.genesis import Genesis
+from garlicfarm.storage.log_index import LogIndex, Places
+from garlicfarm.storage.segments import (
+    FRAME_HEAD_BYTES,
+    SYNCED,
+    Encoder,
+    End,
+    Log,
+    encode_frame,
+    encode_header,
+    encode_synced,
+    list_segments,
+    segment_name,
+)
+
+__all__ = ["LOG", "Appender", "make_log"]
+
+LOG = "log"
+_PART = "log.part"
+_SEGMENT_BYTES = 8 << 20
+_PAGE_BYTES = 1 << 20
+
+
+class Appender:
+    """Appends to the log in ``directory``, which ``log`` is what was read of. One thread at a time.
+
+    The tail that a crash left is cut off. The last frame is written and synced again if that is not known to
+    be on disk: after a failed sync the kernel may show what it never wrote.
+
+    Raises `OSError`. After an error in a call, only `close` may follow: nothing is tried again.
+    """
+
+    def __init__(self, directory: Path, log: Log) -> None:
+        self._directory = directory
+        self._log = log
+        self._last = log.index.last
+        self._file = self._synced = -1
+        try:
+            self._synced = os.open(directory / SYNCED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = self._open()
+            is_torn = os.fstat(self._file).st_size > log.end.offset
+            if is_torn:
+                os.ftruncate(self._file, log.end.offset)
+            if is_torn or log.unsynced:
+                _write(self._file, log.unsynced, log.end.offset - len(log.unsynced))
+                os.fsync(self._file)
+                fsync_path(directory)
+                self._set_synced()
+            log.unsynced = b""
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def segment(self) -> int:
+        """The number of the segment that is written to."""
+        return self._log.end.number
+
+    def write(self, steps: Sequence[Persist], boundary: SnapshotMeta | None = None) -> list[Places]:
+        """Write steps, and let the log begin after ``boundary`` (unless it is None, or the log begins later);
+        all of it or nothing, and durable on return. Returns where the entries of each step lie. Raises
+        `struct.error`, too: a number is too large."""
+        log = self._log
+        if log.end.offset >= _SEGMENT_BYTES:
+            self._begin_segment()
+        encoder = Encoder((log.end.number << 32) + log.end.offset + FRAME_HEAD_BYTES)
+        state, begins, last = log.hard_state, log.boundary, self._last
+        found: list[Places] = []
+        for step in steps:
+            if step.snapshot is not None:
+                begins = step.snapshot
+                encoder.boundary(begins)
+                last = max(last, begins.index)
+            if step.truncate_from is not None:
+                encoder.truncate(step.truncate_from)
+                last = min(last, step.truncate_from - 1)
+            found.append(encoder.entries(step.entries))
+            last += len(step.entries)
+            state = step.hard_state or state
+        if state != log.hard_state:
+            encoder.hard_state(state)
+        if boundary is not None and boundary.index > begins.index:
+            begins = boundary
+            encoder.boundary(begins)
+        self._append(encoder.records())
+        log.hard_state, log.boundary, self._last = state, begins, last
+        return found
+
+    def delete_segments(self, before: int) -> None:
+        """Delete the segments with numbers below ``before``, which hold no entry of the log."""
+        for number in list_segments(self._directory):
+            if number < min(before, self._log.end.number):
+                (self._directory / segment_name(number)).unlink()
+
+    def sync_all(self) -> None:
+        """Make durable how far the log is synced, for the next start."""
+        self._set_synced()
+        os.fsync(self._synced)
+
+    def close(self) -> None:
+        """Close the files. Nothing is written."""
+        for descriptor in (self._file, self._synced):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._file = self._synced = -1
+
+    def _append(self, records: bytes) -> None:
+        end = self._log.end
+        frame, end.checksum = encode_frame(end.mark, end.sequence, end.checksum, records)
+        _write(self._file, frame, end.offset)
+        os.fdatasync(self._file)
+        end.offset, end.sequence = end.offset + len(frame), end.sequence + 1
+        self._set_synced()
+
+    def _begin_segment(self) -> None:
+        _begin_segment(self._directory, self._log, self._last)
+        os.close(self._file)
+        self._file = -1
+        self._file = self._open()
+
+    def _open(self) -> int:
+        return os.open(self._directory / segment_name(self._log.end.number), os.O_WRONLY | os.O_CLOEXEC)
+
+    def _set_synced(self) -> None:
+        _write(self._synced, encode_synced(self._log.end.number, self._log.end.offset), 0)
+
+
+def make_log(
+    directory: Path, genesis: Genesis, state: HardState, boundary: SnapshotMeta, entries: Iterable[Entry]
+) -> None:
+    """Make a log that begins after ``boundary`` in ``directory`` (a farm's, which must not have one),
+    durably: an interrupted call leaves none, and can be repeated.
+
+    Raises `OSError`, `LocalProtocolError` (an illegal Configuration).
+    """
+    part = directory / _PART
+    shutil.rmtree(part, ignore_errors=True)
+    make_private_directory(part)
+    log = Log(genesis, state, boundary, LogIndex(boundary.index + 1), End(0, b"", 0, 0, 0))
+    _begin_segment(part, log, boundary.index)
+    with closing(Appender(part, log)) as appender:
+        page: list[Entry] = []
+        size = 0
+        for entry in entries:
+            page.append(entry)
+            size += len(entry.value)
+            if size >= _PAGE_BYTES:
+                appender.write([Persist(0, entries=tuple(page))])
+                page, size = [], 0
+        if page:
+            appender.write([Persist(0, entries=tuple(page))])
+        appender.sync_all()
+    fsync_path(part)
+    part.rename(directory / LOG)
+    fsync_path(directory)
+
+
+def _begin_segment(directory: Path, log: Log, last_index: int) -> None:
+    """Make the next segment; ``log.end`` is in it then."""
+    number, mark = log.end.number + 1, secrets.token_bytes(4)
+    header = encode_header(log, last_index, number, mark)
+    replace_file(directory / segment_name(number), [header], 0o600)
+    log.end = End(number, mark, len(header), 1, crc32(header))
+
+
+def _write(file: int, data: bytes, offset: int) -> None:
+    written = os.pwrite(file, data, offset)
+    while written < len(data):  # what is left of room, say; the next call tells
+        written += os.pwrite(file, data[written:], offset + written)

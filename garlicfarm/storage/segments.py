@@ -1,0 +1,412 @@
+"""The form of a log on disk, and how it is read at a start.
+
+::
+
+    log/0000000001.seg …    segments with consecutive numbers; only the last one grows
+    log/synced              how far they are synced: segment u64 | offset u64 | crc32; never synced itself
+
+    segment    magic 8 bytes | version u32 | size u32 | crc32 of these and the header | header | frame …
+    frame      mark 4 bytes | sequence u32 | size u32 | crc32 of these | crc32 of the records | record …
+    record     0x01 | index u64 | term u64 | type u8 | size u32 | crc32 of these and the value | value
+               0x02 | term u64 | vote u64 | commit u64      the hard state
+               0x03 | index u64                             the entries from here on are deleted
+               0x04 | index u64 | term u64 | size u32 | Configuration     the log begins after this entry
+
+big-endian. A frame is one batch: written by one call and synced before the next one is written. Its second
+checksum continues that of the frame before, the first one's that of the segment's header. The header is JSON:
+the genesis, all state at the segment's beginning, the last checksum of the segment before, and the
+``mark`` of its frames, which is random, so that no entry can hold the beginning of a frame.
+
+A segment has its name only once its header is synced. So after a crash at most *one* frame, the last one of
+the last segment, is not whole. It was never acknowledged, and is cut off. Everything else is damage:
+
+* a header or any other frame that fails its checksum: another frame of this segment begins behind it, or
+  the next segment's header names another last checksum,
+* a log that ends before what ``synced`` says. This file is written after each sync of the log. A killed
+  process leaves it exact; after a power cut it may be old, never ahead,
+* a segment that is missing, if the log begins in it or before.
+
+What stays undetected is damage to the last frame if the machine (not only the process) went down before
+the kernel wrote ``synced``: no checksum can distinguish that from a torn write.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from zlib import crc32
+
+import msgspec
+
+from garlicfarm.errors import StorageVersion
+from garlicfarm.raft.types import Entry, HardState, SnapshotMeta
+from garlicfarm.storage.damage import Corrupt, configuration_of
+from garlicfarm.storage.genesis import Genesis
+from garlicfarm.storage.log_index import LogIndex, Places
+from garlicfarm.wire import encode_configuration
+from garlicfarm.wire.messages import ValueType
+
+__all__ = [
+    "FRAME_HEAD_BYTES",
+    "SYNCED",
+    "Encoder",
+    "End",
+    "Log",
+    "encode_frame",
+    "encode_header",
+    "encode_synced",
+    "genesis_of_log",
+    "list_segments",
+    "read_entries",
+    "read_log",
+    "segment_name",
+]
+
+FORMAT_VERSION = 3
+_MAGIC = b"GFARMLOG"
+_HEAD = struct.Struct(">8sIII")
+_FRAME = struct.Struct(">4sIIII")
+FRAME_HEAD_BYTES = _FRAME.size
+_CRC = struct.Struct(">I")
+_ENTRY_HEAD = struct.Struct(">BQQBI")
+_ENTRY_BYTES = _ENTRY_HEAD.size + _CRC.size
+_HARD_STATE = struct.Struct(">BQQQ")
+_TRUNCATE = struct.Struct(">BQ")
+_BOUNDARY = struct.Struct(">BQQI")
+_SYNCED = struct.Struct(">QQI")
+_IS_ENTRY, _IS_HARD_STATE, _IS_TRUNCATE, _IS_BOUNDARY = 1, 2, 3, 4
+_VALUE_TYPES = {kind.value: kind for kind in ValueType}
+SYNCED = "synced"
+_NAME = re.compile(r"(\d{10})\.seg", re.ASCII)
+_OFFSET = 0xFFFF_FFFF
+_GAP_BYTES = 1 << 16  # between two entries that are read at once
+
+
+class _Header(msgspec.Struct, frozen=True):
+    number: int
+    mark: bytes
+    previous_checksum: int
+    farm: str
+    farm_id: bytes
+    application: str
+    algorithm: int
+    first_configuration: bytes | None
+    term: int
+    vote: int
+    commit: int
+    boundary_index: int
+    boundary_term: int
+    boundary_configuration: bytes
+    last_index: int
+
+
+class End(msgspec.Struct):
+    """Where the next frame goes: the last segment, its mark, the frame's place and sequence there, and the
+    checksum that its own continues."""
+
+    number: int
+    mark: bytes
+    offset: int
+    sequence: int
+    checksum: int
+
+
+class Log(msgspec.Struct):
+    """What a log holds, as its last frame left it. ``boundary``: the entry that it begins after, (0, 0) at
+    first, and the Configuration in force there. ``unsynced``: the last frame, or header, unless ``synced``
+    says that it is on disk."""
+
+    genesis: Genesis
+    hard_state: HardState
+    boundary: SnapshotMeta
+    index: LogIndex
+    end: End
+    unsynced: bytes = b""
+
+
+def segment_name(number: int) -> str:
+    return f"{number:010}.seg"
+
+
+def list_segments(directory: Path) -> Sequence[int]:
+    """The numbers of the segments, in order. Raises `OSError`."""
+    return sorted(int(match[1]) for name in os.listdir(directory) if (match := _NAME.fullmatch(name)))
+
+
+def encode_header(log: Log, last_index: int, number: int, mark: bytes) -> bytes:
+    """A segment's beginning, in the state of ``log`` with ``last_index``. Raises `LocalProtocolError` (a
+    Configuration with illegal servers)."""
+    genesis, state, boundary = log.genesis, log.hard_state, log.boundary
+    first = None if genesis.configuration is None else encode_configuration(genesis.configuration)
+    told = _Header(
+        number=number,
+        mark=mark,
+        previous_checksum=log.end.checksum,
+        farm=genesis.farm,
+        farm_id=genesis.farm_id,
+        application=genesis.application,
+        algorithm=genesis.algorithm,
+        first_configuration=first,
+        term=state.term,
+        vote=state.vote,
+        commit=state.commit,
+        boundary_index=boundary.index,
+        boundary_term=boundary.term,
+        boundary_configuration=encode_configuration(boundary.configuration),
+        last_index=last_index,
+    )
+    header = msgspec.json.encode(told)
+    checksum = crc32(header, crc32(_HEAD.pack(_MAGIC, FORMAT_VERSION, len(header), 0)))
+    return _HEAD.pack(_MAGIC, FORMAT_VERSION, len(header), checksum) + header
+
+
+def encode_frame(mark: bytes, sequence: int, checksum: int, records: bytes) -> tuple[bytes, int]:
+    """A frame, and its second checksum."""
+    head = _FRAME.pack(mark, sequence, len(records), 0, 0)[:12]
+    checksum = crc32(records, checksum)
+    return b"".join((head, _CRC.pack(crc32(head)), _CRC.pack(checksum), records)), checksum
+
+
+def encode_synced(number: int, offset: int) -> bytes:
+    """The contents of ``synced``."""
+    body = _SYNCED.pack(number, offset, 0)[:-4]
+    return body + _CRC.pack(crc32(body))
+
+
+class Encoder:
+    """Collects the records of a frame whose first one is at ``place``. Raises `struct.error`: a number is
+    too large."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+        self._parts: list[bytes] = []
+
+    def records(self) -> bytes:
+        return b"".join(self._parts)
+
+    def entries(self, entries: Sequence[Entry]) -> Places:
+        """Add entries; returns where they are."""
+        places, place, parts = Places(), self._place, self._parts
+        for entry in entries:
+            index, kind, value = entry.index, entry.value_type, entry.value
+            head = _ENTRY_HEAD.pack(_IS_ENTRY, index, entry.term, kind, len(value))
+            parts += head, _CRC.pack(crc32(value, crc32(head))), value
+            places.add(index, place, len(value), kind)
+            place += _ENTRY_BYTES + len(value)
+        self._place = place
+        return places
+
+    def hard_state(self, state: HardState) -> None:
+        self._add(_HARD_STATE.pack(_IS_HARD_STATE, state.term, state.vote, state.commit))
+
+    def truncate(self, index: int) -> None:
+        self._add(_TRUNCATE.pack(_IS_TRUNCATE, index))
+
+    def boundary(self, boundary: SnapshotMeta) -> None:
+        configuration = encode_configuration(boundary.configuration)
+        head = _BOUNDARY.pack(_IS_BOUNDARY, boundary.index, boundary.term, len(configuration))
+        self._add(head + configuration)
+
+    def _add(self, record: bytes) -> None:
+        self._parts.append(record)
+        self._place += len(record)
+
+
+def read_entries(directory: Path, index: int, places: Sequence[tuple[int, int]]) -> list[Entry]:
+    """Read and check the entries from ``index`` on, with these places and sizes. Raises `OSError` (also:
+    their segment is deleted), `Corrupt`."""
+    found: list[Entry] = []
+    for run in _runs(places):
+        segment, start = divmod(run[0][0], 1 << 32)
+        end = (run[-1][0] & _OFFSET) + _ENTRY_BYTES + run[-1][1]
+        with (directory / segment_name(segment)).open("rb", buffering=0) as file:
+            data = os.pread(file.fileno(), end - start, start)
+        for place, size in run:
+            found.append(_decode_entry(data, (place & _OFFSET) - start, index + len(found), size))
+    return found
+
+
+def _runs(places: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
+    """Split where another segment begins, or where so much lies between that it should not be read."""
+    first = 0
+    for number in range(1, len(places)):
+        place, size = places[number - 1]
+        if places[number][0] - place - size > _GAP_BYTES:
+            yield places[first:number]
+            first = number
+    if places:
+        yield places[first:]
+
+
+def _decode_entry(data: bytes, at: int, index: int, size: int) -> Entry:
+    value_at = at + _ENTRY_BYTES
+    value = data[value_at : value_at + size]
+    try:
+        kind, found, term, value_type, found_size = _ENTRY_HEAD.unpack_from(data, at)
+        (checksum,) = _CRC.unpack_from(data, at + _ENTRY_HEAD.size)
+        if (kind, found, found_size, len(value)) == (_IS_ENTRY, index, size, size) and crc32(
+            value, crc32(data[at : at + _ENTRY_HEAD.size])
+        ) == checksum:
+            return Entry(index, term, _VALUE_TYPES[value_type], value)
+    except (KeyError, struct.error):
+        pass
+    raise Corrupt(f"entry {index} fails its checksum")
+
+
+def genesis_of_log(directory: Path) -> Genesis:
+    """What the log in ``directory`` was created with; a node may be writing to it. Raises `StorageVersion`,
+    `OSError`, `Corrupt`."""
+    for number in reversed(list_segments(directory)):
+        try:
+            data = (directory / segment_name(number)).read_bytes()
+        except FileNotFoundError:  # deleted meanwhile
+            continue
+        return _genesis(_read_header(directory / segment_name(number), data)[0])
+    raise Corrupt("there is no segment")
+
+
+def read_log(directory: Path) -> Log:
+    """Read and check all of a log; nothing is changed. Segments before a missing one are ignored, if the log
+    begins after them. Raises `StorageVersion`, `OSError`, `Corrupt`."""
+    numbers = list_segments(directory)
+    if not numbers:
+        raise Corrupt("there is no segment")
+    run = [number for place, number in enumerate(numbers) if numbers[-1] - number == len(numbers) - 1 - place]
+    log: Log | None = None
+    size = 0
+    for number in run:
+        path = directory / segment_name(number)
+        data = path.read_bytes()
+        header, offset = _read_header(path, data)
+        if header.number != number:
+            raise Corrupt(f"{path.name} is segment {header.number}")
+        if log is None:
+            log = _begun(header)
+        elif log.end.offset != size:
+            raise Corrupt(f"segment {number - 1} ends with a damaged frame")
+        elif encode_header(log, log.index.last, number, header.mark) != data[:offset]:
+            raise Corrupt(f"segment {number} does not continue the one before")
+        log.end = End(number, header.mark, offset, 1, crc32(data[:offset]))
+        log.unsynced, size = data[:offset], len(data)
+        _replay(log, data)
+    assert log is not None
+    if log.index.first != log.boundary.index + 1:
+        raise Corrupt(f"entry {log.boundary.index + 1} is missing")
+    if log.hard_state.commit > log.index.last:
+        raise Corrupt(f"the log ends at {log.index.last}, but is committed up to {log.hard_state.commit}")
+    synced = _read_synced(directory / SYNCED)
+    end = log.end.number, log.end.offset
+    if synced > end:
+        raise Corrupt(f"the log ends at (segment, byte) {end}, and was synced up to {synced}")
+    if synced == end:
+        log.unsynced = b""
+    return log
+
+
+def _read_header(path: Path, data: bytes) -> tuple[_Header, int]:
+    """A segment's header and its size."""
+    try:
+        magic, version, size, checksum = _HEAD.unpack_from(data)
+        end = _HEAD.size + size
+        if checksum != crc32(data[_HEAD.size : end], crc32(_HEAD.pack(magic, version, size, 0))):
+            raise Corrupt(f"the header of {path.name} fails its checksum")
+        if magic != _MAGIC:
+            raise Corrupt(f"{path.name} is no segment")
+        if version != FORMAT_VERSION:
+            raise StorageVersion(
+                f"{path} has format version {version}, this program knows {FORMAT_VERSION}; "
+                "use the program that wrote it"
+            )
+        return msgspec.json.decode(data[_HEAD.size : end], type=_Header), end
+    except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"the header of {path.name} cannot be decoded: {error}") from error
+
+
+def _genesis(header: _Header) -> Genesis:
+    first = header.first_configuration
+    configuration = None if first is None else configuration_of(first)
+    return Genesis(header.farm, header.farm_id, header.application, header.algorithm, configuration)
+
+
+def _begun(header: _Header) -> Log:
+    """The log at the beginning of its first segment."""
+    boundary = header.boundary_index, header.boundary_term, configuration_of(header.boundary_configuration)
+    state = HardState(header.term, header.vote, header.commit)
+    end = End(0, b"", 0, 0, header.previous_checksum)
+    return Log(_genesis(header), state, SnapshotMeta(*boundary), LogIndex(header.last_index + 1), end)
+
+
+def _replay(log: Log, data: bytes) -> None:
+    """Take up the frames of a segment from ``log.end`` on, as far as they are whole."""
+    end, view = log.end, memoryview(data)
+    while (head := _frame_head(view, end.offset)) is not None and head[:2] == (end.mark, end.sequence):
+        first = end.offset + FRAME_HEAD_BYTES
+        after = first + head[2]
+        if after > len(data) or crc32(view[first:after], end.checksum) != head[3]:
+            break
+        _take(log, view[:after], first)
+        log.unsynced = data[end.offset : after]
+        end.offset, end.sequence, end.checksum = after, end.sequence + 1, head[3]
+    at = data.find(end.mark, end.offset)
+    while at != -1:
+        head = _frame_head(view, at)
+        if head is not None and head[1] > end.sequence:
+            raise Corrupt(f"frame {end.sequence} of segment {end.number} is damaged, and a later one follows")
+        at = data.find(end.mark, at + 1)
+
+
+def _frame_head(data: memoryview, at: int) -> tuple[bytes, int, int, int] | None:
+    """Mark, sequence, size, and the checksum of the records; None if it is torn."""
+    head = data[at : at + FRAME_HEAD_BYTES]
+    if len(head) < FRAME_HEAD_BYTES:
+        return None
+    mark, sequence, size, own, checksum = _FRAME.unpack(head)
+    return (mark, sequence, size, checksum) if crc32(head[:12]) == own else None
+
+
+def _take(log: Log, data: memoryview, at: int) -> None:
+    """Take up the records of a frame, which reach from ``at`` to the end of ``data``."""
+    index, base, places = log.index, log.end.number << 32, Places()
+    following = index.last + 1
+    while at < len(data):
+        kind = data[at]
+        if kind == _IS_ENTRY:
+            _, found, _, value_type, size = _ENTRY_HEAD.unpack_from(data, at)
+            if found != following:
+                raise Corrupt(f"entry {found} stands where {following} is next")
+            places.add(found, base | at, size, value_type)
+            following += 1
+            at += _ENTRY_BYTES + size
+            continue
+        index.append(places)
+        places = Places()
+        if kind == _IS_HARD_STATE:
+            _, *state = _HARD_STATE.unpack_from(data, at)
+            log.hard_state = HardState(*state)
+            at += _HARD_STATE.size
+        elif kind == _IS_TRUNCATE:
+            _, first = _TRUNCATE.unpack_from(data, at)
+            index.truncate(first)
+            at += _TRUNCATE.size
+        elif kind == _IS_BOUNDARY:
+            _, upto, term, size = _BOUNDARY.unpack_from(data, at)
+            at += _BOUNDARY.size + size
+            log.boundary = SnapshotMeta(upto, term, configuration_of(bytes(data[at - size : at])))
+            index.drop(upto)
+        else:
+            raise Corrupt(f"a record is of the unknown kind {kind}")
+        following = index.last + 1
+    index.append(places)
+
+
+def _read_synced(path: Path) -> tuple[int, int]:
+    """Segment and offset; (0, 0) if the file is missing or torn."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return 0, 0
+    number, offset, _ = _SYNCED.unpack(data) if len(data) == _SYNCED.size else (0, 0, 0)
+    return (number, offset) if encode_synced(number, offset) == data else (0, 0)

@@ -1,0 +1,285 @@
+"""Against a model: whatever dies, fails or is lost, the log is as it was after the last batch that was
+durable, or after the one that was being written; and no bit changes unnoticed."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from garlicfarm.errors import StorageVersion
+from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
+from garlicfarm.storage import Genesis, appender
+from garlicfarm.storage.appender import Appender, make_log
+from garlicfarm.storage.damage import Corrupt
+from garlicfarm.storage.log_index import LogIndex
+from garlicfarm.storage.segments import list_segments, read_entries, read_log, segment_name
+from garlicfarm.wire import ClusterServer, Configuration, ValueType, encode_configuration
+from tests.storage.crashing_disk import CrashingDisk
+
+FIRST = Configuration(0, 0, (ClusterServer(1, "ssl://a:27150"),))
+GENESIS = Genesis("farm", b"farm-id-16-bytes", "log", 2, FIRST)
+NOTHING = SnapshotMeta(0, 0, FIRST)
+SEGMENT_BYTES = 600
+
+
+class State(NamedTuple):
+    """What a log holds; ``entries`` are those after the boundary."""
+
+    hard_state: HardState
+    boundary: SnapshotMeta
+    entries: tuple[Entry, ...]
+
+    @property
+    def last(self) -> int:
+        return self.boundary.index + len(self.entries)
+
+    def after(self, steps: Sequence[Persist], boundary: SnapshotMeta | None) -> State:
+        hard_state, begins, entries = self
+        for step in steps:
+            if step.snapshot is not None:
+                begins = step.snapshot
+                entries = tuple(entry for entry in entries if entry.index > begins.index)
+            if step.truncate_from is not None:
+                entries = tuple(entry for entry in entries if entry.index < step.truncate_from)
+            entries += step.entries
+            hard_state = step.hard_state or hard_state
+        if boundary is not None and boundary.index > begins.index:
+            begins = boundary
+            entries = tuple(entry for entry in entries if entry.index > begins.index)
+        return State(hard_state, begins, entries)
+
+
+EMPTY = State(HardState(), NOTHING, ())
+
+
+def found(directory: Path) -> State:
+    log = read_log(directory)
+    places = log.index.find(log.index.first, log.index.last + 1, 1 << 40)
+    entries = read_entries(directory, log.index.first, places)
+    for entry in entries:
+        if entry.value_type is ValueType.CONFIGURATION:
+            assert log.index.configuration(entry.index) == entry.index
+    return State(log.hard_state, log.boundary, tuple(entries))
+
+
+def drawn(rnd: Random, state: State) -> tuple[list[Persist], SnapshotMeta | None]:
+    """A batch that a core could write, and where the log is to begin then."""
+    steps: list[Persist] = []
+    boundary = None
+    for _ in range(rnd.choice((0, 1, 1, 1, 2))):
+        first = snapshot = None
+        last, commit = state.last, state.hard_state.commit
+        if rnd.random() < 0.1:
+            index = rnd.randint(commit + 1, last + 5)
+            snapshot = SnapshotMeta(index, rnd.randint(1, 9), Configuration(index, 0))
+            commit, last = index, max(last, index)
+        if rnd.random() < 0.3:
+            first = rnd.randint(commit + 1, last + 1)
+            last = first - 1
+        entries = tuple(drawn_entry(rnd, last + 1 + at) for at in range(rnd.choice((0, 1, 1, 3))))
+        hard_state = None
+        if snapshot is not None or rnd.random() < 0.6:
+            hard_state = HardState(
+                rnd.randint(1, 9), rnd.randint(0, 3), rnd.randint(commit, last + len(entries))
+            )
+        steps.append(Persist(0, hard_state, first, entries, snapshot))
+        state = state.after(steps[-1:], None)
+    if not steps or rnd.random() < 0.2:
+        index = rnd.randint(0, min(state.hard_state.commit, state.last))
+        boundary = SnapshotMeta(index, 1, Configuration(index, 0))
+    return steps, boundary
+
+
+def drawn_entry(rnd: Random, index: int) -> Entry:
+    if rnd.random() < 0.2:
+        value = encode_configuration(Configuration(index, 0))
+        return Entry(index, rnd.randint(1, 9), ValueType.CONFIGURATION, value)
+    value = rnd.randbytes(rnd.choice((0, 1, 30, 200)))
+    return Entry(index, rnd.randint(1, 9), ValueType.APPLICATION, value)
+
+
+def write(log: Appender, index: LogIndex, steps: list[Persist], boundary: SnapshotMeta | None) -> None:
+    """As `garlicfarm.storage.Writer` and `LogStore` do together."""
+    if boundary is not None:
+        index.drop(boundary.index)
+    written = log.write(steps, boundary)
+    for step, places in zip(steps, written, strict=True):
+        if step.snapshot is not None:
+            index.drop(step.snapshot.index)
+        if step.truncate_from is not None:
+            index.truncate(step.truncate_from)
+        index.append(places)
+    log.delete_segments(index.oldest_segment() or log.segment)
+
+
+def live(
+    directory: Path, disk: CrashingDisk, rnd: Random, states: set[State], dies_at: int, error: int
+) -> set[State]:
+    """Open the log, which is in one of the ``states``; then write until the process dies or a call fails, or
+    some batches are written. Returns the states that the log may be in after that."""
+    with disk.process(dies_at, error):
+        log, last = read_log(directory), found(directory)
+        with closing(Appender(directory, log)) as writer:
+            states = {last}  # from now on it is durable
+            for _ in range(8):
+                steps, boundary = drawn(rnd, last)
+                then = last.after(steps, boundary)
+                states = {last, then}
+                write(writer, log.index, steps, boundary)
+                states, last = {then}, then
+            writer.sync_all()
+    if rnd.random() < 0.5:
+        disk.cut_power()
+    assert found(directory) in states
+    return states
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    lives=st.lists(
+        st.tuples(st.integers(1, 40), st.sampled_from([0, 0, errno.EIO, errno.ENOSPC])),
+        min_size=1,
+        max_size=6,
+    ),
+)
+def test_log_is_what_was_durable_or_being_written_whatever_dies(
+    seed: int, lives: list[tuple[int, int]]
+) -> None:
+    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(appender, "_SEGMENT_BYTES", SEGMENT_BYTES)
+        make_log(Path(name), GENESIS, HardState(), NOTHING, ())
+        rnd, states, directory = Random(seed), {EMPTY}, Path(name) / "log"
+        with closing(CrashingDisk(directory, rnd)) as disk:
+            for dies_at, error in lives:
+                states = live(directory, disk, rnd, states, dies_at, error)
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A log of two segments, with all kinds of records, in order closed."""
+    monkeypatch.setattr(appender, "_SEGMENT_BYTES", SEGMENT_BYTES)
+    make_log(tmp_path, GENESIS, HardState(), NOTHING, ())
+    configuration = Entry(2, 1, ValueType.CONFIGURATION, encode_configuration(Configuration(2, 0)))
+    steps = [
+        Persist(0, HardState(1, 1, 0), None, (Entry(1, 1, ValueType.APPLICATION, b"one"), configuration)),
+        Persist(0, HardState(2, 1, 2), None, (Entry(3, 1, ValueType.APPLICATION, bytes(100)),)),
+        Persist(0, None, 3, (Entry(3, 2, ValueType.APPLICATION, b"three"),)),
+        Persist(0, HardState(2, 1, 3)),
+    ]
+    log = read_log(tmp_path / "log")
+    with closing(Appender(tmp_path / "log", log)) as writer:
+        for step in steps:
+            write(writer, log.index, [step], None)
+        write(writer, log.index, [], SnapshotMeta(1, 1, Configuration(0, 0)))
+    assert list_segments(tmp_path / "log") == [1, 2]
+    return tmp_path / "log"
+
+
+def test_every_flipped_bit_of_the_segments_is_damage(directory: Path) -> None:
+    found(directory)
+    for number in list_segments(directory):
+        path = directory / segment_name(number)
+        sound = path.read_bytes()
+        for bit in range(len(sound) * 8):
+            flipped = bytearray(sound)
+            flipped[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(flipped)
+            with pytest.raises(Corrupt):
+                read_log(directory)
+        path.write_bytes(sound)
+
+
+def test_every_flipped_bit_of_synced_is_harmless(directory: Path) -> None:
+    before, path = found(directory), directory / "synced"
+    sound = path.read_bytes()
+    for bit in range(len(sound) * 8):
+        flipped = bytearray(sound)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        assert found(directory) == before
+
+
+def test_without_synced_every_flipped_bit_but_in_the_last_frame_is_damage(directory: Path) -> None:
+    (directory / "synced").unlink()
+    last = len(read_log(directory).unsynced)
+    path = directory / segment_name(2)
+    sound = path.read_bytes()
+    for bit in range((len(sound) - last) * 8):
+        flipped = bytearray(sound)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(Corrupt):
+            read_log(directory)
+
+
+def test_log_cut_anywhere_is_damage(directory: Path) -> None:
+    for number in list_segments(directory):
+        path = directory / segment_name(number)
+        sound = path.read_bytes()
+        for size in range(len(sound)):
+            path.write_bytes(sound[:size])
+            with pytest.raises(Corrupt):
+                read_log(directory)
+        path.write_bytes(sound)
+
+
+def test_segment_missing_is_damage(directory: Path) -> None:
+    for number in list_segments(directory):
+        path = directory / segment_name(number)
+        sound = path.read_bytes()
+        path.unlink()
+        with pytest.raises(Corrupt):
+            read_log(directory)
+        path.write_bytes(sound)
+    for number in list_segments(directory):
+        (directory / segment_name(number)).unlink()
+    with pytest.raises(Corrupt, match="no segment"):
+        read_log(directory)
+
+
+def test_frame_torn_by_a_power_cut_is_cut_off_wherever_it_is_torn(directory: Path) -> None:
+    (directory / "synced").unlink()
+    path = directory / segment_name(2)
+    sound, whole = path.read_bytes(), found(directory)
+    start = len(sound) - len(read_log(directory).unsynced)
+    path.write_bytes(sound[:start])
+    before = found(directory)
+    assert before != whole
+    for size in range(start, len(sound)):
+        zeros = bytes(len(sound) - size)
+        for data in (sound[:size], sound[:size] + zeros, sound[:start] + bytes(size - start)):
+            if data == sound or data == sound[:start]:
+                continue
+            (directory / "synced").unlink(missing_ok=True)
+            path.write_bytes(data)
+            assert found(directory) == before
+            Appender(directory, read_log(directory)).close()
+            assert path.read_bytes() == sound[:start]
+            assert read_log(directory).unsynced == b""
+
+
+def test_log_of_another_version_is_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("garlicfarm.storage.segments.FORMAT_VERSION", 4)
+        make_log(directory.parent.joinpath("new"), GENESIS, HardState(), NOTHING, ())
+    with pytest.raises(StorageVersion, match="format version 4, this program knows 3"):
+        read_log(directory.parent / "new" / "log")
+
+
+def test_segments_of_different_logs_do_not_follow_each_other(directory: Path, tmp_path: Path) -> None:
+    other = msgspec.structs.replace(GENESIS, farm_id=bytes(16))
+    make_log(tmp_path / "other", other, HardState(), NOTHING, ())
+    (tmp_path / "other" / "log" / segment_name(1)).rename(directory / segment_name(1))
+    with pytest.raises(Corrupt, match="does not continue"):
+        read_log(directory)
