@@ -149,7 +149,7 @@ async def test_node_that_was_away_catches_up_in_messages_of_the_smallest_size(
         for size in (1000,) * 100 + (65536 - 58,):
             index, _ = await farm.post(bytes(size))
         await farm.restart(away)
-        await farm.applied(index, [away])
+        await farm.applied(index)
         assert len(_states(farm)) == 1
 
 
