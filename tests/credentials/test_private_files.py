@@ -85,7 +85,9 @@ def test_names_of_secrets_and_of_their_directories_are_synced(
     fsync = os.fsync
 
     def recording(descriptor: int) -> None:
-        synced.append(os.readlink(f"/proc/self/fd/{descriptor}").replace(f"/{STAGING}", "").replace("log.part", "log"))
+        synced.append(
+            os.readlink(f"/proc/self/fd/{descriptor}").replace(f"/{STAGING}", "").replace("log.part", "log")
+        )
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", recording)

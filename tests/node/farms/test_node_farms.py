@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
