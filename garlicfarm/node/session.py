@@ -263,11 +263,11 @@ class Session:
     async def _read(self) -> None:
         with trio.CancelScope() as scope:
             while True:
-                self._take_requests()
-                if not self._has_room:
-                    scope.deadline = float("inf")
-                    self._room = trio.Event()
-                    await self._room.wait()
+                if not self._take_requests():
+                    if not self._has_room:
+                        scope.deadline = float("inf")
+                        self._room = trio.Event()
+                        await self._room.wait()
                     continue
                 if self._decoder.partial:
                     scope.deadline = trio.current_time() + PARTIAL_MESSAGE_TIMEOUT_S
@@ -287,13 +287,16 @@ class Session:
     def _has_room(self) -> bool:
         return len(self._pending) < MAX_UNANSWERED and self._unanswered_bytes < MAX_UNANSWERED_BYTES
 
-    def _take_requests(self) -> None:
+    def _take_requests(self) -> bool:
         """Check the requests received so far, as many as there is room for, and pass them on together. Those
-        before a fault are passed on too."""
+        before a fault are passed on too. Returns whether that was all: some may be answered before this
+        returns, so that there is room for more."""
         requests: list[tuple[Request, PendingResponse]] = []
         now, has_hints = trio.current_time(), LEADER_HINT in self._principal.extensions
         try:
-            while self._has_room and (request := self._next_message()) is not None:
+            while self._has_room:
+                if (request := self._next_message()) is None:
+                    return True
                 self._check(request)
                 size = 0
                 for entry in request.entries:
@@ -310,6 +313,7 @@ class Session:
                     self._receiver.change_member(request, self._server(request), pending)
                 else:
                     requests.append((request, pending))
+            return False
         finally:
             if requests:
                 self._receiver.step(requests)

@@ -252,6 +252,33 @@ async def test_unanswered_requests_are_bounded_and_go_on_after_answers(
     assert not errors
 
 
+async def test_requests_that_came_together_are_all_taken_where_answers_make_room_at_once(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more data is awaited before all that came is taken: the client may send nothing before an answer."""
+
+    class Quick(FakeFarm):
+        def step(self, requests: Sequence[tuple[Request, PendingResponse]]) -> None:
+            first = len(self.requests)
+            super().step(requests)
+            for position in range(first, len(self.requests)):
+                pending = self.pending[position]
+                pending.response, pending.is_done = Response(T_ANSWER, 1, 1, 1, position, True), True
+            requests[0][1].session.flush()
+
+    monkeypatch.setattr("garlicfarm.node.session.MAX_UNANSWERED", 10)
+    ours, plain = trio.testing.memory_stream_pair()
+    farm, errors = Quick(), list[BaseException]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(running, session(farm, SendsNow(plain, ours)), errors)
+        await ours.send_all(encode_request(client_request()) * 25)
+        with trio.fail_after(1):
+            assert await next_indexes(ours, 25) == list(range(25))
+        assert farm.steps == [10, 10, 5]
+        await ours.aclose()
+    assert not errors
+
+
 @pytest.mark.parametrize(
     ("principal", "read"),
     [
