@@ -61,9 +61,9 @@ class Turns:
                         await core.wait_awake()
                     finally:
                         self._waiting = None
-                if not core.has_input and trio.current_time() - scope.deadline > STALL_S:
-                    # The process was stalled: first read the messages that arrived meanwhile.
-                    await trio.sleep(STALL_S)
+                if self._was_stalled(scope):
+                    # First read the messages that arrived meanwhile: the leader's may be among them.
+                    await trio.sleep(0 if core.has_input else STALL_S)
             if self._error is not None:
                 raise self._error
             if self._restoring is None:
@@ -78,7 +78,7 @@ class Turns:
     def run_now(self) -> None:
         """Run a turn now if `run` waits, else have `run` do it soon. Never raises."""
         scope = self._waiting
-        if scope is None or self._core.is_awake:
+        if scope is None or self._core.is_awake or self._was_stalled(scope):
             self._core.wake()
             return
         self._waiting = None
@@ -93,6 +93,10 @@ class Turns:
         if at < scope.deadline:  # if it is later, `run` wakes early once and waits again
             scope.deadline = at
         self._waiting = scope
+
+    def _was_stalled(self, wait: trio.CancelScope) -> bool:
+        """Whether this process, or its loop, stood still when ``wait`` should have ended."""
+        return trio.current_time() - wait.deadline > STALL_S
 
     @property
     def _has_work(self) -> bool:

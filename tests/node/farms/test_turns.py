@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,9 +18,9 @@ from garlicfarm.config.model import PRESETS
 from garlicfarm.errors import StorageError
 from garlicfarm.node.core import Core
 from garlicfarm.node.turns import Turns
-from garlicfarm.raft import Ready, SnapshotMeta
+from garlicfarm.raft import Ready, Role, SnapshotMeta
 from garlicfarm.testing.memory_storage import MemoryStorage
-from garlicfarm.wire.messages import ClusterServer, Configuration
+from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request
 
 Clock = trio.testing.MockClock
 SERVERS = tuple(ClusterServer(member, f"tcp://m{member}:1") for member in (1, 2, 3))
@@ -31,6 +32,8 @@ SECTION = FarmSection(
     retention=RetentionSection(),
     meta=MetaSection(),
 )
+
+HEARTBEAT = Request(MessageType.APPEND_ENTRIES_REQUEST, 2, 1, 1)
 
 
 class Steps(trio.abc.Instrument):
@@ -165,6 +168,50 @@ async def test_deadline_that_comes_nearer_in_a_readers_turn_is_kept(autojump_clo
         farm.receive(lambda: setattr(farm.requests, "next_delayed_at", at))
         await trio.sleep(0.5)
         assert given == [pytest.approx(at)]
+
+
+async def test_stalled_process_hears_its_leader_before_it_takes_a_readers_turn(
+    mock_clock: Clock,
+) -> None:
+    """Whichever reader runs first after the stall: the leader's message may be in another one's socket."""
+    async with idle_farm() as farm:
+        raw = farm.core.raw
+        farm.receive(lambda: raw.step(HEARTBEAT, 1))
+        assert raw.leader == 2
+        mock_clock.jump(60)
+        farm.receive(lambda: None)
+        farm.receive(lambda: raw.step(HEARTBEAT, 2))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (raw.role, raw.leader) == (Role.FOLLOWER, 2)
+        assert not [ready.requests for ready in farm.readies if ready.requests]  # no vote
+
+
+@pytest.mark.parametrize("readers", [1, 3])
+async def test_readers_that_always_have_input_starve_neither_the_timer_nor_other_tasks(
+    readers: int, mock_clock: Clock
+) -> None:
+    taken, campaigns, rounds = Counter[int](), 0, 0
+    async with idle_farm() as farm, trio.open_nursery() as nursery:
+        farm.receive(lambda: farm.core.raw.step(HEARTBEAT, 1))
+
+        async def read(reader: int) -> None:
+            while True:
+                farm.receive(lambda: taken.update([reader]))
+                await trio.lowlevel.checkpoint()
+
+        for reader in range(readers):
+            nursery.start_soon(read, reader)
+        until = trio.current_time() + 3 * (SECTION.raft.election_timeout_max_s + 0.05)
+        while trio.current_time() < until:
+            rounds += 1
+            mock_clock.jump(0.01)
+            farm.readies.clear()
+            await trio.lowlevel.checkpoint()
+            campaigns += any(ready.requests for ready in farm.readies)
+        nursery.cancel_scope.cancel()
+    assert campaigns >= 3
+    for reader in range(readers):
+        assert abs(taken[reader] - rounds) <= 2
 
 
 async def test_core_takes_no_turn_while_a_snapshot_is_restored(
