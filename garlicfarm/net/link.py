@@ -45,7 +45,6 @@ CONNECTION_ERRORS = (
 
 ATTEMPTS = 3
 """How many streams share the time to log in: one that hangs costs a third of it, not all."""
-RECEIVE_BYTES = 65536
 CLOSE_TIMEOUT_S = 1.0
 QUEUE_LIMIT = 4096
 SEND_NOW_BYTES = 1 << 15
@@ -293,7 +292,7 @@ class Link:
         decoder.receive_data(leftover)
         heard = self._heard
         while True:
-            data = await stream.receive_some(RECEIVE_BYTES)
+            data = await stream.receive_some(decoder.receive_bytes)
             if not data:
                 decoder.receive_eof()
                 refused = self._server_id is not None and self._outstanding and self._heard == heard

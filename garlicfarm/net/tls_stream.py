@@ -16,11 +16,10 @@ from contextlib import suppress
 
 import trio
 
+from garlicfarm.wire import LARGE_RECEIVE_BYTES, RECEIVE_BYTES
+
 __all__ = ["TlsStream"]
 
-RECEIVE_BYTES = 65_536
-MAX_RECEIVE_BYTES = 262_144
-"""From the socket at a time: as much as the caller asks for, between these."""
 RECORD_BYTES = 16_384
 """The most plaintext of one record (RFC 8446, 5.1): a buffer for more would be made and cut for each."""
 FLUSH_BYTES = 262_144
@@ -175,7 +174,8 @@ class TlsStream(trio.abc.Stream):
                     self._answer()
                 if data or self._is_at_end:
                     return data
-                if not self._fill(min(max(most, RECEIVE_BYTES), MAX_RECEIVE_BYTES)):
+                # From the socket as much as the caller asks for, within bounds.
+                if not self._fill(min(max(most, RECEIVE_BYTES), LARGE_RECEIVE_BYTES)):
                     return None
         except (ssl.SSLError, OSError) as error:
             self._break(error)

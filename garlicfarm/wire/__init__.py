@@ -58,6 +58,8 @@ Modules: `messages` (plain values, no bytes), `codec` (messages), `values` (log 
 from __future__ import annotations
 
 from garlicfarm.wire.codec import (
+    LARGE_RECEIVE_BYTES,
+    RECEIVE_BYTES,
     Limits,
     RequestDecoder,
     ResponseDecoder,
@@ -89,7 +91,9 @@ from garlicfarm.wire.values import (
 )
 
 __all__ = [
+    "LARGE_RECEIVE_BYTES",
     "NO_LEADER",
+    "RECEIVE_BYTES",
     "ClusterServer",
     "Configuration",
     "Limits",

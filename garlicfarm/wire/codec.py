@@ -33,6 +33,7 @@ MAX_ENTRIES = 1 << 17
 RECEIVE_BYTES = 1 << 16
 """How much to receive at a time, and the size above which an entry counts as large; more than a header."""
 LARGE_RECEIVE_BYTES = 1 << 18
+"""How much to receive at a time where a large entry comes."""
 SMALL_PIECE_BYTES = 1 << 12
 """Pieces of a stream below this are joined as they come: kept apart, tiny ones would take many times more
 memory than their bytes."""
