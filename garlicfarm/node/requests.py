@@ -178,12 +178,15 @@ class IncomingRequests:
         together."""
         is_leader = self._core.raw.role is Role.LEADER  # if not, the core redirects the client
         is_judging = is_leader and getattr(self._application.check, "__func__", None) is not Application.check
+        may_post = session.may_post
         checked: list[tuple[Request, int]] = []
         for _ in range(min(len(posts), POSTS_AT_ONCE)):
             post = posts[0]
             pending = self._pending.get(post.token)
             if pending is not None:  # its connection is open
-                refusal = self._refusal(session, post, until, is_judging) if is_leader else None
+                refusal = None if may_post or not is_leader else Refusal.ROLE_MISSING
+                if is_leader and refusal is None:
+                    refusal = self._refusal(session, post, until, is_judging)
                 if refusal is not None:
                     del self._pending[post.token]
                     pending.resolve(self._refuse(refusal))
@@ -204,8 +207,6 @@ class IncomingRequests:
     def _refusal(self, session: Session, post: _Post, until: float, is_judging: bool) -> Refusal | None:
         """The reason to refuse a post (D8). Sets how far its entries are checked, at least one of them.
         ``is_judging``: the application does not take just anything."""
-        if not session.may_post:
-            return Refusal.ROLE_MISSING
         entries, most = post.request.entries, self.limits.max_entry_bytes
         if not is_judging:
             post.next_entry = len(entries)

@@ -304,7 +304,8 @@ class Leader:
             if proposal.from_client:  # durable at a majority: this waits for no write of our own
                 response = Response(_APPEND_RESPONSE, state.id, state.id, state.term, last + 1, True)
                 state.responses.append(OutgoingResponse(proposal.token, response))
-                self._replication.hurry_commit_index(proposal.source)
+                if proposal.source:
+                    self._replication.hurry_commit_index(proposal.source)
             else:
                 state.outcomes.append(ProposalOutcome(proposal.token, LogPosition(last, state.term)))
         self._conf_change.on_committed(index)

@@ -74,7 +74,9 @@ class UncommittedProposals:
         while self._queue and self._queue[0].last_index <= index:
             proposal = self._queue.popleft()
             self._size -= proposal.size
-            self._follow(proposal.backlog, now_ms - proposal.since_ms)
+            waited_ms = now_ms - proposal.since_ms
+            if waited_ms > self._max_wait_ms or self._bound != self._max_bytes:
+                self._follow(proposal.backlog, waited_ms)
             yield proposal
 
     def take_all(self) -> tuple[UncommittedProposal, ...]:
@@ -85,9 +87,8 @@ class UncommittedProposals:
         return dropped
 
     def _follow(self, backlog: int, waited_ms: int) -> None:
-        """Adapt the bound to a proposal that was committed after ``waited_ms``, behind ``backlog`` bytes."""
-        if waited_ms <= self._max_wait_ms and self._bound == self._max_bytes:
-            return
+        """Adapt the bound to a proposal that was committed after ``waited_ms``, behind ``backlog`` bytes. A
+        bound at its maximum stays there if that was in time."""
         in_time = backlog * self._max_wait_ms // max(waited_ms, 1)
         if waited_ms > self._max_wait_ms or in_time > self._bound:
             self._bound = min(max(in_time, self._max_bytes // _LOWEST_SHARE), self._max_bytes)

@@ -913,7 +913,12 @@ MUTANTS = (
         "commit notice",
         "lets a member that posted wait for the pause",
         "leader",
-        [("                self._replication.hurry_commit_index(proposal.source)\n", "")],
+        [
+            (
+                "                    self._replication.hurry_commit_index(proposal.source)\n",
+                "                    pass\n",
+            )
+        ],
         "commit_notice::member_that_posted_is_told_at_once",
     ),
     Mutant(
@@ -970,8 +975,8 @@ MUTANTS = (
         "uncommitted",
         [
             (
-                "        if waited_ms <= self._max_wait_ms and self._bound == self._max_bytes:\n",
-                "        if True:\n",
+                "            if waited_ms > self._max_wait_ms or self._bound != self._max_bytes:\n",
+                "            if False:\n",
             )
         ],
         "slow_disk::posts_are_committed_in_time_under_a_flood_that_the_disk_cannot_follow",
