@@ -79,7 +79,7 @@ class Link:
     answer and is the default of ``connect_timeout_s``. ``on_answer(tag, response)`` or ``on_failure(tag,
     sent)`` is called once per request, from `run`'s task or from `send`; ``sent`` says whether the server may
     have received the request. ``on_change(error)``: the connection came up (None) or broke. ``lazy``: connect
-    only while there is something to send.
+    only while there is something to send. ``encode``: makes the bytes of a request.
 
     A peer without a handshake gets the next request only after it has answered the one before.
     """
@@ -97,8 +97,10 @@ class Link:
         on_received: Callable[[], None] = lambda: None,
         connect_timeout_s: float | None = None,
         lazy: bool = False,
+        encode: Callable[[Request], bytes] = encode_request,
     ) -> None:
         self._lazy = lazy
+        self._encode = encode
         self._connect = connect
         self._connect_timeout_s = timeout_s if connect_timeout_s is None else connect_timeout_s
         self._server_id = server_id
@@ -274,7 +276,7 @@ class Link:
                 self._on_failure(tag, False)
                 continue
             self._outstanding.append((tag, request.type, now))
-            data.append(encode_request(request))
+            data.append(self._encode(request))
         return b"".join(data)
 
     async def _watch(self) -> NoReturn:

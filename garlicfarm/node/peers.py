@@ -15,6 +15,7 @@ import trio
 from garlicfarm.errors import NotListening
 from garlicfarm.net.handshake import Established
 from garlicfarm.net.link import Backoff, Link, RpcClient
+from garlicfarm.wire import RequestEncoder
 from garlicfarm.wire.messages import ClusterServer, MessageType, Request, Response
 
 __all__ = ["PeerEvents", "PeerTimings", "Peers"]
@@ -121,6 +122,7 @@ class Peers:
         self._limit_s = timings.election_timeout_min_s * LIMIT_SHARE
         self._peers: dict[int, _Peer] = {}
         self._sessions: Counter[int] = Counter()  # that each member has here
+        self._encoder = RequestEncoder()
         self._servers: Sequence[ClusterServer] = ()
         self._reconfigured = trio.Event()
 
@@ -163,6 +165,7 @@ class Peers:
             on_failure=lambda seq, sent: self._events.on_unreachable(member, seq),
             on_change=partial(self._on_change, member),
             on_received=self._events.on_received,
+            encode=self._encoder.encode,
         )
         rpc_client = RpcClient(
             connect,
@@ -230,6 +233,7 @@ class Peers:
         """Send what `send` was given, to each member in one piece."""
         for peer in self._peers.values():
             peer.link.flush()
+        self._encoder.forget()
 
     def _read_answered(self, member: int, seq: int, response: Response | None, sent: bool) -> None:
         if response is not None:

@@ -6,14 +6,14 @@ entries that are compacted. A joiner gets an invitation and packs first (`joiner
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from garlicfarm.errors import Compacted
 from garlicfarm.raft.joiner import Joiner
 from garlicfarm.raft.progress import Progress, ProgressState, SentAppend, SnapshotSend
 from garlicfarm.raft.read_index import ReadIndexQueue
 from garlicfarm.raft.state import RaftState
-from garlicfarm.raft.types import Entry, LogPosition, PeerStatus
+from garlicfarm.raft.types import LogPosition, PeerStatus
 from garlicfarm.wire import encode_snapshot_sync_request
 from garlicfarm.wire.messages import (
     ClusterServer,
@@ -47,6 +47,8 @@ class Replication:
         self.servers: tuple[ClusterServer, ...] = ()
         self.progress: dict[int, Progress] = {}
         self.has_more_catch_up = False  # a lagging follower can be sent more without more input
+        # The entries behind an index, up to the last one, and their size: most peers need the same ones.
+        self._batches: dict[tuple[int, int], tuple[tuple[LogEntry, ...], int]] = {}
 
     def set_servers(self, servers: tuple[ClusterServer, ...]) -> None:
         """Replicate to exactly these servers from now on."""
@@ -56,7 +58,7 @@ class Replication:
         for peer in self.progress.keys() - peers:
             progress = self.progress[peer]
             if progress.sent_commit_index < state.commit_index and not progress.is_backing_off:
-                self._send_append(peer, progress, ())  # it hears that its removal is committed
+                self._send_append(peer, progress)  # it hears that its removal is committed
             del self.progress[peer]
         for peer in sorted(peers - self.progress.keys()):
             self.progress[peer] = Progress(state.log.last_index + 1, state.now_ms)
@@ -111,7 +113,7 @@ class Replication:
                 if self._is_withheld(peer, progress):
                     progress.last_sent_ms = state.now_ms
                 elif self._needs_snapshot(progress) or not self._send_next(peer, progress):
-                    self._send_append(peer, progress, ())
+                    self._send_append(peer, progress)
         return due
 
     def send_pending(self, catch_up: bool) -> None:
@@ -129,7 +131,8 @@ class Replication:
             if self._is_lagging(progress) and not self._is_waiting(peer, progress):
                 self.has_more_catch_up = True
             if self._is_idle(peer, progress) and self._needs_append(progress):
-                self._send_append(peer, progress, ())
+                self._send_append(peer, progress)
+        self._batches.clear()
 
     def next_commit_notice_ms(self) -> int | None:
         """When a peer has to be told the commit index by a message of its own, None: no peer."""
@@ -151,7 +154,7 @@ class Replication:
         """Tell every peer the last commit index, even while other requests are pending."""
         for peer, progress in self.progress.items():
             if progress.sent_commit_index < self._state.commit_index:
-                self._send_append(peer, progress, ())
+                self._send_append(peer, progress)
 
     def _needs_append(self, progress: Progress) -> bool:
         """Whether a peer that has all entries needs an AppendEntries: it has not known the commit index for
@@ -210,11 +213,27 @@ class Replication:
             return joiner.send(progress)
         if progress.is_window_full(config.max_inflight_messages, config.max_inflight_bytes):
             return False
-        size = min(config.batch_bytes, CATCH_UP_TURN_BYTES)
-        self._send_append(peer, progress, log.entries(progress.next_index, log.last_index + 1, size))
+        self._send_append(peer, progress, *self._batch(progress.next_index))
         return True
 
-    def _send_append(self, peer: int, progress: Progress, entries: Sequence[Entry]) -> None:
+    def _batch(self, start: int) -> tuple[tuple[LogEntry, ...], int]:
+        """Entries from ``start`` on, as many as one AppendEntries carries, and the size of their values. All
+        peers that lack them are sent the same tuple, so that it has to be encoded only once."""
+        log = self._state.log
+        key = start, log.last_index
+        batch = self._batches.get(key)
+        if batch is None:
+            most = min(self._state.config.batch_bytes, CATCH_UP_TURN_BYTES)
+            entries = log.entries(start, log.last_index + 1, most)
+            size = sum([len(e.value) for e in entries])
+            batch = tuple([LogEntry(e.term, e.value_type, e.value) for e in entries]), size
+            self._batches[key] = batch
+        return batch
+
+    def _send_append(
+        self, peer: int, progress: Progress, entries: tuple[LogEntry, ...] = (), size: int = 0
+    ) -> None:
+        """Send entries of this size, or none."""
         state = self._state
         # A peer that needs compacted entries is asked, at heartbeats, whether it holds them after all.
         previous = max(progress.next_index, state.log.first_index) - 1
@@ -224,10 +243,10 @@ class Replication:
             state.term,
             LogPosition(previous, state.log.term(previous)),
             state.commit_index,
-            [LogEntry(e.term, e.value_type, e.value) for e in entries],
+            entries,
         )
         last = previous + len(entries)
-        progress.record_sent(SentAppend(seq, previous, last, sum(len(e.value) for e in entries)))
+        progress.record_sent(SentAppend(seq, previous, last, size))
         if progress.state is ProgressState.REPLICATE:
             progress.next_index = last + 1
         progress.sent_commit_index = min(state.commit_index, last)

@@ -13,7 +13,7 @@ There is no count of entries: they are read until ``log_entries_size`` is used u
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import msgspec
@@ -22,7 +22,17 @@ from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
 from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, ValueType
 from garlicfarm.wire.values import decode_configuration, encode_configuration
 
-__all__ = ["Limits", "RequestDecoder", "ResponseDecoder", "encode_request", "encode_response", "encoded_size"]
+__all__ = [
+    "LARGE_RECEIVE_BYTES",
+    "RECEIVE_BYTES",
+    "Limits",
+    "RequestDecoder",
+    "RequestEncoder",
+    "ResponseDecoder",
+    "encode_request",
+    "encode_response",
+    "encoded_size",
+]
 
 MAX_HINT_BYTES = 1 << 20
 """The largest Configuration of a leader hint."""
@@ -101,23 +111,15 @@ def encode_request(request: Request) -> bytes:
     number does not fit its field, or the type does not carry these entries.
     Source: proposal 150, "Request header", "Log entry".
     """
-    rule = _RULES.get(request.type)
-    if rule is None:
-        raise LocalProtocolError(f"{_name(request.type)} is not a request")
-    entries, kinds, pack = request.entries, rule.kinds, _ENTRY.pack
-    if rule.single and len(entries) != 1:
-        raise LocalProtocolError(f"{_name(rule.type)} carries exactly one entry, not {len(entries)}")
-    parts = [b""]
-    size = _ENTRY_SIZE * len(entries)
+    parts = _entry_parts(request)
+    parts.insert(0, _header(request, sum(map(len, parts))))
+    return b"".join(parts)
+
+
+def _header(request: Request, size: int) -> bytes:
+    """The header of a request whose entries take ``size`` bytes."""
     try:
-        for entry in entries:
-            value, value_type = entry.value, entry.value_type
-            if value_type not in kinds:
-                raise LocalProtocolError(f"{_name(rule.type)} does not carry entries of kind {value_type}")
-            length = len(value)
-            size += length
-            parts += (pack(entry.term, value_type, length), value)
-        parts[0] = _REQUEST.pack(
+        return _REQUEST.pack(
             request.type,
             request.source,
             request.destination,
@@ -128,8 +130,55 @@ def encode_request(request: Request) -> bytes:
             size,
         )
     except struct.error as error:
-        raise LocalProtocolError(f"{_name(rule.type)}: a number does not fit its field: {error}") from error
-    return b"".join(parts)
+        raise _overflow(request, error) from error
+
+
+def _entry_parts(request: Request) -> list[bytes]:
+    """The headers and the values of its entries."""
+    rule = _RULES.get(request.type)
+    if rule is None:
+        raise LocalProtocolError(f"{_name(request.type)} is not a request")
+    entries, kinds, pack = request.entries, rule.kinds, _ENTRY.pack
+    if rule.single and len(entries) != 1:
+        raise LocalProtocolError(f"{_name(rule.type)} carries exactly one entry, not {len(entries)}")
+    parts: list[bytes] = []
+    try:
+        for entry in entries:
+            value, value_type = entry.value, entry.value_type
+            if value_type not in kinds:
+                raise LocalProtocolError(f"{_name(rule.type)} does not carry entries of kind {value_type}")
+            parts += (pack(entry.term, value_type, len(value)), value)
+    except struct.error as error:
+        raise _overflow(request, error) from error
+    return parts
+
+
+def _overflow(request: Request, error: struct.error) -> LocalProtocolError:
+    return LocalProtocolError(f"{_name(request.type)}: a number does not fit its field: {error}")
+
+
+class RequestEncoder:
+    """Encodes requests to several servers. Entries that some of them share (one tuple) are encoded once,
+    until `forget`."""
+
+    def __init__(self) -> None:
+        # By id and type: the entries, which are kept so that their id stays theirs, and their bytes.
+        self._shared: dict[tuple[int, MessageType], tuple[Sequence[LogEntry], bytes]] = {}
+
+    def encode(self, request: Request) -> bytes:
+        """As `encode_request`."""
+        entries = request.entries
+        if len(entries) < 2:  # a large entry is alone: it would be copied once more
+            return encode_request(request)
+        key = id(entries), request.type
+        shared = self._shared.get(key)
+        if shared is None:
+            shared = self._shared[key] = entries, b"".join(_entry_parts(request))
+        return _header(request, len(shared[1])) + shared[1]
+
+    def forget(self) -> None:
+        """Forget the shared entries."""
+        self._shared.clear()
 
 
 def encoded_size(request: Request) -> int:
@@ -311,14 +360,16 @@ class RequestDecoder(_Decoder):
         if rule is None:
             fault = "is not a request" if number in _RESPONSES else "is unknown"
             raise self._broken(f"{_name(number)} {fault}", self._where())
-        where = f"{_name(number)}, header"
         limit = self._limits.max_message_bytes
+        fault = ""
         if _REQUEST.size + size > limit:
-            raise self._broken(f"log_entries_size {size} is over the limit of {limit} bytes a message", where)
-        if not rule.kinds and size:
-            raise self._broken(f"log_entries_size is {size} where no entries are allowed", where)
-        if size < _ENTRY_SIZE and (size or rule.single):
-            raise self._broken(f"log_entries_size {size} is too small for an entry", where)
+            fault = f"log_entries_size {size} is over the limit of {limit} bytes a message"
+        elif not rule.kinds and size:
+            fault = f"log_entries_size is {size} where no entries are allowed"
+        elif size < _ENTRY_SIZE and (size or rule.single):
+            fault = f"log_entries_size {size} is too small for an entry"
+        if fault:
+            raise self._broken(fault, f"{_name(number)}, header")
         self._pos += _REQUEST.size
         self._fields = (source, destination, term, log_term, log_index, commit)
         self._rule, self._size, self._left, self._need = rule, size, size, _ENTRY_SIZE

@@ -26,6 +26,16 @@ def _sizes(player: Player, peer: int = 2) -> list[int]:
     return [len(request.entries) for _, _, request in player.sent(peer)]
 
 
+def test_followers_that_lack_the_same_entries_are_sent_the_same_tuple() -> None:
+    player = _leader()
+    for value in (b"0", b"1"):
+        player.node.propose((value, value), 0)
+        player.turn()
+        (*_, to_one), (*_, to_other) = player.sent(2)[-1], player.sent(3)[-1]
+        assert [entry.value for entry in to_one.entries] == [value, value]
+        assert to_one.entries is to_other.entries
+
+
 def test_probe_one_request_is_on_its_way_until_the_logs_are_known_to_meet() -> None:
     player = Player(1, [1, 1]).lead()
     player.node.propose((b"x",), 1)

@@ -19,6 +19,7 @@ from garlicfarm.wire import (
     MessageType,
     Request,
     RequestDecoder,
+    RequestEncoder,
     Response,
     ResponseDecoder,
     ValueType,
@@ -235,6 +236,43 @@ def test_large_entry_comes_out_as_it_went_in_and_asks_for_large_receives(piece: 
 def test_garbage_never_raises_anything_but_a_remote_protocol_error(data: bytes) -> None:
     outcome(RequestDecoder(Limits()), [data])
     outcome(ResponseDecoder(), [data])
+
+
+@given(
+    st.lists(requests(), max_size=4), st.lists(st.tuples(st.integers(0, 3), u32, st.booleans()), max_size=8)
+)
+def test_requests_that_share_entries_are_encoded_as_each_by_itself(
+    given_requests: list[Request], sent: list[tuple[int, int, bool]]
+) -> None:
+    encoder = RequestEncoder()
+    for which, destination, is_last in sent:
+        if which < len(given_requests):
+            request = msgspec.structs.replace(given_requests[which], destination=destination)
+            assert encoder.encode(request) == encode_request(request)
+        if is_last:
+            encoder.forget()
+
+
+def test_entries_that_requests_share_are_encoded_once_until_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoded: list[Request] = []
+    parts = codec._entry_parts
+
+    def counted(request: Request) -> list[bytes]:
+        encoded.append(request)
+        return parts(request)
+
+    monkeypatch.setattr(codec, "_entry_parts", counted)
+    entries, encoder = (LogEntry(1, APP, b"a"), LogEntry(1, APP, b"b")), RequestEncoder()
+    for member in (2, 3, 4):
+        encoder.encode(Request(MessageType.APPEND_ENTRIES_REQUEST, 1, member, 1, entries=entries))
+    assert len(encoded) == 1
+    with pytest.raises(LocalProtocolError):  # another type has rules of its own
+        encoder.encode(Request(MessageType.REQUEST_VOTE_REQUEST, 1, 2, 1, entries=entries))
+    encoder.forget()
+    encoder.encode(encoded[0])
+    assert [request.type for request in encoded] == [3, 1, 3]
 
 
 def test_request_values_are_bytes_even_from_a_bytearray() -> None:
