@@ -49,6 +49,7 @@ class Leader:
         self.is_stepping_down = False
         self.is_yielding = False
         self._disk_deadline_ms: int | None = None  # until when it may lead while its disk hangs
+        self._quorum_end_ms = 0  # it may lead until then at least, even if no member answers any more
         self._proposals = UncommittedProposals(
             state.config.max_uncommitted_bytes, state.config.max_commit_wait_ms
         )
@@ -92,8 +93,7 @@ class Leader:
             times.append(notice_ms)
         heartbeat_ms = self._replication.next_heartbeat_ms()
         if heartbeat_ms is not None:
-            quorum_end_ms = self._replication.quorum_heard_ms() + state.config.election_timeout_max_ms
-            times += [heartbeat_ms, quorum_end_ms + 1]
+            times += [heartbeat_ms, self._quorum_end_ms + 1]
         if self._transfer.deadline_ms is not None:
             times.append(self._transfer.deadline_ms)
         if state.is_disk_hanging:
@@ -103,7 +103,9 @@ class Leader:
     def tick(self) -> None:
         """Send heartbeats, and end what has lasted too long."""
         state, config = self._state, self._state.config
-        if state.now_ms - self._replication.quorum_heard_ms() > config.election_timeout_max_ms:
+        if state.now_ms > self._quorum_end_ms:
+            self._set_quorum_end()
+        if state.now_ms > self._quorum_end_ms:
             self.is_stepping_down = True
             return
         self._transfer.tick()
@@ -238,6 +240,13 @@ class Leader:
 
     def _update_servers(self) -> None:
         self._replication.set_servers(self._conf_change.replication_targets())
+        self._set_quorum_end()
+
+    def _set_quorum_end(self) -> None:
+        """Answers only move the end on. So it is looked up again where it has come, and where the servers
+        change."""
+        timeout_ms = self._state.config.election_timeout_max_ms
+        self._quorum_end_ms = self._replication.quorum_heard_ms() + timeout_ms
 
     # ------------------------------------------------------------------ messages
 

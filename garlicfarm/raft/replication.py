@@ -123,16 +123,23 @@ class Replication:
         self.has_more_catch_up = False
         self.hurry_commit_index(*self._reads.answered_followers)
         self._reads.answered_followers.clear()
+        last_index = self._state.log.last_index
         for peer, progress in self.progress.items():
-            turn_end = progress.inflight_bytes + CATCH_UP_TURN_BYTES
-            while (catch_up or not self._is_lagging(progress)) and self._send_next(peer, progress):
-                if progress.inflight_bytes >= turn_end and self._is_lagging(progress):
-                    break
-            if self._is_lagging(progress) and not self._is_waiting(peer, progress):
-                self.has_more_catch_up = True
+            if progress.next_index > last_index and self._joiner_of(peer) is None:
+                progress.snapshot = None
+            else:
+                self._send_missing(peer, progress, catch_up)
             if self._is_idle(peer, progress) and self._needs_append(progress):
                 self._send_append(peer, progress)
         self._batches.clear()
+
+    def _send_missing(self, peer: int, progress: Progress, catch_up: bool) -> None:
+        turn_end = progress.inflight_bytes + CATCH_UP_TURN_BYTES
+        while (catch_up or not self._is_lagging(progress)) and self._send_next(peer, progress):
+            if progress.inflight_bytes >= turn_end and self._is_lagging(progress):
+                break
+        if self._is_lagging(progress) and not self._is_waiting(peer, progress):
+            self.has_more_catch_up = True
 
     def next_commit_notice_ms(self) -> int | None:
         """When a peer has to be told the commit index by a message of its own, None: no peer."""

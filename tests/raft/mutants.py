@@ -654,11 +654,23 @@ MUTANTS = (
         "leader",
         [
             (
-                "if state.now_ms - self._replication.quorum_heard_ms() > config.election_timeout_max_ms:",
-                "if False:",
+                "            self._set_quorum_end()\n        if state.now_ms > self._quorum_end_ms:\n",
+                "            self._set_quorum_end()\n        if False:\n",
             )
         ],
         "check_quorum::leader_that_nobody_answers_steps_down_after_the_upper_election_timeout",
+    ),
+    Mutant(
+        "check-quorum",
+        "remembers a majority though the members have changed",
+        "leader",
+        [
+            (
+                "(self._conf_change.replication_targets())\n        self._set_quorum_end()\n",
+                "(self._conf_change.replication_targets())\n",
+            )
+        ],
+        "check_quorum::majority_that_a_change_of_the_members_made_silent_does_not_keep_the_leader",
     ),
     Mutant(
         "check-quorum",

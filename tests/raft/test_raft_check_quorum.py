@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from garlicfarm.errors import ProposalDropped
-from garlicfarm.raft import Role
+from garlicfarm.raft import Change, Role
 from garlicfarm.refusals import Refusal
 from tests.raft.playbook import Player
 
@@ -58,6 +58,18 @@ def test_leader_stays_as_long_as_a_majority_answers(
     player = _leader(size)
     _beat(player, *answering, rounds=12)
     assert (player.node.role is Role.LEADER) is leads
+
+
+def test_majority_that_a_change_of_the_members_made_silent_does_not_keep_the_leader() -> None:
+    player = _leader()
+    _beat(player, 2, rounds=3)  # member 3 has been silent for 150 ms
+    player.change(Change.REMOVE, 2, force=True)
+    player.accept(peer=2)
+    assert [server.id for server in player.node.configuration.servers] == [1, 3]
+    player.wait(50)
+    assert player.node.role is Role.LEADER
+    player.wait(1)
+    assert player.node.role is Role.FOLLOWER
 
 
 def test_different_majorities_answering_in_turn_keep_the_leader() -> None:
