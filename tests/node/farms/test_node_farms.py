@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from contextlib import suppress
+import threading
 from functools import partial
 from pathlib import Path
 from shutil import copy2, copytree
@@ -210,16 +210,22 @@ async def test_farm_that_fails_while_the_next_one_starts_costs_itself_alone(
         await committing(nodes, "second", "third")
 
 
+@pytest.mark.parametrize("is_committed", [False, True])
 async def test_leader_whose_store_fails_is_replaced_and_nothing_acknowledged_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_committed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node's other farm keeps the process up; its members must still see the leader gone."""
+    """The node's other farm keeps the process up; its members must still see the leader gone. The others
+    write an entry, and so commit it, before the leader's store fails, or only after that."""
     write = Appender.write
     failing: list[str] = []
+    may_fail, may_write = threading.Event(), threading.Event()
 
     def broken_write(self: Appender, *arguments: Any) -> Any:
         if failing and failing[0] in str(self._directory):
+            assert may_fail.wait(10)
             raise OSError(errno.ENOSPC, "No space left on device")
+        if failing and f"/data/farms/{nodes.plan.name}/" in str(self._directory):
+            assert may_write.wait(10)
         return write(self, *arguments)
 
     monkeypatch.setattr(Appender, "write", broken_write)
@@ -231,9 +237,16 @@ async def test_leader_whose_store_fails_is_replaced_and_nothing_acknowledged_is_
         index, _ = await nodes.replica(2).post(b"acknowledged", 0)
         failing.append(f"node-1/data/farms/{nodes.plan.name}/")
         acknowledged = {index: b"acknowledged"}
-        with suppress(OutcomeUnknown):  # the others may commit it before the leader's disk fails
+        if is_committed:
+            may_write.set()
             index, _ = await nodes.replica(1).post(b"not written here", 0)
             acknowledged[index] = b"not written here"
+        else:
+            may_fail.set()
+            with pytest.raises(OutcomeUnknown):
+                await nodes.replica(1).post(b"not written here", 0)
+        may_fail.set()
+        may_write.set()
         with trio.fail_after(15):
             while nodes.replica(2).leader_id in (0, 1):
                 await nodes.replica(2).core.wait_leader_change()
