@@ -51,9 +51,17 @@ class CrashingDisk:
             file.close()
         self._deleted.clear()
 
-    def cut_power(self) -> None:
-        """Only what is durable is there, and of the rest what chance leaves."""
-        keep = self._rnd.choice((0.0, 0.5, 0.9))
+    @property
+    def has_failed(self) -> bool:
+        """Whether the process came to the call at which it dies, or which fails."""
+        return self._left <= 0
+
+    def cut_power(self, keep: float | None = None) -> None:
+        """Only what is durable is there, and of the rest what chance leaves: ``keep`` of it, or the beginning
+        or the middle of a write. ``keep`` 0 leaves nothing."""
+        is_all_lost = keep == 0
+        if keep is None:
+            keep = self._rnd.choice((0.0, 0.5, 0.9))
         names = dict(self._names)
         for change in self._new_names:
             if self._rnd.random() < keep:
@@ -68,7 +76,9 @@ class CrashingDisk:
             for offset, data in self._pending.get(number, []):
                 if self._rnd.random() < keep:
                     _change(content, offset, data)
-                elif data and self._rnd.random() < 0.5:  # some of it, not always the beginning
+                elif (
+                    data and not is_all_lost and self._rnd.random() < 0.5
+                ):  # some of it, not always the beginning
                     start = self._rnd.randint(0, len(data))
                     _change(content, offset + start, data[start : self._rnd.randint(start, len(data))])
             (self._directory / name).write_bytes(content)

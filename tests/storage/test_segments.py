@@ -4,8 +4,11 @@ durable, or after the one that was being written; and no bit changes unnoticed."
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+import itertools
+import shutil
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -30,6 +33,9 @@ FIRST = Configuration(0, 0, (ClusterServer(1, "ssl://a:27150"),))
 GENESIS = Genesis("farm", b"farm-id-16-bytes", "log", 2, FIRST)
 NOTHING = SnapshotMeta(0, 0, FIRST)
 SEGMENT_BYTES = 600
+
+Batch = tuple[list[Persist], SnapshotMeta | None]
+"""Steps, and where the log is to begin after them."""
 
 
 class State(NamedTuple):
@@ -72,7 +78,7 @@ def found(directory: Path) -> State:
     return State(log.hard_state, log.boundary, tuple(entries))
 
 
-def drawn(rnd: Random, state: State) -> tuple[list[Persist], SnapshotMeta | None]:
+def drawn(rnd: Random, state: State) -> Batch:
     """A batch that a core could write, and where the log is to begin then."""
     steps: list[Persist] = []
     boundary = None
@@ -122,25 +128,36 @@ def write(log: Appender, index: LogIndex, steps: list[Persist], boundary: Snapsh
     log.delete_segments(index.oldest_segment() or log.segment)
 
 
+def seen(directory: Path) -> State:
+    """What is found; a failed test where that is damage."""
+    try:
+        return found(directory)
+    except Corrupt as error:
+        raise AssertionError(str(error)) from error
+
+
 def live(
-    directory: Path, disk: CrashingDisk, rnd: Random, states: set[State], dies_at: int, error: int
+    directory: Path,
+    disk: CrashingDisk,
+    states: set[State],
+    batches: Iterable[Callable[[State], Batch]],
+    dies_at: int = 0,
+    error: int = 0,
 ) -> set[State]:
     """Open the log, which is in one of the ``states``; then write until the process dies or a call fails, or
-    some batches are written. Returns the states that the log may be in after that."""
+    all ``batches`` are written. Returns the states that the log may be in after that."""
     with disk.process(dies_at, error):
-        log, last = read_log(directory), found(directory)
+        log, last = read_log(directory), seen(directory)
+        assert last in states
         with closing(Appender(directory, log)) as writer:
             states = {last}  # from now on it is durable
-            for _ in range(8):
-                steps, boundary = drawn(rnd, last)
+            for batch in batches:
+                steps, boundary = batch(last)
                 then = last.after(steps, boundary)
                 states = {last, then}
                 write(writer, log.index, steps, boundary)
                 states, last = {then}, then
             writer.sync_all()
-    if rnd.random() < 0.5:
-        disk.cut_power()
-    assert found(directory) in states
     return states
 
 
@@ -162,7 +179,74 @@ def test_log_is_what_was_durable_or_being_written_whatever_dies(
         rnd, states, directory = Random(seed), {EMPTY}, Path(name) / "log"
         with closing(CrashingDisk(directory, rnd)) as disk:
             for dies_at, error in lives:
-                states = live(directory, disk, rnd, states, dies_at, error)
+                states = live(directory, disk, states, [partial(drawn, rnd)] * 8, dies_at, error)
+                if rnd.random() < 0.5:
+                    disk.cut_power()
+                assert seen(directory) in states
+
+
+def entry(index: int, term: int, size: int = 10) -> Entry:
+    return Entry(index, term, ValueType.APPLICATION, bytes([index]) * size)
+
+
+FAR = SnapshotMeta(12, 3, Configuration(12, 0))
+SCRIPT: Sequence[Batch] = (
+    ([Persist(0, HardState(1, 1, 0), None, (entry(1, 1), entry(2, 1)))], None),
+    ([Persist(0, HardState(1, 1, 2), None, (entry(3, 1, 200),))], None),
+    ([Persist(0, HardState(2, 0, 2), 3, (entry(3, 2), entry(4, 2, 0)))], None),
+    ([Persist(0, HardState(2, 2, 2))], None),
+    ([Persist(0, None, None, (entry(5, 2),)), Persist(0, HardState(2, 2, 5), None, (entry(6, 2),))], None),
+    ([], SnapshotMeta(4, 2, Configuration(4, 0))),
+    ([Persist(0, None, None, (entry(7, 2, 300),))], None),
+    ([Persist(0, HardState(3, 0, 6), 7)], None),
+    ([Persist(0, None, None, (entry(7, 3), entry(8, 3)))], None),
+    ([Persist(0, HardState(3, 0, 12), None, (entry(13, 3),), FAR)], None),
+    ([Persist(0, HardState(3, 0, 13), None, (entry(14, 3, 150),))], SnapshotMeta(13, 3, FAR.configuration)),
+    ([Persist(0, HardState(4, 1, 14))], None),
+)
+
+
+def scripted(batches: Sequence[Batch]) -> Sequence[Callable[[State], Batch]]:
+    return [lambda _, batch=batch: batch for batch in batches]  # type: ignore[misc]
+
+
+def one_more(last: State) -> Batch:
+    """A batch that may follow any state."""
+    return [Persist(0, HardState(9, 1, last.last + 1), None, (entry(last.last + 1, 9),))], None
+
+
+CALLS_OF_AN_OPEN = 5  # at most: cut, write, sync, sync the directory, say so
+
+
+@pytest.mark.parametrize("keep", [None, 0.0, 0.5])
+@pytest.mark.parametrize("error", [0, errno.EIO, errno.ENOSPC])
+def test_each_call_may_be_the_last_one_and_each_of_the_next_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, keep: float | None
+) -> None:
+    """Of a script with all kinds of records and new segments, where the process dies, or the call fails;
+    ``keep``: then the power fails (None: it does not)."""
+    monkeypatch.setattr(appender, "_SEGMENT_BYTES", SEGMENT_BYTES)
+    make_log(tmp_path, GENESIS, HardState(), NOTHING, ())
+    directory, rnd = tmp_path / "now", Random(1)
+    for dies_at in itertools.count(1):
+        for then_at in range(CALLS_OF_AN_OPEN + 1):
+            shutil.copytree(tmp_path / "log", directory)
+            with closing(CrashingDisk(directory, rnd)) as disk:
+                states = live(directory, disk, {EMPTY}, scripted(SCRIPT), dies_at, error)
+                has_failed = disk.has_failed
+                for batches, fails_at in (((), then_at), ([one_more], 0)):
+                    if keep is not None:
+                        disk.cut_power(keep)
+                    assert seen(directory) in states
+                    states = live(directory, disk, states, batches, fails_at, error)
+                    if not fails_at:
+                        assert len(states) == 1
+                disk.cut_power(0)
+                assert {seen(directory)} == states
+            shutil.rmtree(directory)
+        if not has_failed:
+            break
+    assert dies_at > 3 * len(SCRIPT)
 
 
 @pytest.fixture
