@@ -153,12 +153,14 @@ class ChaosFarm(WatchedFarm):
         await self.all(self.farm.kill, nodes)
 
     async def fail_disks(self, nodes: Sequence[int], what: str, for_s: float) -> None:
-        """Let disks fail (as `powerloss.Storage.fail` says): their nodes have to end because of it. For
-        a while longer they stay down, and if they are a majority, nothing may be acknowledged; then the
-        disks work again."""
+        """Let disks fail (as `powerloss.Storage.fail` says): their nodes have to end because of it. If they
+        are a majority, the last of them may be left without anything to write, and are killed. For a while
+        longer they stay down, and if they are a majority, nothing may be acknowledged; then the disks work
+        again."""
         for node_id in nodes:
             await self.disks[node_id].fail(what)
-        await self.all(self._ends_by_itself, nodes)
+        can_be_idle = len(nodes) > len(self.nodes) // 2
+        await self.all(partial(self._ends_by_itself, what, can_be_idle), nodes)
         await trio.sleep(STRAGGLERS_S)
         await self.progress()
         await trio.sleep(for_s)
@@ -168,12 +170,15 @@ class ChaosFarm(WatchedFarm):
         for node_id in nodes:
             await self.disks[node_id].fail("none")
 
-    async def _ends_by_itself(self, node_id: int) -> None:
+    async def _ends_by_itself(self, what: str, can_be_idle: bool, node_id: int) -> None:
         node = self.farm.nodes[node_id]
         assert node.process is not None
         code = None
         with trio.move_on_after(EXIT_S):
             code = await node.process.wait()
+        if code is None and can_be_idle and not await self.disks[node_id].fail(what):
+            await self.farm.kill(node_id)
+            return
         if code is None:
             raise Violation(f"node {node_id} was still there {EXIT_S:g} s after its disk had failed")
         tail = node.log_file.read_text(errors="replace")[-2000:]

@@ -12,7 +12,8 @@ nobody synced is lost as well, be its file synced or not. Owner and mode are not
     lose KEEP SEED    cut the power: of the unsynced changes each survives with probability KEEP
     fail WHAT         from now on fails with an error what writes (full: ENOSPC), or syncs files (sync:
                       EIO, and what was unsynced counts as synced although it is not), or leaves every sync
-                      of a file without an answer (hang); none: no longer, and those are done
+                      of a file without an answer (hang); none: no longer, and those are done. The answer:
+                      how many calls failed since the last such line
     count             how many fsyncs of files there were
 
 It speaks the kernel's FUSE protocol 7.31 (linux/fuse.h) itself, so that no library is needed. Shared
@@ -138,6 +139,7 @@ class PowerLoss:
     def __init__(self, mountpoint: Path) -> None:
         self.syncs = 0
         self.failing = "none"
+        self._failures = 0
         self._hanging: list[tuple[int, int, bytes]] = []  # syncs that wait: unique, number, body
         self._mountpoint = os.fsencode(mountpoint)
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -192,13 +194,14 @@ class PowerLoss:
         else:
             self._serve(opcode, unique, number, body)
 
-    def fail(self, what: str) -> None:
+    def fail(self, what: str) -> int:
         """See the module's page."""
-        self.failing = what
+        failed, self._failures, self.failing = self._failures, 0, what
         if what != "hang":
             hanging, self._hanging = self._hanging, []
             for asked in hanging:
                 self._serve(20, *asked)
+        return failed
 
     def _interrupt(self, unique: int) -> None:
         for asked in self._hanging:
@@ -260,6 +263,7 @@ class PowerLoss:
             self.syncs += 1
             if self.failing == "sync":
                 file.pending.clear()  # as Linux does: the pages stay, and count as written
+                self._failures += 1
                 raise OSError(errno.EIO, "")
             file.sync()
             return b""
@@ -307,6 +311,7 @@ class PowerLoss:
 
     def _need_space(self) -> None:
         if self.failing == "full":
+            self._failures += 1
             raise OSError(errno.ENOSPC, "")
 
     def _add(self, directory: Directory, name: bytes, node: Node) -> None:
@@ -395,8 +400,7 @@ def _obey(system: PowerLoss, command: list[str]) -> int:
     if command == ["count"]:
         return system.syncs
     if command[0] == "fail":
-        system.fail(command[1])
-        return 0
+        return system.fail(command[1])
     word, keep, seed = command
     assert word == "lose"
     rnd = random.Random(int(seed))
@@ -414,10 +418,10 @@ class Storage:
         changes each survives with probability ``keep``. Returns how many there were."""
         return int(await self._served.ask(f"lose {keep} {seed}"))
 
-    async def fail(self, what: str) -> None:
+    async def fail(self, what: str) -> int:
         """Let every write (``full``) or every sync (``sync``) fail from now on, or every sync wait
-        (``hang``); ``none``: no longer."""
-        await self._served.ask(f"fail {what}")
+        (``hang``); ``none``: no longer. Returns how many calls failed since it was last called."""
+        return int(await self._served.ask(f"fail {what}"))
 
     async def syncs(self) -> int:
         """How many fsyncs of files there were."""
