@@ -148,7 +148,8 @@ def make_log(
     Raises `OSError`, `LocalProtocolError` (an illegal Configuration).
     """
     part = directory / _PART
-    shutil.rmtree(part, ignore_errors=True)
+    if part.exists():
+        shutil.rmtree(part)
     make_private_directory(part)
     log = Log(genesis, state, boundary, LogIndex(boundary.index + 1), End(0, b"", 0, 0, 0))
     _begin_segment(part, log, boundary.index)

@@ -144,7 +144,8 @@ class LogStore:
         """
         path = directory / LOG
         try:
-            if not path.exists():
+            old = directory / SQLITE_FILES[0]
+            if old.exists() or not path.exists():
                 _convert(directory, farm)
             log = read_log(path)
             if log.genesis.farm != farm:
@@ -155,7 +156,10 @@ class LogStore:
             appender = Appender(path, log)
             try:
                 appender.delete_segments(log.index.oldest_segment() or log.end.number)
-                left = [directory / name for name in SQLITE_FILES]
+                if old.exists():
+                    old.unlink()
+                    fsync_path(directory)  # first: without its WAL, or beside a log in use, it misleads
+                left = [directory / name for name in SQLITE_FILES[1:]]
                 for path_left in [*left, *(directory / SNAPSHOTS).glob("*.tmp")]:
                     path_left.unlink(missing_ok=True)
             except BaseException:
@@ -339,7 +343,8 @@ def _weight(entries: Sequence[Entry]) -> int:
 
 
 def _convert(directory: Path, farm: str) -> None:
-    """Make the log of what version 0.1 stored. Raises `StorageMissing`, `StorageError`."""
+    """Make the log of what version 0.1 stored; one that is there already must hold the same. Raises
+    `StorageMissing`, `StorageError`."""
     path = directory / SQLITE_FILES[0]
     if not path.exists():
         raise StorageMissing(
@@ -348,8 +353,17 @@ def _convert(directory: Path, farm: str) -> None:
     from garlicfarm.storage.sqlite_log import open_sqlite_log  # few need it
 
     try:
-        with open_sqlite_log(path) as log:
-            make_log(directory, *log)
+        with open_sqlite_log(path) as old:
+            if not (directory / LOG).exists():
+                make_log(directory, *old)
+                return
+            log, last = read_log(directory / LOG), old.boundary.index + sum(1 for _ in old.entries)
+            if (log.genesis, log.hard_state, log.boundary, log.index.last) != (*old[:3], last):
+                raise StorageError(
+                    f"{directory} holds two logs that differ, {LOG} and {path.name}: version 0.1 ran again "
+                    "after its store was converted, or a copy was put back. Move the one away that is not "
+                    "the node's last"
+                )
     except (OSError, Corrupt) as error:
         raise storage_error(error, path) from error
 

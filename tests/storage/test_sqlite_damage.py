@@ -8,6 +8,7 @@ import itertools
 import os
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -279,10 +280,76 @@ def test_store_of_0_1_becomes_segments_once(killed: Path, genesis: Genesis) -> N
         assert (store.first_index(), store.last_index()) == (1, 4 * STEPS)
     assert [path.name for path in killed.iterdir()] == ["log"]
     assert read_genesis(killed) == genesis
+
+
+def test_conversion_that_was_not_concluded_is(killed: Path) -> None:
+    """The process died before it deleted the old files."""
+    sound = {path.name: path.read_bytes() for path in killed.iterdir()}
     before = contents(killed)
-    (killed / "log.db").write_bytes(b"not looked at: the segments are the log")
+    for name, data in sound.items():
+        (killed / name).write_bytes(data)
     assert contents(killed) == before
     assert [path.name for path in killed.iterdir()] == ["log"]
+
+
+def test_store_that_0_1_went_on_with_after_a_conversion_is_refused(killed: Path) -> None:
+    """The node failed right after the conversion, so 0.1 was started again: its entries must not be lost."""
+    shutil.copytree(killed, killed.parent / "old")
+    LogStore.open(killed, farm="farm").close()
+    stored_by_sqlite.opened(killed.parent / "old", [Persist(0, HardState(STEPS + 1, 1, 4))]).close()
+    (killed.parent / "old" / "log.db").rename(killed / "log.db")
+    before = {path: path.read_bytes() for path in (killed / "log.db", *(killed / "log").iterdir())}
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"two logs that differ, log and log\.db"):
+            LogStore.open(killed, farm="farm")
+        assert {path: path.read_bytes() for path in before} == before
+
+
+def test_old_file_is_gone_from_the_disk_before_its_wal_and_before_the_log_is_written_to(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut must not bring it back, which would be another log then, nor without its WAL."""
+    calls: list[str] = []
+
+    def watching(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(file: Any, *arguments: Any, **options: Any) -> Any:
+            path = Path(f"/proc/self/fd/{file}").readlink() if isinstance(file, int) else Path(file)
+            calls.append(f"{name} {path.relative_to(killed.parent)}")
+            return call(file, *arguments, **options)
+
+        return watched
+
+    with monkeypatch.context() as patch:
+        for name in ("unlink", "fsync"):
+            patch.setattr(os, name, watching(name, getattr(os, name)))
+        LogStore.open(killed, farm="farm").close()
+    at = calls.index("unlink killed/log.db")
+    assert calls[at : at + 4] == [
+        "unlink killed/log.db",
+        "fsync killed",
+        "unlink killed/log.db-wal",
+        "unlink killed/log.db-shm",
+    ]
+
+
+def test_remains_of_a_conversion_that_cannot_be_removed_are_not_made_part_of_the_log(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (killed / "log.part").mkdir()
+    (killed / "log.part" / "0000000002.seg").write_bytes(b"of an interrupted one")
+    unlink = os.unlink
+
+    def fails(path: Any, *arguments: Any, **options: Any) -> None:
+        if str(path).endswith(".seg"):
+            raise OSError(errno.EIO, "Input/output error")
+        unlink(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", fails)
+        with pytest.raises(StorageError, match="Input/output error"):
+            LogStore.open(killed, farm="farm")
+    assert not (killed / "log").exists()
+    assert contents(killed)[1][0] == HardState(STEPS, 2, 4 * STEPS - 1)
 
 
 def test_log_of_0_1_that_begins_late_still_does(stopped: Path, genesis: Genesis) -> None:
