@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -176,7 +177,11 @@ class LogStore:
 
     def size_bytes(self) -> int:
         """What the log's files take on disk."""
-        return sum(file.stat().st_size for file in self.path.iterdir())
+        size = 0
+        for file in self.path.iterdir():
+            with suppress(FileNotFoundError):  # the writer's thread deleted it, or gave it its name
+                size += file.stat().st_size
+        return size
 
     def copy_to(self, directory: Path, farm_id: bytes, state: HardState, last: Entry) -> Genesis:
         """Make a log in another farm's ``directory``: this one, with that ``farm_id`` and ``state``, and

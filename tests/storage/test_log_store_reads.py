@@ -151,3 +151,15 @@ def test_first_entries_lie_in_the_new_log_and_no_member_votes_in_their_term(
         assert store.entries(1, 3, 100) == [
             Entry(index, 1, ValueType.APPLICATION, value) for index, value in ((1, b"one"), (2, b"two"))
         ]
+
+
+def test_size_is_told_though_a_file_is_deleted_meanwhile(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer's thread deletes segments, and names new ones."""
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        size = store.size_bytes()
+        listed = [*store.path.iterdir(), store.path / "0000000000.seg"]
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "iterdir", lambda path: iter(listed))
+            assert store.size_bytes() == size
