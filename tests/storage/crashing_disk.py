@@ -130,10 +130,16 @@ class CrashingDisk:
             self._names = {path.name: path.stat().st_ino for path in self._directory.iterdir()}
             self._new_names.clear()
             return
-        self._pending.pop(number, None)
+        pending = self._pending.pop(number, [])
         if fails:
             raise OSError(self._fail, os.strerror(self._fail))
-        self._durable[number] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+        if number not in self._durable:  # a new one, written by other calls
+            self._durable[number] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+            return
+        content = bytearray(self._durable[number])
+        for change in pending:
+            _change(content, *change)
+        self._durable[number] = bytes(content)
 
     _fdatasync = _fsync
 

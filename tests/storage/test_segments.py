@@ -147,7 +147,7 @@ def live(
     """Open the log, which is in one of the ``states``; then write until the process dies or a call fails, or
     all ``batches`` are written. Returns the states that the log may be in after that."""
     with disk.process(dies_at, error):
-        log, last = read_log(directory), seen(directory)
+        last, log = seen(directory), read_log(directory)
         assert last in states
         with closing(Appender(directory, log)) as writer:
             states = {last}  # from now on it is durable
@@ -307,6 +307,18 @@ def test_without_synced_every_flipped_bit_but_in_the_last_frame_is_damage(direct
             read_log(directory)
 
 
+def test_damaged_frame_with_a_sound_one_behind_it_is_damage_without_synced(directory: Path) -> None:
+    (directory / "synced").unlink()
+    path = directory / segment_name(2)
+    sound = path.read_bytes()
+    path.write_bytes(sound[: -len(read_log(directory).unsynced)])
+    start = path.stat().st_size - len(read_log(directory).unsynced)
+    for place in range(start, path.stat().st_size):
+        path.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
+        with pytest.raises(Corrupt, match="is damaged, and a later one follows"):
+            read_log(directory)
+
+
 def test_log_cut_anywhere_is_damage(directory: Path) -> None:
     for number in list_segments(directory):
         path = directory / segment_name(number)
@@ -347,7 +359,7 @@ def test_frame_torn_by_a_power_cut_is_cut_off_wherever_it_is_torn(directory: Pat
                 continue
             (directory / "synced").unlink(missing_ok=True)
             path.write_bytes(data)
-            assert found(directory) == before
+            assert seen(directory) == before
             Appender(directory, read_log(directory)).close()
             assert path.read_bytes() == sound[:start]
             assert read_log(directory).unsynced == b""
@@ -359,6 +371,12 @@ def test_log_of_another_version_is_refused(directory: Path, monkeypatch: pytest.
         make_log(directory.parent.joinpath("new"), GENESIS, HardState(), NOTHING, ())
     with pytest.raises(StorageVersion, match="format version 4, this program knows 3"):
         read_log(directory.parent / "new" / "log")
+
+
+def test_log_that_ends_before_its_commit_index_is_damage(tmp_path: Path) -> None:
+    make_log(tmp_path, GENESIS, HardState(1, 0, 3), NOTHING, (entry(1, 1), entry(2, 1)))
+    with pytest.raises(Corrupt, match="ends at 2, but is committed up to 3"):
+        read_log(tmp_path / "log")
 
 
 def test_segments_of_different_logs_do_not_follow_each_other(directory: Path, tmp_path: Path) -> None:

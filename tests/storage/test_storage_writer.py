@@ -15,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from garlicfarm.errors import LocalProtocolError, StorageError
-from garlicfarm.raft.types import Entry, HardState, Persist
+from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage import Genesis, LogStore, Writer, appender, create_store, log_store, writer
-from garlicfarm.wire import ValueType
+from garlicfarm.storage.appender import Appender
+from garlicfarm.storage.segments import read_log
+from garlicfarm.wire import Configuration, ValueType
 
 Make = Callable[..., Entry]
 
@@ -246,3 +248,30 @@ async def test_store_shows_what_is_durable_less_what_is_being_replaced(
         with closing(LogStore.open(Path(directory), farm="farm")) as store:
             check("reopened")
     assert wrong == []
+
+
+async def test_compaction_that_is_not_written_deletes_nothing(
+    directory: Path, entry: Make, small_segments: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: Any) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    path = directory / "log"
+    with closing(Appender(path, read_log(path))) as log:
+        for last in range(10, 101, 10):
+            entries = tuple(entry(index, value=bytes(100)) for index in range(last - 9, last + 1))
+            log.write([Persist(0, HardState(1, 1, last), None, entries)])
+    segments = {*path.glob("*.seg")}
+    assert len(segments) > 3
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        store.on_snapshot_written(SnapshotMeta(90, 1, Configuration(0, 0)))
+        writing = Writer(store, unexpected)
+        writing.compact(90)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", fails)
+            with pytest.raises(StorageError, match="Input/output error"):
+                await writing.run()
+    assert {*path.glob("*.seg")} >= segments
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        assert (store.first_index(), store.last_index()) == (1, 100)
+        assert len(store.entries(1, 101, 1 << 40)) == 100
