@@ -15,12 +15,10 @@ from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.log_index import LogIndex, Places
 from garlicfarm.storage.segments import (
-    FRAME_HEAD_BYTES,
     SYNCED,
     Encoder,
     End,
     Log,
-    encode_frame,
     encode_header,
     encode_synced,
     list_segments,
@@ -77,7 +75,7 @@ class Appender:
         log = self._log
         if log.end.offset >= _SEGMENT_BYTES:
             self._begin_segment()
-        encoder = Encoder((log.end.number << 32) + log.end.offset + FRAME_HEAD_BYTES)
+        encoder = Encoder(log.end)
         state, begins, last = log.hard_state, log.boundary, self._last
         found: list[Places] = []
         for step in steps:
@@ -96,7 +94,7 @@ class Appender:
         if boundary is not None and boundary.index > begins.index:
             begins = boundary
             encoder.boundary(begins)
-        self._append(encoder.records())
+        self._append(encoder)
         log.hard_state, log.boundary, self._last = state, begins, last
         return found
 
@@ -118,9 +116,9 @@ class Appender:
                 os.close(descriptor)
         self._file = self._synced = -1
 
-    def _append(self, records: bytes) -> None:
+    def _append(self, encoder: Encoder) -> None:
         end = self._log.end
-        frame, end.checksum = encode_frame(end.mark, end.sequence, end.checksum, records)
+        frame, end.checksum = encoder.frame()
         _write(self._file, frame, end.offset)
         os.fdatasync(self._file)
         end.offset, end.sequence = end.offset + len(frame), end.sequence + 1
@@ -178,7 +176,7 @@ def _begin_segment(directory: Path, log: Log, last_index: int) -> None:
     log.end = End(number, mark, len(header), 1, crc32(header))
 
 
-def _write(file: int, data: bytes, offset: int) -> None:
+def _write(file: int, data: bytes | bytearray, offset: int) -> None:
     written = os.pwrite(file, data, offset)
     while written < len(data):  # what is left of room, say; the next call tells
         written += os.pwrite(file, data[written:], offset + written)

@@ -50,12 +50,10 @@ from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ValueType
 
 __all__ = [
-    "FRAME_HEAD_BYTES",
     "SYNCED",
     "Encoder",
     "End",
     "Log",
-    "encode_frame",
     "encode_header",
     "encode_synced",
     "genesis_of_log",
@@ -69,7 +67,6 @@ FORMAT_VERSION = 3
 _MAGIC = b"GFARMLOG"
 _HEAD = struct.Struct(">8sIII")
 _FRAME = struct.Struct(">4sIIII")
-FRAME_HEAD_BYTES = _FRAME.size
 _CRC = struct.Struct(">I")
 _ENTRY_HEAD = struct.Struct(">BQQBI")
 _ENTRY_BYTES = _ENTRY_HEAD.size + _CRC.size
@@ -163,13 +160,6 @@ def encode_header(log: Log, last_index: int, number: int, mark: bytes) -> bytes:
     return _HEAD.pack(_MAGIC, FORMAT_VERSION, len(header), checksum) + header
 
 
-def encode_frame(mark: bytes, sequence: int, checksum: int, records: bytes) -> tuple[bytes, int]:
-    """A frame, and its second checksum."""
-    head = _FRAME.pack(mark, sequence, len(records), 0, 0)[:12]
-    checksum = crc32(records, checksum)
-    return b"".join((head, _CRC.pack(crc32(head)), _CRC.pack(checksum), records)), checksum
-
-
 def encode_synced(number: int, offset: int) -> bytes:
     """The contents of ``synced``."""
     body = _SYNCED.pack(number, offset, 0)[:-4]
@@ -177,15 +167,22 @@ def encode_synced(number: int, offset: int) -> bytes:
 
 
 class Encoder:
-    """Collects the records of a frame whose first one is at ``place``. Raises `struct.error`: a number is
-    too large."""
+    """Collects the records of the frame that goes to ``end``. Raises `struct.error`: a number is too
+    large."""
 
-    def __init__(self, place: int) -> None:
-        self._place = place
-        self._parts: list[bytes] = []
+    def __init__(self, end: End) -> None:
+        self._end = end
+        self._place = (end.number << 32) + end.offset + _FRAME.size
+        self._parts = [bytes(_FRAME.size)]
 
-    def records(self) -> bytes:
-        return b"".join(self._parts)
+    def frame(self) -> tuple[bytearray, int]:
+        """The frame, copied once, and its second checksum."""
+        end, frame = self._end, bytearray().join(self._parts)
+        view = memoryview(frame)
+        checksum = crc32(view[_FRAME.size :], end.checksum)
+        _FRAME.pack_into(frame, 0, end.mark, end.sequence, len(frame) - _FRAME.size, 0, checksum)
+        _CRC.pack_into(frame, _FRAME.size - 2 * _CRC.size, crc32(view[:12]))
+        return frame, checksum
 
     def entries(self, entries: Sequence[Entry]) -> Places:
         """Add entries; returns where they are."""
@@ -343,7 +340,7 @@ def _replay(log: Log, data: bytes) -> None:
     """Take up the frames of a segment from ``log.end`` on, as far as they are whole."""
     end, view = log.end, memoryview(data)
     while (head := _frame_head(view, end.offset)) is not None and head[:2] == (end.mark, end.sequence):
-        first = end.offset + FRAME_HEAD_BYTES
+        first = end.offset + _FRAME.size
         after = first + head[2]
         if after > len(data) or crc32(view[first:after], end.checksum) != head[3]:
             break
@@ -360,8 +357,8 @@ def _replay(log: Log, data: bytes) -> None:
 
 def _frame_head(data: memoryview, at: int) -> tuple[bytes, int, int, int] | None:
     """Mark, sequence, size, and the checksum of the records; None if it is torn."""
-    head = data[at : at + FRAME_HEAD_BYTES]
-    if len(head) < FRAME_HEAD_BYTES:
+    head = data[at : at + _FRAME.size]
+    if len(head) < _FRAME.size:
         return None
     mark, sequence, size, own, checksum = _FRAME.unpack(head)
     return (mark, sequence, size, checksum) if crc32(head[:12]) == own else None
