@@ -108,6 +108,7 @@ from garlicfarm_plugin_i2cp.streaming import Streams
 from garlicfarm_plugin_i2cp.streaming import packet as packet_of_streams
 from garlicfarm_plugin_i2cp.streaming.packet import Packet, encode_packet
 from garlicfarm_plugin_i2cp.streaming.payload import encode_payload
+from tests.storage import stored_by_sqlite
 
 __all__ = ["TARGETS", "Target", "planted"]
 
@@ -665,7 +666,9 @@ def _snapshot_seeds() -> list[bytes]:
 # store
 
 _STEPS = 6
-_FILES = ("log/0000000001.seg", "log/synced", f"snapshots/{6}-1.snap")
+_FILES = ("log/0000000001.seg", "log/synced", f"snapshots/{6}-1.snap", "log.db", "log.db-wal")
+_FILES_OF_0_1 = _FILES[3:]
+_CHECKED = ("log/0000000001.seg", "log.db")
 
 
 class _Store(NamedTuple):
@@ -681,10 +684,10 @@ def _files(directory: Path) -> dict[str, bytes]:
 
 
 @cache
-def _sound_store() -> _Store:
+def _sound_store(*, is_of_0_1: bool) -> _Store:
     with tempfile.TemporaryDirectory(dir=MEMORY) as name:
         directory = Path(name) / "farm"
-        create_store(directory, GENESIS)
+        (stored_by_sqlite.create if is_of_0_1 else create_store)(directory, GENESIS)
         state = LogApplication()
         steps = []
         for token in range(_STEPS):
@@ -696,7 +699,11 @@ def _sound_store() -> _Store:
             steps.append(Persist(token, HardState(1, 2, 2 * token + 2), None, tuple(entries)))
             if token == 2:
                 taken = Snapshot(GENESIS.farm_id, "log", 2, 6, 1, MEMBERS, MEMBERS.servers, state.snapshot())
-        killed = trio.run(_write, directory, steps)
+        if is_of_0_1:
+            with closing(stored_by_sqlite.opened(directory, steps)):
+                killed = _files(directory)
+        else:
+            killed = trio.run(_write, directory, steps)
         write_snapshot(directory / "snapshots", taken)
         closed = _files(directory)
     return _Store(closed, killed)
@@ -723,9 +730,9 @@ def store(data: bytes) -> None:
     of the first byte the file ends at the first place instead. It opens and serves, or says why not."""
     if not data:
         return
-    sound = _sound_store()
-    files = dict(sound.killed if data[0] & 0x40 else sound.closed)
     name = _FILES[data[0] % len(_FILES)]
+    sound = _sound_store(is_of_0_1=name in _FILES_OF_0_1)
+    files = dict(sound.killed if data[0] & 0x40 else sound.closed)
     changed = bytearray(files.get(name, b""))
     places = [data[at : at + 3] for at in range(1, len(data) - 2, 3)]
     for change in places if changed else ():
@@ -744,7 +751,7 @@ def store(data: bytes) -> None:
             found = _contents(directory)
         except StorageError:
             return
-        if name == _FILES[0] and len(places) == 1 and not data[0] & 0x80:  # a checksum finds one such change
+        if name in _CHECKED and len(places) == 1 and not data[0] & 0x80:  # a checksum finds one such change
             shutil.rmtree(directory)
             for file, content in (sound.killed if data[0] & 0x40 else sound.closed).items():
                 (directory / file).parent.mkdir(parents=True, exist_ok=True)
@@ -761,7 +768,7 @@ def _contents(directory: Path) -> tuple[Any, ...]:
 
 def _store_seeds() -> list[bytes]:
     places = [b"\x00\x10\x01", b"\x10\x05\x80", b"\x20\x64\xff", b"\x10\x05\x80\x20\x64\xff", b""]
-    kinds = [file | killed | cut for file in range(3) for killed in (0, 0x40) for cut in (0, 0x80)]
+    kinds = [file | killed | cut for file in range(len(_FILES)) for killed in (0, 0x40) for cut in (0, 0x80)]
     return [bytes([kind]) + place for kind in kinds for place in places]
 
 
