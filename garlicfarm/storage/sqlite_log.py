@@ -25,12 +25,12 @@ from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.wal import check_wal
 from garlicfarm.wire.messages import Configuration, ValueType
 
-__all__ = ["SqliteLog", "open_sqlite_log", "read_sqlite_genesis"]
+__all__ = ["APPLICATION_ID", "SCHEMA", "SqliteLog", "open_sqlite_log", "read_sqlite_genesis"]
 
 _FORMAT_VERSION = 2
-_APPLICATION_ID = 0x4746_4C47
+APPLICATION_ID = 0x4746_4C47
 _HEADER = b"SQLite format 3\0\x10\0\2\2"  # page size 4096, WAL for readers and writers
-_SCHEMA = {
+SCHEMA = {
     "meta": "CREATE TABLE meta(version INTEGER NOT NULL, farm TEXT NOT NULL, farm_id BLOB NOT NULL,"
     " application TEXT NOT NULL, algorithm INTEGER NOT NULL, configuration BLOB,"
     " crc32 INTEGER NOT NULL) STRICT",
@@ -121,9 +121,9 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
                 "use the program that wrote it"
             ) from None
         raise Corrupt(f"the file header names format version {version}, meta {_FORMAT_VERSION}")
-    if db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
+    if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise Corrupt("the file header is not a store's")
-    if dict(db.execute("SELECT name, sql FROM sqlite_schema").fetchall()) != _SCHEMA:
+    if dict(db.execute("SELECT name, sql FROM sqlite_schema").fetchall()) != SCHEMA:
         raise Corrupt("the tables are not a store's")
     problem = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if problem != "ok":

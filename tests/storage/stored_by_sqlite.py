@@ -14,7 +14,7 @@ import msgspec
 
 from garlicfarm.raft.types import Persist
 from garlicfarm.storage import Genesis
-from garlicfarm.storage.sqlite_log import _APPLICATION_ID, _SCHEMA
+from garlicfarm.storage.sqlite_log import APPLICATION_ID, SCHEMA
 from garlicfarm.wire import encode_configuration
 
 
@@ -27,12 +27,12 @@ def create(directory: Path, genesis: Genesis) -> None:
         for pragma in (
             "page_size = 4096",
             "auto_vacuum = INCREMENTAL",
-            f"application_id = {_APPLICATION_ID}",
+            f"application_id = {APPLICATION_ID}",
             "user_version = 2",
             "journal_mode = WAL",
         ):
             db.execute(f"PRAGMA {pragma}").fetchall()
-        for statement in _SCHEMA.values():
+        for statement in SCHEMA.values():
             db.execute(statement)
         born = 2, genesis.farm, genesis.farm_id, genesis.application, genesis.algorithm, first
         db.execute("INSERT INTO meta VALUES (?, ?, ?, ?, ?, ?, ?)", _summed(born))
