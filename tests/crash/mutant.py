@@ -22,9 +22,9 @@ def never_sync() -> None:
 def report_before_the_write() -> None:
     """Batches are reported at once, and written and synced twenty at a time."""
     write = appender._write
-    waiting: list[tuple[int, bytes, int]] = []
+    waiting: list[tuple[int, bytes | bytearray, int]] = []
 
-    def write_later(file: int, data: bytes, offset: int) -> None:
+    def write_later(file: int, data: bytes | bytearray, offset: int) -> None:
         waiting.append((file, data, offset))
         if len(waiting) >= 2 * BEHIND:  # each time the frame, and how far all is synced
             for each in waiting:
