@@ -83,6 +83,9 @@ Differences from the paper (Raft, extended version, and the thesis)
 * A Configuration takes force when it is committed, as in JRaft, not when it is appended (D7). Three rules
   make that safe: one change in flight; no change before an entry of the term is committed and all earlier
   Configurations are applied; no campaign while a committed one is not applied.
+* So a removed member may have to vote for one that does not know of the removal yet, and would refuse if
+  its log were more up to date. A leader sends a member that is to be removed only what is committed, or
+  durable at a majority of those that stay, and tells it of the commit once its own disk knows.
 * A new leader's first entry repeats the newest Configuration (D7): JRaft's log has no other harmless kind.
 * A server that is added catches up before its Configuration is appended (thesis 4.2.1), in at most 10 rounds.
 * A follower refuses votes while it hears a leader (thesis 4.2.3), also to members that it does not know.

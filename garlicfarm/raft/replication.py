@@ -17,6 +17,7 @@ from garlicfarm.raft.types import LogPosition, PeerStatus
 from garlicfarm.wire import encode_snapshot_sync_request
 from garlicfarm.wire.messages import (
     ClusterServer,
+    Configuration,
     LogEntry,
     MessageType,
     Response,
@@ -56,12 +57,20 @@ class Replication:
         self.servers = servers
         peers = {server.id for server in servers} - {state.id}
         for peer in self.progress.keys() - peers:
-            progress = self.progress[peer]
-            if progress.sent_commit_index < state.commit_index and not progress.is_backing_off:
-                self._send_append(peer, progress)  # it hears that its removal is committed
-            del self.progress[peer]
+            self._dismiss(peer, self.progress.pop(peer))
         for peer in sorted(peers - self.progress.keys()):
             self.progress[peer] = Progress(state.log.last_index + 1, state.now_ms)
+
+    def _dismiss(self, peer: int, progress: Progress) -> None:
+        """Tell a peer that its removal is committed, once this member's own disk knows: from then on a
+        restart of this member does not bring back a Configuration that needs the peer's vote."""
+        state, log, limit = self._state, self._state.log, self._state.membership.in_force.log_index
+        if progress.sent_commit_index >= state.commit_index or progress.is_backing_off:
+            return
+        batch: tuple[tuple[LogEntry, ...], int] = (), 0
+        if log.first_index <= progress.next_index <= limit:
+            batch = self._batch(progress.next_index, limit)
+        self._send_append(peer, progress, *batch, is_held=True)
 
     # ------------------------------------------------------------------ the state of the peers
 
@@ -77,12 +86,26 @@ class Replication:
         return sorted(heard)[len(heard) - state.membership.quorum]
 
     def quorum_match_index(self) -> int:
-        """The last index that a majority holds durably."""
-        state, servers = self._state, self._state.membership.in_force.servers
+        """The last index that a majority of the members holds durably."""
+        return self._majority_match_index(self._state.membership.in_force)
+
+    def _majority_match_index(self, configuration: Configuration) -> int:
+        """The last index that a majority of a Configuration's servers holds durably."""
+        state = self._state
         matches = sorted(
-            state.log.stable if s.id == state.id else self.progress[s.id].match_index for s in servers
+            state.log.stable if s.id == state.id else self.progress[s.id].match_index
+            for s in configuration.servers
         )
-        return matches[len(matches) - state.membership.quorum]
+        return matches[(len(matches) - 1) // 2]
+
+    def _last_index_for(self, peer: int) -> int:
+        """The last entry that ``peer`` may get. A member that the newest Configuration does not name gets
+        what is committed, or what a majority of that Configuration holds durably. With more, its log would
+        be more up to date than those of members that may need its vote after it has gone silent."""
+        state, membership = self._state, self._state.membership
+        if not membership.has_pending or any(s.id == peer for s in membership.newest.servers):
+            return state.log.last_index
+        return max(state.commit_index, self._majority_match_index(membership.newest))
 
     def next_heartbeat_ms(self) -> int | None:
         """When the next heartbeat is due, None: there is no peer."""
@@ -135,10 +158,10 @@ class Replication:
 
     def _send_missing(self, peer: int, progress: Progress, catch_up: bool) -> None:
         turn_end = progress.inflight_bytes + CATCH_UP_TURN_BYTES
-        while (catch_up or not self._is_lagging(progress)) and self._send_next(peer, progress):
-            if progress.inflight_bytes >= turn_end and self._is_lagging(progress):
+        while (catch_up or not self._is_lagging(peer, progress)) and self._send_next(peer, progress):
+            if progress.inflight_bytes >= turn_end and self._is_lagging(peer, progress):
                 break
-        if self._is_lagging(progress) and not self._is_waiting(peer, progress):
+        if self._is_lagging(peer, progress) and not self._is_waiting(peer, progress):
             self.has_more_catch_up = True
 
     def next_commit_notice_ms(self) -> int | None:
@@ -181,11 +204,11 @@ class Replication:
     def _needs_snapshot(self, progress: Progress) -> bool:
         return progress.next_index < self._state.log.first_index
 
-    def _is_lagging(self, progress: Progress) -> bool:
+    def _is_lagging(self, peer: int, progress: Progress) -> bool:
         log = self._state.log
-        if progress.next_index > log.last_index:
+        if progress.next_index >= max(log.first_index, log.last_index - LAGGING_ENTRIES):
             return False
-        return progress.next_index < max(log.first_index, log.last_index - LAGGING_ENTRIES)
+        return progress.next_index <= self._last_index_for(peer)
 
     def _is_withheld(self, peer: int, progress: Progress) -> bool:
         """Whether ``peer`` gets no AppendEntries yet, since it is still being brought in."""
@@ -220,27 +243,36 @@ class Replication:
             return joiner.send(progress)
         if progress.is_window_full(config.max_inflight_messages, config.max_inflight_bytes):
             return False
-        self._send_append(peer, progress, *self._batch(progress.next_index))
+        last = self._last_index_for(peer)
+        if progress.next_index > last:
+            return False
+        self._send_append(peer, progress, *self._batch(progress.next_index, last))
         return True
 
-    def _batch(self, start: int) -> tuple[tuple[LogEntry, ...], int]:
-        """Entries from ``start`` on, as many as one AppendEntries carries, and the size of their values. All
-        peers that lack them are sent the same tuple, so that it has to be encoded only once."""
-        log = self._state.log
-        key = start, log.last_index
+    def _batch(self, start: int, last: int) -> tuple[tuple[LogEntry, ...], int]:
+        """Entries from ``start`` to at most ``last``, as many as one AppendEntries carries, and the size of
+        their values. All peers that lack them are sent the same tuple, so that it has to be encoded only
+        once."""
+        key = start, last
         batch = self._batches.get(key)
         if batch is None:
             most = min(self._state.config.batch_bytes, CATCH_UP_TURN_BYTES)
-            entries = log.entries(start, log.last_index + 1, most)
+            entries = self._state.log.entries(start, last + 1, most)
             size = sum([len(e.value) for e in entries])
             batch = tuple([LogEntry(e.term, e.value_type, e.value) for e in entries]), size
             self._batches[key] = batch
         return batch
 
     def _send_append(
-        self, peer: int, progress: Progress, entries: tuple[LogEntry, ...] = (), size: int = 0
+        self,
+        peer: int,
+        progress: Progress,
+        entries: tuple[LogEntry, ...] = (),
+        size: int = 0,
+        *,
+        is_held: bool = False,
     ) -> None:
-        """Send entries of this size, or none."""
+        """Send entries of this size, or none; ``is_held``: once everything done so far is durable."""
         state = self._state
         # A peer that needs compacted entries is asked, at heartbeats, whether it holds them after all.
         previous = max(progress.next_index, state.log.first_index) - 1
@@ -251,6 +283,7 @@ class Replication:
             LogPosition(previous, state.log.term(previous)),
             state.commit_index,
             entries,
+            is_held=is_held,
         )
         last = previous + len(entries)
         progress.record_sent(SentAppend(seq, previous, last, size))

@@ -99,7 +99,7 @@ class RaftState:
                 self.durable_vote_term = message.term
             elif isinstance(message, OutgoingResponse):
                 self.responses.append(message)
-            elif message.request.term == self.term:  # else the election is over
+            elif message.request.term == self.term:  # else the election, or the leadership, is over
                 self.requests.append(message)
 
     # ------------------------------------------------------------------ messages
@@ -136,11 +136,18 @@ class RaftState:
         last: LogPosition = NO_ENTRY,
         commit: int = 0,
         entries: Sequence[LogEntry] = (),
+        *,
+        is_held: bool = False,
     ) -> int:
-        """Send a request at once; ``last`` names an entry of a log. Returns the request's seq."""
+        """Send a request at once; ``last`` names an entry of a log. ``is_held``: once everything done so far
+        is durable, if the term is still the same. Returns the request's seq."""
         self.last_seq = seq = self.last_seq + 1
-        message = Request(kind, self.id, peer, term, last.term, last.index, commit, tuple(entries))
-        self.requests.append(OutgoingRequest(peer, seq, message))
+        request = Request(kind, self.id, peer, term, last.term, last.index, commit, tuple(entries))
+        message = OutgoingRequest(peer, seq, request)
+        if is_held and not self.durability.is_clear:
+            self.durability.hold(message)
+        else:
+            self.requests.append(message)
         return seq
 
     def begin_candidate_term(self) -> None:

@@ -343,7 +343,7 @@ MUTANTS = (
         "commit",
         "commits what one member holds",
         "replication",
-        [("matches[len(matches) - state.membership.quorum]", "matches[-1]")],
+        [("matches[(len(matches) - 1) // 2]", "matches[-1]")],
         "paper_replication::5_3_entry_is_committed_once_a_majority_has_it",
     ),
     Mutant(
@@ -477,14 +477,40 @@ MUTANTS = (
     ),
     Mutant(
         "membership",
-        "counts a server that only joins",
+        "sends a member that is to be removed more than the others hold",
         "replication",
         [
             (
-                'durably."""\n'
-                "        state, servers = self._state, self._state.membership.in_force.servers\n",
-                'durably."""\n        state, servers = self._state, self.servers\n',
+                "max(state.commit_index, self._majority_match_index(membership.newest))",
+                "state.log.last_index",
             )
+        ],
+        "membership_changes::leader_that_forgot_that_it_is_alone_is_elected_by_the_member_that_it_removed",
+    ),
+    Mutant(
+        "membership",
+        "tells a member of its removal before its own disk knows",
+        "replication",
+        [("entries, is_held=True)", "entries)")],
+        "membership_changes::follower_hears_of_its_removal_once_the_leader_cannot_forget_it",
+    ),
+    Mutant(
+        "membership",
+        "tells a member that it is removed, but not by which Configuration",
+        "replication",
+        [("if log.first_index <= progress.next_index <= limit:", "if False:")],
+        "membership_changes::removed_follower_gets_the_change_with_the_commit_if_it_was_not_needed_for_it",
+    ),
+    Mutant(
+        "membership",
+        "counts a server that only joins",
+        "replication",
+        [
+            ("for s in configuration.servers\n", "for s in self.servers\n"),
+            (
+                "return matches[(len(matches) - 1) // 2]",
+                "return matches[len(matches) - state.membership.quorum]",
+            ),
         ],
         "membership_joining::server_that_joins_counts_in_no_majority",
     ),

@@ -123,13 +123,13 @@ def test_change_while_one_of_an_earlier_leader_is_pending_is_refused() -> None:
 
 
 def test_change_before_the_one_before_is_applied_is_refused() -> None:
-    player = _leader()
+    player = _leader(5)
     player.slow_disk = True
-    player.change(Change.REMOVE, 3, token=1)
-    player.accept(peer=2)
-    player.accept(peer=3)  # its own write is not durable, so nothing of it is applied
+    player.change(Change.REMOVE, 5, token=1)
+    for peer in (2, 3, 4):  # its own write is not durable, so nothing of it is applied
+        player.accept(peer=peer)
     assert player.outcomes == {1: (2, 1)}
-    assert _ids(player) == [1, 2]
+    assert _ids(player) == [1, 2, 3, 4]
     with pytest.raises(ProposalDropped, match=Refusal.ANOTHER_CHANGE_IN_FLIGHT):
         player.change(Change.SET, 2, at="tcp://new:1")
     player.sync()
@@ -190,34 +190,105 @@ def test_member_that_never_answered_this_leader_is_not_heard() -> None:
 
 
 def test_removal_of_a_follower_takes_force_when_it_is_committed() -> None:
-    player = _leader()
-    player.change(Change.REMOVE, 3, token=9)
-    assert _newest(player) == configuration(2, 1, (1, 2))
-    assert (_ids(player), player.outcomes) == ([1, 2, 3], {})
-    player.accept(peer=3)  # it counts until then
-    assert (_ids(player), player.outcomes) == ([1, 2], {9: (2, 1)})
+    player = _leader(4)
+    player.change(Change.REMOVE, 4, token=9)
+    assert _newest(player) == configuration(2, 1, (1, 2, 3))
+    player.accept(peer=2)
+    assert (_ids(player), player.outcomes) == ([1, 2, 3, 4], {})
+    player.accept(peer=4)  # it counts until then
+    assert (_ids(player), player.outcomes) == ([1, 2, 3], {9: (2, 1)})
 
 
 def test_removed_follower_hears_of_the_commit_and_of_nothing_after() -> None:
-    player = _leader()
-    player.change(Change.REMOVE, 3)
-    player.accept(peer=3)
-    last = player.sent(3)
+    player = _leader(4)
+    player.change(Change.REMOVE, 4)
+    player.accept(peer=2)
+    player.accept(peer=4)
+    last = player.sent(4)
     assert [(request.commit_index, request.entries) for _, _, request in last] == [(2, ())]
     player.propose(b"x")
     player.wait(60)
-    assert not player.sent(3)
+    assert not player.sent(4)
     _, seq, request = last[0]
     player.answer(seq, request, 3)  # its answer is heard by nobody
-    assert set(player.node.status().peers) == {2}
+    assert set(player.node.status().peers) == {2, 3}
 
 
 def test_removed_follower_that_still_owes_answers_hears_of_the_commit_too() -> None:
+    player = _leader(4)
+    player.change(Change.REMOVE, 4)
+    player.accept(peer=2)
+    player.accept(peer=3)
+    assert [request.commit_index for _, _, request in player.sent(4)] == [1, 2]
+
+
+def test_removed_follower_gets_the_change_with_the_commit_if_it_was_not_needed_for_it() -> None:
     player = _leader()
     player.change(Change.REMOVE, 3)
-    assert len(player.requests) == 2
+    player.propose(b"x")
+    assert not player.sent(3)
     player.accept(peer=2)
-    assert [request.commit_index for _, _, request in player.sent(3)] == [1, 2]
+    ((_, _, request),) = player.sent(3)
+    assert (request.last_log_index, request.commit_index) == (1, 2)
+    assert [entry.value_type for entry in request.entries] == [ValueType.CONFIGURATION]
+
+
+def test_follower_that_is_to_be_removed_gets_only_what_a_majority_of_the_others_holds() -> None:
+    """With more its log would outdo those of the members that may need its vote."""
+    player = _leader(4)
+    player.change(Change.REMOVE, 4)
+    player.propose(b"x")
+    player.slow_disk = True
+    player.propose(b"y")
+    player.wait(60)  # a heartbeat brings nothing more
+    assert not [request for _, _, request in player.sent(4) if request.entries]
+    for _, seq, request in player.sent(2):
+        player.answer(seq, request, request.last_log_index + len(request.entries) + 1)
+    assert [request.last_log_index + len(request.entries) for _, _, request in player.sent(4)][-1] == 3
+    player.sync()
+    assert player.sent(4)[0][2].last_log_index == 3
+
+
+def test_follower_hears_of_its_removal_once_the_leader_cannot_forget_it() -> None:
+    player = _leader(2)
+    player.change(Change.REMOVE, 2)
+    player.slow_disk = True
+    player.accept(peer=2)
+    assert _ids(player) == [1]
+    assert not player.sent(2)
+    player.sync()
+    assert [request.commit_index for _, _, request in player.sent(2)] == [2]
+
+
+def test_leader_that_forgot_that_it_is_alone_is_elected_by_the_member_that_it_removed() -> None:
+    """Twice it dies before its disk has what it sent or knew: the other one never has more than that disk."""
+    stage = Stage([], [], extensions=ALL)
+    stage.elect(1, 2)
+    stage.settle(1, 2)
+    stage[1].change(Change.REMOVE, 2)
+    stage[1].slow_disk = True
+    stage[1].propose(b"x")
+    for _ in range(3):
+        stage.deliver(1, 2)
+    assert _ids(stage[1]) == [1]
+    stage[1].crash()
+    assert _ids(stage[1]) == [1, 2]
+    stage[1].slow_disk = False
+    stage[2].doubt()
+    votes = stage[1].campaign()
+    stage[1].slow_disk = True  # the first entry of its term is lost too
+    for _, seq, request in votes:
+        response = stage[2].take(request)
+        assert response is not None
+        stage[1].hear(seq, response)
+    assert stage[1].node.role is Role.LEADER
+    stage[1].wait(60)
+    stage.deliver(1, 2)
+    stage[1].crash()
+    stage[1].slow_disk = False
+    stage.elect(1, 2)
+    stage.settle(1, 2)
+    assert [_ids(player) for player in stage.players.values()] == [[1]] * 2
 
 
 def test_dead_member_is_removed_by_the_others() -> None:
