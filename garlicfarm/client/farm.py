@@ -40,6 +40,8 @@ from garlicfarm.wire.messages import LogEntry, MessageType, Request, Response, V
 __all__ = ["FarmClient", "open_farm_client"]
 
 REDIRECT_PAUSE_S = 0.05
+PATIENCE = 0.05
+"""The share of a post's time after which another server is asked where no connection is up yet"""
 MAX_SERVERS = 64
 MAX_ENTRY_BYTES = Limits().max_entry_bytes
 MAX_MESSAGE_BYTES = 1 << 20
@@ -192,6 +194,7 @@ async def open_farm_client(
                 partial(connect, server, endpoint),
                 server_id=server,
                 timeout_s=timeout_s,
+                unsent_timeout_s=PATIENCE * timeout_s,
                 backoff=Backoff(random.random, longest_s=1.0),
                 lazy=True,
             )

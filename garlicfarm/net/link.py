@@ -158,6 +158,14 @@ class Link:
             self._unsent = data
         self._work.set()
 
+    def withdraw(self, tag: int) -> bool:
+        """Take back a request that was not sent. Returns False if it was, or was reported."""
+        for position, (queued, _) in enumerate(self._queue):
+            if queued == tag:
+                del self._queue[position]
+                return True
+        return False
+
     def poke(self) -> None:
         """The server showed a sign of life: reconnect now."""
         self._poke.set()
@@ -339,10 +347,10 @@ class _Call:
     """A request that waits for its answer. A task waits by ``task`` and not by an event, which would cost
     twice as much."""
 
-    __slots__ = ("deadline", "done", "is_ended", "is_late", "response", "sent", "task")
+    __slots__ = ("deadline", "done", "is_ended", "is_late", "response", "sent", "task", "timer_at")
 
     def __init__(self, deadline: float, done: Callable[[Response | None, bool], None] | None = None) -> None:
-        self.deadline = deadline
+        self.deadline = self.timer_at = deadline  # it is looked at then, sooner if it is not sent yet
         self.done = done
         self.task: trio.lowlevel.Task | None = None
         self.response: Response | None = None
@@ -367,7 +375,8 @@ class _Call:
 
 
 class RpcClient:
-    """Requests over a `Link`, each awaited by itself. Arguments as for `Link`."""
+    """Requests over a `Link`, each awaited by itself. Arguments as for `Link`. ``unsent_timeout_s``: how long
+    `call` waits for a connection that is not up. The link goes on connecting."""
 
     def __init__(
         self,
@@ -377,8 +386,10 @@ class RpcClient:
         timeout_s: float,
         backoff: Backoff,
         connect_timeout_s: float | None = None,
+        unsent_timeout_s: float = math.inf,
         lazy: bool = False,
     ) -> None:
+        self._unsent_timeout_s = unsent_timeout_s
         self._calls: dict[int, _Call] = {}
         self._timer = trio.CancelScope()
         self._timer_at = math.inf  # never later than the deadline of a call
@@ -422,14 +433,17 @@ class RpcClient:
     async def call(self, request: Request, deadline: float = math.inf) -> Response:
         """Send a request and wait for its answer until ``deadline``, on Trio's clock.
 
-        Raises `OutcomeUnknown`: sent, but not answered; `trio.TooSlowError`: neither answered nor failed by
-        then. If the request was certainly not sent, raises the connection's error: `TransportError`,
-        `AuthError`, `RemoteProtocolError`. Cancelled or too slow: the request may or may not take effect.
+        Raises `OutcomeUnknown`: sent, but not answered; `trio.TooSlowError`: sent, and neither answered nor
+        failed by then. If the request was certainly not sent, raises the connection's error:
+        `TransportError`, `AuthError`, `RemoteProtocolError`. Cancelled or too slow: the request may or may
+        not take effect.
         """
         call = _Call(deadline)
+        if not self._link.connected:
+            call.timer_at = min(deadline, trio.current_time() + self._unsent_timeout_s)
         tag = self._start(request, call)
-        if deadline < self._timer_at:
-            self._timer_at = self._timer.deadline = deadline
+        if call.timer_at < self._timer_at:
+            self._timer_at = self._timer.deadline = call.timer_at
         if call.is_ended:
             await trio.lowlevel.checkpoint()
         else:
@@ -440,7 +454,9 @@ class RpcClient:
         if call.response is not None:
             return call.response
         if call.is_late:
-            raise trio.TooSlowError
+            if call.sent:
+                raise trio.TooSlowError
+            raise UnreachableError("no connection in time")
         if call.sent:
             raise OutcomeUnknown("the connection broke before the answer came")
         if isinstance(self._error, GarlicFarmError):
@@ -448,16 +464,22 @@ class RpcClient:
         raise UnreachableError(f"not connected: {self._error}")
 
     async def _watch_deadlines(self) -> NoReturn:
-        """End the calls whose deadline has passed. A timer per call would cost more than the call."""
+        """End the calls whose deadline has passed, and those that were not sent in time. A timer per call
+        would cost more than the call."""
         while True:
-            self._timer_at = min((call.deadline for call in self._calls.values()), default=math.inf)
+            self._timer_at = min((call.timer_at for call in self._calls.values()), default=math.inf)
             with trio.CancelScope(deadline=self._timer_at) as self._timer:
                 await trio.sleep_forever()
             now = trio.current_time()
-            for tag in [tag for tag, call in self._calls.items() if call.deadline <= now]:
-                call = self._calls.pop(tag)
-                call.is_late = True
-                call.end(None, True)
+            for tag in [tag for tag, call in self._calls.items() if call.timer_at <= now]:
+                call = self._calls[tag]
+                is_sent = not self._link.withdraw(tag)
+                if is_sent and now < call.deadline:
+                    call.timer_at = call.deadline
+                else:
+                    del self._calls[tag]
+                    call.is_late = True
+                    call.end(None, is_sent)
 
     def _on_answer(self, tag: int, response: Response) -> None:
         if call := self._calls.pop(tag, None):

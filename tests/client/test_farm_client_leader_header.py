@@ -59,13 +59,29 @@ class Server:
                 decoder.receive_data(data)
                 while decoder.next_message() is not None:
                     self.requests += 1
-                    await stream.send_all(encode_response(self.answer()))
+                    if (answer := self.answer()) is not None:
+                        await stream.send_all(encode_response(answer))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
 
-    def answer(self) -> Response:
+    def answer(self) -> Response | None:
         kind, leads = MessageType.APPEND_ENTRIES_RESPONSE, self.leader == self.id
         return Response(kind, self.id, self.leader, 1, 8 if leads else 0, leads, None if leads else MEMBERS)
+
+
+class Slow(Server):
+    """Its logins take longer than a client waits for one before it asks another server."""
+
+    async def handle(self, stream: trio.abc.Stream, peer: Peer) -> None:
+        await trio.sleep(TIMEOUT_S / 5)
+        await super().handle(stream, peer)
+
+
+class Mute(Server):
+    """It lets clients in, and answers nothing."""
+
+    def answer(self) -> Response | None:
+        return None
 
 
 class Silent(Server):
@@ -148,8 +164,50 @@ async def test_wrong_farm_is_no_quorum_at_the_deadline_and_says_why(
 
 
 async def test_silent_server_is_passed_over(autojump_clock: Clock) -> None:
-    async with farm(Silent(1, 1, 1), Server(2, 2, 2), known=2) as client:
+    leader = Server(2, 2, 2)
+    async with farm(Silent(1, 1, 1), leader, known=2) as client:
+        assert await client.post([b"x"]) == (7, 1)
+        assert trio.current_time() < TIMEOUT_S / 10
+        assert await client.post([b"y"]) == (7, 1)
+    assert leader.requests == 2
+
+
+async def test_silent_leader_that_a_follower_names_is_left_until_it_names_another(
+    autojump_clock: Clock,
+) -> None:
+    follower, leader = Server(1, 2, 2), Server(3, 3, 3)
+    async with farm(follower, Silent(2, 2, 2), leader) as client, trio.open_nursery() as nursery:
+
+        async def elect() -> None:
+            await trio.sleep(TIMEOUT_S / 3)
+            follower.leader = 3
+
+        nursery.start_soon(elect)
+        assert await client.post([b"x"]) == (7, 1)
+        assert trio.current_time() == pytest.approx(TIMEOUT_S / 3, abs=TIMEOUT_S / 10)
+    assert leader.requests == 1
+
+
+async def test_post_to_servers_that_are_all_silent_is_certainly_not_appended(autojump_clock: Clock) -> None:
+    async with farm(Silent(1, 1, 1), Silent(2, 2, 2), known=2) as client:
+        with pytest.raises(NoQuorum, match="no connection in time"):
+            await client.post([b"x"])
+    assert trio.current_time() == pytest.approx(TIMEOUT_S)
+
+
+async def test_slow_connection_is_used_once_it_is_up(autojump_clock: Clock) -> None:
+    """Another server is asked meanwhile, but the login goes on."""
+    slow = Slow(1, 1, 1)
+    async with farm(slow) as client:
+        assert await client.post([b"x"]) == (7, 1)
+    assert (slow.logins, slow.requests) == (1, 1)
+
+
+async def test_post_that_was_sent_is_unknown_and_sent_to_no_other(autojump_clock: Clock) -> None:
+    mute, leader = Mute(1, 1, 1), Server(2, 2, 2)
+    async with farm(mute, leader, known=2) as client:
         with pytest.raises(OutcomeUnknown):
             await client.post([b"x"])
         assert trio.current_time() == pytest.approx(TIMEOUT_S)
+        assert leader.requests == 0
         assert await client.post([b"y"]) == (7, 1)

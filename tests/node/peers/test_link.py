@@ -490,10 +490,38 @@ async def test_call_whose_deadline_has_passed_is_too_slow_at_once(autojump_clock
         under_test = rpc_client(server.connect)
         server.nursery.start_soon(under_test.run)
         await trio.sleep(1)
-        with pytest.raises(trio.TooSlowError):
+        with pytest.raises(UnreachableError, match="no connection in time"):
             await under_test.call(vote(1), 0.5)
         assert trio.current_time() == 1
+        with pytest.raises(trio.TooSlowError):  # it was sent
+            await under_test.call(vote(1), 2)
+        with pytest.raises(trio.TooSlowError):
+            await under_test.call(vote(1), 0.5)
+        assert trio.current_time() == 2
         server.nursery.cancel_scope.cancel()
+
+
+async def test_call_that_waits_too_long_for_a_connection_is_certainly_not_sent(autojump_clock: Clock) -> None:
+    server = Server(echoing)
+
+    async def connect() -> Established:
+        await trio.sleep(2)
+        return await server.connect()
+
+    async with trio.open_nursery() as server.nursery:
+        under_test = RpcClient(
+            connect, server_id=2, timeout_s=10.0, backoff=BACKOFF, unsent_timeout_s=0.5, lazy=True
+        )
+        server.nursery.start_soon(under_test.run)
+        for begun in (0.0, 0.5):
+            assert trio.current_time() == begun
+            with pytest.raises(UnreachableError, match="no connection in time"):
+                await under_test.call(vote(1), 10)
+        await trio.sleep(0.7)
+        assert (await under_test.call(vote(3), 10)).next_index == 3  # the same connection, now up
+        assert trio.current_time() == 2
+        server.nursery.cancel_scope.cancel()
+    assert len(server.attempts) == 1
 
 
 async def test_calls_that_are_cancelled_at_their_deadline_end_once(autojump_clock: Clock) -> None:
