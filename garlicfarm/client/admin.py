@@ -1,4 +1,4 @@
-"""A client of the admin API (httpx on Trio): several nodes tried in turn, errors of `garlicfarm.errors`.
+"""A client of the admin API (httpcore on Trio): several nodes tried in turn, errors of `garlicfarm.errors`.
 
 A request that changes something is sent to the next node only if the last one certainly did not take it: it
 could not be reached, or it said so. Anything else is `OutcomeUnknown`.
@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote, urlencode
 
-import httpx
 import msgspec
-import trio
 
-from garlicfarm.client.answers import certificate_error, failure, leader_address
+from garlicfarm.client.answers import Answer, certificate_error, failure, leader_address
+from garlicfarm.client.https import CONNECT_ERRORS, TRANSPORT_ERRORS, HttpsClient, StreamedAnswer
 from garlicfarm.client.trust import client_tls, node_address
 from garlicfarm.errors import (
     AuthError,
@@ -32,8 +31,9 @@ from garlicfarm.errors import (
     RemoteProtocolError,
     UnreachableError,
 )
-from garlicfarm.feed.binary_format import MEDIA_TYPE, RecordDecoder
-from garlicfarm.raft.types import Entry
+
+if TYPE_CHECKING:
+    from garlicfarm.raft.types import Entry
 
 __all__ = ["AdminClient", "Page"]
 
@@ -42,7 +42,6 @@ ANSWER_TIMEOUT_S = 90.0  # longer than a linearizable long poll, and than a node
 MAX_LIMIT = 20_000
 MAX_PAGE_BYTES = 8 << 20
 MAX_FOLLOWED = 16
-KEEPALIVE_S = 5.0  # shorter than the listener's, so that a request never meets a closing connection
 
 _NEXT_AFTER = "Garlic-Farm-Next-After"
 _COMMIT_INDEX = "Garlic-Farm-Commit-Index"
@@ -81,17 +80,18 @@ class AdminClient:
         if not urls:
             raise ConfigError(["no admin URL given"])
 
-        def client(own: str | None) -> httpx.AsyncClient:
-            return httpx.AsyncClient(
-                auth=httpx.DigestAuth(user, password),  # counts requests, so one per server
-                verify=client_tls(pin=own or pin, ca=ca),
-                timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-                limits=httpx.Limits(max_connections=8, keepalive_expiry=KEEPALIVE_S),
-                trust_env=False,
+        def client(url: str, own: str | None) -> HttpsClient:
+            return HttpsClient(
+                url,
+                user=user,
+                password=password,
+                tls=client_tls(pin=own or pin, ca=ca),
+                connect_s=CONNECT_TIMEOUT_S,
+                answer_s=ANSWER_TIMEOUT_S,
             )
 
         self._client = client
-        self._nodes = {url: client(own) for url, own in map(node_address, urls)}
+        self._nodes = {url: client(url, own) for url, own in map(node_address, urls)}
         self._followed: set[str] = set()  # URLs that a node named as its leader's
 
     async def __aenter__(self) -> Self:
@@ -128,12 +128,12 @@ class AdminClient:
         ``linearizable``: as for `page`.
         """
         params = {"linearizable": "true"} if linearizable else None
-        response = await self._ask("GET", _path(farm, "state"), params=params)
-        return _header(response, _NEXT_AFTER), response.content
+        answer = await self._ask("GET", _path(farm, "state"), params=params)
+        return _header(answer, _NEXT_AFTER), answer.content
 
     async def metrics(self) -> str:
         """The node's metrics in Prometheus' text format (from the node's own machine)."""
-        return (await self._ask("GET", "/metrics")).text
+        return (await self._ask("GET", "/metrics")).content.decode(errors="replace")
 
     async def post(self, farm: str, entry: bytes) -> tuple[int, int]:
         """Append one entry and return its (index, term) once it is committed.
@@ -194,8 +194,8 @@ class AdminClient:
         Raises as `add_member`; `NoQuorum`: no member took over.
         """
         wanted = msgspec.json.encode({"to": to})
-        response = await self._ask("POST", _path(farm, "leader/stepdown"), content=wanted)
-        (leader,) = _numbers(response, "leader")
+        answer = await self._ask("POST", _path(farm, "leader/stepdown"), content=wanted)
+        (leader,) = _numbers(answer, "leader")
         return leader
 
     async def page(
@@ -220,6 +220,8 @@ class AdminClient:
         :raises NotLeader: or `NoQuorum`, of a linearizable read: no majority confirms it now; try again.
         :raises ProposalDropped: too many linearizable reads wait at the node; try again.
         """
+        from garlicfarm.feed.binary_format import MEDIA_TYPE, RecordDecoder  # most commands need no entries
+
         params = {
             "after": str(after),
             "limit": str(limit),
@@ -228,28 +230,25 @@ class AdminClient:
             "linearizable": "true" if linearizable else "false",
         }
         headers = {"Accept": MEDIA_TYPE}
-        response = await self._ask("GET", _path(farm, "log"), params=params, headers=headers, stream=True)
-        next_after, commit_index = _header(response, _NEXT_AFTER), _header(response, _COMMIT_INDEX)
+        answer = await self._ask("GET", _path(farm, "log"), params=params, headers=headers, stream=True)
+        assert isinstance(answer, StreamedAnswer)
         decoder = RecordDecoder(after)
         entries: list[Entry] = []
-        body = response.aiter_raw()
-        try:
-            async for data in body:
-                entries += decoder.receive_data(data)
-                if entries and response.num_bytes_downloaded > MAX_PAGE_BYTES:
-                    return Page(entries, entries[-1].index), commit_index
-        except httpx.TransportError as error:
-            if not entries:
-                raise UnreachableError(
-                    f"{response.url.host}: {error or 'the answer is incomplete'}"
-                ) from error
-            return Page(entries, entries[-1].index), commit_index
-        finally:
-            with trio.CancelScope() as scope:
-                scope.cancel()  # if not read to its end: httpx's generators do not close each other
-                async for _ in body:
-                    pass
-            await response.aclose()
+        received = 0
+        async with answer.pieces() as pieces:
+            next_after, commit_index = _header(answer, _NEXT_AFTER), _header(answer, _COMMIT_INDEX)
+            try:
+                async for data in pieces:
+                    entries += decoder.receive_data(data)
+                    received += len(data)
+                    if entries and received > MAX_PAGE_BYTES:
+                        return Page(entries, entries[-1].index), commit_index
+            except TRANSPORT_ERRORS as error:
+                if not entries:
+                    raise UnreachableError(
+                        f"{answer.source}: {error or 'the answer is incomplete'}"
+                    ) from error
+                return Page(entries, entries[-1].index), commit_index
         decoder.receive_eof()
         return Page(entries, next_after), commit_index
 
@@ -287,46 +286,39 @@ class AdminClient:
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
         stream: bool = False,
-    ) -> httpx.Response:
-        """The answer of a success; with ``stream`` the caller reads its body and closes it."""
+    ) -> Answer:
+        """A success; with ``stream`` the caller reads and closes it."""
+        target = f"{path}?{urlencode(params)}" if params else path
         unreachable: list[str] = []
         declined: GarlicFarmError | None = None
         todo = list(self._nodes.items())
         while todo:
             url, node = todo.pop(0)
             try:
-                request = node.build_request(
-                    method,
-                    url + path,
-                    params=params,
-                    headers=headers,
-                    content=content,
-                    extensions={"trace": _closing()},
+                answer = await node.request(
+                    method, target, headers=headers or {}, content=content, stream=stream
                 )
-                response = await node.send(request, stream=stream)
-                if not response.is_success:
-                    await response.aread()
-            except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            except CONNECT_ERRORS as error:
                 untrusted = certificate_error(error, url)
                 if untrusted is not None and url not in self._followed:
                     raise untrusted from error
                 unreachable.append(f"{url}: {error or 'no connection in time'}")
-            except httpx.TransportError as error:
+            except TRANSPORT_ERRORS as error:
                 if method != "GET":
                     raise OutcomeUnknown(
                         f"{url} took the request and did not answer; read the log before you send it again"
                     ) from error
                 unreachable.append(f"{url}: {error or 'no answer in time'}")
             else:
-                failed = failure(response, url)
+                failed = failure(answer, url)
                 if failed is None:
                     self._nodes = {url: node, **self._nodes}
-                    return response
-                leader = leader_address(response)
+                    return answer
+                leader = leader_address(answer)
                 new = leader is not None and leader[0] not in self._nodes
                 if leader is not None and new and len(self._followed) < MAX_FOLLOWED:
                     self._followed.add(leader[0])
-                    self._nodes[leader[0]] = self._client(leader[1])
+                    self._nodes[leader[0]] = self._client(*leader)
                     todo.insert(0, (leader[0], self._nodes[leader[0]]))
                 if isinstance(failed, NotLeader | NoQuorum | DiskHangs):
                     declined = failed
@@ -337,33 +329,17 @@ class AdminClient:
         raise UnreachableError("; ".join(unreachable), "is the node running, and the URL right?")
 
 
-def _closing() -> Callable[[str, dict[str, Any]], Awaitable[None]]:
-    """For httpx's extension ``trace``: closes the socket of a TLS handshake that is cancelled, which httpx
-    leaves to the garbage collector."""
-    opened: Any = None
-
-    async def trace(event: str, info: dict[str, Any]) -> None:
-        nonlocal opened
-        if event == "connection.connect_tcp.complete":
-            opened = info["return_value"]
-        elif event == "connection.start_tls.failed":
-            with trio.CancelScope(shield=True):  # it waits for nothing
-                await opened.aclose()
-
-    return trace
-
-
 def _path(farm: str, what: str) -> str:
     return f"/v1/farms/{quote(farm, safe='')}/{what}"
 
 
-def _object(response: httpx.Response) -> dict[str, Any]:
+def _object(answer: Answer) -> dict[str, Any]:
     try:
-        body = json.loads(response.content.decode(), parse_int=_integer, parse_float=_fraction)
+        body = json.loads(answer.content.decode(), parse_int=_integer, parse_float=_fraction)
     except (ValueError, RecursionError) as error:
-        raise RemoteProtocolError("not a JSON object", f"answer of {response.url.path}") from error
+        raise RemoteProtocolError("not a JSON object", f"answer of {answer.source}") from error
     if not isinstance(body, dict):
-        raise RemoteProtocolError("not a JSON object", f"answer of {response.url.path}")
+        raise RemoteProtocolError("not a JSON object", f"answer of {answer.source}")
     return body
 
 
@@ -379,22 +355,22 @@ def _fraction(text: str) -> float | str:
     return number if math.isfinite(number) else text
 
 
-def _place(response: httpx.Response) -> tuple[int, int]:
-    index, term = _numbers(response, "index", "term")
+def _place(answer: Answer) -> tuple[int, int]:
+    index, term = _numbers(answer, "index", "term")
     return index, term
 
 
-def _numbers(response: httpx.Response, *names: str) -> list[int]:
+def _numbers(answer: Answer, *names: str) -> list[int]:
     """The outcome of a request that changes something."""
     try:
-        body = _object(response)
+        body = _object(answer)
         return [int(body[name]) for name in names]
     except (KeyError, TypeError, ValueError, RemoteProtocolError) as error:
         raise OutcomeUnknown(f"the node answered without {names[0]}") from error
 
 
-def _header(response: httpx.Response, name: str) -> int:
+def _header(answer: Answer, name: str) -> int:
     try:
-        return int(response.headers[name])
-    except (KeyError, ValueError) as error:
-        raise RemoteProtocolError(f"no number in {name}", f"answer of {response.url.path}") from error
+        return int(answer.header(name))
+    except ValueError as error:
+        raise RemoteProtocolError(f"no number in {name}", f"answer of {answer.source}") from error

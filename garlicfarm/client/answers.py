@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import msgspec
 
 from garlicfarm.client.trust import node_address
@@ -27,7 +27,26 @@ from garlicfarm.errors import (
 from garlicfarm.refusals import Refusal
 from garlicfarm.transport import Endpoint
 
-__all__ = ["certificate_error", "failure", "leader_address"]
+__all__ = ["Answer", "certificate_error", "failure", "leader_address"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer of HTTP. ``headers``: by their names in lower case; repeated ones are joined by commas.
+    ``source`` is the URL that gave it, without its query."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes = b""
+    source: str = ""
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+    def header(self, name: str) -> str:
+        """The value of this header, "" if there is none."""
+        return self.headers.get(name.lower(), "")
 
 
 def certificate_error(error: BaseException | None, url: str) -> AuthError | None:
@@ -48,10 +67,10 @@ def certificate_error(error: BaseException | None, url: str) -> AuthError | None
     )
 
 
-def leader_address(response: httpx.Response) -> tuple[str, str] | None:
+def leader_address(answer: Answer) -> tuple[str, str] | None:
     """The admin URL of the leader to which a node redirects, and the pin of its certificate."""
-    url = response.headers.get("Garlic-Farm-Leader-Url", "")
-    endpoint = response.headers.get("Garlic-Farm-Leader", "").partition(" ")[2]
+    url = answer.header("Garlic-Farm-Leader-Url")
+    endpoint = answer.header("Garlic-Farm-Leader").partition(" ")[2]
     try:
         pin = Endpoint.parse(endpoint).params["pin"]
         return node_address(f"{url}?pin={pin}")[0], pin
@@ -59,20 +78,20 @@ def leader_address(response: httpx.Response) -> tuple[str, str] | None:
         return None  # without a pin any server could answer there
 
 
-def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
+def failure(answer: Answer, url: str) -> GarlicFarmError | None:
     """The error that the answer reports; None for a success."""
-    if response.is_success:
+    if answer.is_success:
         return None
     try:
-        problem = msgspec.json.decode(response.content, type=dict[str, Any])
+        problem = msgspec.json.decode(answer.content, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         problem = {}
     parts = [str(problem[key]) for key in ("detail", "next") if key in problem]
     text = " ".join(part if part.endswith((".", "?")) else f"{part}." for part in parts).removesuffix(".")
     if not text:
-        text = f"status {response.status_code}, not from an admin API; give the node's admin.url"
+        text = f"status {answer.status}, not from an admin API; give the node's admin.url"
     text = f"{url}: {text}"
-    match response.status_code, problem.get("type"):
+    match answer.status, problem.get("type"):
         case ((401 | 403 | 429), _):
             return AuthError(text)
         case 404, "garlicfarm:no-such-farm":
@@ -80,7 +99,7 @@ def failure(response: httpx.Response, url: str) -> GarlicFarmError | None:
         case 410, "garlicfarm:compacted" if isinstance(first_index := problem.get("first_index"), int):
             return Compacted(first_index)
         case 421, _:
-            leader, _, endpoint = response.headers.get("Garlic-Farm-Leader", "").partition(" ")
+            leader, _, endpoint = answer.header("Garlic-Farm-Leader").partition(" ")
             known = leader.isdecimal() and len(leader) <= 10
             return NotLeader(int(leader) if known else None, endpoint or None)
         case 409, "garlicfarm:change-refused":

@@ -268,9 +268,9 @@ def _mapped(url: str) -> Iterator[None]:
 
 def _check(url: str, response: httpx.Response) -> None:
     """Raise the error of a refusal. If another node may still answer, it is an `UnreachableError`."""
-    from garlicfarm.client.answers import failure
+    from garlicfarm.client.answers import Answer, failure
 
-    failed = failure(response, url)
+    failed = failure(Answer(response.status_code, dict(response.headers), response.content), url)
     if isinstance(failed, AuthError | Compacted | ConfigError):
         raise failed
     if failed is not None:

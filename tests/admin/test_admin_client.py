@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import httpx
 import pytest
 import trio
 
@@ -15,7 +14,7 @@ from garlicfarm.admin.app import COMMIT_DEADLINE_S, MAX_WAIT_S
 from garlicfarm.admin.server import IDLE_S
 from garlicfarm.client import AdminClient
 from garlicfarm.client.admin import ANSWER_TIMEOUT_S
-from garlicfarm.client.answers import failure
+from garlicfarm.client.answers import Answer, failure
 from garlicfarm.config.model import PRESETS
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.errors import (
@@ -214,8 +213,8 @@ async def test_error_of_the_farm_arrives_as_what_it_was(
 
 
 def test_reason_of_another_version_arrives_as_a_refusal_that_quotes_it() -> None:
-    body = {"type": "garlicfarm:proposal-dropped", "reason": "too-hot"}
-    refused = failure(httpx.Response(503, json=body), "https://a.example")
+    body = b'{"type": "garlicfarm:proposal-dropped", "reason": "too-hot"}'
+    refused = failure(Answer(503, {}, body), "https://a.example")
     assert isinstance(refused, ProposalDropped)
     assert (refused.reason, refused.detail) == (Refusal.REFUSED, "too-hot")
 

@@ -143,7 +143,7 @@ async def test_node_whose_disk_hangs_is_passed_over(
             await ask(client)
     other = FakeNode(tmp_path / "other")
     async with other.running() as its_url, node.client(url, "rita") as client:
-        client._nodes[its_url] = client._client(other.pin)
+        client._nodes[its_url] = client._client(its_url, other.pin)
         await ask(client)
     assert other.farm.confirmed == 1
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import httpx
+import json
+
 import pytest
 
 from garlicfarm.client import AdminClient
-from garlicfarm.client.answers import failure
+from garlicfarm.client.answers import Answer, failure
+from garlicfarm.client.https import HttpsClient
 from garlicfarm.errors import LocalProtocolError, NoQuorum, NotLeader, OutcomeUnknown, RemoteProtocolError
 
 URL = "https://a.example:27151"
@@ -21,13 +23,20 @@ URL = "https://a.example:27151"
     ],
 )
 def test_failure_is_told_in_sentences(detail: str, next_step: str, told: str) -> None:
-    response = httpx.Response(400, json={"type": "garlicfarm:x", "detail": detail, "next": next_step})
-    assert str(failure(response, URL)) == f"{URL}: {told}"
+    body = json.dumps({"type": "garlicfarm:x", "detail": detail, "next": next_step})
+    assert str(failure(Answer(400, {}, body.encode()), URL)) == f"{URL}: {told}"
 
 
 def test_answer_of_another_server_is_told_as_such() -> None:
-    told = str(failure(httpx.Response(404, text="no page"), URL))
+    told = str(failure(Answer(404, {}, b"no page"), URL))
     assert told == f"{URL}: status 404, not from an admin API; give the node's admin.url"
+
+
+def answer_all(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> None:
+    async def request(client: HttpsClient, method: str, target: str, **options: object) -> Answer:
+        return answer
+
+    monkeypatch.setattr(HttpsClient, "request", request)
 
 
 NESTED = b'{"x":' + b"[" * 20_000
@@ -47,18 +56,15 @@ NESTED = b'{"x":' + b"[" * 20_000
 async def test_answer_that_no_admin_api_gives_is_a_documented_error(
     monkeypatch: pytest.MonkeyPatch, status: int, body: bytes, error: type[Exception]
 ) -> None:
-    answering = httpx.AsyncClient(
-        transport=httpx.MockTransport(lambda _: httpx.Response(status, content=body))
-    )
-    monkeypatch.setattr(httpx, "AsyncClient", lambda **_: answering)
+    answer_all(monkeypatch, Answer(status, {}, body))
     async with AdminClient([URL], user="bob", password="p") as client:
         with pytest.raises(error):
             await client.status("farm")
 
 
 def test_leader_of_a_number_that_no_member_has_is_unknown() -> None:
-    response = httpx.Response(421, headers={"Garlic-Farm-Leader": "9" * 5000 + " ssl://a.example:27150"})
-    told = failure(response, URL)
+    answer = Answer(421, {"garlic-farm-leader": "9" * 5000 + " ssl://a.example:27150"})
+    told = failure(answer, URL)
     assert isinstance(told, NotLeader)
     assert told.leader_id is None
 
@@ -67,8 +73,7 @@ def test_leader_of_a_number_that_no_member_has_is_unknown() -> None:
 async def test_hand_over_answered_without_a_leader_has_an_unknown_outcome(
     monkeypatch: pytest.MonkeyPatch, body: bytes
 ) -> None:
-    answering = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200, content=body)))
-    monkeypatch.setattr(httpx, "AsyncClient", lambda **_: answering)
+    answer_all(monkeypatch, Answer(200, {}, body))
     async with AdminClient([URL], user="bob", password="p") as client:
         with pytest.raises(OutcomeUnknown):
             await client.step_down("farm")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import trio
 
 from garlicfarm.lab.processes import FAST, process_farm
 from garlicfarm.setup.provision import FarmPlan
@@ -37,7 +38,8 @@ print("modules:", *sys.modules)
 """
 FOR_PAGES = {"starlette", "hypercorn", "jinja2", "h2", "wsproto", "asyncio", "anyio"}
 FOR_KEYS = {"cryptography"}
-FOR_COMMANDS = {"rich", "httpx", "pygments"}
+FOR_COMMANDS = {"rich", "httpx", "httpcore", "pygments"}
+NOT_FOR_STATUS = {"httpx", "rich", "pygments", "starlette", "jinja2", "cryptography", "sqlite3", "asyncio"}
 
 
 def modules_of(*arguments: str) -> set[str]:
@@ -64,3 +66,13 @@ async def test_node_serves_before_it_imports_pages_and_keys(tmp_path: Path) -> N
     assert {"garlicfarm.node.node", "garlicfarm_transport_ssl", "trio"} <= imported
     assert imported & (FOR_PAGES | FOR_KEYS | FOR_COMMANDS) == set()
     assert len(imported) < 550
+
+
+async def test_status_imports_no_more_of_http_than_it_needs(tmp_path: Path) -> None:
+    async with process_farm(tmp_path / "farm", 1, FarmPlan(raft=FAST)) as farm:
+        config = str(farm.nodes[1].directory / "garlicfarm.toml")
+        imported = await trio.to_thread.run_sync(modules_of, "status", "--config", config)
+    assert {"trio", "httpcore"} <= imported
+    assert imported & NOT_FOR_STATUS == set()
+    assert not [name for name in imported if name.startswith(("garlicfarm.raft", "garlicfarm.node"))]
+    assert len(imported) < 420

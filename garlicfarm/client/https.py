@@ -1,0 +1,173 @@
+"""HTTPS requests of one user to one server: httpcore's connections, with Digest.
+
+httpcore and not httpx, which is built on it: that imports its own command line, and with it rich, and so cost
+every command a third of its CPU time.
+"""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpcore
+import trio
+
+from garlicfarm._version import __version__
+from garlicfarm.client.answers import Answer
+from garlicfarm.errors import RemoteProtocolError
+from garlicfarm.http.digest import ChallengeCache
+
+__all__ = ["CONNECT_ERRORS", "TRANSPORT_ERRORS", "HttpsClient", "StreamedAnswer"]
+
+MAX_CONNECTIONS = 8
+KEEPALIVE_S = 5.0  # shorter than the listener's, so that a request never meets a closing connection
+
+CONNECT_ERRORS = (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolTimeout)
+"""The request was certainly not sent"""
+TRANSPORT_ERRORS = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError)
+"""All that a request and reading its answer raise; those above are among them"""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedAnswer(Answer):
+    """An answer whose body is still to be read, and which is then to be closed: both by `pieces`."""
+
+    response: httpcore.Response | None = None
+
+    @asynccontextmanager
+    async def pieces(self) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The body as it arrives. It need not be read to its end."""
+        assert self.response is not None
+        body = self.response.aiter_stream()
+        try:
+            yield body
+        finally:
+            with trio.CancelScope() as scope:
+                scope.cancel()  # if not read to its end: httpcore's generators do not close each other
+                async for _ in body:
+                    pass
+            await self.response.aclose()
+
+
+class HttpsClient:
+    """Sends requests to the server at ``url``, ``https://host:port``, as ``user``. Close it with `aclose`.
+
+    :param tls: verifies the server.
+    :param connect_s: seconds for a connection to be made; ``answer_s``: for each piece of an answer.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        user: str,
+        password: str,
+        tls: ssl.SSLContext,
+        connect_s: float,
+        answer_s: float,
+    ) -> None:
+        parts = urlsplit(url)
+        self._host, self._port, self._authority = parts.hostname or "", parts.port, parts.netloc
+        self._password = password
+        self._key = (self._authority, "", user)
+        self._challenges = ChallengeCache()
+        self._timeout = {"connect": connect_s, "read": answer_s, "write": answer_s, "pool": answer_s}
+        self._pool = httpcore.AsyncConnectionPool(
+            tls,
+            max_connections=MAX_CONNECTIONS,
+            keepalive_expiry=KEEPALIVE_S,
+            network_backend=httpcore.TrioBackend(),
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._pool.aclose()
+
+    async def request(
+        self,
+        method: str,
+        target: str,
+        *,
+        headers: Mapping[str, str],
+        content: bytes | None = None,
+        stream: bool = False,
+    ) -> Answer:
+        """The answer; a success with ``stream`` is to be read, and closed, through `Answer.pieces`.
+
+        A challenge is answered once. Raises one of `TRANSPORT_ERRORS`: there is no complete answer.
+        """
+        authorization = self._authorization(method, target)
+        answer = await self._send(method, target, headers, authorization, content, stream)
+        if answer.status != 401:
+            return answer
+        try:
+            self._challenges.learn(self._key, [answer.header("WWW-Authenticate")])
+        except RemoteProtocolError:
+            return answer
+        authorization = self._authorization(method, target)
+        return await self._send(method, target, headers, authorization, content, stream)
+
+    def _authorization(self, method: str, target: str) -> str | None:
+        answered = self._challenges.authorization(
+            self._key, method=method, target=target, password=self._password, cnonce=secrets.token_hex(8)
+        )
+        return None if answered is None else answered.header
+
+    async def _send(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        authorization: str | None,
+        content: bytes | None,
+        stream: bool,
+    ) -> Answer:
+        fields = {"Host": self._authority, "User-Agent": f"garlicfarm/{__version__}", **headers}
+        if authorization is not None:
+            fields["Authorization"] = authorization
+        if content is not None:
+            fields["Content-Length"] = str(len(content))
+        request = httpcore.Request(
+            method,
+            httpcore.URL(scheme=b"https", host=_ascii(self._host), port=self._port, target=target.encode()),
+            headers=[(name.encode(), value.encode()) for name, value in fields.items()],
+            content=content,
+            extensions={"timeout": self._timeout, "trace": _closing()},
+        )
+        response = await self._pool.handle_async_request(request)
+        received: dict[str, str] = {}
+        for name, value in response.headers:
+            key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+            received[key] = f"{received[key]}, {text}" if key in received else text
+        source = f"https://{self._authority}{target.partition('?')[0]}"
+        if stream and 200 <= response.status < 300:
+            return StreamedAnswer(response.status, received, b"", source, response)
+        try:
+            return Answer(response.status, received, await response.aread(), source)
+        finally:
+            await response.aclose()
+
+
+def _ascii(host: str) -> bytes:
+    return host.encode("ascii" if host.isascii() else "idna")
+
+
+def _closing() -> Callable[[str, dict[str, Any]], Awaitable[None]]:
+    """For httpcore's extension ``trace``: closes the socket of a TLS handshake that is cancelled, which
+    httpcore leaves to the garbage collector."""
+    opened: Any = None
+
+    async def trace(event: str, info: dict[str, Any]) -> None:
+        nonlocal opened
+        if event == "connection.connect_tcp.complete":
+            opened = info["return_value"]
+        elif event == "connection.start_tls.failed":
+            with trio.CancelScope(shield=True):  # it waits for nothing
+                await opened.aclose()
+
+    return trace
