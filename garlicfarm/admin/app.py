@@ -1,7 +1,7 @@
 """The admin API's endpoints. Plain ASGI (Starlette): nothing here knows which server runs it.
 
 Everything is bounded: an answer from the log by 20,000 indexes, with at most 256 KiB (or one entry) of it in
-memory; a write to a client by 256 KiB, a posted entry by 1 MiB, a long poll by 30 s.
+memory; a write to a client by 256 KiB, a posted entry or batch by 1 MiB, a long poll by 30 s.
 """
 
 from __future__ import annotations
@@ -35,7 +35,14 @@ from garlicfarm.application import AdminEndpoint, AdminRequest
 from garlicfarm.config.validators import is_dial_url
 from garlicfarm.credentials.member_credentials import MAX_MEMBER_ID
 from garlicfarm.credentials.roles import Role
-from garlicfarm.errors import Compacted, GarlicFarmError, NotLeader, OutcomeUnknown
+from garlicfarm.errors import (
+    Compacted,
+    EntryRefused,
+    GarlicFarmError,
+    NotLeader,
+    OutcomeUnknown,
+    RemoteProtocolError,
+)
 from garlicfarm.feed import binary_format, lines
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire.messages import ClusterServer, ValueType
@@ -46,6 +53,7 @@ MAX_LIMIT = 20_000
 DEFAULT_LIMIT = 1000
 MAX_WAIT_S = 30.0
 MAX_ENTRY_BYTES = 1 << 20
+MAX_BATCH = 1024
 BODY_DEADLINE_S = 30.0
 COMMIT_DEADLINE_S = 70.0  # longer than nodes wait: they know the outcome of an entry better
 
@@ -77,6 +85,7 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
             Route("/v1/farms/{farm}/status", api.guarded("reader", api.status)),
             Route("/v1/farms/{farm}/log", api.guarded("reader", api.log), methods=["GET"]),
             Route("/v1/farms/{farm}/log", api.guarded("writer", api.post), methods=["POST"]),
+            Route("/v1/farms/{farm}/log/batch", api.guarded("writer", api.post_batch), methods=["POST"]),
             Route("/v1/farms/{farm}/state", api.guarded("reader", api.state)),
             Route("/v1/farms/{farm}/ranking", api.guarded("reader", api.ranking)),
             Route("/v1/farms/{farm}/policy", api.guarded("admin", api.policy), methods=["GET"]),
@@ -200,6 +209,14 @@ class _Api:
         entry = await _body(request)
         farm = self._farm(request)
         return await _committed(farm, farm.post(entry, user))
+
+    async def post_batch(self, request: Request, user: str) -> Response:
+        entries = _entries(await _body(request))
+        farm = self._farm(request)
+        with trio.move_on_after(COMMIT_DEADLINE_S):
+            outcomes = [_outcome(outcome) for outcome in await farm.post_batch(entries, user)]
+            return json_answer({"outcomes": outcomes}, farm)
+        raise OutcomeUnknown(f"not known to be committed after {COMMIT_DEADLINE_S:.0f} s")
 
     async def administer(self, request: Request, user: str) -> Response:
         wanted = await _decoded(request, _Policy, '{"action": …, "args": {…}}')
@@ -426,6 +443,29 @@ async def _body(request: Request) -> bytes:
             if not message.get("more_body", False):
                 return bytes(body)
     raise Problem(408, "too-slow", f"no complete body within {BODY_DEADLINE_S:.0f} s", "Send it again.")
+
+
+def _entries(body: bytes) -> list[bytes]:
+    """The values of the records of a batch."""
+    decoder = binary_format.RecordDecoder()
+    try:
+        entries = decoder.receive_data(body)
+        decoder.receive_eof()
+    except RemoteProtocolError as error:
+        raise Problem(400, "bad-body", str(error), f"Send {binary_format.MEDIA_TYPE}.") from error
+    if not 1 <= len(entries) <= MAX_BATCH or any(e.value_type is not ValueType.APPLICATION for e in entries):
+        detail = f"a batch has 1 to {MAX_BATCH} entries of the type application"
+        raise Problem(400, "bad-body", detail, "Split it.")
+    return [entry.value for entry in entries]
+
+
+def _outcome(outcome: tuple[int, int] | EntryRefused) -> dict[str, object]:
+    if isinstance(outcome, EntryRefused):
+        problem = problem_of(outcome)
+        assert problem is not None
+        return problem.body()
+    index, term = outcome
+    return {"index": index, "term": term}
 
 
 async def _drain(request: Request) -> None:

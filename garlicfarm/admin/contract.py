@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from garlicfarm.application import AdminEndpoint
+from garlicfarm.errors import EntryRefused
 from garlicfarm.feed.source import EntrySource
 
 if TYPE_CHECKING:
@@ -47,6 +48,15 @@ class FarmView(EntrySource, Protocol):
 
         `EntryRefused`, `NotLeader`, `NoQuorum`, `ProposalDropped`, `DiskHangs`: certainly not appended.
         `OutcomeUnknown`, or cancelled: it may or may not be.
+        """
+
+    async def post_batch(
+        self, entries: Sequence[bytes], user: str
+    ) -> Sequence[tuple[int, int] | EntryRefused]:
+        """Append entries on behalf of ``user``, one after another; what became of each, once all are
+        committed. Those that are refused are left out, and the others appended all or none.
+
+        Raises what `post` raises: then that became of all of them.
         """
 
     async def administer(self, action: str, args: dict[str, Any], user: str) -> tuple[int, int]:

@@ -53,9 +53,9 @@ class Problem(Exception):
         self.members = members
         super().__init__(detail)
 
-    def response(self) -> Response:
-        """The answer to send."""
-        body = {
+    def body(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {
             "type": f"garlicfarm:{self.kind}",
             "title": HTTPStatus(self.status).phrase,
             "status": self.status,
@@ -63,7 +63,12 @@ class Problem(Exception):
             "next": self.next_step,
             **self.members,
         }
-        response = Response(msgspec.json.encode(body), self.status, media_type="application/problem+json")
+
+    def response(self) -> Response:
+        """The answer to send."""
+        response = Response(
+            msgspec.json.encode(self.body()), self.status, media_type="application/problem+json"
+        )
         for name, value in self.headers:
             response.headers.append(name, value)
         return response

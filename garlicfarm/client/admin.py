@@ -17,13 +17,14 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from garlicfarm.client.answers import Answer, certificate_error, failure, leader_address
+from garlicfarm.client.answers import Answer, certificate_error, failure, leader_address, refusal
 from garlicfarm.client.https import CONNECT_ERRORS, TRANSPORT_ERRORS, HttpsClient, StreamedAnswer
 from garlicfarm.client.trust import client_tls, node_address
 from garlicfarm.errors import (
     AuthError,
     ConfigError,
     DiskHangs,
+    EntryRefused,
     GarlicFarmError,
     NoQuorum,
     NotLeader,
@@ -144,6 +145,27 @@ class AdminClient:
         :raises OutcomeUnknown: it may or may not be in the log.
         """
         return _place(await self._ask("POST", _path(farm, "log"), content=entry))
+
+    async def post_batch(
+        self, farm: str, entries: Sequence[bytes]
+    ) -> Sequence[tuple[int, int] | EntryRefused]:
+        """Append entries one after another; of each its (index, term), or why it was refused, once all are
+        committed. Those that are refused are left out, and the others appended all or none.
+
+        :param entries: 1 to 1024, together with 21 bytes for each at most 1 MiB.
+        :raises ProposalDropped: none was appended, try again.
+        :raises OutcomeUnknown: they may or may not be in the log.
+        """
+        from garlicfarm.feed.binary_format import encode_values
+
+        answer = await self._ask("POST", _path(farm, "log/batch"), content=encode_values(entries))
+        try:
+            outcomes = [_place_or_refusal(outcome) for outcome in _object(answer)["outcomes"]]
+            if len(outcomes) == len(entries):
+                return outcomes
+        except (KeyError, TypeError, ValueError, RemoteProtocolError) as error:
+            raise OutcomeUnknown("the node answered without outcomes") from error
+        raise OutcomeUnknown("the node answered without the outcome of each")
 
     async def administer(self, farm: str, action: str, args: Mapping[str, Any]) -> tuple[int, int]:
         """Append an administrative entry (``interval``, ``override`` …; D16: orders are entries); needs the
@@ -358,6 +380,12 @@ def _fraction(text: str) -> float | str:
 def _place(answer: Answer) -> tuple[int, int]:
     index, term = _numbers(answer, "index", "term")
     return index, term
+
+
+def _place_or_refusal(outcome: dict[str, Any]) -> tuple[int, int] | EntryRefused:
+    if "index" in outcome:
+        return int(outcome["index"]), int(outcome["term"])
+    return refusal(outcome)
 
 
 def _numbers(answer: Answer, *names: str) -> list[int]:

@@ -27,7 +27,7 @@ from garlicfarm.errors import (
 from garlicfarm.refusals import Refusal
 from garlicfarm.transport import Endpoint
 
-__all__ = ["Answer", "certificate_error", "failure", "leader_address"]
+__all__ = ["Answer", "certificate_error", "failure", "leader_address", "refusal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def failure(answer: Answer, url: str) -> GarlicFarmError | None:
             dropped.args = (text,)  # the next step depends on the reason, and is in the node's text
             return dropped
         case 422, "garlicfarm:entry-refused":
-            return EntryRefused(*(str(problem.get(key, "")) for key in ("field", "reason", "hint")))
+            return refusal(problem)
         case 413, _:
             return EntryRefused("", text)
         case 503, "garlicfarm:proposal-dropped":
@@ -121,6 +121,11 @@ def failure(answer: Answer, url: str) -> GarlicFarmError | None:
         case status, _ if status < 500:
             return LocalProtocolError(text)
     return RemoteProtocolError(text)
+
+
+def refusal(problem: Mapping[str, Any]) -> EntryRefused:
+    """The refusal of an entry, out of its problem."""
+    return EntryRefused(*(str(problem.get(key, "")) for key in ("field", "reason", "hint")))
 
 
 def _dropped(problem: Mapping[str, Any]) -> ProposalDropped:

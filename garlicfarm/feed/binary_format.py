@@ -15,7 +15,7 @@ from garlicfarm.raft.types import Entry
 from garlicfarm.wire import Limits
 from garlicfarm.wire.messages import ValueType
 
-__all__ = ["HEAD_BYTES", "MEDIA_TYPE", "RecordDecoder", "encode_records"]
+__all__ = ["HEAD_BYTES", "MEDIA_TYPE", "RecordDecoder", "encode_records", "encode_values"]
 
 MEDIA_TYPE = "application/vnd.garlicfarm.entries"
 _HEAD = struct.Struct(">QQBI")
@@ -30,6 +30,15 @@ def encode_records(entries: Iterable[Entry]) -> bytes:
     for entry in entries:
         parts.append(_HEAD.pack(entry.index, entry.term, entry.value_type, len(entry.value)))
         parts.append(entry.value)
+    return b"".join(parts)
+
+
+def encode_values(values: Iterable[bytes]) -> bytes:
+    """Application entries that are to be posted, in the same form: numbered from 1, and of no term."""
+    parts: list[bytes] = []
+    for index, value in enumerate(values, 1):
+        parts.append(_HEAD.pack(index, 0, ValueType.APPLICATION, len(value)))
+        parts.append(value)
     return b"".join(parts)
 
 

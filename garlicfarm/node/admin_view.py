@@ -65,6 +65,27 @@ class FarmAdminView:
     async def post(self, entry: bytes, user: str) -> tuple[int, int]:
         return await self._applied_here(await self._replica.post(entry, user=user))
 
+    async def post_batch(
+        self, entries: Sequence[bytes], user: str
+    ) -> Sequence[tuple[int, int] | EntryRefused]:
+        proposals, origin = self._replica.proposals, origin_now(user=user, member=0)
+        outcomes: list[tuple[int, int] | EntryRefused] = []
+        accepted: list[tuple[int, bytes]] = []
+        for position, entry in enumerate(entries):
+            outcomes.append((0, 0))
+            try:
+                proposals.check(entry, origin)
+            except EntryRefused as refused:
+                outcomes[position] = refused
+            else:
+                accepted.append((position, entry))
+        if accepted:
+            done = await proposals.post_checked([entry for _, entry in accepted])
+            index, term = await self._applied_here(done)
+            for at, (position, _) in enumerate(accepted, index - len(accepted) + 1):
+                outcomes[position] = (at, term)
+        return outcomes
+
     async def administer(self, action: str, args: dict[str, object], user: str) -> tuple[int, int]:
         origin = origin_now(self.node_id, user)
         entry = self._application.administer(action, args, origin)

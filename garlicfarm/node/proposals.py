@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import trio
 
 from garlicfarm.application import Application, Origin
+from garlicfarm.config.model import HEADERS_BYTES
 from garlicfarm.errors import (
     AuthError,
     EntryRefused,
@@ -112,16 +113,33 @@ class Proposals:
         self._metrics.count_proposals("committed")
         return proposal.outcome
 
+    def check(self, entry: bytes, origin: Origin) -> None:
+        """Raise `EntryRefused` for an entry that this member does not let pass (the caller's fault)."""
+        self._application.check(entry, origin)
+        if len(entry) > self._core.raft.max_entry_bytes:
+            raise EntryRefused("", f"larger than {self._core.raft.max_entry_bytes} bytes")
+
     async def post(self, entry: bytes, origin: Origin) -> tuple[int, int]:
         """Append one application entry, here or through the leader; (index, term) after its commit.
 
-        Raises `EntryRefused` (the caller's fault), `ProposalDropped` (`DiskHangs` among them), `NoQuorum`
-        (certainly not appended), `OutcomeUnknown`. Cancelled, it may or may not be appended.
+        Raises what `check` and `post_checked` raise.
+        """
+        self.check(entry, origin)
+        return await self.post_checked((entry,))
+
+    async def post_checked(self, entries: Sequence[bytes]) -> tuple[int, int]:
+        """Append entries that `check` lets pass, all or none, one after another; (index, term) of the last
+        one after its commit.
+
+        Raises `EntryRefused` (several are too large for one message), `ProposalDropped` (`DiskHangs` among
+        them), `NoQuorum` (certainly not appended), `OutcomeUnknown`. Cancelled, they may or may not be
+        appended.
         """
         core = self._core
-        self._application.check(entry, origin)
-        if len(entry) > core.raft.max_entry_bytes:
-            raise EntryRefused("", f"larger than {core.raft.max_entry_bytes} bytes")
+        if len(entries) > 1 and sum(map(len, entries)) + len(entries) * HEADERS_BYTES > (
+            most := core.raft.max_entry_bytes
+        ):
+            raise EntryRefused("", f"together larger than {most} bytes: post fewer at a time")
         if len(self._proposals) >= MAX_PENDING_POSTS:
             raise ProposalDropped(Refusal.TOO_MANY_POSTS)
         sent = False
@@ -132,9 +150,9 @@ class Proposals:
                     continue
                 sent = True
                 if core.is_leader:
-                    posted = await self._append(entry)
+                    posted = await self._append(entries)
                 else:
-                    posted = await self._forward(core.leader_id, entry)
+                    posted = await self._forward(core.leader_id, entries)
                 if posted is not None:
                     return posted
                 sent = False
@@ -144,21 +162,21 @@ class Proposals:
         self._disk.must_answer()
         raise NoQuorum(f"no leader within {core.answer_timeout_s:g} s")
 
-    async def _append(self, entry: bytes) -> tuple[int, int] | None:
-        """Append it here; None if this member no longer leads, and has certainly not appended it."""
+    async def _append(self, entries: Sequence[bytes]) -> tuple[int, int] | None:
+        """Append them here; None if this member no longer leads, and has certainly not appended them."""
         try:
-            return await self.outcome(self.propose(partial(self._core.raw.propose, (entry,))))
+            return await self.outcome(self.propose(partial(self._core.raw.propose, entries)))
         except ProposalDropped as dropped:
             if dropped.reason != Refusal.NOT_LEADER:
                 raise
             return None
 
-    async def _forward(self, leader: int, entry: bytes) -> tuple[int, int] | None:
-        """Through the leader's ClientRequest connection; None if it was certainly not appended and
-        another leader may take it."""
+    async def _forward(self, leader: int, entries: Sequence[bytes]) -> tuple[int, int] | None:
+        """Through the leader's ClientRequest connection; None if they were certainly not appended and
+        another leader may take them."""
         node_id = self._core.node_id
-        value = LogEntry(0, ValueType.APPLICATION, entry)
-        request = Request(MessageType.CLIENT_REQUEST, node_id, leader, entries=(value,))
+        values = tuple([LogEntry(0, ValueType.APPLICATION, entry) for entry in entries])
+        request = Request(MessageType.CLIENT_REQUEST, node_id, leader, entries=values)
         scope = trio.CancelScope()
         self._forwarded[scope] = leader
         try:

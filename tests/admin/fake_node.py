@@ -16,7 +16,7 @@ from garlicfarm.application import AdminEndpoint
 from garlicfarm.client import AdminClient
 from garlicfarm.credentials.certificates import make_certificate
 from garlicfarm.credentials.users import UserStore
-from garlicfarm.errors import Compacted
+from garlicfarm.errors import Compacted, EntryRefused
 from garlicfarm.feed.binary_format import HEAD_BYTES
 from garlicfarm.feed.source import EntryStream
 from garlicfarm.metrics import NodeMetrics
@@ -64,6 +64,7 @@ class FakeFarm:
         self.changes: list[tuple[str, int, str, bool, str]] = []
         self.snapshot = b"snapshot"
         self.waiting = 0
+        self.batches: list[int] = []
         self._commit_event = trio.Event()
 
     @property
@@ -145,6 +146,19 @@ class FakeFarm:
             await trio.sleep_forever()
         self.posted_by.append(user)
         return self.commit(entry), 3
+
+    async def post_batch(
+        self, entries: Sequence[bytes], user: str
+    ) -> Sequence[tuple[int, int] | EntryRefused]:
+        await trio.lowlevel.checkpoint()
+        self.batches.append(len(entries))
+        outcomes: list[tuple[int, int] | EntryRefused] = []
+        for entry in entries:
+            if entry.startswith(b"refuse"):
+                outcomes.append(EntryRefused("$.date", "absent"))
+            else:
+                outcomes.append(await self.post(entry, user))
+        return outcomes
 
     async def administer(self, action: str, args: dict[str, Any], user: str) -> tuple[int, int]:
         return await self.post(repr((action, args, user)).encode(), user)

@@ -19,6 +19,7 @@ LEAST = {
     "GET /v1/farms/{farm}/status": "reader",
     "GET /v1/farms/{farm}/log": "reader",
     "POST /v1/farms/{farm}/log": "writer",
+    "POST /v1/farms/{farm}/log/batch": "writer",
     "GET /v1/farms/{farm}/state": "reader",
     "GET /v1/farms/{farm}/ranking": "reader",
     "GET /v1/farms/{farm}/policy": "admin",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -25,7 +25,9 @@ from garlicfarm.errors import (
     TransportError,
     UnreachableError,
 )
+from garlicfarm.feed.pages import PageReader
 from garlicfarm.lab.processes import free_ports
+from garlicfarm.node.admin_view import FarmAdminView
 from garlicfarm.node.publisher import PublisherService
 from garlicfarm.refusals import Refusal
 from garlicfarm.setup.provision import MemberPlan
@@ -61,6 +63,39 @@ async def test_posts_through_every_member_reach_all_logs_once_and_in_one_order(t
         logs = [values(nodes, node_id) for node_id in nodes.running]
         assert logs[0] == logs[1] == logs[2] == sorted(places, key=lambda entry: places[entry])
         assert sorted(index for index, _ in places.values()) == list(range(2, 62))
+
+
+async def test_batch_through_any_member_is_one_piece_of_the_log_without_what_is_refused(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path, 3, raft=STEADY) as nodes:
+        leader = await nodes.leader()
+        for node_id in sorted(nodes.running, key=lambda node_id: node_id != leader):
+            view = FarmAdminView(nodes.replica(node_id), cast(PageReader, None))
+            entries = [b"%d of %d" % (number, node_id) for number in range(50)]
+            entries[3] = bytes((1 << 20) + 1)
+            outcomes = await view.post_batch(entries, "anna")
+            assert isinstance(refused := outcomes[3], EntryRefused)
+            assert "larger than" in refused.reason
+            del entries[3]
+            places = [outcome for outcome in outcomes if not isinstance(outcome, EntryRefused)]
+            first, term = places[0]
+            assert places == [(index, term) for index in range(first, first + 49)]
+            farm = nodes.replica(node_id)
+            held = farm.store.entries(first, first + 49, 1 << 30)
+            assert [entry.value for entry in held] == entries
+            assert farm.applied_index >= first + 48
+
+
+async def test_batch_too_large_for_one_message_is_refused_as_a_whole(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1) as nodes:
+        await nodes.leader()
+        proposals = nodes.replica(1).proposals
+        with pytest.raises(EntryRefused, match="together larger than 1048576 bytes"):
+            await proposals.post_checked([bytes(1 << 19)] * 2)
+        largest = bytes(1 << 20)
+        await nodes.applied((await proposals.post_checked([largest]))[0])
+        assert values(nodes, 1) == [largest]
 
 
 async def test_post_during_an_election_waits_for_it_and_a_dead_member_catches_up(tmp_path: Path) -> None:
@@ -219,9 +254,9 @@ async def test_forwarded_post_ends_as_the_leaders_answer_says(
         monkeypatch.setattr(farm.peers, "call", call)
         if isinstance(outcome, type):
             with pytest.raises(outcome):
-                await farm.proposals._forward(2, b"x")
+                await farm.proposals._forward(2, (b"x",))
         else:
-            assert await farm.proposals._forward(2, b"x") == outcome
+            assert await farm.proposals._forward(2, (b"x",)) == outcome
     (request,) = asked
     assert (request.type, request.source, request.destination) == (MessageType.CLIENT_REQUEST, 1, 2)
 
