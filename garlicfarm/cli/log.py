@@ -25,12 +25,21 @@ def log() -> None:
 
 @log.command()
 @click.argument("file", type=click.File("rb"), default="-")
+@click.option(
+    "--batch",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="Append each line of FILE as an entry of its own, without its line feed, with up to N on their"
+    " their way at a time, and say what became of each line.",
+)
 @shared_options()
-def post(options: Options, file: BinaryIO) -> None:
+def post(options: Options, file: BinaryIO, batch: int | None) -> int:
     """Append FILE (or stdin, -) as one entry, and print its index once it is committed.
 
     An empty entry is refused: it usually comes through a pipe from a command that failed.
     """
+    if batch is not None:
+        return _post_lines(options, file.fileno(), batch)
     entry = file.read()
     if not entry:
         raise click.UsageError(f"{file.name.strip('<>')} is empty; an entry has one byte or more")
@@ -45,6 +54,19 @@ def post(options: Options, file: BinaryIO) -> None:
         print_rows("jsonl", "", [{"index": index, "term": term}])
     else:
         print_json("garlicfarm.log-post/1", {"index": index, "term": term})
+    return 0
+
+
+def _post_lines(options: Options, descriptor: int, most: int) -> int:
+    from garlicfarm.cli.log_batch import post_lines
+
+    if options.output == "json":
+        raise click.UsageError("--batch prints a line as each outcome is known: choose -o table or -o jsonl")
+
+    async def send(client: AdminClient, farm: str) -> int:
+        return await post_lines(client, farm, descriptor, most, options.output)
+
+    return ask(options, send, unmet="the end of the input was not reached")
 
 
 @log.command()

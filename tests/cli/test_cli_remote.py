@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,7 +23,7 @@ import trio
 from garlicfarm.cli import run
 from garlicfarm.client import from_config
 from garlicfarm.credentials.certificates import make_certificate
-from garlicfarm.errors import AuthError, ConfigError, NotLeader
+from garlicfarm.errors import AuthError, ConfigError, NoQuorum, NotLeader, OutcomeUnknown
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
 from tests.admin.fake_node import PASSWORDS, FakeNode
 
@@ -204,6 +205,118 @@ def test_log_post_of_nothing_is_a_wrong_use_and_posts_nothing(
     assert served.node.farm.log == []
 
 
+def test_log_post_in_batches_says_what_became_of_each_line(
+    served: Served, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lines").write_bytes(b"a\n\nrefuse\x1b\n" + bytes((1 << 20) + 1) + b"\n\xffz")
+    assert run(["log", "post", "--batch", "1024", "lines"]) == 1
+    told = capfd.readouterr()
+    assert told.out.splitlines() == [
+        "line 1: index 1, term 3",
+        "line 2: refused: it is empty",
+        "line 3: refused: $.date: absent",
+        "line 4: refused: larger than 1048576 bytes",
+        "line 5: index 2, term 3",
+    ]
+    assert told.err == "5 lines: 2 committed, 3 refused\n"
+    assert [entry.value for entry in served.node.farm.log] == [b"a", b"\xffz"]
+    (tmp_path / "lines").write_bytes(b"b\nc\n")
+    assert run(["log", "post", "--batch", "1024", "lines", "-o", "jsonl"]) == 0
+    rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert rows == [
+        {"line": 1, "outcome": "committed", "index": 3, "term": 3},
+        {"line": 2, "outcome": "committed", "index": 4, "term": 3},
+    ]
+
+
+def test_log_post_in_batches_has_no_more_lines_on_their_way_than_it_is_told(
+    served: Served, tmp_path: Path
+) -> None:
+    (tmp_path / "lines").write_bytes(b"".join(b"%d\n" % number for number in range(100)))
+    assert run(["log", "post", "--batch", "8", "lines"]) == 0
+    assert served.node.farm.batches == [8] * 12 + [4]
+    assert [entry.value for entry in served.node.farm.log] == [b"%d" % number for number in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "outcome"),
+    [
+        (NoQuorum("no majority"), 5, "not appended"),
+        (OutcomeUnknown("stepped down"), 1, "unknown"),
+        (RuntimeError("a defect"), 1, "unknown"),
+    ],
+)
+def test_log_post_in_batches_ends_at_an_error_and_sends_no_later_line(
+    served: Served,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    error: Exception,
+    code: int,
+    outcome: str,
+) -> None:
+    served.node.farm.post_error = error
+    (tmp_path / "lines").write_bytes(b"a\nb\n\nc\nd\n")
+    assert run(["log", "post", "--batch", "3", "lines", "-o", "jsonl"]) == code
+    told = capfd.readouterr()
+    rows = [json.loads(line) for line in told.out.splitlines()]
+    assert [row["outcome"] for row in rows] == [outcome, outcome, "refused"]
+    assert told.err.startswith(f"3 lines: 1 refused, 2 {outcome}; no line after line 3 was sent\nerror: ")
+
+
+def test_log_post_in_batches_waits_for_no_second_line(
+    served: Served, spawn: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    process = spawn("log", "post", "--batch", "100", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for number in range(1, 4):
+        process.stdin.write(b"entry\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"line %d: index %d, term 3\n" % (number, number)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert process.stderr is not None
+    assert process.stderr.read().splitlines() == [
+        b"3 lines: 3 committed; no line after line 3 was sent",
+        b"interrupted",
+    ]
+
+
+def test_log_post_in_batches_ended_by_ctrl_c_says_which_lines_are_unknown(
+    served: Served, spawn: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    process = spawn("log", "post", "--batch", "2", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"a\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"line 1: index 1, term 3\n"
+    served.node.farm.post_blocks = True
+    process.stdin.write(b"b\nc\nd\ne\n")
+    process.stdin.flush()
+    while not served.node.farm.batches:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out.splitlines() == [
+        b"line 2: unknown: interrupted before the answer",
+        b"line 3: unknown: interrupted before the answer",
+    ]
+    assert err.splitlines() == [
+        b"3 lines: 1 committed, 2 unknown; no line after line 3 was sent",
+        b"interrupted",
+    ]
+
+
+def test_log_post_in_batches_has_no_outcomes_in_one_object(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["log", "post", "--batch", "8", "garlicfarm.toml", "-o", "json"]) == 2
+    assert "choose -o table or -o jsonl" in capsys.readouterr().err
+    assert served.node.farm.log == []
+
+
 def test_log_tail_prints_what_is_held_as_json_lines(
     served: Served, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -292,8 +405,6 @@ def test_user_named_by_options_is_asked_with_instead_of_the_local_one(
 def test_command_that_gets_no_answer_says_why_by_its_exit_code(
     served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int
 ) -> None:
-    from garlicfarm.errors import NoQuorum
-
     arguments = ["log", "post", str(tmp_path / "garlicfarm.toml")]
     if code == 2:
         served.config.unlink()

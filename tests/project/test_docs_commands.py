@@ -155,6 +155,14 @@ def test_example_on_a_nodes_own_machine_finds_the_node_and_posts(told: Told) -> 
 
 
 @pytest.mark.slow
+def test_lines_posted_from_a_shell_are_answered_as_the_page_shows(told: Told) -> None:
+    shown = blocks("docs/howto/use-the-log.md", "text")[1]
+    said = told.output["docs/howto/use-the-log.md:2"]
+    without_places = [re.sub(r"index \d+, term \d+", "at", text) for text in (said, shown)]
+    assert without_places[0] == without_places[1]
+
+
+@pytest.mark.slow
 def test_readme_posts_and_reads_in_a_nodes_directory(told: Told) -> None:
     index, *lines = told.output["README.md:0"].splitlines()
     assert index.isdigit()
