@@ -456,7 +456,7 @@ class RpcClient:
         if call.is_late:
             if call.sent:
                 raise trio.TooSlowError
-            raise UnreachableError("no connection in time")
+            raise UnreachableError("not sent in time")
         if call.sent:
             raise OutcomeUnknown("the connection broke before the answer came")
         if isinstance(self._error, GarlicFarmError):

@@ -121,6 +121,7 @@ class Peers:
         self._sample_s = timings.heartbeat_s / 2  # heartbeats that come a little early count too
         self._limit_s = timings.election_timeout_min_s * LIMIT_SHARE
         self._peers: dict[int, _Peer] = {}
+        self._leaving: dict[int, _Peer] = {}  # removed, and sent what the core still has for them
         self._sessions: Counter[int] = Counter()  # that each member has here
         self._encoder = RequestEncoder()
         self._servers: Sequence[ClusterServer] = ()
@@ -144,6 +145,7 @@ class Peers:
         for member, peer in list(self._peers.items()):
             if member not in wanted:  # it may still have to learn of its removal
                 peer.scope.deadline = trio.current_time() + self._timings.rpc_timeout_s
+                self._leaving[member] = peer
             elif wanted[member] != peer.endpoint:
                 peer.scope.cancel()
             else:
@@ -152,7 +154,7 @@ class Peers:
         for member, endpoint in wanted.items():
             if member not in self._peers:
                 peer = self._peers[member] = self._make(member, endpoint)
-                nursery.start_soon(self._run_peer, peer)
+                nursery.start_soon(self._run_peer, member, peer)
 
     def _make(self, member: int, endpoint: str) -> _Peer:
         connect = partial(self._dial, member, endpoint)
@@ -177,11 +179,13 @@ class Peers:
         )
         return _Peer(endpoint, link, rpc_client, _RoundTrips(self._sample_s))
 
-    async def _run_peer(self, peer: _Peer) -> None:
+    async def _run_peer(self, member: int, peer: _Peer) -> None:
         with peer.scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(peer.link.run)
                 nursery.start_soon(peer.rpc_client.run)
+        if self._leaving.get(member) is peer:
+            del self._leaving[member]
 
     def _on_answer(self, member: int, seq: int, response: Response) -> None:
         self.on_contact(member)
@@ -221,7 +225,7 @@ class Peers:
 
     def send(self, member: int, seq: int, request: Request) -> None:
         """Send a Raft request with the next `flush`; `PeerEvents` gets the response, or the failure."""
-        peer = self._peers.get(member)
+        peer = self._peers.get(member) or self._leaving.get(member)
         if peer is None:
             self._events.on_unreachable(member, seq)
         elif request.type is MessageType.READ_INDEX_REQUEST:
@@ -231,7 +235,7 @@ class Peers:
 
     def flush(self) -> None:
         """Send what `send` was given, to each member in one piece."""
-        for peer in self._peers.values():
+        for peer in (*self._peers.values(), *self._leaving.values()):
             peer.link.flush()
         self._encoder.forget()
 

@@ -490,12 +490,12 @@ async def test_call_whose_deadline_has_passed_is_too_slow_at_once(autojump_clock
         under_test = rpc_client(server.connect)
         server.nursery.start_soon(under_test.run)
         await trio.sleep(1)
-        with pytest.raises(UnreachableError, match="no connection in time"):
+        with pytest.raises(UnreachableError, match="not sent in time"):
             await under_test.call(vote(1), 0.5)
         assert trio.current_time() == 1
         with pytest.raises(trio.TooSlowError):  # it was sent
             await under_test.call(vote(1), 2)
-        with pytest.raises(trio.TooSlowError):
+        with pytest.raises((trio.TooSlowError, UnreachableError)):  # as the link's task was sooner or not
             await under_test.call(vote(1), 0.5)
         assert trio.current_time() == 2
         server.nursery.cancel_scope.cancel()
@@ -515,7 +515,7 @@ async def test_call_that_waits_too_long_for_a_connection_is_certainly_not_sent(a
         server.nursery.start_soon(under_test.run)
         for begun in (0.0, 0.5):
             assert trio.current_time() == begun
-            with pytest.raises(UnreachableError, match="no connection in time"):
+            with pytest.raises(UnreachableError, match="not sent in time"):
                 await under_test.call(vote(1), 10)
         await trio.sleep(0.7)
         assert (await under_test.call(vote(3), 10)).next_index == 3  # the same connection, now up

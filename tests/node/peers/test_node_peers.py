@@ -154,11 +154,25 @@ async def test_removed_member_is_let_go_and_what_is_sent_to_it_fails(
         assert await network.streams["a"].receive_some() == encode_request(vote(2)), "its last message"
         await trio.sleep(2)
         assert await ended(network.streams["a"])
+        await trio.testing.wait_all_tasks_blocked()
         network.unreachable.clear()
         network.peers.send(2, 9, vote(2))
         network.peers.flush()
         assert network.unreachable == [(2, 9)]
         assert await network.peers.call(2, vote(2)) is None
+        nursery.cancel_scope.cancel()
+
+
+async def test_removed_member_gets_what_the_core_held_until_its_disk_was_done(autojump_clock: Clock) -> None:
+    network = Network("a")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(network.peers.run)
+        await network.follow("1@x", "2@a")
+        await network.follow("1@x")
+        network.peers.send(2, 8, vote(2))
+        network.peers.flush()
+        assert await network.streams["a"].receive_some() == encode_request(vote(2))
+        assert network.unreachable == []
         nursery.cancel_scope.cancel()
 
 

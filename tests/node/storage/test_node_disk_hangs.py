@@ -7,11 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
 
 from garlicfarm.cli.health import judge
+from garlicfarm.config.model import PRESETS, RaftSection
 from garlicfarm.errors import DiskHangs
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.node.admin_view import FarmAdminView
@@ -89,7 +91,8 @@ async def test_leader_whose_disk_hangs_hands_over_and_serves_again_when_it_answe
 async def test_read_that_waits_for_the_disk_is_refused_when_it_is_found_to_hang(
     autojump_clock: MockClock,
 ) -> None:
-    async with cluster(3) as nodes:
+    raft = {**PRESETS["clearnet"], "disk_timeout_s": 2.0}  # before a read is given up
+    async with cluster(3, raft=msgspec.convert(raft, RaftSection)) as nodes:
         leader = await nodes.leader()
         farm = nodes.replica(leader)
         release = hold_disk(farm)
