@@ -270,6 +270,8 @@ def _check(url: str, response: httpx.Response) -> None:
     """Raise the error of a refusal. If another node may still answer, it is an `UnreachableError`."""
     from garlicfarm.client.answers import Answer, failure
 
+    if response.is_success:
+        return  # its content may still be on its way
     failed = failure(Answer(response.status_code, dict(response.headers), response.content), url)
     if isinstance(failed, AuthError | Compacted | ConfigError):
         raise failed

@@ -62,13 +62,28 @@ def test_leader_stays_as_long_as_a_majority_answers(
 
 def test_majority_that_a_change_of_the_members_made_silent_does_not_keep_the_leader() -> None:
     player = _leader()
-    _beat(player, 2, rounds=5)  # member 3 has been silent for 250 ms
+    player.slow_disk = True
+    player.change(Change.REMOVE, 3)
+    player.accept(peer=2)  # it is silent from now on
+    _beat(player, 3, rounds=3)
+    player.sync()
+    assert [server.id for server in player.node.configuration.servers] == [1, 2]
+    player.wait(50)
     assert player.node.role is Role.LEADER
-    player.change(Change.REMOVE, 2, force=True)
-    player.accept(peer=2)
-    assert [server.id for server in player.node.configuration.servers] == [1, 3]
     player.wait(1)
     assert player.node.role is Role.FOLLOWER
+
+
+def test_removal_waits_for_a_majority_of_those_that_stay() -> None:
+    player = _leader()
+    player.change(Change.REMOVE, 2, force=True)
+    for _ in range(8):  # member 3 is silent
+        player.wait(50)
+        player.accept(peer=2)
+    assert [server.id for server in player.node.configuration.servers] == [1, 2, 3]
+    assert player.node.role is Role.LEADER
+    player.accept(peer=3)
+    assert [server.id for server in player.node.configuration.servers] == [1, 3]
 
 
 def test_different_majorities_answering_in_turn_keep_the_leader() -> None:
