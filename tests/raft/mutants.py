@@ -491,7 +491,7 @@ MUTANTS = (
         "membership",
         "tells a member of its removal before its own disk knows",
         "replication",
-        [("entries, is_held=True)", "entries)")],
+        [("*batch, is_held=True)", "*batch)")],
         "membership_changes::follower_hears_of_its_removal_once_the_leader_cannot_forget_it",
     ),
     Mutant(
