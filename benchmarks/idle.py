@@ -1,4 +1,4 @@
-"""What a farm of three costs while nobody posts: the CPU time of each node, with the preset `clearnet`.
+"""The CPU time of each node in a farm of three that gets no posts, with the preset `clearnet`.
 
 ``idle_cpu_s_per_hour``: the mean of the three, scaled from the measured time, on the reference machine
 (`Yardstick`). One JSON line; exit code 1 if it misses its goal (``goals.toml``). Run by `make bench`.

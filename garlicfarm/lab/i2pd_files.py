@@ -169,17 +169,17 @@ def bandwidth_kb(i: int) -> int:
 
 
 def proxy_port(i: int) -> int:
-    """That of the HTTP proxy of a router by its place in the network, from 0."""
+    """The port of a router's HTTP proxy, by the router's place in the network, from 0."""
     return 4444 + i
 
 
 def sam_port(i: int) -> int:
-    """The same of its SAM."""
+    """The port of its SAM."""
     return SAM_PORT + PORTS_APART * i
 
 
 def i2cp_port(i: int) -> int:
-    """The same of its I2CP."""
+    """The port of its I2CP."""
     return I2CP_PORT + PORTS_APART * i
 
 
