@@ -44,7 +44,7 @@ def asks_for_votes_before_fsync(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_its_own_unsynced_log(patch: pytest.MonkeyPatch) -> None:
-    change(patch, Replication.quorum_match_index, ("state.log.stable if", "state.log.last_index if"))
+    change(patch, Replication._majority_match_index, ("state.log.stable if", "state.log.last_index if"))
 
 
 def votes_for_a_log_behind_its_own(patch: pytest.MonkeyPatch) -> None:
@@ -103,15 +103,7 @@ def leads_on_though_removed(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_the_members_of_a_configuration_to_come(patch: pytest.MonkeyPatch) -> None:
-    change(
-        patch,
-        Replication.quorum_match_index,
-        (
-            "self._state.membership.in_force.servers",
-            "[s for s in self._state.membership.newest.servers if s.id in {self._state.id, *self.progress}]",
-        ),
-        ("state.membership.quorum", "len(matches) // 2 - 1"),
-    )
+    change(patch, Replication.quorum_match_index, ("membership.in_force", "membership.newest"))
 
 
 EXPECTED: dict[BrokenRule, set[str]] = {
