@@ -32,6 +32,7 @@ from garlicfarm.credentials.users import UserStore
 from garlicfarm.lab.processes import FAST, NodeProcess, ProcessFarm, process_farm
 from garlicfarm.node import serve
 from garlicfarm.node.requests import IncomingRequests
+from garlicfarm.publishing.scoring import ALGORITHM_VERSION
 from garlicfarm.setup.provision import FarmPlan
 from garlicfarm.storage import Genesis, create_store
 from garlicfarm.wire.messages import ClusterServer, Configuration, MessageType, Request
@@ -70,7 +71,7 @@ def add_quiet_farm(farm: ProcessFarm) -> None:
     """A second farm of the same members: its own id, secret and stores; the same listeners."""
     farm_id, secret = secrets.token_bytes(16), secrets.token_bytes(32)
     servers = tuple(ClusterServer(node_id, endpoint) for node_id, endpoint in farm.endpoints.items())
-    genesis = Genesis(QUIET, farm_id, "log", 1, Configuration(0, 0, servers))
+    genesis = Genesis(QUIET, farm_id, "log", ALGORITHM_VERSION, Configuration(0, 0, servers))
     for each in farm.nodes.values():
         data, file = each.directory / "data", each.directory / "garlicfarm.toml"
         create_store(data / "farms" / QUIET, genesis)

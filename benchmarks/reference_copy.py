@@ -21,6 +21,7 @@ from pathlib import Path
 import trio
 
 from garlicfarm.credentials.certificates import make_certificate
+from garlicfarm.publishing.scoring import ALGORITHM_VERSION
 from garlicfarm.raft.types import Entry, Persist
 from garlicfarm.storage import Genesis, LogStore, Writer, create_store
 from garlicfarm.wire.messages import Configuration, ValueType
@@ -41,7 +42,7 @@ async def reference_copy(entries: int, size: int) -> float:
 
 def receive(directory: Path, entries: int, size: int) -> float:
     make_certificate(directory / "crt", directory / "key", "bench")
-    create_store(directory, Genesis("bench", bytes(16), "log", 1, Configuration(0, 0)))
+    create_store(directory, Genesis("bench", bytes(16), "log", ALGORITHM_VERSION, Configuration(0, 0)))
     store = LogStore.open(directory, farm="bench")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -13,6 +13,8 @@ import pytest
 from trio.testing import MockClock
 
 from benchmarks.bench_farm import RetryingClient
+from benchmarks.isolation import quiet_leader, two_farms
+from benchmarks.reference_copy import reference_copy
 from garlicfarm.errors import EntryRefused, NoQuorum, OutcomeUnknown, ProposalDropped
 from garlicfarm.refusals import Refusal
 
@@ -67,3 +69,13 @@ async def test_retrying_client_repeats_what_is_not_acknowledged_and_counts_unkno
     assert (asked, retrying_client.unknown) == ([[b"x"]] * 5, 2)
     with pytest.raises(EntryRefused):
         await retrying_client.post([b"y"])
+
+
+async def test_reference_copy_makes_a_store_that_this_version_opens() -> None:
+    assert await reference_copy(300, 100) > 0
+
+
+@pytest.mark.slow
+async def test_quiet_farm_beside_the_flooded_one_elects_a_leader() -> None:
+    async with two_farms() as farm:
+        assert await quiet_leader(farm.nodes[1]) in farm.nodes
