@@ -175,7 +175,7 @@ def main() -> int:
     )
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--restarts", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=3, help="of the cost at the limit of retention")
+    parser.add_argument("--rounds", type=int, default=8, help="of the cost at the limit of retention")
     options = parser.parse_args()
     ok = [
         trio.run(measure, application, make, options.entries, options.restarts)

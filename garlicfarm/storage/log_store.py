@@ -336,11 +336,13 @@ class LogStore:
         self._last = min(self._last, index - 1)
 
     def _trim(self) -> None:
-        drop = 0
-        while self._tail_bytes > _TAIL_BYTES * 3 // 4:  # a quarter at a time: deleting moves the rest
-            self._tail_bytes -= _weight(self._tail[drop : drop + 1])
+        target = _TAIL_BYTES * 3 // 4  # a quarter at a time: deleting moves the rest
+        drop, surplus = 0, self._tail_bytes - target
+        while surplus > 0:
+            surplus -= len(self._tail[drop].value) + _ENTRY_OVERHEAD_BYTES
             drop += 1
         del self._tail[:drop]
+        self._tail_bytes = target + surplus
 
 
 def _weight(entries: Sequence[Entry]) -> int:
