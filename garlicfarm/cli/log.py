@@ -29,7 +29,7 @@ def log() -> None:
     "--batch",
     type=click.IntRange(1, 1024),
     metavar="N",
-    help="Append each line of FILE as an entry of its own, without its line feed, with up to N"
+    help="Append each line of FILE as an entry of its own, without its line feed, with up to N on"
     " their way at a time, and say what became of each line.",
 )
 @shared_options()
