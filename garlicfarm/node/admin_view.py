@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import trio
@@ -10,57 +10,33 @@ import trio
 from garlicfarm.application import AdminEndpoint, Origin
 from garlicfarm.errors import ConfigError, EntryRefused
 from garlicfarm.feed.pages import PageReader
-from garlicfarm.feed.source import EntryStream
+from garlicfarm.node.entries import CommittedEntries
 from garlicfarm.node.leadership import step_down
 from garlicfarm.node.proposals import origin_now
 from garlicfarm.node.replica import Replica
-from garlicfarm.raft import Change, ConfChange, Entry, Role
+from garlicfarm.raft import Change, ConfChange, Role
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import ClusterServer
 
 __all__ = ["FarmAdminView"]
 
 
-class FarmAdminView:
+class FarmAdminView(CommittedEntries):
     """Implements `garlicfarm.admin.contract.FarmView`."""
 
     def __init__(self, replica: Replica, pages: PageReader) -> None:
+        super().__init__(replica.core, replica.store, pages)
         self._replica = replica
-        self._core = replica.core
         self._application = replica.application
-        self._pages = pages
-        self.farm = replica.name
         self.application = replica.section.application
         self.farm_id = replica.store.genesis.farm_id
         self.node_id = replica.node_id
         self.endpoints: Sequence[AdminEndpoint] = self._application.endpoints(replica.context)
 
     @property
-    def first_index(self) -> int:
-        return self._replica.store.first_index()
-
-    @property
-    def commit_index(self) -> int:
-        """Up to here entries are committed, durable here and applied: readers may see them."""
-        return self._core.applied_index
-
-    @property
-    def is_leader(self) -> bool:
-        return self._core.is_leader
-
-    @property
     def disk_hangs_s(self) -> float | None:
         disk = self._replica.disk
         return round(disk.silent_s, 1) if disk.is_hanging else None
-
-    def entries(
-        self, after: int, max_bytes: int, *, upto: int | None = None
-    ) -> AsyncIterator[Sequence[Entry]]:
-        return EntryStream(self._pages.read, self.wait_commit, after, max_bytes, upto)
-
-    async def wait_commit(self, beyond: int) -> int:
-        await self._core.wait_applied(beyond)
-        return self.commit_index
 
     async def post(self, entry: bytes, user: str) -> tuple[int, int]:
         return await self._applied_here(await self._replica.post(entry, user=user))
