@@ -18,6 +18,7 @@ __all__ = [
     "ConfigError",
     "DiskHangs",
     "EntryRefused",
+    "FeedError",
     "FellBehind",
     "GarlicFarmError",
     "LocalProtocolError",
@@ -101,6 +102,10 @@ class RouterError(GarlicFarmError):
 
 class PublisherError(GarlicFarmError):
     """A publisher could not publish, stop or get ready. The message says why, for the operator."""
+
+
+class FeedError(GarlicFarmError):
+    """A feed could not pass entries on. The message says why, for the operator."""
 
 
 class NotSupported(RouterError):

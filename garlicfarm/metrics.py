@@ -118,6 +118,10 @@ class NodeMetrics:
         )
         self.feed_readers = self._gauge("feed_readers", "Requests that read or wait for entries now.", "farm")
         self.feed_entries = self._counter("feed_entries_total", "Entries sent to readers.", "farm")
+        self.feed_lag_entries = self._gauge(
+            "feed_lag_entries", "Committed entries that a feed has yet to pass on.", "farm", "reader"
+        )
+        self.feed_failures = self._counter("feed_failures_total", "Ends of a feed.", "farm", "reader")
 
     def forget_members(self) -> None:
         """Drop all values of single members, before the current ones are set: values of a removed member, or
@@ -243,6 +247,14 @@ class FarmMetrics:
     def set_publishing(self, plugin: str, is_publishing: bool) -> None:
         """Whether this node publishes with that plugin."""
         self._node.farm_publishing.labels(self._farm, plugin).set(is_publishing)
+
+    def set_feed_lag(self, reader: str, entries: int) -> None:
+        """How many committed entries a feed has yet to pass on."""
+        self._node.feed_lag_entries.labels(self._farm, reader).set(entries)
+
+    def count_feed_failure(self, reader: str) -> None:
+        """A feed has ended, and is started again later."""
+        self._node.feed_failures.labels(self._farm, reader).inc()
 
     def set_key_expiry(self, member: int, expires_ms: int) -> None:
         """When the offline keys of a member expire, ms since 1970."""

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from garlicfarm.errors import ConfigError, PluginError
+from garlicfarm.feed.contract import Feed, FeedSite
 from garlicfarm.names import did_you_mean
 from garlicfarm.publisher import Publisher, PublisherSite
 from garlicfarm.router import Router
@@ -29,6 +30,7 @@ __all__ = [
     "list_plugins",
     "load_plugin",
     "make",
+    "make_feed",
     "make_publisher",
     "make_router",
     "make_transport",
@@ -121,6 +123,11 @@ def make_router(name: str, table: Mapping[str, Any], base_dir: Path) -> Router:
 def make_publisher(name: str, table: Mapping[str, Any], base_dir: Path, site: PublisherSite) -> Publisher:
     """The publisher plugin ``name`` from its own keys of ``[[farm.publisher]]``; raises as `make` does."""
     return make(PUBLISHERS, Publisher, name, table, base_dir, site)  # type: ignore[type-abstract]
+
+
+def make_feed(name: str, table: Mapping[str, Any], base_dir: Path, site: FeedSite) -> Feed:
+    """The feed plugin ``name`` from its own keys of ``[[farm.feed]]``; raises as `make` does."""
+    return make(FEEDS, Feed, name, table, base_dir, site)  # type: ignore[type-abstract]
 
 
 def _info(found: EntryPoint) -> PluginInfo:

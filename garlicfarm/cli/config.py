@@ -163,6 +163,7 @@ def _problems(checked: Config) -> Iterator[str]:
     from garlicfarm.credentials.private_files import read_private_file
     from garlicfarm.errors import ConfigError, PluginError
     from garlicfarm.node import APPLICATIONS
+    from garlicfarm.node.hosted_feed import make_feeds
     from garlicfarm.plugins import make_router, make_transport
     from garlicfarm.transport import Endpoint, Transport, listener_problems
 
@@ -198,3 +199,4 @@ def _problems(checked: Config) -> Iterator[str]:
         if farm.application in APPLICATIONS:
             application = APPLICATIONS[farm.application](farm.name)
             yield from attempt(application.check_configuration, farm, checked)
+        yield from attempt(make_feeds, farm, checked)

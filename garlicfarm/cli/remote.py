@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from garlicfarm.cli.options import Options, print_rows, shared_options
-from garlicfarm.cli.status_table import headline, publisher_lines, status_rows, status_view
+from garlicfarm.cli.status_table import feed_lines, headline, publisher_lines, status_rows, status_view
 
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
@@ -138,7 +138,7 @@ def _print_members(body: dict[str, Any]) -> None:
     if not sys.stdout.isatty():
         click.echo(headline(body))
         print_rows("table", "", status_rows(body))
-        for line in publisher_lines(body):
+        for line in [*publisher_lines(body), *feed_lines(body)]:
             click.echo(line if line.isprintable() else json.dumps(line))
         return
     from rich.console import Console

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "events_text",
+    "feed_lines",
     "has_no_publisher",
     "headline",
     "key_problems",
@@ -127,8 +128,8 @@ def status_view(body: dict[str, Any], width: int) -> RenderableType:
         for row in status_rows(body)
         if row["error"] and width < ERROR_COLUMN_WIDTH
     ]
-    publishers = [Text(printable(line)) for line in publisher_lines(body)]
-    return Group(status_table(body, width), *errors, *publishers)
+    more = [Text(printable(line)) for line in [*publisher_lines(body), *feed_lines(body)]]
+    return Group(status_table(body, width), *errors, *more)
 
 
 def key_problems(body: dict[str, Any]) -> dict[str, str]:
@@ -161,6 +162,16 @@ def publisher_lines(body: dict[str, Any]) -> list[str]:
         )
     if not found:
         lines.append(has_no_publisher(body["node"]))
+    return lines
+
+
+def feed_lines(body: dict[str, Any]) -> list[str]:
+    """How far the feeds of the node that answered are, a line for each."""
+    lines = []
+    for feed in body.get("feeds") or []:
+        behind = f"{feed['lag']} entries behind" if feed["lag"] else "up to date"
+        problem = f"; {feed['problem']}" if feed["problem"] else ""
+        lines.append(f"node {body['node']}, feed {feed['name']}: {feed['state']}, {behind}{problem}")
     return lines
 
 

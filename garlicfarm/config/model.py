@@ -25,6 +25,7 @@ __all__ = [
     "Config",
     "Document",
     "FarmSection",
+    "FeedSection",
     "LeafSection",
     "ListenerSection",
     "LogSection",
@@ -93,6 +94,10 @@ PluginName = Annotated[
 ]
 OtherKeys = Annotated[dict[str, Any], _allowed("the plugin's own keys")]
 """A field of this type takes all keys of its table that have no field."""
+OptionalName = Annotated[
+    str,
+    _allowed('a name of a-z 0-9 _ -, or ""', pattern=r"^([a-z][a-z0-9_-]*)?\Z", max_length=64),
+]
 YesNoOrAuto = Annotated[bool | Literal["auto"], _allowed("true, false or auto")]
 RetireSeconds = Annotated[float, _allowed("seconds, from 0.1 to 11.25", ge=0.1, le=11.25)]
 CheckUrl = Annotated[
@@ -206,6 +211,20 @@ class PublisherSection(msgspec.Struct, frozen=True, kw_only=True):
     options: OtherKeys = {}
 
 
+class FeedSection(msgspec.Struct, frozen=True, kw_only=True):
+    """One ``[[farm.feed]]``. ``name``: what status and metrics call it, and its directory; "": that of the
+    plugin. ``options``: all other keys, which are the plugin's."""
+
+    plugin: PluginName
+    name: OptionalName = ""
+    options: OtherKeys = {}
+
+    @property
+    def reader(self) -> str:
+        """``name``, or the plugin's where there is none."""
+        return self.name or self.plugin
+
+
 class FarmSection(msgspec.Struct, frozen=True, kw_only=True):
     """One ``[[farm]]``. ``router`` is the raw table, including ``plugin``; {} if there is none."""
 
@@ -221,6 +240,15 @@ class FarmSection(msgspec.Struct, frozen=True, kw_only=True):
     meta: MetaSection
     leaf: tuple[LeafSection, ...] = ()
     publisher: tuple[PublisherSection, ...] = ()
+    feed: tuple[FeedSection, ...] = ()
+
+    def __post_init__(self) -> None:
+        readers = [feed.reader for feed in self.feed]
+        doubled = sorted({reader for reader in readers if readers.count(reader) > 1})
+        if doubled:
+            raise ConfigError(
+                [f"feed: two feeds are called {reader}; give each a name of its own" for reader in doubled]
+            )
 
 
 class Origin(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ __all__ = ["OWN", "export", "fill"]
 OWN = re.compile(r"node\.id|farm\[\d+\]\.(endpoint|raft\.priority|leaf\[\d+\]\.destination)")
 """Keys of values that no two nodes share."""
 
-_PLUGINS = re.compile(r"transport\..+|farm\[\d+\]\.(router|publisher\[\d+\])\..+")
+_PLUGINS = re.compile(r"transport\..+|farm\[\d+\]\.(router|publisher\[\d+\]|feed\[\d+\])\..+")
 _SECRET = re.compile(r"password|passphrase|secret|token", re.IGNORECASE)
 
 

@@ -11,6 +11,7 @@ from garlicfarm.application import AdminEndpoint, Origin
 from garlicfarm.errors import ConfigError, EntryRefused
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.node.entries import CommittedEntries
+from garlicfarm.node.hosted_feed import HostedFeed
 from garlicfarm.node.leadership import step_down
 from garlicfarm.node.proposals import origin_now
 from garlicfarm.node.replica import Replica
@@ -24,10 +25,11 @@ __all__ = ["FarmAdminView"]
 class FarmAdminView(CommittedEntries):
     """Implements `garlicfarm.admin.contract.FarmView`."""
 
-    def __init__(self, replica: Replica, pages: PageReader) -> None:
+    def __init__(self, replica: Replica, pages: PageReader, feeds: Sequence[HostedFeed] = ()) -> None:
         super().__init__(replica.core, replica.store, pages)
         self._replica = replica
         self._application = replica.application
+        self._feeds = feeds
         self.application = replica.section.application
         self.farm_id = replica.store.genesis.farm_id
         self.node_id = replica.node_id
@@ -172,6 +174,7 @@ class FarmAdminView(CommittedEntries):
             "needed": max(0, majority - reachable),
             "events": list(more.get("events", ())),
             "disk_hangs_s": self.disk_hangs_s,
+            "feeds": [feed.describe() for feed in self._feeds],
             "members": [
                 self._member(server.id, server.endpoint, more.get("publisher"))
                 for server in core.configuration.servers
@@ -254,6 +257,8 @@ class FarmAdminView(CommittedEntries):
                 rtt_s=replica.peers.rtt_s(server.id),
                 last_contact_s=replica.peers.contact_age_s(server.id),
             )
+        for feed in self._feeds:
+            feed.collect()
         self._application.collect(metrics)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from garlicfarm.net.handshake import FarmCredentials
 from garlicfarm.node.admin_view import FarmAdminView
 from garlicfarm.node.context import ReplicaHost
 from garlicfarm.node.dialler import MemberDialler
+from garlicfarm.node.hosted_feed import HostedFeed, NodeFeedSource, make_feeds
 from garlicfarm.node.replica import Replica
 from garlicfarm.node.retention import Retention
 from garlicfarm.node.transports import Transports
@@ -64,18 +66,22 @@ class HostedFarm:
         retention: Retention,
         credentials: FarmCredentials,
         router: Router | None,
+        feeds: Sequence[HostedFeed],
     ) -> None:
         self.replica = replica
         self.view = view
         self.credentials = credentials
         self._retention = retention
         self._router = router
+        self._feeds = feeds
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Run the farm's tasks until cancelled. `StorageError` and `Removed` end this farm."""
         async with self._router or nullcontext(), trio.open_nursery() as nursery:
             await nursery.start(self.replica.run)
             nursery.start_soon(self._retention.run)
+            for feed in self._feeds:
+                nursery.start_soon(feed.run)
             task_status.started()
 
 
@@ -104,6 +110,7 @@ def open_farm(
     log = EventLogger(logging.getLogger("garlicfarm.raft"), farm=section.name, node=node_id)
     application = make_application(section.name)
     application.check_configuration(section, config)
+    made_feeds = make_feeds(section, config)
     for problem in store.problems:
         log.warning("snapshot-unusable", cause=problem)
     if store.restored is not None:
@@ -139,12 +146,16 @@ def open_farm(
     if store.restored is not None:
         replica.membership.on_restored(store.restored.configuration, store.restored.all_members)
     pages = PageReader(reader, parts.reader_limiter)
-    view = FarmAdminView(replica, pages)
+    feeds = [
+        HostedFeed(feed, table, NodeFeedSource(replica.core, store, pages), metrics, log, random.random)
+        for feed, table in zip(made_feeds, section.feed, strict=True)
+    ]
+    view = FarmAdminView(replica, pages, feeds)
     lookup = member_lookup(farm_secrets, genesis.farm_id, parts.users.lookup)
     verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
     credentials = FarmCredentials(section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader)
     retention = Retention(replica.context, replica.applier, store, writer, pages)
-    return HostedFarm(replica, view, retention, credentials, router)
+    return HostedFarm(replica, view, retention, credentials, router, feeds)
 
 
 def _is_jraft(farm: str, parts: NodeParts) -> bool:

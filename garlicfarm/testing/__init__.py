@@ -6,6 +6,7 @@ Import from the modules; each begins with its usage. Only the suites need pytest
 * A **transport** of yours: subclass `transport_suite.TransportSuite`, override its fixture ``transport``.
 * A **router** plugin of yours: subclass `router_suite.RouterSuite`, override its fixture ``router``.
   `garlicfarm_plugin_simulated.SimulatedRouter` is a router for tests of code that uses one.
+* A **feed** plugin of yours: subclass `feed_suite.FeedSuite`, override its fixture ``feed``.
 * An **application** of yours: `cluster.cluster` runs real nodes in memory, to kill and to partition. Six
   lines make the fixture; with pytest-trio's ``autojump_clock``, named by the test, waiting takes no time::
 

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from garlicfarm.cli.ranking_table import Trends, ranking_table, ranking_view
 from garlicfarm.cli.status_table import (
     events_text,
+    feed_lines,
     headline,
     publisher_lines,
     status_rows,
@@ -206,3 +207,24 @@ def test_status_says_what_the_node_publishes_and_why_not() -> None:
     assert "\x1b" not in "\n".join(
         drawn(status_view(status(publishers=[hooks | {"problems": lines}]), 100), 100)
     )
+
+
+def test_status_says_how_far_the_feeds_are_and_why_not_further() -> None:
+    assert feed_lines(status()) == []  # of an older node
+    assert feed_lines(status(feeds=[])) == []
+    dafka = {"name": "dafka", "plugin": "dafka", "state": "running", "index": 7, "lag": 0, "problem": None}
+    lines = feed_lines(
+        status(
+            feeds=[
+                dafka,
+                dafka | {"name": "files", "state": "failed", "lag": 5, "problem": "no\x1b[2J"},
+            ]
+        )
+    )
+    assert lines == [
+        "node 1, feed dafka: running, up to date",
+        "node 1, feed files: failed, 5 entries behind; no\x1b[2J",
+    ]
+    shown = "\n".join(drawn(status_view(status(feeds=[dafka | {"problem": "no\x1b[2J"}]), 100), 100))
+    assert "node 1, feed dafka: running" in shown
+    assert "\x1b" not in shown

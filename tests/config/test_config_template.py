@@ -131,6 +131,7 @@ def test_export_leaves_secrets_of_plugins_out_and_takes_the_environment_in(
     with one.open("a") as file:
         file.write(
             '[transport."x+y"]\nApiToken = "t0ps"\npassword_file = "p"\nodd = [1.5, true, "\\u007f\\n"]\n'
+            '[[farm.feed]]\nplugin = "queue"\nsecret = "b0ttom"\naddress = "a"\n'
         )
     monkeypatch.setenv("GARLICFARM_FARM__0__ROUTER__PASSWORD", "secr3t")
     monkeypatch.setenv("GARLICFARM_LOG__LEVEL", "debug")
@@ -138,9 +139,12 @@ def test_export_leaves_secrets_of_plugins_out_and_takes_the_environment_in(
     told = capsys.readouterr()
     assert "t0ps" not in told.out + told.err
     assert "secr3t" not in told.out + told.err
+    assert "b0ttom" not in told.out + told.err
     assert "farm[0].router.password" in told.err
+    assert "farm[0].feed[0].secret" in told.err
     raw = tomllib.loads(told.out)
     assert raw["transport"]["x+y"] == {"password_file": "p", "odd": [1.5, True, "\x7f\n"]}
+    assert raw["farm"][0]["feed"] == [{"plugin": "queue", "address": "a"}]
     assert raw["log"] == {"level": "debug"}
 
 

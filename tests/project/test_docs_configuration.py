@@ -33,6 +33,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "[farm.meta]": model.MetaSection,
     "[[farm.leaf]]": model.LeafSection,
     "[[farm.publisher]]": model.PublisherSection,
+    "[[farm.feed]]": model.FeedSection,
 }
 PLUGINS: dict[str, type[msgspec.Struct]] = {
     "### [transport.ssl]": SslConfig,
@@ -57,6 +58,7 @@ TABLES = {
     "meta",
     "leaf",
     "publisher",
+    "feed",
     "options",
 }
 

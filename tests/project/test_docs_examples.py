@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,7 +16,9 @@ from typing import Any
 import pytest
 import trio
 
+from garlicfarm.feed.contract import Feed, FeedSite
 from garlicfarm.router import Router
+from garlicfarm.testing.feed_suite import FeedSuite
 from garlicfarm.testing.router_suite import RouterSuite
 from garlicfarm.testing.transport_suite import TransportSuite
 from garlicfarm.transport import Endpoint, Transport
@@ -45,6 +48,7 @@ test_counter_refuses_what_is_no_number = counter.test_counter_refuses_what_is_no
         ("howto/transport-plugin.md", "memory_transport"),
         ("howto/router-plugin.md", "file_router"),
         ("howto/publisher-plugin.md", "file_publisher"),
+        ("howto/feed-plugin.md", "file_feed"),
     ],
 )
 def test_test_of_a_guide_passes_as_it_stands(page: str, name: str, tmp_path: Path) -> None:
@@ -92,6 +96,34 @@ class TestFileRouter(RouterSuite):
         return made
 
 
+class TestFileFeed(FeedSuite):
+    @pytest.fixture
+    def feed(self, tmp_path: Path) -> Feed:
+        self.path = tmp_path / "entries.jsonl"
+        return self._feed(tmp_path)
+
+    @pytest.fixture
+    def arrived(self) -> Callable[[], Awaitable[Sequence[bytes]]]:
+        async def arrived() -> list[bytes]:
+            lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+            return [line["value"].encode() for line in lines if "value" in line]
+
+        return arrived
+
+    @pytest.fixture
+    def unreachable_feed(self, tmp_path: Path) -> Feed:
+        (tmp_path / "gone").mkdir()
+        feed = self._feed(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+        return feed
+
+    def _feed(self, base_dir: Path) -> Feed:
+        module = example("file_feed")
+        site = FeedSite(farm="farm", node_id=1, name="file", directory=base_dir / "site")
+        made: Feed = module.FileFeed(module.FileFeedConfig(path="entries.jsonl"), base_dir, site)
+        return made
+
+
 @pytest.mark.slow
 async def test_farm_of_processes_on_the_page_works(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "reference" / "testing-kits.md").read_text(encoding="utf-8")
@@ -112,6 +144,7 @@ async def test_farm_of_processes_on_the_page_works(tmp_path: Path) -> None:
         ("howto/transport-plugin.md", "memory_transport"),
         ("howto/router-plugin.md", "file_router"),
         ("howto/publisher-plugin.md", "file_publisher"),
+        ("howto/feed-plugin.md", "file_feed"),
         ("reference/testing-kits.md", "test_counter"),
     ],
 )

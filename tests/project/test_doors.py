@@ -107,7 +107,7 @@ ROOMS: dict[str, set[str]] = {
         *("admin", "application", "config", "credentials", "feed", "http", "i2p", "log_application"),
         *("net", "plugins", "publisher", "publishing", "raft", "router", "storage", "transport", "wire"),
     },
-    "plugins": {"publisher", "router", "transport"},
+    "plugins": {"feed", "publisher", "router", "transport"},
     "publisher": {"publishing"},
     "router": {"publishing"},
     "service": {"credentials", "i2p", "publisher", "transport"},
@@ -117,8 +117,8 @@ ROOMS: dict[str, set[str]] = {
     },
     "storage": {"raft", "wire"},
     "testing": {
-        *("application", "config", "credentials", "http", "i2p", "lab", "log_application", "net"),
-        *("node", "publisher", "publishing", "raft", "router", "storage", "transport", "wire"),
+        *("application", "config", "credentials", "feed", "http", "i2p", "lab", "log_application"),
+        *("net", "node", "publisher", "publishing", "raft", "router", "storage", "transport", "wire"),
     },
     "transport": set(),
 }
