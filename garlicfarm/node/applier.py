@@ -45,8 +45,8 @@ class Applier:
     def configure_genesis(self) -> None:
         """Give the application the farm's first Configuration, before anything is applied."""
         core = self._core
-        if core.applied_configuration.servers and not core.applied_index:
-            self._application.configure(0, core.applied_configuration)
+        if core.applied.configuration.servers and not core.applied.index:
+            self._application.configure(0, core.applied.configuration)
 
     def add(self, committed: Sequence[Entry]) -> None:
         """Queue entries from the core, and apply a slice of the queue."""
@@ -55,19 +55,19 @@ class Applier:
             self._apply()
 
     def _apply(self) -> None:
-        until = trio.current_time() + SLICE_S
+        until, taken = trio.current_time() + SLICE_S, list[Entry]()
         while True:
             entry = self._committed.popleft()
             if entry.value_type is ValueType.CONFIGURATION:
                 configuration = decode_configuration(entry.value)
                 self._application.configure(entry.index, configuration)
-                self._core.applied_configuration = configuration
                 self._membership.on_applied(configuration)
             else:
                 self._application.apply(entry.index, entry.term, entry.value)
+            taken.append(entry)
             if not self._committed or trio.current_time() >= until:
                 break
-        self._core.on_applied(entry.index, entry.term)
+        self._core.on_applied(self._core.applied.after(taken))
 
     async def restore(self, meta: SnapshotMeta) -> None:
         """Continue from a snapshot that the leader sent."""
@@ -76,21 +76,21 @@ class Applier:
         snapshot = await trio.to_thread.run_sync(self._store.read_state, meta, limiter=own)
         self._application.restore(snapshot.state)
         self._committed.clear()  # the snapshot contains them
-        self._core.applied_configuration = snapshot.configuration
         self._membership.on_restored(snapshot.configuration, snapshot.all_members)
         self._log.info("snapshot-restored", index=meta.index, term=meta.term)
-        self._core.on_applied(meta.index, meta.term)
+        self._core.on_applied(snapshot.meta)
 
     def snapshot(self) -> Snapshot:
         """The application's state now, with the data that a store keeps about it."""
-        core, genesis = self._core, self._store.genesis
+        applied, genesis = self._core.applied, self._store.genesis
         return Snapshot(
             genesis.farm_id,
             genesis.application,
             genesis.algorithm,
-            core.applied_index,
-            core.applied_term,
-            core.applied_configuration,
+            applied.index,
+            applied.term,
+            applied.configuration,
             tuple(ClusterServer(member, at) for member, at in sorted(self._membership.all_members.items())),
+            applied.application_entries,
             self._application.snapshot(),
         )

@@ -19,7 +19,7 @@ import trio
 
 from garlicfarm.config.model import FarmSection, RaftSection
 from garlicfarm.errors import NotLeader
-from garlicfarm.raft import RaftConfig, RawNode, Role, Storage
+from garlicfarm.raft import RaftConfig, RawNode, Role, SnapshotMeta, Storage
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
 __all__ = ["SLICE_S", "Core"]
@@ -36,12 +36,12 @@ MESSAGE_HEADER_BYTES = 45
 class Core:
     """``raw``: the consensus core itself, which only turns change; all else only reads from it.
 
-    ``answer_timeout_s``: how long a request waits for its answer. ``applied_index``, ``applied_term`` and
-    ``applied_configuration``: the newest entry that the application has taken, and the Configuration then.
+    ``answer_timeout_s``: how long a request waits for its answer. ``applied``: the newest entry that the
+    application has taken, as a snapshot of its state now would name it.
     """
 
     def __init__(self, section: FarmSection, node_id: int, store: Storage) -> None:
-        start, raft = store.snapshot(), section.raft
+        raft = section.raft
         self.farm = section.name
         self.raft = raft
         self.node_id = node_id
@@ -51,8 +51,7 @@ class Core:
         self.role = Role.FOLLOWER
         self.leader_id = 0
         """Id of the leader, 0 if none is known."""
-        self.applied_index, self.applied_term = start.index, start.term
-        self.applied_configuration = start.configuration
+        self.applied = store.snapshot()
         self.next_token = itertools.count(1).__next__
         """Returns a token that no input of the core has used."""
         self._awake = trio.Event()
@@ -109,6 +108,11 @@ class Core:
         return self.role is Role.LEADER
 
     @property
+    def applied_index(self) -> int:
+        """The index of the newest entry that the application has taken."""
+        return self.applied.index
+
+    @property
     def configuration(self) -> Configuration:
         """The Configuration in force."""
         return self.raw.configuration
@@ -133,9 +137,9 @@ class Core:
         changed.set()
         self.wake_waiting()
 
-    def on_applied(self, index: int, term: int) -> None:
-        """The application has taken everything up to ``index``."""
-        self.applied_index, self.applied_term = index, term
+    def on_applied(self, applied: SnapshotMeta) -> None:
+        """The application has taken everything up to there."""
+        self.applied, index = applied, applied.index
         self.raw.report_applied(index)
         if index > self._next_awaited:
             for beyond in [beyond for beyond in self._awaited if index > beyond]:

@@ -70,7 +70,7 @@ class Membership:
         self._dial = dial
         self._log = log
         self._backoff = Backoff(random.random, longest_s=core.raft.heartbeat_s)
-        self.all_members = {server.id: server.endpoint for server in core.applied_configuration.servers}
+        self.all_members = {server.id: server.endpoint for server in core.applied.configuration.servers}
         self._current = frozenset(self.all_members)
         self._next_notice: dict[int, float] = {}  # id → when it may be ordered to leave again
         self._tasks: deque[Callable[[], Awaitable[None]]] = deque()
@@ -190,7 +190,7 @@ class Membership:
                             if change.change is Change.ADD:
                                 scope.deadline = math.inf
                             await self._wait_applied(change)
-                            return core.applied_configuration.log_index, term
+                            return core.applied.configuration.log_index, term
                     else:
                         await core.wait_leader_change()
                 except NotLeader:

@@ -71,7 +71,7 @@ class Removal:
     def check(self, force: bool) -> None:
         """Raises `ProposalDropped` if a new leader would refuse to remove this member. Called before this
         member, the leader, hands over in order to be removed."""
-        members = self._core.applied_configuration.servers
+        members = self._core.applied.configuration.servers
         others = [server.id for server in members if server.id != self._core.node_id]
         if not others:
             raise ProposalDropped(Refusal.THE_LAST_MEMBER)

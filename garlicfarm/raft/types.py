@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from garlicfarm.refusals import Refusal
+from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import (
     ClusterServer,
     Configuration,
@@ -59,12 +60,25 @@ class HardState(msgspec.Struct, frozen=True, gc=False):
 
 
 class SnapshotMeta(msgspec.Struct, frozen=True):
-    """The last entry that a snapshot replaces, and the Configuration in force there. Index 0 and term 0:
-    there is no snapshot."""
+    """The last entry that a snapshot replaces, the Configuration in force there, and how many Application
+    entries the log has had up to it; None: that is not known. Index 0 and term 0: there is no snapshot."""
 
     index: int
     term: int
     configuration: Configuration
+    application_entries: int | None = None
+
+    def after(self, entries: Sequence[Entry]) -> SnapshotMeta:
+        """That of a snapshot which replaces these entries too; they follow in the log."""
+        if not entries:
+            return self
+        configuration, count = self.configuration, self.application_entries
+        for entry in entries:
+            if entry.value_type is ValueType.CONFIGURATION:
+                configuration = decode_configuration(entry.value)
+            elif count is not None:
+                count += 1
+        return SnapshotMeta(entries[-1].index, entries[-1].term, configuration, count)
 
 
 class Persist(msgspec.Struct, frozen=True):

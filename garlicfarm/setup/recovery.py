@@ -38,7 +38,8 @@ _PAGE_BYTES = 1 << 20
 
 class Survivor(msgspec.Struct, frozen=True):
     """What a survivor's store holds, all of its log applied. Of several survivors, the one with
-    the highest (``last_term``, ``last_index``) lacks least. ``all_members``: removed ones too."""
+    the highest (``last_term``, ``last_index``) lacks least. ``all_members``: removed ones too.
+    ``application_entries``: as in `SnapshotMeta`."""
 
     farm: str
     farm_id: bytes
@@ -49,6 +50,7 @@ class Survivor(msgspec.Struct, frozen=True):
     last_term: int
     configuration: Configuration
     all_members: tuple[ClusterServer, ...]
+    application_entries: int | None
     application: StateMachine
 
 
@@ -60,24 +62,23 @@ def read_survivor(directory: Path, farm: str, application: StateMachine) -> Surv
     """
     with closing(LogStore.open(directory, farm=farm)) as store:
         hard_state, last = store.initial_state()[0], store.last_index()
-        start = store.snapshot()
-        configuration = start.configuration
-        all_members = {server.id: server for server in configuration.servers}
+        applied = store.snapshot()
+        all_members = {server.id: server for server in applied.configuration.servers}
         if store.restored is not None:
             application.restore(store.restored.state)
             all_members = {server.id: server for server in store.restored.all_members}
-        elif configuration.servers:
-            application.configure(0, configuration)
-        index = start.index + 1
-        while index <= last:
-            for entry in store.entries(index, last + 1, _PAGE_BYTES):
+        elif applied.configuration.servers:
+            application.configure(0, applied.configuration)
+        while applied.index < last:
+            page = store.entries(applied.index + 1, last + 1, _PAGE_BYTES)
+            for entry in page:
                 if entry.value_type is ValueType.CONFIGURATION:
                     configuration = decode_configuration(entry.value)
                     all_members.update((server.id, server) for server in configuration.servers)
                     application.configure(entry.index, configuration)
                 else:
                     application.apply(entry.index, entry.term, entry.value)
-                index = entry.index + 1
+            applied = applied.after(page)
         return Survivor(
             farm,
             store.genesis.farm_id,
@@ -86,8 +87,9 @@ def read_survivor(directory: Path, farm: str, application: StateMachine) -> Surv
             store.first_index(),
             last,
             store.term(last),
-            configuration,
+            applied.configuration,
             tuple(all_members[member] for member in sorted(all_members)),
+            applied.application_entries,
             application,
         )
 
@@ -113,9 +115,16 @@ def recover_store(directory: Path, node_id: int, survivor: Survivor) -> tuple[by
         made.mkdir(mode=0o700)
         with closing(LogStore.open(directory, farm=survivor.farm)) as store:
             genesis = store.copy_to(made, farm_id, HardState(term, 0, index), entry)
-        state = survivor.application.snapshot()
         snapshot = Snapshot(
-            farm_id, genesis.application, genesis.algorithm, index, term, alone, survivor.all_members, state
+            farm_id,
+            genesis.application,
+            genesis.algorithm,
+            index,
+            term,
+            alone,
+            survivor.all_members,
+            survivor.application_entries,
+            survivor.application.snapshot(),
         )
         write_snapshot(made / SNAPSHOTS, snapshot)
         LogStore.open(made, farm=survivor.farm).close()  # verifies it, as a node's start will

@@ -1,9 +1,9 @@
 """Snapshots exchanged with JRaft servers: the application's state alone.
 
-There is no header that names the farm, and no checksum. The last piece is marked as such, and the snapshots
-of two servers for one index may differ, so a transfer is never resumed from another server. The application
-itself says whether it can take a state, before the old one is replaced. On disk they have the same form as
-all snapshots (`garlicfarm.storage.snapshots`).
+There is no header that names the farm or counts entries, and no checksum. The last piece is marked as such,
+and the snapshots of two servers for one index may differ, so a transfer is never resumed from another server.
+The application itself says whether it can take a state, before the old one is replaced. On disk they have the
+same form as all snapshots (`garlicfarm.storage.snapshots`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class JRaftSnapshotReceiver(SnapshotReceiver):
     def _keep(self, part: Path, whole: Path, request: SnapshotSyncRequest) -> SnapshotMeta:
         born = (self._genesis.farm_id, self._genesis.application, self._genesis.algorithm)
         what = (request.last_log_index, request.last_log_term, request.configuration)
-        snapshot = Snapshot(*born, *what, request.configuration.servers, part.read_bytes())
+        snapshot = Snapshot(*born, *what, request.configuration.servers, None, part.read_bytes())
         try:
             self._check_state(snapshot.state)
         except Exception as error:  # the application's code may raise anything

@@ -99,6 +99,29 @@ class LogIndex:
             place = bisect_right(found, upto)
             return found[place - 1] if place else None
 
+    def application_entries(self, after: int, upto: int) -> int:
+        """How many of the entries with ``after`` < index ≤ ``upto`` are Application entries. Raises
+        `Compacted`: ``after`` < ``first`` − 1."""
+        with self._lock:
+            if after < self.first - 1:
+                raise Compacted(self.first)
+            return upto - after - self._configurations(after, upto)
+
+    def application_entry(self, after: int, number: int) -> int:
+        """The index of the ``number``-th (≥ 1) Application entry behind ``after``, which has to be there.
+        Raises as `application_entries`."""
+        with self._lock:
+            if after < self.first - 1:
+                raise Compacted(self.first)
+            index = after + number
+            while (found := after + number + self._configurations(after, index)) > index:
+                index = found
+            return index
+
+    def _configurations(self, after: int, upto: int) -> int:
+        found = self._held.configurations
+        return bisect_right(found, upto) - bisect_right(found, after)
+
     def oldest_segment(self) -> int | None:
         """The number of the segment with the first entry; None if there is no entry."""
         with self._lock:

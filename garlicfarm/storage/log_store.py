@@ -119,7 +119,7 @@ class LogStore:
         self.genesis, self.index = log.genesis, log.index
         self._hard_state, self._boundary, self._last = log.hard_state, log.boundary, log.index.last
         self.restored, self.problems = snapshots
-        self._newest = SnapshotMeta(0, 0, self.genesis.configuration or Configuration(0, 0))
+        self._newest = SnapshotMeta(0, 0, self.genesis.configuration or Configuration(0, 0), 0)
         if self.restored is not None:
             self._newest = self.restored.meta
         self._sender = (JRaftSnapshotSender if is_jraft else SnapshotSender)(path.parent / SNAPSHOTS)
@@ -395,6 +395,9 @@ def _restorable(directory: Path, log_directory: Path, log: Log) -> _Snapshots:
         elif snapshot.term != _term(log_directory, snapshot.index, log):
             problems.append(f"{path} is of another log: its term is not that of the entry")
         else:
+            if snapshot.application_entries is None and not boundary.index:  # version 0.1 did not count them
+                count = log.index.application_entries(0, snapshot.index)
+                snapshot = msgspec.structs.replace(snapshot, application_entries=count)
             return _Snapshots(snapshot, problems)
     if boundary.index:
         told = "; ".join(problems) or f"{directory} holds none"

@@ -7,8 +7,9 @@ renamed, and its directory synced. It is checked as a whole before anything in i
 
 big-endian; size and SHA-256 are of all that follows them. The header is JSON: the farm's id, the
 application and its algorithm's version, index and term of the last entry in the state, the
-Configuration in force there, and all members up to there, removed ones too (key ``ever``). The whole file is
-sent to members whose log ends before ours begins.
+Configuration in force there, all members up to there, removed ones too (key ``ever``), and the number of
+Application entries up to there (null, or missing as in version 0.1: not known). The whole file is sent to
+members whose log ends before ours begins.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
+from typing import Annotated, BinaryIO
 
 import msgspec
 
@@ -57,7 +58,7 @@ _PIECE_BYTES = 1 << 20
 
 class Snapshot(msgspec.Struct, frozen=True):
     """The state after all entries up to ``index``. ``all_members``: every member up to there, removed ones
-    too, by id, with the last endpoint."""
+    too, by id, with the last endpoint. ``application_entries``: as in `SnapshotMeta`."""
 
     farm_id: bytes
     application: str
@@ -66,12 +67,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     term: int
     configuration: Configuration
     all_members: tuple[ClusterServer, ...]
+    application_entries: int | None
     state: bytes
 
     @property
     def meta(self) -> SnapshotMeta:
         """What the consensus core needs to know of it."""
-        return SnapshotMeta(self.index, self.term, self.configuration)
+        return SnapshotMeta(self.index, self.term, self.configuration, self.application_entries)
 
 
 class _Header(msgspec.Struct):
@@ -82,6 +84,7 @@ class _Header(msgspec.Struct):
     term: int
     configuration: bytes
     all_members: tuple[ClusterServer, ...] = msgspec.field(name="ever")
+    application_entries: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 def write_snapshot(directory: Path, snapshot: Snapshot) -> None:
@@ -98,6 +101,7 @@ def write_snapshot(directory: Path, snapshot: Snapshot) -> None:
             snapshot.term,
             encode_configuration(snapshot.configuration),
             snapshot.all_members,
+            snapshot.application_entries,
         )
     )
     parts = _HEADER_SIZE.pack(len(header)) + header, snapshot.state  # not joined: the state may be large
@@ -216,6 +220,7 @@ def _checked(path: Path, file: BinaryIO, keep: bool) -> Snapshot:
         told.term,
         configuration_of(told.configuration),
         told.all_members,
+        told.application_entries,
         state,
     )
 

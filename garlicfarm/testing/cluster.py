@@ -76,7 +76,9 @@ class MemoryStore(UnsyncedStorage):
     def read_state(self, meta: SnapshotMeta) -> Snapshot:
         born = (self.genesis.farm_id, self.genesis.application, self.genesis.algorithm)
         servers, state = meta.configuration.servers, self.state(meta.index)
-        return Snapshot(*born, meta.index, meta.term, meta.configuration, servers, state)
+        return Snapshot(
+            *born, meta.index, meta.term, meta.configuration, servers, meta.application_entries, state
+        )
 
 
 class MemoryStoreWriter:

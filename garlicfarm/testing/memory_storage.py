@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Sequence
 from hashlib import sha256
@@ -13,10 +14,11 @@ from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import Configuration, SnapshotSyncRequest, ValueType
 
-__all__ = ["MemoryStorage", "Stored", "UnsyncedStorage"]
+__all__ = ["MemoryStorage", "Stored", "UnsyncedStorage", "encode_snapshot"]
 
 _KEPT_SNAPSHOTS = 2
-_DIGEST_BYTES = 32
+_DIGEST_BYTES = 24  # of a SHA-256
+_COUNT = struct.Struct(">q")
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -31,16 +33,17 @@ class MemoryStorage:
     """Implements `garlicfarm.raft.Storage`; steps are "durable" once `write` has taken them. ``genesis`` is
     the Configuration in force at index 0.
 
-    A snapshot travels as the SHA-256 of its state, then the state.
+    A snapshot travels as a checksum of all that follows, the number of Application entries up to there
+    (−1: not known), and the state.
     """
 
     def __init__(self, genesis: Configuration) -> None:
         self._hard_state = HardState()
-        self._boundary = SnapshotMeta(0, 0, genesis)
+        self._boundary = SnapshotMeta(0, 0, genesis, 0)
         self._entries: list[Entry] = []
         self._snapshot = self._boundary
         self._files: dict[int, bytes] = {}  # by index: sendable snapshots, and one just received
-        self._part: tuple[SnapshotMeta, bytes] | None = None
+        self._part: tuple[tuple[int, int], bytes] | None = None  # index and term, and what is held
 
     def write(self, persist: Persist) -> None:
         """Carry out one durable step."""
@@ -60,7 +63,7 @@ class MemoryStorage:
 
     def take_snapshot(self, meta: SnapshotMeta, state: bytes) -> None:
         """The application's state after ``meta.index``, which is committed, durable at once."""
-        self._files[meta.index] = sha256(state).digest() + state
+        self._files[meta.index] = encode_snapshot(state, meta.application_entries)
         self._renew(meta)
 
     def compact(self, upto: int) -> None:
@@ -73,23 +76,23 @@ class MemoryStorage:
     def store_chunk(self, request: SnapshotSyncRequest) -> tuple[int, SnapshotMeta | None]:
         """Take a piece of a snapshot; the number of bytes held now, and the snapshot once it is complete and
         its hash is correct."""
-        meta = SnapshotMeta(request.last_log_index, request.last_log_term, request.configuration)
-        key = (meta.index, meta.term)
-        held = self._part[1] if self._part is not None and key == _key(self._part[0]) else b""
+        key = (request.last_log_index, request.last_log_term)
+        held = self._part[1] if self._part is not None and key == self._part[0] else b""
         offset, data = request.offset, request.data
         if offset > len(held):
             return len(held), None
         if offset == 0 and held[: len(data)] != data[: len(held)]:
             held = b""
         held += data[len(held) - offset :]
-        self._part = meta, held
+        self._part = key, held
         if not request.done or offset + len(data) < len(held):
             return len(held), None
         self._part = None
-        if sha256(held[_DIGEST_BYTES:]).digest() != held[:_DIGEST_BYTES]:
+        if _digest(held[_DIGEST_BYTES:]) != held[:_DIGEST_BYTES]:
             return 0, None
-        self._files[meta.index] = held
-        return len(held), meta
+        self._files[request.last_log_index] = held
+        (count,) = _COUNT.unpack_from(held, _DIGEST_BYTES)
+        return len(held), SnapshotMeta(*key, request.configuration, None if count < 0 else count)
 
     @property
     def contents(self) -> tuple[Entry, ...]:
@@ -98,7 +101,7 @@ class MemoryStorage:
 
     def state(self, index: int) -> bytes:
         """The state in the snapshot of ``index``, which must be there."""
-        return self._files[index][_DIGEST_BYTES:]
+        return self._files[index][_DIGEST_BYTES + _COUNT.size :]
 
     def initial_state(self) -> tuple[HardState, Configuration]:
         # Only committed entries get into a snapshot; the commit index is written now and then.
@@ -197,5 +200,11 @@ class UnsyncedStorage(MemoryStorage):
             del self._files[index]
 
 
-def _key(meta: SnapshotMeta) -> tuple[int, int]:
-    return meta.index, meta.term
+def encode_snapshot(state: bytes, application_entries: int | None = None) -> bytes:
+    """A snapshot as `MemoryStorage` sends and receives it."""
+    contents = _COUNT.pack(-1 if application_entries is None else application_entries) + state
+    return _digest(contents) + contents
+
+
+def _digest(contents: bytes) -> bytes:
+    return sha256(contents).digest()[:_DIGEST_BYTES]

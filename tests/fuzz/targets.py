@@ -571,7 +571,7 @@ def _public(seed: bytes) -> bytes:
 
 # snapshot
 
-SENT = Snapshot(GENESIS.farm_id, "log", 2, 30, 2, MEMBERS, MEMBERS.servers, bytes(range(40)))
+SENT = Snapshot(GENESIS.farm_id, "log", 2, 30, 2, MEMBERS, MEMBERS.servers, 21, bytes(range(40)))
 
 
 @cache
@@ -698,7 +698,9 @@ def _sound_store(*, is_of_0_1: bool) -> _Store:
                 state.apply(entry.index, entry.term, entry.value)
             steps.append(Persist(token, HardState(1, 2, 2 * token + 2), None, tuple(entries)))
             if token == 2:
-                taken = Snapshot(GENESIS.farm_id, "log", 2, 6, 1, MEMBERS, MEMBERS.servers, state.snapshot())
+                taken = Snapshot(
+                    GENESIS.farm_id, "log", 2, 6, 1, MEMBERS, MEMBERS.servers, 4, state.snapshot()
+                )
         if is_of_0_1:
             with closing(stored_by_sqlite.opened(directory, steps)):
                 killed = _files(directory)

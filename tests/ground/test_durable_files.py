@@ -29,7 +29,7 @@ from garlicfarm.wire.messages import ClusterServer, Configuration, SnapshotSyncR
 FARM_ID = bytes(range(16))
 MEMBERS = Configuration(0, 0, (ClusterServer(1, "ssl://a.example:1"),))
 GENESIS = Genesis("farm", FARM_ID, "log", 2, MEMBERS)
-SNAPSHOT = Snapshot(FARM_ID, "log", 2, 5, 1, MEMBERS, MEMBERS.servers, b"state")
+SNAPSHOT = Snapshot(FARM_ID, "log", 2, 5, 1, MEMBERS, MEMBERS.servers, 4, b"state")
 
 
 class Trace:

@@ -3,15 +3,13 @@ in any order, and wherever it is cut off by a crash."""
 
 from __future__ import annotations
 
-from hashlib import sha256
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from garlicfarm.raft import Entry, HardState, Persist, SnapshotMeta
 from garlicfarm.raft.log import RaftLog
-from garlicfarm.testing.memory_storage import UnsyncedStorage
+from garlicfarm.testing.memory_storage import UnsyncedStorage, encode_snapshot
 from garlicfarm.wire.messages import SnapshotSyncRequest, ValueType
 from tests.raft.playbook import configuration
 from tests.raft.playbook import log as log_of
@@ -60,7 +58,7 @@ class Log(RuleBasedStateMachine):
         term = self.entries[ahead - 1].term if meets else self.term + 1
         self.term = max(self.term, term)
         self.snapshot = SnapshotMeta(index, term, configuration())
-        data = sha256(b"").digest()
+        data = encode_snapshot(b"")
         self.disk.store_chunk(SnapshotSyncRequest(index, term, configuration(), 0, data, True))
         assert self.log.restore(index, term) is meets
         self.entries = self.entries[ahead:] if meets else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -10,7 +9,7 @@ import pytest
 
 from garlicfarm.errors import RemoteProtocolError
 from garlicfarm.raft import Role, SnapshotMeta
-from garlicfarm.testing.memory_storage import Stored
+from garlicfarm.testing.memory_storage import Stored, encode_snapshot
 from garlicfarm.wire.messages import MessageType, Request, SnapshotSyncRequest
 from tests.raft.playbook import (
     APPEND,
@@ -22,7 +21,7 @@ from tests.raft.playbook import (
 )
 
 STATE = b"the state after all of that"
-FILE = sha256(STATE).digest() + STATE
+FILE = encode_snapshot(STATE)
 
 
 def _pieces(

@@ -70,7 +70,7 @@ async def fill(node: Path, *, compacted: bool = False) -> bytes:
         assert genesis.configuration is not None
     if compacted:
         all_members = tuple(ClusterServer(i, f"ssl://m{i}:27150") for i in (1, 2, 3, 4))
-        taken = Snapshot(genesis.farm_id, "log", 2, 15, 2, genesis.configuration, all_members, state)
+        taken = Snapshot(genesis.farm_id, "log", 2, 15, 2, genesis.configuration, all_members, 15, state)
         write_snapshot(store_of(node) / SNAPSHOTS, taken)
         with closing(LogStore.open(store_of(node), farm="farm")) as store:
             writer = Writer(store, lambda token: None)
@@ -145,6 +145,7 @@ async def test_recovered_store_has_all_entries_and_one_member_under_another_id(
         application.configure(26, alone)
         assert store.restored.state == application.snapshot()
         assert store.restored.meta == store.snapshot()
+        assert store.snapshot().application_entries == 24  # all but the two Configurations
         assert store.snapshot().configuration == alone
         all_members = [server.id for server in store.restored.all_members]
         assert all_members == ([1, 2, 3, 4, 5] if compacted else [1, 2, 3, 5])

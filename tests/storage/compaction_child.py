@@ -116,6 +116,7 @@ async def main(directory: Path) -> None:
                         1,
                         configuration,
                         configuration.servers,
+                        last,
                         application.snapshot(),
                     )
                     await trio.to_thread.run_sync(write_snapshot, directory / SNAPSHOTS, snapshot)
@@ -135,6 +136,7 @@ async def main(directory: Path) -> None:
                         1,
                         configuration,
                         configuration.servers,
+                        ahead,
                         application.snapshot(),
                     )
                     data = file_of(sent, directory.parent / "leader")

@@ -245,6 +245,30 @@ MUTANTS = (
         "log_reader::entry_damaged_is_damage",
     ),
     Mutant(
+        "counts Configurations too where 0.1 counted nothing",
+        "storage.log_index",
+        [("return upto - after - self._configurations(after, upto)", "return upto - after")],
+        "log_index::application_entries_are_counted_and_found_as_one_by_one",
+    ),
+    Mutant(
+        "finds a Configuration for an Application entry",
+        "storage.log_index",
+        [("            while (found :=", "            if (found :=")],
+        "log_index::application_entries_are_counted_and_found_as_one_by_one",
+    ),
+    Mutant(
+        "writes a snapshot without its count",
+        "storage.snapshots",
+        [("            snapshot.application_entries,\n", "")],
+        "snapshots::snapshot_written_is_read_again",
+    ),
+    Mutant(
+        "installs a received snapshot without its count",
+        "storage.snapshots",
+        [(", self.configuration, self.application_entries)", ", self.configuration)")],
+        "snapshot_transfer::pieces_of_any_size_become_the_snapshot",
+    ),
+    Mutant(
         "takes the log of a conversion though 0.1 went on with its own",
         "storage.log_store",
         [("!= (*old[:3], last):", "== ():")],

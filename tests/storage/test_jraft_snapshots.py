@@ -116,7 +116,7 @@ def test_other_state_than_the_refused_one_is_taken(tmp_path: Path, other: Snapsh
 
 def test_what_is_sent_is_the_state_alone(tmp_path: Path) -> None:
     state = b"".join(b"line %d\n" % number for number in range(1000))
-    write_snapshot(tmp_path, Snapshot(b"f" * 16, "log", 2, 40, 3, MEMBERS, MEMBERS.servers, state))
+    write_snapshot(tmp_path, Snapshot(b"f" * 16, "log", 2, 40, 3, MEMBERS, MEMBERS.servers, None, state))
     with closing(JRaftSnapshotSender(tmp_path)) as outgoing:
         sent, last = b"", False
         while not last:

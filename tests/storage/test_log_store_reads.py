@@ -27,7 +27,7 @@ def test_new_store_is_empty_and_knows_its_genesis(directory: Path, genesis: Gene
         read_side: Storage = store
         assert read_side.initial_state() == (HardState(), genesis.configuration)
         assert (read_side.first_index(), read_side.last_index(), read_side.term(0)) == (1, 0, 0)
-        assert read_side.snapshot() == SnapshotMeta(0, 0, genesis.configuration)
+        assert read_side.snapshot() == SnapshotMeta(0, 0, genesis.configuration, 0)
         assert store.genesis == genesis
     assert {path.stat().st_mode & 0o777 for path in (directory / "log").iterdir()} == {0o600}
 

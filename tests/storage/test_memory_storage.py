@@ -23,7 +23,7 @@ def log(first: int, last: int, term: int = 1) -> tuple[Entry, ...]:
 def source() -> MemoryStorage:
     """A leader's: a snapshot of 30, in term 2."""
     storage = MemoryStorage(GENESIS)
-    storage.take_snapshot(SnapshotMeta(30, 2, LATER), STATE)
+    storage.take_snapshot(SnapshotMeta(30, 2, LATER, 29), STATE)
     return storage
 
 
@@ -57,7 +57,7 @@ def test_memory_storage_received_snapshot_replaces_the_log(size: int) -> None:
     storage = MemoryStorage(GENESIS)
     storage.write(Persist(1, entries=log(1, 12)))
     results = [storage.store_chunk(piece) for piece in pieces(source(), size)]
-    meta = SnapshotMeta(30, 2, LATER)
+    meta = SnapshotMeta(30, 2, LATER, 29)
     assert results[-1] == (len(STATE) + 32, meta)
     assert {result[1] for result in results[:-1]} <= {None}
     assert storage.snapshot().index == 0, "it counts from the step on that names it"
@@ -74,7 +74,7 @@ def test_memory_storage_snapshot_within_the_log_keeps_what_follows() -> None:
     storage.write(Persist(1, entries=log(1, 35, 2)))
     for piece in pieces(source(), 50):
         storage.store_chunk(piece)
-    storage.write(Persist(2, HardState(2, 0, 30), snapshot=SnapshotMeta(30, 2, LATER)))
+    storage.write(Persist(2, HardState(2, 0, 30), snapshot=SnapshotMeta(30, 2, LATER, 29)))
     assert (storage.first_index(), storage.last_index()) == (31, 35)
 
 
@@ -88,7 +88,7 @@ def test_unsynced_storage_crash_keeps_a_torn_piece_that_can_be_gone_on_from() ->
     assert storage.store_chunk(first) == (107, None)
     assert storage.store_chunk(third) == (107, None), "a gap is told, not filled"
     [rest] = pieces(source(), 1000, offset=107)
-    assert storage.store_chunk(rest) == (232, SnapshotMeta(30, 2, LATER))
+    assert storage.store_chunk(rest) == (232, SnapshotMeta(30, 2, LATER, 29))
 
 
 def test_unsynced_storage_garbled_piece_is_found_out_and_begun_anew() -> None:
@@ -107,6 +107,6 @@ def test_unsynced_storage_crash_before_the_step_leaves_the_old_state() -> None:
     storage.write(Persist(1, entries=log(1, 3)))
     [piece] = pieces(source(), 1000)
     assert storage.store_chunk(piece)[1] is not None
-    storage.submit(Persist(2, HardState(2, 0, 30), 31, (), SnapshotMeta(30, 2, LATER)))
+    storage.submit(Persist(2, HardState(2, 0, 30), 31, (), SnapshotMeta(30, 2, LATER, 29)))
     storage.crash()
     assert (storage.snapshot().index, storage.last_index()) == (0, 3)

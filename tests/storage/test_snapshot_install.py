@@ -33,7 +33,7 @@ from garlicfarm.wire.messages import SnapshotSyncRequest
 
 MEMBERS = Configuration(7, 0, (ClusterServer(1, "ssl://a:1"), ClusterServer(4, "ssl://d:1")))
 EVER = (*MEMBERS.servers, ClusterServer(2, "ssl://b:1"))
-SENT = Snapshot(b"farm-id-16-bytes", "log", 2, 30, 2, MEMBERS, EVER, b"the state" * 100)
+SENT = Snapshot(b"farm-id-16-bytes", "log", 2, 30, 2, MEMBERS, EVER, 21, b"the state" * 100)
 GENESIS = Genesis("farm", SENT.farm_id, "log", 2, None)
 OLD = HardState(1, 1, 8)
 NEW = HardState(2, 0, 30)

@@ -28,7 +28,7 @@ from garlicfarm.wire.messages import SnapshotSyncRequest
 MEMBERS = Configuration(7, 0, (ClusterServer(1, "ssl://a:1"), ClusterServer(4, "ssl://d:1")))
 GENESIS = Genesis("farm", b"farm-id-16-bytes", "log", 2, None)
 EVER = (*MEMBERS.servers, ClusterServer(2, "ssl://b:1"))
-SENT = Snapshot(b"farm-id-16-bytes", "log", 2, 30, 2, MEMBERS, EVER, bytes(range(256)))
+SENT = Snapshot(b"farm-id-16-bytes", "log", 2, 30, 2, MEMBERS, EVER, 21, bytes(range(256)))
 
 
 def file_of(snapshot: Snapshot) -> bytes:
@@ -68,7 +68,7 @@ def test_pieces_of_any_size_become_the_snapshot(
         assert receiver.problem == ""
         if meta is None:
             assert (tmp_path / "snapshots" / "30-2.part").stat().st_mode & 0o777 == 0o600
-    assert meta == SnapshotMeta(30, 2, MEMBERS)
+    assert meta == SnapshotMeta(30, 2, MEMBERS, 21)
     assert names(tmp_path / "snapshots") == ["30-2.snap"]
     assert read_snapshot(tmp_path / "snapshots" / "30-2.snap") == SENT
 
@@ -84,7 +84,7 @@ def test_piece_after_a_gap_or_repeated_or_overlapping_is_answered_with_what_is_h
     assert receiver.take(piece(50, 130)) == (130, None)
     assert receiver.take(piece(0, 100)) == (130, None), "its beginning again: the leader goes on from there"
     assert receiver.take(piece(0, 140)) == (140, None)
-    assert receiver.take(piece(140)) == (len(DATA), SnapshotMeta(30, 2, MEMBERS))
+    assert receiver.take(piece(140)) == (len(DATA), SnapshotMeta(30, 2, MEMBERS, 21))
 
 
 def test_transfer_goes_on_after_a_restart(receiver: SnapshotReceiver, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ MEMBERS = Configuration(7, 0, (ClusterServer(1, "ssl://a:1"), ClusterServer(4, "
 
 
 def snapshot(index: int, term: int = 1, state: bytes = b"state", **fields: Any) -> Snapshot:
-    made = Snapshot(b"farm-id-16-bytes", "log", 2, index, term, MEMBERS, MEMBERS.servers, state)
+    made = Snapshot(b"farm-id-16-bytes", "log", 2, index, term, MEMBERS, MEMBERS.servers, 7, state)
     return msgspec.structs.replace(made, **fields)
 
 
@@ -50,12 +50,12 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_header_of_the_file_has_the_keys_of_version_1(tmp_path: Path) -> None:
+def test_header_of_the_file_has_the_keys_of_version_1_and_a_count(tmp_path: Path) -> None:
     write_snapshot(tmp_path, snapshot(12, 3))
     written = (tmp_path / "12-3.snap").read_bytes()
     size = int.from_bytes(written[48:52], "big")
     keys = ["farm_id", "application", "algorithm", "index", "term", "configuration", "ever"]
-    assert list(msgspec.json.decode(written[52 : 52 + size])) == keys
+    assert list(msgspec.json.decode(written[52 : 52 + size])) == [*keys, "application_entries"]
 
 
 def test_snapshot_written_is_read_again(tmp_path: Path) -> None:
@@ -65,6 +65,30 @@ def test_snapshot_written_is_read_again(tmp_path: Path) -> None:
         assert read_snapshot(directory / "12-3.snap") == snapshot(12, 3, state)
     assert names(directory) == ["12-3.snap"]
     assert (directory / "12-3.snap").stat().st_mode & 0o777 == 0o600
+
+
+def test_snapshot_of_0_1_has_no_count(tmp_path: Path) -> None:
+    write_snapshot(tmp_path, snapshot(12, 3))
+    path = tmp_path / "12-3.snap"
+    data = path.read_bytes()
+    size = int.from_bytes(data[48:52], "big")
+    header = msgspec.json.decode(data[52 : 52 + size])
+    assert header.pop("application_entries") == 7
+
+    def rewrite(**more: object) -> None:
+        written = msgspec.json.encode({**header, **more})
+        rest = struct.pack(">I", len(written)) + written + data[52 + size :]
+        path.write_bytes(struct.pack(">6sHQ32s", b"GFSNAP", 1, len(rest), sha256(rest).digest()) + rest)
+
+    for more in ({}, {"application_entries": None}):
+        rewrite(**more)
+        assert read_snapshot(path) == snapshot(12, 3, application_entries=None)
+        assert read_snapshot(path).meta.application_entries is None
+    rewrite(application_entries=0)
+    assert read_snapshot(path).meta.application_entries == 0
+    rewrite(application_entries=-1)
+    with pytest.raises(StorageDamaged):
+        read_snapshot(path)
 
 
 def test_large_state_is_in_memory_once_while_it_is_written_and_read(tmp_path: Path) -> None:

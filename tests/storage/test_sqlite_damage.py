@@ -355,7 +355,7 @@ def test_remains_of_a_conversion_that_cannot_be_removed_are_not_made_part_of_the
 def test_log_of_0_1_that_begins_late_still_does(stopped: Path, genesis: Genesis) -> None:
     later = encode_configuration(Configuration(4, 0, (ClusterServer(1, "ssl://a:1"),)))
     stored_by_sqlite.compact(stopped, 10, 3, later, deleted=7)
-    taken = Snapshot(genesis.farm_id, "log", 2, 12, 3, Configuration(4, 0), (), b"state")
+    taken = Snapshot(genesis.farm_id, "log", 2, 12, 3, Configuration(4, 0), (), None, b"state")
     write_snapshot(stopped / SNAPSHOTS, taken)
     with closing(LogStore.open(stopped, farm="farm")) as store:
         assert (store.first_index(), store.last_index(), store.term(10)) == (11, 4 * STEPS, 3)

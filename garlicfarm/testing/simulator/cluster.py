@@ -337,11 +337,10 @@ class SimulatedCluster:
             self._restore(member, ready.restore)
         for entry in ready.committed:
             if entry.value_type is ValueType.CONFIGURATION:
-                member.configuration = decode_configuration(entry.value)
-                member.application.configure(entry.index, member.configuration)
+                member.application.configure(entry.index, decode_configuration(entry.value))
             else:
                 member.application.apply(entry.index, entry.term, entry.value)
-            member.applied, member.applied_term = entry.index, entry.term
+        member.position = member.position.after(ready.committed)
         node.report_applied(member.applied)
         self._after_apply(member)
 
@@ -349,13 +348,12 @@ class SimulatedCluster:
         if snapshot.index:
             member.application = self._make_application()
             member.application.restore(member.disk.state(snapshot.index))
-        member.applied, member.applied_term = snapshot.index, snapshot.term
-        member.configuration = snapshot.configuration
+        member.position = snapshot
         if snapshot.index:
             self._after_apply(member)
 
     def _after_apply(self, member: SimulatedMember) -> None:
-        self.observer.on_applied(member.id, member.applied, member.application.snapshot())
+        self.observer.on_applied(member.id, member.position, member.application.snapshot())
         self.on_applied(member)
         due = [then for index, then in member.until_applied if index <= member.applied]
         member.until_applied = [w for w in member.until_applied if w[0] > member.applied]
@@ -374,12 +372,11 @@ class SimulatedCluster:
         if member.node is None or member.applied <= disk.snapshot().index:
             return
         self.counts["snapshots"] += 1
-        meta = SnapshotMeta(member.applied, member.applied_term, member.configuration)
-        disk.take_snapshot(meta, member.application.snapshot())
+        disk.take_snapshot(member.position, member.application.snapshot())
         upto = min(member.applied, disk.last_index()) - tail
         if upto >= disk.first_index():
             disk.compact(upto)
-        self.observer.on_compacted(member.id, disk.first_index(), meta.index)
+        self.observer.on_compacted(member.id, disk.first_index(), member.applied)
 
     # ------------------------------------------------------------------ messages
 

@@ -26,9 +26,7 @@ class SimulatedMember:
         self.retired = False
         self.generation = 0
         self.application: StateMachine
-        self.applied = 0
-        self.applied_term = 0
-        self.configuration = genesis  # the one that was applied last
+        self.position = self.disk.snapshot()  # of the last entry that was applied
         self.to_apply: deque[Ready] = deque()
         self.tick_at: int | None = None
         self.written_at = 0
@@ -45,6 +43,11 @@ class SimulatedMember:
 
     def __str__(self) -> str:
         return f"member {self.id}"
+
+    @property
+    def applied(self) -> int:
+        """The index of the last entry that was applied."""
+        return self.position.index
 
     @property
     def is_leader(self) -> bool:

@@ -11,6 +11,7 @@ import trio.testing
 from garlicfarm.config import FarmSection, MetaSection, RaftSection, RetentionSection
 from garlicfarm.config.model import PRESETS
 from garlicfarm.node.core import Core
+from garlicfarm.raft import SnapshotMeta
 from garlicfarm.testing.memory_storage import MemoryStorage
 from garlicfarm.wire.messages import ClusterServer, Configuration
 
@@ -49,7 +50,7 @@ async def test_entries_before_the_awaited_one_wake_nothing() -> None:
         await trio.testing.wait_all_tasks_blocked()
         trio.lowlevel.add_instrument(counted)
         for index in range(1, 11):
-            core.on_applied(index, 1)
+            core.on_applied(SnapshotMeta(index, 1, GENESIS))
             await trio.testing.wait_all_tasks_blocked()
         trio.lowlevel.remove_instrument(counted)
     assert sorted(ended) == [(0, 1), (4, 5), (9, 10), (9, 10)]
@@ -71,5 +72,5 @@ async def test_wait_that_is_cancelled_leaves_nothing_behind() -> None:
                 two.start_soon(core.wait_applied, 9)
                 two.start_soon(core.wait_applied, 9)
         assert list(core._awaited) == [7]
-        core.on_applied(8, 1)
+        core.on_applied(SnapshotMeta(8, 1, GENESIS))
     assert not core._awaited

@@ -20,7 +20,7 @@ from garlicfarm.errors import EntryRefused
 from garlicfarm.log_application import LogApplication
 from garlicfarm.node.replica import Replica
 from garlicfarm.node.session import Principal, Session
-from garlicfarm.raft import Entry, SnapshotMeta
+from garlicfarm.raft import Entry
 from garlicfarm.refusals import Refusal
 from garlicfarm.storage import Snapshot
 from garlicfarm.testing.cluster import Cluster, cluster
@@ -229,9 +229,8 @@ async def test_snapshot_from_the_leader_takes_the_place_of_what_was_still_to_be_
         await client.send(*[b"%d" % number for number in range(100)])
         index = (await client.receive()).next_index - 1
         await nodes.applied(index, [leader])
-        meta = SnapshotMeta(index, farm.raw.term, farm.core.applied_configuration)
-        genesis, state = farm.store.genesis, farm.application.snapshot()
-        snapshot = Snapshot(genesis.farm_id, "log", 2, index, farm.raw.term, meta.configuration, (), state)
+        genesis, meta, state = farm.store.genesis, farm.core.applied, farm.application.snapshot()
+        snapshot = Snapshot(genesis.farm_id, "log", 2, index, meta.term, meta.configuration, (), 100, state)
         monkeypatch.setattr(behind.store, "read_state", lambda meta: snapshot)
         late = Entry(index, farm.raw.term, ValueType.APPLICATION, b"in the snapshot")
         behind.applier._committed.append(late)

@@ -96,8 +96,8 @@ async def test_leader_that_removes_itself_hands_over_and_is_removed(autojump_clo
         leader = await nodes.leader()
         farm = nodes.replica(leader)
         index, term = await leave(nodes, leader)
-        assert farm.core.applied_configuration.log_index == index
-        assert leader not in [server.id for server in farm.core.applied_configuration.servers]
+        assert farm.core.applied.configuration.log_index == index
+        assert leader not in [server.id for server in farm.core.applied.configuration.servers]
         successor = await nodes.leader([n for n in nodes.running if n != leader])
         assert nodes.replica(successor).raw.term == term
         assert leader not in members(nodes, successor)
@@ -142,7 +142,7 @@ async def test_follower_that_is_to_remove_another_member_has_the_leader_do_it(
         )
         assert gone not in members(nodes, asked)
         assert (index, term) == (
-            nodes.replica(asked).core.applied_configuration.log_index,
+            nodes.replica(asked).core.applied.configuration.log_index,
             nodes.replica(await nodes.leader()).raw.term,
         )
         await ended(nodes, gone, 30)

@@ -156,6 +156,7 @@ async def test_member_that_was_down_is_sent_the_snapshot_and_goes_on_from_it(
             threads.release_on_behalf_of(each)
         assert first_index(nodes, 3) > 1
         received = nodes.replica(3).store.snapshot().index
+        assert {nodes.replica(node_id).core.applied.application_entries for node_id in (1, 2, 3)} == {200}
         assert nodes.replica(3).membership.all_members.keys() == {1, 2, 3}
         index = await post(nodes, 100, b"with 3")
         assert len(set(await applied(nodes, index))) == 1
@@ -164,6 +165,7 @@ async def test_member_that_was_down_is_sent_the_snapshot_and_goes_on_from_it(
         await nodes.stop(3)
         await nodes.start(3)
         assert len(set(await applied(nodes, index))) == 1
+        assert {nodes.replica(node_id).core.applied.application_entries for node_id in (1, 2, 3)} == {300}
 
 
 async def test_snapshot_that_cannot_be_written_is_tried_again_and_ends_nothing(
@@ -236,7 +238,7 @@ async def test_farm_of_statuses_is_shortened_by_every_member(tmp_path: Path) -> 
             farm = nodes.replica(node_id)
             for other in nodes.running:
                 assert nodes.replica(other).store.last_index() >= boundaries[node_id] - 1
-            assert farm.core.applied_configuration.servers
+            assert farm.core.applied.configuration.servers
         await nodes.stop(*nodes.directories)
         directories = [path / "data" / "farms" / nodes.plan.name for path in nodes.directories.values()]
         starts = [read_snapshot(list_snapshots(directory / "snapshots")[0]) for directory in directories]

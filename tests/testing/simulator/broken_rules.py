@@ -9,15 +9,17 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from garlicfarm.publishing.application import PublisherApplication
-from garlicfarm.raft import votes
+from garlicfarm.raft import SnapshotMeta, state, votes
 from garlicfarm.raft.conf_change import PendingConfChange
 from garlicfarm.raft.core import RawNode
 from garlicfarm.raft.leader import Leader
 from garlicfarm.raft.replication import Replication
 from garlicfarm.raft.state import RaftState
+from garlicfarm.testing.simulator.cluster import SimulatedCluster
 
 BrokenRule = Callable[[pytest.MonkeyPatch], None]
 
@@ -106,6 +108,33 @@ def counts_the_members_of_a_configuration_to_come(patch: pytest.MonkeyPatch) -> 
     change(patch, Replication.quorum_match_index, ("membership.in_force", "membership.newest"))
 
 
+def counts_configurations_as_well(patch: pytest.MonkeyPatch) -> None:
+    change(patch, SnapshotMeta.after, ("elif count is not None:", "if count is not None:"))
+
+
+def forgets_the_count_of_a_snapshot_that_it_receives(patch: pytest.MonkeyPatch) -> None:
+    change(
+        patch,
+        RaftState.install,
+        (
+            "self.durability.install(snapshot)",
+            "self.durability.install(type(snapshot)(*astuple(snapshot)[:3]))",
+        ),
+    )
+    patch.setattr(state, "astuple", msgspec.structs.astuple, raising=False)
+
+
+def counts_what_a_snapshot_replaces_from_its_own_log(patch: pytest.MonkeyPatch) -> None:
+    """As a member would that added what it applies after the snapshot to what it had applied before it."""
+
+    def restore(cluster: Any, member: Any, snapshot: SnapshotMeta) -> None:
+        count = member.position.application_entries
+        restored(cluster, member, msgspec.structs.replace(snapshot, application_entries=count))
+
+    restored = SimulatedCluster._restore
+    patch.setattr(SimulatedCluster, "_restore", restore)
+
+
 EXPECTED: dict[BrokenRule, set[str]] = {
     acknowledges_before_fsync: {"committed is durable", "match indexes are durable"},
     asks_for_votes_before_fsync: {"a member keeps its vote and its term"},
@@ -117,6 +146,9 @@ EXPECTED: dict[BrokenRule, set[str]] = {
     followers_read_what_they_have_committed: {"reads are linearizable"},
     changes_members_twice_at_once: {"configurations"},
     leads_on_though_removed: {"only members lead"},
+    counts_configurations_as_well: {"members count the same Application entries"},
+    forgets_the_count_of_a_snapshot_that_it_receives: {"members count the same Application entries"},
+    counts_what_a_snapshot_replaces_from_its_own_log: {"members count the same Application entries"},
 }
 """Broken rules of the core, and the invariants that may be the first to notice. What random seeds find rarely
 or never is found by directed scripts in tests/raft."""

@@ -253,10 +253,22 @@ def _receives(snapshot: SnapshotMeta) -> Callable[[_ObservedCluster], None]:
     return act
 
 
+def _counts(index: int, count: int | None) -> Callable[[_ObservedCluster], None]:
+    def act(cluster: _ObservedCluster) -> None:
+        change = _configuration(1, 1, 2, 3)
+        cluster.commit(change, _entry(2))
+        application = LogApplication()
+        if index == 2:
+            application.apply(2, 1, b"x")
+        cluster.observer.on_applied(1, SnapshotMeta(index, 1, GENESIS, count), application.snapshot())
+
+    return act
+
+
 def _state(index: int, state: bytes) -> Callable[[_ObservedCluster], None]:
     def act(cluster: _ObservedCluster) -> None:
         cluster.commit(_entry(1))
-        cluster.observer.on_applied(1, index, state)
+        cluster.observer.on_applied(1, SnapshotMeta(index, 1, GENESIS, index), state)
 
     return act
 
@@ -310,6 +322,7 @@ def _commits_what_it_lacks(cluster: _ObservedCluster) -> None:
 
 NAMES = {
     "acknowledged": "acknowledged is committed",
+    "application_entries": "members count the same Application entries",
     "configurations": "configurations",
     "durable_quorum": "committed is durable",
     "election_safety": "election safety",
@@ -374,6 +387,10 @@ BROKEN: list[tuple[str, Callable[[_ObservedCluster], None]]] = [
     ("removed_members", _is(Role.CANDIDATE)),
     ("snapshots", _receives(SnapshotMeta(1, 2, GENESIS))),
     ("snapshots", _receives(SnapshotMeta(1, 1, OTHER))),
+    ("application_entries", _counts(1, 1)),
+    ("application_entries", _counts(2, 2)),
+    ("application_entries", _counts(2, 0)),
+    ("application_entries", _counts(2, None)),
     ("replayed_state", _state(1, b"another")),
     ("replayed_state", _state(2, b"")),
     ("acknowledged", _told(2, 1, b"x")),
@@ -416,7 +433,7 @@ def test_run_that_breaks_nothing_passes() -> None:
     application = LogApplication()
     application.configure(1, _in_force(cluster))
     application.apply(2, 1, b"x")
-    cluster.observer.on_applied(1, 2, application.snapshot())
+    cluster.observer.on_applied(1, SnapshotMeta(2, 1, _in_force(cluster), 1), application.snapshot())
     cluster.observer.on_compacted(1, 2, 2)
     cluster.observer.on_acknowledged(2, 1, b"x")
     cluster.observer.reads.on_begin(1)

@@ -14,6 +14,7 @@
 `configurations`          one change at a time, of one server, after a commit of the leader's term
 `removed_members`         a member that knows it was removed neither leads nor campaigns
 `snapshots`               a snapshot covers committed entries and names the members there
+`application_entries`     every member counts the same Application entries up to an index
 `replayed_state`          restoring a snapshot gives the same state as replaying the log
 `acknowledged`            an acknowledged entry is committed at the index that the client was given
 `refused_proposals`       the log holds no refused entry and none that was never proposed
@@ -30,8 +31,9 @@ from collections.abc import Callable, Sequence
 
 from garlicfarm.application import StateMachine
 from garlicfarm.log_application import LogApplication
-from garlicfarm.raft import Persist, RawNode, Ready
+from garlicfarm.raft import Persist, RawNode, Ready, SnapshotMeta
 from garlicfarm.testing.simulator.invariants.acknowledged import check_acknowledged
+from garlicfarm.testing.simulator.invariants.application_entries import ApplicationEntries
 from garlicfarm.testing.simulator.invariants.configurations import Configurations
 from garlicfarm.testing.simulator.invariants.durable_quorum import DurableQuorum
 from garlicfarm.testing.simulator.invariants.election_safety import ElectionSafety
@@ -67,6 +69,7 @@ class Observer:
         self.reads = LinearizableReads()
         self.refused = RefusedProposals()
         self._replayed = ReplayedState(make_application)
+        self._application_entries = ApplicationEntries()
         self._monotonic = Monotonic()
         self._invariants = (
             ElectionSafety(),
@@ -109,9 +112,10 @@ class Observer:
         """Where a member's stored log begins now, and its newest snapshot."""
         check_floor(self._member(member_id), first_index, snapshot_index)
 
-    def on_applied(self, member_id: int, index: int, state: bytes) -> None:
-        """A member's application took all up to ``index`` and is in this state."""
-        self._replayed.check(member_id, index, state, self.history)
+    def on_applied(self, member_id: int, position: SnapshotMeta, state: bytes) -> None:
+        """A member's application took all up to ``position`` and is in this state."""
+        self._replayed.check(member_id, position.index, state, self.history)
+        self._application_entries.check(member_id, position, self.history)
 
     def on_crashed(self, member_id: int) -> None:
         """A member lost what was not on its disk."""
