@@ -12,11 +12,23 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["ALGORITHM_VERSIONS", "APPLICATIONS", "ROLES", "called", "unknown_algorithm", "update"]
+__all__ = [
+    "ALGORITHM_VERSIONS",
+    "APPLICATIONS",
+    "EPOCH_LENGTH",
+    "ROLES",
+    "called",
+    "unknown_algorithm",
+    "update",
+]
 
 ALGORITHM_VERSIONS: Mapping[int, int] = MappingProxyType({1: 2})
 """Versions of the common algorithm: the old one → the one that continues its farms. A log without the keys
 and actions that are new gives the same state under both."""
+
+EPOCH_LENGTH = 100_000
+"""How many Application entries make an epoch (D23) in a farm of version 0.1, which did not know them; and in
+a new one, unless it is made with another length."""
 
 APPLICATIONS: Mapping[str, str] = MappingProxyType({"farm": "publisher"})
 """Applications of a farm: the old word → the new one."""

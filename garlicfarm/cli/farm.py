@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
-from garlicfarm.cli.options import Options, application_option, print_rows, shared_options
+from garlicfarm.cli.options import (
+    Options,
+    application_option,
+    epoch_length_option,
+    print_rows,
+    shared_options,
+)
 
 if TYPE_CHECKING:
     from garlicfarm.setup.provision import MemberPlan
@@ -44,13 +50,20 @@ def farm() -> None:
 )
 @click.option("--master", metavar="BASE64", default="", help="Master destination of the Meta LeaseSet.")
 @application_option()
+@epoch_length_option()
 @click.option("--preset", type=click.Choice(["clearnet", "i2p"]), default="clearnet", show_default=True)
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Directory to make. It must not exist."
 )
 @shared_options("farm", "output")
 def create(
-    options: Options, members: tuple[str, ...], master: str, application: str, preset: str, out: Path
+    options: Options,
+    members: tuple[str, ...],
+    master: str,
+    application: str,
+    epoch_length: int,
+    preset: str,
+    out: Path,
 ) -> None:
     """Make a farm: one directory per node, each with everything that the node needs to start.
 
@@ -68,6 +81,7 @@ def create(
         preset=preset,
         master=master,
         interval_ms=PRESET_INTERVALS_MS[preset],
+        epoch_length=epoch_length,
     )
     made = create_farm(out, _plans(members), plan)
     endpoints = {server.id: server.endpoint for server in made.configuration.servers}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from garlicfarm.cli.options import Options, application_option, shared_options
+from garlicfarm.cli.options import Options, application_option, epoch_length_option, shared_options
 
 __all__ = ["add"]
 
@@ -23,8 +23,9 @@ __all__ = ["add"]
 )
 @click.option("--master", metavar="BASE64", default="", help="Master destination of the Meta LeaseSet.")
 @application_option()
+@epoch_length_option()
 @shared_options("config")
-def add(options: Options, name: str, endpoint: str, master: str, application: str) -> None:
+def add(options: Options, name: str, endpoint: str, master: str, application: str, epoch_length: int) -> None:
     """Add the farm NAME to this machine's node, its only member at first. The node must not run.
 
     This adds a table to the configuration, and the farm's secret and store to the data directory. Other
@@ -45,6 +46,7 @@ def add(options: Options, name: str, endpoint: str, master: str, application: st
         preset=config.node.preset,
         master=master,
         interval_ms=PRESET_INTERVALS_MS[config.node.preset],
+        epoch_length=epoch_length,
     )
     made = add_farm(config, endpoint, plan)
     click.echo(

@@ -128,4 +128,5 @@ def _make(config: Config, body: Mapping[str, Any], new_id: int | None, expires_s
         retention=own("retention"),
         algorithms=section.algorithms,
         master=section.meta.destination,
+        epoch_length=genesis.epoch_length,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from garlicfarm.cli.command_group import CommandGroup
-from garlicfarm.cli.options import Options, application_option, shared_options
+from garlicfarm.cli.options import Options, application_option, epoch_length_option, shared_options
 
 __all__ = ["init", "node"]
 
@@ -45,6 +45,7 @@ def node() -> None:
     "--admin-url", metavar="URL", help="Where the admin API listens.  [default: https://127.0.0.1:27151]"
 )
 @application_option()
+@epoch_length_option()
 @click.option(
     "--preset",
     type=click.Choice(["clearnet", "i2p"]),
@@ -62,6 +63,7 @@ def init(
     listen: str,
     admin_url: str | None,
     application: str,
+    epoch_length: int,
     preset: str | None,
     master: str,
 ) -> None:
@@ -102,6 +104,7 @@ def init(
         preset=preset,
         master=master,
         interval_ms=PRESET_INTERVALS_MS[preset],
+        epoch_length=epoch_length,
     )
     made = create_node(directory, node_id, member, farm)
     click.echo(directory / "garlicfarm.toml")

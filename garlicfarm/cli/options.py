@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garlicfarm.names import did_you_mean
-from garlicfarm.renamed import APPLICATIONS, called
+from garlicfarm.renamed import APPLICATIONS, EPOCH_LENGTH, called
 
-__all__ = ["Options", "RenamedChoice", "application_option", "print_json", "print_rows", "shared_options"]
+__all__ = [
+    "Options",
+    "RenamedChoice",
+    "application_option",
+    "epoch_length_option",
+    "print_json",
+    "print_rows",
+    "shared_options",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +149,17 @@ def application_option() -> Callable[[Any], Any]:
     """``--application`` of a command that makes a farm."""
     kind = RenamedChoice(["publisher", "log"], APPLICATIONS)
     return click.option("--application", type=kind, default="publisher", show_default=True)
+
+
+def epoch_length_option() -> Callable[[Any], Any]:
+    """``--epoch-length`` of a command that makes a farm."""
+    return click.option(
+        "--epoch-length",
+        type=click.IntRange(1, 10**9),
+        default=EPOCH_LENGTH,
+        show_default=True,
+        help="How many entries make an epoch, for feeds that pass the log on in parts; it stays so.",
+    )
 
 
 def print_json(schema: str, body: Mapping[str, Any]) -> None:

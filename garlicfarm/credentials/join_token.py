@@ -15,10 +15,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from garlicfarm.config.model import Algorithms, DialUrl, Name, NodeId, Preset
+from garlicfarm.config.model import Algorithms, Count, DialUrl, Name, NodeId, Preset
 from garlicfarm.errors import AuthError, ConfigError
 from garlicfarm.http.digest import ALGORITHMS
-from garlicfarm.renamed import ALGORITHM_VERSIONS, APPLICATIONS, unknown_algorithm, update
+from garlicfarm.renamed import ALGORITHM_VERSIONS, APPLICATIONS, EPOCH_LENGTH, unknown_algorithm, update
 
 __all__ = ["JoinToken", "check_expiry", "decode_token", "encode_token"]
 
@@ -28,8 +28,9 @@ _EXAMPLE = "it is one line that `garlicfarm member token` printed"
 
 class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
     """``id`` is the new member's. ``endpoints``: id → endpoint of the members when the token was made.
-    ``expires_s``: seconds since the epoch. ``preset``, ``raft``, ``retention``, ``algorithms`` (of Digest)
-    and ``master`` are the settings that all members share, as in `garlicfarm.setup.provision.FarmPlan`."""
+    ``expires_s``: seconds since 1970. ``preset``, ``raft``, ``retention``, ``algorithms`` (of Digest),
+    ``master`` and ``epoch_length`` are what all members share, as in
+    `garlicfarm.setup.provision.FarmPlan`."""
 
     farm: Name
     farm_id: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
@@ -44,6 +45,7 @@ class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
     retention: Mapping[str, Any] = {}
     algorithms: Algorithms = ALGORITHMS
     master: str = ""
+    epoch_length: Count = EPOCH_LENGTH
 
     def __repr__(self) -> str:
         return f"JoinToken(farm={self.farm!r}, id={self.id})"  # no secret in a traceback

@@ -39,6 +39,7 @@ from garlicfarm.http.digest import ALGORITHMS
 from garlicfarm.publishing.entries import encode_admin
 from garlicfarm.publishing.lease import least_R
 from garlicfarm.publishing.scoring import ALGORITHM_VERSION
+from garlicfarm.renamed import EPOCH_LENGTH
 from garlicfarm.storage import DataDirectory, Genesis, create_store
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import ClusterServer, Configuration
@@ -82,7 +83,9 @@ class FarmPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``interval_ms``: how often members post their statuses. The log then begins with orders that set it and
     the least R that suits the farm's timings (`garlicfarm.publishing.lease.least_R`); later ones replace
-    them. None, and in any other application than ``publisher``: no orders, the constants hold."""
+    them. None, and in any other application than ``publisher``: no orders, the constants hold.
+
+    ``epoch_length``: how many Application entries make an epoch (D23), for ever."""
 
     name: str = "farm"
     application: str = "publisher"
@@ -93,6 +96,7 @@ class FarmPlan(msgspec.Struct, frozen=True, kw_only=True):
     retention: Mapping[str, Any] = {}
     algorithms: Algorithms = ALGORITHMS
     interval_ms: int | None = None
+    epoch_length: int = EPOCH_LENGTH
 
 
 class MemberPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,12 +157,14 @@ def plan_of(token: JoinToken) -> FarmPlan:
         raft=token.raft,
         retention=token.retention,
         algorithms=token.algorithms,
+        epoch_length=token.epoch_length,
     )
 
 
 def joining_genesis(token: JoinToken) -> Genesis:
     """What the store of a new member is born with: it is to be told the Configuration."""
-    return Genesis(token.farm, token.farm_id, token.application, token.algorithm, None)
+    farm = (token.farm, token.farm_id, token.application, token.algorithm)
+    return Genesis(*farm, None, token.epoch_length)
 
 
 def remove_node(directory: Path) -> None:
@@ -223,7 +229,8 @@ def _make(farm: FarmPlan, members: Mapping[int, MemberPlan], directories: Mappin
 
 def new_genesis(farm: FarmPlan, configuration: Configuration) -> Genesis:
     """The genesis of a new farm's stores; mints its id."""
-    return Genesis(farm.name, secrets.token_bytes(16), farm.application, ALGORITHM_VERSION, configuration)
+    born = (farm.name, secrets.token_bytes(16), farm.application, ALGORITHM_VERSION)
+    return Genesis(*born, configuration, farm.epoch_length)
 
 
 def first_orders(farm: FarmPlan, members: Mapping[int, MemberPlan]) -> tuple[bytes, ...]:

@@ -37,6 +37,7 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 from zlib import crc32
 
 import msgspec
@@ -63,7 +64,7 @@ __all__ = [
     "segment_name",
 ]
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 _MAGIC = b"GFARMLOG"
 _HEAD = struct.Struct(">8sIII")
 _FRAME = struct.Struct(">4sIIII")
@@ -91,6 +92,7 @@ class _Header(msgspec.Struct, frozen=True):
     application: str
     algorithm: int
     first_configuration: bytes | None
+    epoch_length: Annotated[int, msgspec.Meta(ge=1)]
     term: int
     vote: int
     commit: int
@@ -147,6 +149,7 @@ def encode_header(log: Log, last_index: int, number: int, mark: bytes) -> bytes:
         application=genesis.application,
         algorithm=genesis.algorithm,
         first_configuration=first,
+        epoch_length=genesis.epoch_length,
         term=state.term,
         vote=state.vote,
         commit=state.commit,
@@ -325,7 +328,8 @@ def _read_header(path: Path, data: bytes) -> tuple[_Header, int]:
 def _genesis(header: _Header) -> Genesis:
     first = header.first_configuration
     configuration = None if first is None else configuration_of(first)
-    return Genesis(header.farm, header.farm_id, header.application, header.algorithm, configuration)
+    made = (header.farm, header.farm_id, header.application, header.algorithm)
+    return Genesis(*made, configuration, header.epoch_length)
 
 
 def _begun(header: _Header) -> Log:

@@ -28,7 +28,7 @@ from garlicfarm.i2p.encoding import encode
 from garlicfarm.lab.destinations import simulated_destination
 from garlicfarm.node import APPLICATIONS
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm, create_node
-from garlicfarm.storage import DataDirectory, LogStore
+from garlicfarm.storage import DataDirectory, LogStore, read_genesis
 
 Capture = pytest.CaptureFixture[str]
 
@@ -616,3 +616,19 @@ def test_config_check_reports_plugins_and_files_at_once(here: Path, capsys: Capt
     assert "'pigeon'" in lines[0]
     assert "0644" in lines[1]
     assert "'sed'" in lines[2]
+
+
+def test_epoch_length_of_a_new_farm_is_the_one_that_was_given(tmp_path: Path, capsys: Capture) -> None:
+    length = ["--epoch-length", "70", "--application", "log"]
+    member = ["--member", "1=ssl://a.example:27150"]
+    assert run(["farm", "create", *length, *member, "--out", str(tmp_path / "created")]) == 0
+    assert run(["node", "init", str(tmp_path / "init"), *length, "--host", "a.example"]) == 0
+    config = ["--config", str(tmp_path / "init" / "garlicfarm.toml")]
+    assert run(["farm", "add", "second", *length, *config]) == 0
+    assert run(["farm", "add", "third", *config]) == 0
+    for farms, lengths in {
+        "created/node-1/data/farms": {"farm": 70},
+        "init/data/farms": {"farm": 70, "second": 70, "third": 100_000},
+    }.items():
+        assert {name: read_genesis(tmp_path / farms / name).epoch_length for name in lengths} == lengths
+    assert run(["node", "init", str(tmp_path / "none"), "--epoch-length", "0"]) == 2

@@ -241,7 +241,7 @@ def store(served: Served) -> Path:
     data = served.node.data_dir
     write_secret_file(data / "secrets" / "farm.secret", bytes(range(32)))
     (data / "farms" / "farm").mkdir(parents=True)
-    create_store(data / "farms" / "farm", Genesis("farm", bytes(16), "publisher", 2, None))
+    create_store(data / "farms" / "farm", Genesis("farm", bytes(16), "publisher", 2, None, 70))
     with served.config.open("a") as file:
         file.write("[farm.raft]\nheartbeat_s = 0.5\npriority = 7\n[farm.retention]\nkeep_entries = 9\n")
     return data
@@ -258,6 +258,7 @@ def test_token_holds_what_a_new_member_has_to_know(
     assert (token.farm_id, token.farm_secret) == (bytes(16), bytes(range(32)))
     assert token.endpoints == {i: f"ssl://127.0.0.1:{27150 + i}?pin=sha256-abc" for i in (1, 2, 3)}
     assert (token.raft, token.retention) == ({"heartbeat_s": 0.5}, {"keep_entries": 9})
+    assert token.epoch_length == 70
     assert "can pose as any member" in said
     assert told.strip() not in said
     assert run(["member", "token", "--out", "-", "--id", "12"]) == 0

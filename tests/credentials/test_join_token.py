@@ -35,6 +35,7 @@ TOKEN = JoinToken(
     retention={"keep_entries": 7},
     algorithms=("SHA-256",),
     master="A" * 516,
+    epoch_length=70,
 )
 
 
@@ -49,6 +50,13 @@ def test_token_written_and_read_is_the_same(farm_id: bytes, secret: bytes, membe
     assert decode_token(f"\n {text} \n") == token
     assert text.isascii()
     assert not set(text) - set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+
+
+def test_token_of_0_1_is_of_a_farm_with_the_epochs_of_such_farms() -> None:
+    old = msgspec.json.decode(msgspec.json.encode(TOKEN))
+    assert old.pop("epoch_length") == 70
+    text = urlsafe_b64encode(msgspec.json.encode(old)).rstrip(b"=").decode()
+    assert decode_token(text) == msgspec.structs.replace(TOKEN, epoch_length=100_000)
 
 
 def test_token_cut_anywhere_is_refused() -> None:
@@ -127,7 +135,7 @@ def test_joining_node_has_the_farms_secret_and_no_configuration(tmp_path: Path) 
         with closing(LogStore.open(data.farm_directory("barn"), farm="barn")) as store:
             genesis = store.genesis
     assert (genesis.farm_id, genesis.application, genesis.algorithm) == (TOKEN.farm_id, "log", 2)
-    assert genesis.configuration is None
+    assert (genesis.configuration, genesis.epoch_length) == (None, 70)
 
 
 @pytest.mark.parametrize("present", ["garlicfarm.toml", "data"])

@@ -367,9 +367,9 @@ def test_frame_torn_by_a_power_cut_is_cut_off_wherever_it_is_torn(directory: Pat
 
 def test_log_of_another_version_is_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("garlicfarm.storage.segments.FORMAT_VERSION", 4)
+        patch.setattr("garlicfarm.storage.segments.FORMAT_VERSION", 5)
         make_log(directory.parent.joinpath("new"), GENESIS, HardState(), NOTHING, ())
-    with pytest.raises(StorageVersion, match="format version 4, this program knows 3"):
+    with pytest.raises(StorageVersion, match="format version 5, this program knows 4"):
         read_log(directory.parent / "new" / "log")
 
 
