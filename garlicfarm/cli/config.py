@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -13,7 +14,7 @@ from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, print_rows, shared_options
 
 if TYPE_CHECKING:
-    from garlicfarm.config import Config
+    from garlicfarm.config import Config, FarmSection
 
 __all__ = ["config"]
 
@@ -161,10 +162,11 @@ def _problems(checked: Config) -> Iterator[str]:
     """Problems that only loading the plugins and reading the files shows."""
     from garlicfarm.credentials.member_credentials import read_secret_file
     from garlicfarm.credentials.private_files import read_private_file
-    from garlicfarm.errors import ConfigError, PluginError
+    from garlicfarm.errors import ConfigError, PluginError, StorageError
     from garlicfarm.node import APPLICATIONS
-    from garlicfarm.node.hosted_feed import make_feeds
+    from garlicfarm.node.hosted_feed import check_retention, make_feeds
     from garlicfarm.plugins import make_router, make_transport
+    from garlicfarm.storage import read_genesis
     from garlicfarm.transport import Endpoint, Transport, listener_problems
 
     transports: dict[str, Transport] = {}
@@ -179,6 +181,12 @@ def _problems(checked: Config) -> Iterator[str]:
 
     def use(scheme: str) -> None:
         transports[scheme] = make_transport(scheme, checked.transport.get(scheme, {}), checked.base_dir)
+
+    def check_feeds(farm: FarmSection) -> None:
+        feeds = make_feeds(farm, checked)
+        with suppress(StorageError):  # the store is not what is checked here
+            genesis = read_genesis(checked.node.data_dir / "farms" / farm.name)
+            check_retention(farm, feeds, genesis.epoch_length)
 
     schemes = {Endpoint.parse(listener.url).scheme for listener in checked.listener}
     schemes |= {Endpoint.parse(farm.endpoint, farm.default_transport).scheme for farm in checked.farm}
@@ -199,4 +207,4 @@ def _problems(checked: Config) -> Iterator[str]:
         if farm.application in APPLICATIONS:
             application = APPLICATIONS[farm.application](farm.name)
             yield from attempt(application.check_configuration, farm, checked)
-        yield from attempt(make_feeds, farm, checked)
+        yield from attempt(check_feeds, farm)

@@ -37,6 +37,27 @@ class FeedSource(EntrySource, Protocol):
     def farm_id(self) -> bytes:
         """The farm's id, 16 bytes: another farm of the same name has another one."""
 
+    @property
+    def epoch_length(self) -> int:
+        """How many Application entries make an epoch in this farm; it never changes."""
+
+    def count_entries(self, index: int) -> int:
+        """How many Application entries the log has had up to ``index``, which is from `first_index` − 1 to
+        `commit_index`: the same number at every member. An Application entry at ``index`` thus has the number
+        ``count_entries(index) − 1``, the first one 0; ``divmod(number, epoch_length)`` gives its epoch and
+        its place there.
+
+        Raises `Compacted`; `FeedError`: this member cannot number entries; `LocalProtocolError`: ``index`` is
+        not committed.
+        """
+
+    def find_entry(self, number: int) -> int:
+        """The index of the Application entry with this number.
+
+        Raises `Compacted`: it is deleted here; `FeedError`: this member cannot number entries;
+        `LocalProtocolError`: there is no such entry yet.
+        """
+
     def report_read(self, index: int) -> None:
         """Everything up to ``index`` is passed on, or never will be: ``feed_lag_entries`` counts from here.
         Lower indexes than before are ignored."""
@@ -57,6 +78,10 @@ class Feed(ABC):
 
     api_version: ClassVar[int] = 1
     Config: ClassVar[type[msgspec.Struct]]
+    has_epochs: ClassVar[bool] = False
+    """Whether it passes the log on in epochs, and serves each from its beginning: then the node keeps all of
+    the current one. It refuses such a feed if its retention is set to less than an epoch, or if it cannot
+    number entries."""
 
     def __init__(self, config: Any, base_dir: Path, site: FeedSite) -> None:
         """``config`` is an instance of ``Config``; relative paths in it are relative to ``base_dir``."""

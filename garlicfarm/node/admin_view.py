@@ -169,6 +169,8 @@ class FarmAdminView(CommittedEntries):
             "leader_commit": self._replica.requests.leader_commit,
             "first_index": core.first_index,
             "last_index": core.last_index,
+            "application_entries": self._core.applied.application_entries,
+            "epoch_length": self._store.genesis.epoch_length,
             "quorum": bool(core.leader) and reachable >= majority,
             "fault_tolerance": max(0, reachable - majority),
             "needed": max(0, majority - reachable),

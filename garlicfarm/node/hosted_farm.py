@@ -28,7 +28,8 @@ from garlicfarm.net.handshake import FarmCredentials
 from garlicfarm.node.admin_view import FarmAdminView
 from garlicfarm.node.context import ReplicaHost
 from garlicfarm.node.dialler import MemberDialler
-from garlicfarm.node.hosted_feed import HostedFeed, NodeFeedSource, make_feeds
+from garlicfarm.node.epochs import Epochs
+from garlicfarm.node.hosted_feed import HostedFeed, NodeFeedSource, check_retention, make_feeds
 from garlicfarm.node.replica import Replica
 from garlicfarm.node.retention import Retention
 from garlicfarm.node.transports import Transports
@@ -111,6 +112,7 @@ def open_farm(
     application = make_application(section.name)
     application.check_configuration(section, config)
     made_feeds = make_feeds(section, config)
+    check_retention(section, made_feeds, genesis.epoch_length)
     for problem in store.problems:
         log.warning("snapshot-unusable", cause=problem)
     if store.restored is not None:
@@ -146,15 +148,19 @@ def open_farm(
     if store.restored is not None:
         replica.membership.on_restored(store.restored.configuration, store.restored.all_members)
     pages = PageReader(reader, parts.reader_limiter)
+    epochs = Epochs(replica.core, store, reader)
     feeds = [
-        HostedFeed(feed, table, NodeFeedSource(replica.core, store, pages), metrics, log, random.random)
+        HostedFeed(
+            feed, table, NodeFeedSource(replica.core, store, pages, epochs), metrics, log, random.random
+        )
         for feed, table in zip(made_feeds, section.feed, strict=True)
     ]
     view = FarmAdminView(replica, pages, feeds)
     lookup = member_lookup(farm_secrets, genesis.farm_id, parts.users.lookup)
     verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
     credentials = FarmCredentials(section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader)
-    retention = Retention(replica.context, replica.applier, store, writer, pages)
+    kept = epochs if any(feed.has_epochs for feed in made_feeds) else None
+    retention = Retention(replica.context, replica.applier, store, writer, pages, kept)
     return HostedFarm(replica, view, retention, credentials, router, feeds)
 
 

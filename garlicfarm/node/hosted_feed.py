@@ -6,13 +6,13 @@ back-off. One that is slow only falls behind: it is handed entries as it asks fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn
 
 import trio
 
 from garlicfarm.config import Config, FarmSection, FeedSection
-from garlicfarm.errors import GarlicFarmError, first_error
+from garlicfarm.errors import ConfigError, GarlicFarmError, first_error
 from garlicfarm.feed.contract import Feed, FeedSite
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.logs import EventLogger
@@ -20,10 +20,18 @@ from garlicfarm.metrics import FarmMetrics
 from garlicfarm.net.link import Backoff
 from garlicfarm.node.core import Core
 from garlicfarm.node.entries import CommittedEntries
+from garlicfarm.node.epochs import Epochs
 from garlicfarm.node.store import Store
 from garlicfarm.plugins import make_feed
 
-__all__ = ["FIRST_WAIT_S", "LONGEST_WAIT_S", "HostedFeed", "NodeFeedSource", "make_feeds"]
+__all__ = [
+    "FIRST_WAIT_S",
+    "LONGEST_WAIT_S",
+    "HostedFeed",
+    "NodeFeedSource",
+    "check_retention",
+    "make_feeds",
+]
 
 State = Literal["starting", "running", "failed"]
 
@@ -35,9 +43,10 @@ class NodeFeedSource(CommittedEntries):
     """Implements `garlicfarm.feed.contract.FeedSource`. ``read_index``: the last index that the feed
     reported, 0 if none. ``problem``: its newest, "" for none."""
 
-    def __init__(self, core: Core, store: Store, pages: PageReader) -> None:
+    def __init__(self, core: Core, store: Store, pages: PageReader, epochs: Epochs) -> None:
         super().__init__(core, store, pages)
         self.farm_id = store.genesis.farm_id
+        self.epochs = epochs
         self.read_index = 0
         self.problem = ""
 
@@ -45,6 +54,16 @@ class NodeFeedSource(CommittedEntries):
     def lag(self) -> int:
         """How many committed entries the feed has yet to pass on, of those that are stored."""
         return max(0, self.commit_index - max(self.read_index, self.first_index - 1))
+
+    @property
+    def epoch_length(self) -> int:
+        return self.epochs.length
+
+    def count_entries(self, index: int) -> int:
+        return self.epochs.count_entries(index)
+
+    def find_entry(self, number: int) -> int:
+        return self.epochs.find_entry(number)
 
     def report_read(self, index: int) -> None:
         self.read_index = max(self.read_index, index)
@@ -117,6 +136,8 @@ class HostedFeed:
 
     async def _run_once(self) -> str:
         """Run the feed until it ends; why it did."""
+        if self._feed.has_epochs and self._source.epochs.refusal:
+            return self._source.epochs.refusal
         cause = "it ended, which a feed never does"
         try:
             async with trio.open_nursery() as nursery:
@@ -144,3 +165,17 @@ def make_feeds(section: FarmSection, config: Config) -> list[Feed]:
         )
         made.append(make_feed(table.plugin, table.options, config.base_dir, site))
     return made
+
+
+def check_retention(section: FarmSection, feeds: Sequence[Feed], epoch_length: int) -> None:
+    """Raises `ConfigError`: a feed serves whole epochs, and so few entries are kept that a reader may not
+    even have an epoch's time to finish the one before."""
+    keep = section.retention.keep_entries
+    problems = [
+        f"farm {section.name}: the feed {feed.site.name} serves whole epochs, of {epoch_length} entries in "
+        f"this farm, and retention.keep_entries is {keep}; set it to {epoch_length} or more"
+        for feed in feeds
+        if feed.has_epochs and keep < epoch_length
+    ]
+    if problems:
+        raise ConfigError(problems)

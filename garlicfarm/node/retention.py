@@ -1,7 +1,8 @@
 """Snapshots and compaction: how much of its log a member keeps.
 
 Entries are deleted when they are in a durable snapshot and ``[farm.retention]`` does not keep them for
-readers. It does not wait for members that lag: one that needs deleted entries is sent the snapshot.
+readers; nor those of the current epoch, where a feed serves whole ones. It does not wait for members that
+lag: one that needs deleted entries is sent the snapshot.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from garlicfarm.errors import StorageError
 from garlicfarm.feed.pages import PageReader
 from garlicfarm.node.applier import Applier
 from garlicfarm.node.context import ReplicaContext
+from garlicfarm.node.epochs import Epochs
 from garlicfarm.storage import SNAPSHOTS, LogStore, Writer, remove_snapshots, write_snapshot
 
 __all__ = ["Retention"]
@@ -23,7 +25,8 @@ KEPT_SNAPSHOTS = 2  # the older one is used if the newer one is damaged
 
 
 class Retention:
-    """Takes the snapshots of one farm, and shortens its log."""
+    """Takes the snapshots of one farm, and shortens its log. ``kept``: of these epochs the current one stays
+    whole; None: no feed needs that."""
 
     def __init__(
         self,
@@ -32,12 +35,14 @@ class Retention:
         store: LogStore,
         writer: Writer,
         pages: PageReader,
+        kept: Epochs | None = None,
     ) -> None:
         self._context = context
         self._applier = applier
         self._store = store
         self._writer = writer
         self._pages = pages
+        self._kept = kept
         self._directory = store.path.parent / SNAPSHOTS
         self._limiter = trio.CapacityLimiter(1)
         self._keep = context.section.retention
@@ -91,5 +96,7 @@ class Retention:
             self._context.log.error("snapshot-failed", index=newest, cause=str(error))
         surplus = await self._pages.surplus(newest, keep.keep_entries, keep.keep_bytes)
         upto = min(surplus, newest - 1, store.last_index() - 1)  # the last one always stays
+        if self._kept is not None:
+            upto = min(upto, self._kept.current_start() - 1)
         if upto >= store.first_index():
             self._writer.compact(upto)

@@ -26,7 +26,7 @@ import msgspec
 import pytest
 import trio
 
-from garlicfarm.errors import Compacted, FeedError
+from garlicfarm.errors import Compacted, FeedError, LocalProtocolError
 from garlicfarm.feed.contract import Feed
 from garlicfarm.feed.source import EntryStream
 from garlicfarm.raft.types import Entry
@@ -43,8 +43,8 @@ TERM = 1
 class MemorySource:
     """A `garlicfarm.feed.contract.FeedSource` over a log in memory, for one feed.
 
-    ``asked_bytes``: how much the feed asked for at once, each time. ``read_index`` and ``problem``: what it
-    reported last.
+    ``epoch_length`` may be changed before the feed runs. ``asked_bytes``: how much the feed asked for at
+    once, each time. ``read_index`` and ``problem``: what it reported last.
     """
 
     farm = "farm"
@@ -53,6 +53,7 @@ class MemorySource:
     def __init__(self) -> None:
         self.is_leader = True
         self.first_index = 1
+        self.epoch_length = 100_000
         self.asked_bytes: list[int] = []
         self.read_index = 0
         self.problem = ""
@@ -84,6 +85,21 @@ class MemorySource:
     ) -> AsyncIterator[Sequence[Entry]]:
         self.asked_bytes.append(max_bytes)
         return EntryStream(self._read, self._wait_commit, after, max_bytes, upto)
+
+    def count_entries(self, index: int) -> int:
+        if index < self.first_index - 1:
+            raise Compacted(self.first_index)
+        if index > self.commit_index:
+            raise LocalProtocolError(f"{index} is behind the last index, {self.commit_index}")
+        return sum(entry.value_type is ValueType.APPLICATION for entry in self._log[:index])
+
+    def find_entry(self, number: int) -> int:
+        numbered = [each.index for each in self._log if each.value_type is ValueType.APPLICATION]
+        if number >= len(numbered):
+            raise LocalProtocolError(f"there is no entry of number {number} yet")
+        if numbered[number] < self.first_index:
+            raise Compacted(self.first_index)
+        return numbered[number]
 
     def report_read(self, index: int) -> None:
         assert 0 <= index <= self.commit_index, f"the feed reports {index} of {self.commit_index}"

@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import trio
 
 from garlicfarm.errors import (
     Compacted,
@@ -15,7 +16,7 @@ from garlicfarm.errors import (
     StorageVersion,
 )
 from garlicfarm.raft.types import Entry, HardState, Persist, SnapshotMeta, Storage
-from garlicfarm.storage import Genesis, LogStore, create_store
+from garlicfarm.storage import SNAPSHOTS, Genesis, LogStore, Snapshot, Writer, create_store, write_snapshot
 from garlicfarm.wire import ClusterServer, Configuration, ValueType, encode_configuration
 
 Write = Callable[[LogStore, list[Persist]], Awaitable[list[int]]]
@@ -163,3 +164,25 @@ def test_size_is_told_though_a_file_is_deleted_meanwhile(
         with monkeypatch.context() as patch:
             patch.setattr(Path, "iterdir", lambda path: iter(listed))
             assert store.size_bytes() == size
+
+
+async def test_snapshot_of_0_1_is_counted_where_the_log_reaches_back_to_its_beginning(
+    directory: Path, write: Write, entry: Make, genesis: Genesis
+) -> None:
+    change = encode_configuration(Configuration(2, 0, (ClusterServer(1, "ssl://b:27150"),)))
+    log = (entry(1), entry(2, value=change, kind=ValueType.CONFIGURATION), entry(3), entry(4))
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        await write(store, [Persist(1, HardState(1, 1, 4), None, log)])
+    born = (genesis.farm_id, genesis.application, genesis.algorithm)
+    write_snapshot(directory / SNAPSHOTS, Snapshot(*born, 3, 1, Configuration(2, 0), (), None, b"state"))
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        assert store.snapshot().application_entries == 2
+        assert store.restored is not None
+        assert store.restored.meta == store.snapshot()
+        writer = Writer(store, lambda token: None)
+        writer.compact(1)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await writer.run()
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        assert store.snapshot().application_entries is None

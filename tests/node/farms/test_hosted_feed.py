@@ -19,7 +19,10 @@ from garlicfarm.errors import FeedError, FellBehind
 from garlicfarm.feed.contract import Feed, FeedSite, FeedSource
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
+from garlicfarm.node.epochs import Epochs
 from garlicfarm.node.hosted_feed import FIRST_WAIT_S, LONGEST_WAIT_S, HostedFeed, NodeFeedSource
+from garlicfarm.raft import SnapshotMeta
+from garlicfarm.wire.messages import Configuration
 
 Step = Callable[[FeedSource, trio.TaskStatus[None]], Awaitable[None]]
 
@@ -47,6 +50,10 @@ class Log:
     applied_index = 40
     is_leader = False
     farm_id = bytes(16)
+    epoch_length = 10
+
+    def __init__(self) -> None:
+        self.applied = SnapshotMeta(40, 1, Configuration(0, 0), 30)
 
     @property
     def genesis(self) -> Log:
@@ -75,7 +82,8 @@ class Hosted:
         self.feed = feed
         self.metrics = NodeMetrics()
         log: Any = Log()
-        self.source = NodeFeedSource(log, log, None)  # type: ignore[arg-type]
+        self.log = log
+        self.source = NodeFeedSource(log, log, None, Epochs(log, log, None))  # type: ignore[arg-type]
         section = FeedSection(plugin="scripted", name="mine")
         events = EventLogger(logging.getLogger("garlicfarm.test"), clock=trio.current_time)
         farm = self.metrics.farm("farm")
@@ -226,3 +234,18 @@ async def test_end_of_the_node_ends_the_feed_in_order(autojump_clock: MockClock)
         await wait_all_tasks_blocked()
         assert running.row["state"] == "running"
     assert closed == [True]
+
+
+async def test_feed_of_epochs_is_refused_while_entries_are_not_counted(autojump_clock: MockClock) -> None:
+    for has_epochs in (False, True):
+        async with hosted(works) as running:
+            running.feed.has_epochs = has_epochs  # type: ignore[misc]
+            running.log.applied = SnapshotMeta(40, 1, Configuration(0, 0))
+            await wait_all_tasks_blocked()
+            assert running.row["state"] == ("failed" if has_epochs else "running")
+            if has_epochs:
+                assert running.row["problem"].startswith("the entries of this farm cannot be numbered here: ")
+                assert not running.feed.runs_at
+                running.log.applied = SnapshotMeta(41, 1, Configuration(0, 0), 31)  # a snapshot that counts
+                await trio.sleep(2 * FIRST_WAIT_S)
+                assert (running.row["state"], running.row["problem"]) == ("running", None)

@@ -1,0 +1,74 @@
+"""The numbers of a farm's Application entries, and where its current epoch begins (D23).
+
+The number of an entry follows from the log alone: it is how many Application entries come before it. A member
+that begins with a snapshot knows from it how many there are up to there (`garlicfarm.raft.SnapshotMeta`), and
+counts on.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from garlicfarm.errors import Compacted, FeedError, LocalProtocolError
+from garlicfarm.node.core import Core
+from garlicfarm.node.store import Store
+
+__all__ = ["Epochs", "TypesReader"]
+
+
+class TypesReader(Protocol):
+    """What a stored log knows of its entries' types: `garlicfarm.storage.LogReader`."""
+
+    def application_entries(self, after: int, upto: int) -> int: ...
+    def application_entry(self, after: int, number: int) -> int: ...
+
+
+class Epochs:
+    """``length``: how many entries make an epoch."""
+
+    def __init__(self, core: Core, store: Store, types: TypesReader) -> None:
+        self.length = store.genesis.epoch_length
+        self._core = core
+        self._store = store
+        self._types = types
+
+    @property
+    def refusal(self) -> str:
+        """Why this member cannot number entries, "" if it can."""
+        if self._core.applied.application_entries is not None:
+            return ""
+        return (
+            "the entries of this farm cannot be numbered here: its log begins with a snapshot of version 0.1 "
+            "or of a JRaft server, which do not count them"
+        )
+
+    def count_entries(self, index: int) -> int:
+        """See `garlicfarm.feed.contract.FeedSource`."""
+        applied = self._core.applied
+        if applied.application_entries is None:
+            raise FeedError(self.refusal)
+        if index > applied.index:
+            raise LocalProtocolError(f"{index} is behind the last index, {applied.index}")
+        return applied.application_entries - self._types.application_entries(index, applied.index)
+
+    def find_entry(self, number: int) -> int:
+        """See `garlicfarm.feed.contract.FeedSource`."""
+        before = self._store.first_index() - 1
+        found = number - self.count_entries(before)
+        if found < 0:
+            raise Compacted(before + 1)
+        if number >= self.count_entries(self._core.applied_index):
+            raise LocalProtocolError(f"there is no entry of number {number} yet")
+        return self._types.application_entry(before, found + 1)
+
+    def current_start(self) -> int:
+        """The index of the first entry that is stored of the newest entry's epoch; the next index where there
+        is no entry yet, or where entries are not numbered."""
+        applied = self._core.applied
+        if not applied.application_entries:
+            return applied.index + 1
+        newest = applied.application_entries - 1
+        try:
+            return self.find_entry(newest - newest % self.length)
+        except Compacted as gone:
+            return gone.first_index
