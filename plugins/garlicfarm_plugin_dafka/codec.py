@@ -1,0 +1,568 @@
+"""Commands and beacons to frames and back: `encode`, `decode`, and the same for beacons.
+
+This is Dafka 1.0 as its C implementation speaks it; RFC 46 describes another layout, which nothing speaks.
+A message is one frame, and a second one with the content for RECORD and DIRECT-RECORD::
+
+    first frame   id u8 | routing | 0x00 | version u8 = 1 | fields
+    string        length u8 | bytes
+    strings       count u32 * (length u32 | bytes)
+
+The routing comes first so that ZeroMQ's subscriptions can match it: a subscription is the id and the routing
+*without* the zero byte, a mere prefix. Hence a subscriber to ``hello`` also receives ``hello2``, and compares
+the names in what it has decoded. Integers are unsigned and big-endian. A name is UTF-8, 1 to 255 bytes, none
+of them zero::
+
+    command         id  routing    fields
+    RECORD          M   topic      string partition | string topic | sequence u64; content in frame 2
+    DIRECT-RECORD   D   recipient  string partition | string topic | sequence u64; content in frame 2
+    HEAD            H   topic      string partition | string topic | sequence u64
+    DIRECT-HEAD     E   recipient  string partition | string topic | sequence u64
+    ACK             K   partition  string topic | sequence u64
+    FETCH           F   partition  string sender | string topic | sequence u64 | count u32
+    GET-HEADS       G   topic      string sender
+    CONSUMER-HELLO  W   recipient  string sender | strings topics
+    STORE-HELLO     L   recipient  string sender
+
+Beacons are text frames, between a node and a tower. The key is our addition; C nodes ignore it. A node whose
+host is "" has that of its connection::
+
+    of a node       "B" | address | host | port in decimal        [ | "curve=" key in Z85 ]
+    of a tower      "B" | address | "tcp://" host ":" port        [ | "curve=" key in Z85 ]
+
+A decoder takes a message whole, or raises and takes none of it.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import ClassVar
+
+import msgspec
+
+from garlicfarm.errors import LocalProtocolError, RemoteProtocolError
+
+__all__ = [
+    "BEACON",
+    "MAX_COUNT",
+    "MAX_NAME_BYTES",
+    "MAX_SEQUENCE",
+    "WELCOME",
+    "Ack",
+    "Command",
+    "ConsumerHello",
+    "DirectHead",
+    "DirectRecord",
+    "Fetch",
+    "GetHeads",
+    "Head",
+    "NodeBeacon",
+    "Record",
+    "StoreHello",
+    "TowerBeacon",
+    "decode",
+    "decode_node_beacon",
+    "decode_tower_beacon",
+    "encode",
+    "encode_node_beacon",
+    "encode_tower_beacon",
+    "format_endpoint",
+    "split_prefix",
+    "subscription_prefix",
+]
+
+WELCOME = b"W"
+"""What a tower sends to each new subscriber: a node that has received it is connected."""
+BEACON = b"B"
+
+MAX_NAME_BYTES = 255
+MAX_SEQUENCE = 2**64 - 1
+MAX_COUNT = 2**32 - 1
+
+_VERSION = 1
+_NAMES_CACHED = 4096
+_SEQUENCE = struct.Struct(">Q")
+_SEQUENCE_AND_COUNT = struct.Struct(">QI")
+_U32 = struct.Struct(">I")
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """RECORD: a producer publishes a record of its partition."""
+
+    id: ClassVar[bytes] = b"M"
+    topic: str
+    partition: str
+    sequence: int
+    content: bytes
+
+
+class DirectRecord(msgspec.Struct, frozen=True, gc=False):
+    """DIRECT-RECORD: the same, to the ``recipient`` that fetched it."""
+
+    id: ClassVar[bytes] = b"D"
+    recipient: str
+    topic: str
+    partition: str
+    sequence: int
+    content: bytes
+
+
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """HEAD: a producer says which record is the last one of its partition."""
+
+    id: ClassVar[bytes] = b"H"
+    topic: str
+    partition: str
+    sequence: int
+
+
+class DirectHead(msgspec.Struct, frozen=True, gc=False):
+    """DIRECT-HEAD: the same, to the ``recipient`` that asked for heads."""
+
+    id: ClassVar[bytes] = b"E"
+    recipient: str
+    topic: str
+    partition: str
+    sequence: int
+
+
+class Ack(msgspec.Struct, frozen=True, gc=False):
+    """ACK: a store has saved the records of a partition up to ``sequence``. It does not say which store."""
+
+    id: ClassVar[bytes] = b"K"
+    partition: str
+    topic: str
+    sequence: int
+
+
+class Fetch(msgspec.Struct, frozen=True, gc=False):
+    """FETCH: ``sender`` asks for ``count`` records (1 to `MAX_COUNT`) of a partition, from ``sequence``."""
+
+    id: ClassVar[bytes] = b"F"
+    partition: str
+    topic: str
+    sender: str
+    sequence: int
+    count: int
+
+
+class GetHeads(msgspec.Struct, frozen=True, gc=False):
+    """GET-HEADS: the consumer ``sender`` asks for the heads of all partitions of a topic."""
+
+    id: ClassVar[bytes] = b"G"
+    topic: str
+    sender: str
+
+
+class ConsumerHello(msgspec.Struct, frozen=True, gc=False):
+    """CONSUMER-HELLO: a consumer asks the store ``recipient`` for the heads of these topics.
+
+    A C node sends ``recipient`` "" to a peer that subscribed to this command without one.
+    """
+
+    id: ClassVar[bytes] = b"W"
+    recipient: str
+    sender: str
+    topics: tuple[str, ...]
+
+
+class StoreHello(msgspec.Struct, frozen=True, gc=False):
+    """STORE-HELLO: the store ``sender`` invites the consumer ``recipient`` (or "", as above) to say hello."""
+
+    id: ClassVar[bytes] = b"L"
+    recipient: str
+    sender: str
+
+
+Command = Record | DirectRecord | Head | DirectHead | Ack | Fetch | GetHeads | ConsumerHello | StoreHello
+
+_COMMANDS: dict[bytes, type[Command]] = {
+    command.id: command
+    for command in (Record, DirectRecord, Head, DirectHead, Ack, Fetch, GetHeads, ConsumerHello, StoreHello)
+}
+
+
+def subscription_prefix(command: type[Command], routing: str = "") -> bytes:
+    """What to subscribe to for one command with this routing (the module tells which), or with any.
+
+    ZeroMQ compares the beginning only: compare the names in what `decode` returns.
+    """
+    return command.id + (_encode_name(routing) if routing else b"")
+
+
+def split_prefix(prefix: bytes) -> tuple[type[Command] | None, str]:
+    """The command that a peer's subscription is for, and its routing; (None, ""): for several or for none.
+
+    The routing of a peer may be the beginning of a name only.
+    """
+    command = _COMMANDS.get(prefix[:1])
+    try:
+        return command, _decode_name(prefix[1:]) if command and len(prefix) > 1 else ""
+    except RemoteProtocolError:
+        return None, ""
+
+
+def encode(command: Command) -> list[bytes]:
+    """The frames of a command. Raises `LocalProtocolError`: a name or a number is out of its range."""
+    try:
+        return _ENCODERS[type(command)](command)
+    except struct.error:
+        raise LocalProtocolError(f"a number is out of its range in {command!r:.300}") from None
+
+
+def decode(frames: Sequence[bytes]) -> Command:
+    """The command in the frames of one message.
+
+    Raises `RemoteProtocolError`: the message is not one, exactly. ``what`` is one of a few fixed phrases, by
+    which receivers count; ``where`` names the command.
+    """
+    first = frames[0] if frames else b""
+    command = _COMMANDS.get(first[:1])
+    if command is None:
+        raise RemoteProtocolError("unknown command")
+    try:
+        if len(frames) != (2 if command is Record or command is DirectRecord else 1):
+            raise RemoteProtocolError("wrong number of frames")
+        end = first.find(b"\0", 1, MAX_NAME_BYTES + 2)
+        if end < 0:
+            raise RemoteProtocolError("routing without an end")
+        if first[end + 1 : end + 2] != b"\x01":
+            raise RemoteProtocolError("unknown version")
+        decoded, end = _DECODERS[command](first[1:end], first, end + 2, frames)
+        if end != len(first):
+            raise RemoteProtocolError("bytes after the end")
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(error.what, command.__name__) from None
+    except (struct.error, IndexError):
+        raise RemoteProtocolError("cut short", command.__name__) from None
+    return decoded
+
+
+@lru_cache(_NAMES_CACHED)
+def _encode_name(name: str) -> bytes:
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        encoded = b""
+    if not 1 <= len(encoded) <= MAX_NAME_BYTES or b"\0" in encoded:
+        raise LocalProtocolError(
+            f"a name has 1 to {MAX_NAME_BYTES} bytes of UTF-8, none of which is zero; got {name!r:.300}"
+        )
+    return encoded
+
+
+@lru_cache(_NAMES_CACHED)
+def _decode_name(encoded: bytes) -> str:
+    if not 1 <= len(encoded) <= MAX_NAME_BYTES or b"\0" in encoded:
+        raise RemoteProtocolError("no name")
+    try:
+        return encoded.decode()
+    except UnicodeDecodeError:
+        raise RemoteProtocolError("no name") from None
+
+
+def _encode_routing(first: bytes, name: str) -> bytes:
+    return b"%b%b\0\x01" % (first, _encode_name(name))
+
+
+def _encode_recipient(first: bytes, name: str) -> bytes:
+    return b"%b%b\0\x01" % (first, _encode_name(name) if name else b"")
+
+
+@lru_cache(_NAMES_CACHED)
+def _encode_string(name: str) -> bytes:
+    encoded = _encode_name(name)
+    return bytes((len(encoded),)) + encoded
+
+
+def _decode_string(data: bytes, start: int) -> tuple[str, int]:
+    end = start + 1 + data[start]
+    if end > len(data):
+        raise IndexError
+    return _decode_name(data[start + 1 : end]), end
+
+
+@lru_cache(_NAMES_CACHED)
+def _encode_position(first: bytes, routing: str, partition: str, topic: str) -> bytes:
+    return _encode_routing(first, routing) + _encode_string(partition) + _encode_string(topic)
+
+
+def _encode_record(command: Record) -> list[bytes]:
+    head = _encode_position(b"M", command.topic, command.partition, command.topic)
+    return [head + _SEQUENCE.pack(command.sequence), command.content]
+
+
+def _encode_direct_record(command: DirectRecord) -> list[bytes]:
+    head = _encode_position(b"D", command.recipient, command.partition, command.topic)
+    return [head + _SEQUENCE.pack(command.sequence), command.content]
+
+
+def _encode_head(command: Head) -> list[bytes]:
+    head = _encode_position(b"H", command.topic, command.partition, command.topic)
+    return [head + _SEQUENCE.pack(command.sequence)]
+
+
+def _encode_direct_head(command: DirectHead) -> list[bytes]:
+    head = _encode_position(b"E", command.recipient, command.partition, command.topic)
+    return [head + _SEQUENCE.pack(command.sequence)]
+
+
+def _encode_ack(command: Ack) -> list[bytes]:
+    head = _encode_routing(b"K", command.partition) + _encode_string(command.topic)
+    return [head + _SEQUENCE.pack(command.sequence)]
+
+
+def _encode_fetch(command: Fetch) -> list[bytes]:
+    head = _encode_position(b"F", command.partition, command.sender, command.topic)
+    if not command.count:
+        raise LocalProtocolError("a FETCH asks for one record or more")
+    return [head + _SEQUENCE_AND_COUNT.pack(command.sequence, command.count)]
+
+
+def _encode_get_heads(command: GetHeads) -> list[bytes]:
+    return [_encode_routing(b"G", command.topic) + _encode_string(command.sender)]
+
+
+def _encode_consumer_hello(command: ConsumerHello) -> list[bytes]:
+    topics = [_encode_name(topic) for topic in command.topics]
+    return [
+        _encode_recipient(b"W", command.recipient)
+        + _encode_string(command.sender)
+        + _U32.pack(len(topics))
+        + b"".join([_U32.pack(len(topic)) + topic for topic in topics])
+    ]
+
+
+def _encode_store_hello(command: StoreHello) -> list[bytes]:
+    return [_encode_recipient(b"L", command.recipient) + _encode_string(command.sender)]
+
+
+_ENCODERS: dict[type[Command], Callable[..., list[bytes]]] = {
+    Record: _encode_record,
+    DirectRecord: _encode_direct_record,
+    Head: _encode_head,
+    DirectHead: _encode_direct_head,
+    Ack: _encode_ack,
+    Fetch: _encode_fetch,
+    GetHeads: _encode_get_heads,
+    ConsumerHello: _encode_consumer_hello,
+    StoreHello: _encode_store_hello,
+}
+
+_Decoded = tuple[Command, int]
+
+
+def _decode_position(data: bytes, start: int) -> tuple[str, str, int, int]:
+    """Partition, topic, sequence, and where they end."""
+    partition, start = _decode_string(data, start)
+    topic, start = _decode_string(data, start)
+    return partition, topic, _SEQUENCE.unpack_from(data, start)[0], start + _SEQUENCE.size
+
+
+def _decode_published(routing: bytes, data: bytes, start: int) -> tuple[str, str, int, int]:
+    partition, topic, sequence, end = _decode_position(data, start)
+    if _decode_name(routing) != topic:
+        raise RemoteProtocolError("two topics")
+    return partition, topic, sequence, end
+
+
+def _decode_record(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
+    partition, topic, sequence, end = _decode_published(routing, data, start)
+    return Record(topic, partition, sequence, frames[1]), end
+
+
+def _decode_direct_record(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
+    partition, topic, sequence, end = _decode_position(data, start)
+    return DirectRecord(_decode_name(routing), topic, partition, sequence, frames[1]), end
+
+
+def _decode_head(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
+    partition, topic, sequence, end = _decode_published(routing, data, start)
+    return Head(topic, partition, sequence), end
+
+
+def _decode_direct_head(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
+    partition, topic, sequence, end = _decode_position(data, start)
+    return DirectHead(_decode_name(routing), topic, partition, sequence), end
+
+
+def _decode_ack(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
+    topic, start = _decode_string(data, start)
+    sequence = _SEQUENCE.unpack_from(data, start)[0]
+    return Ack(_decode_name(routing), topic, sequence), start + _SEQUENCE.size
+
+
+def _decode_fetch(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
+    sender, start = _decode_string(data, start)
+    topic, start = _decode_string(data, start)
+    sequence, count = _SEQUENCE_AND_COUNT.unpack_from(data, start)
+    if not count:
+        raise RemoteProtocolError("a count of zero")
+    return Fetch(_decode_name(routing), topic, sender, sequence, count), start + _SEQUENCE_AND_COUNT.size
+
+
+def _decode_get_heads(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
+    sender, end = _decode_string(data, start)
+    return GetHeads(_decode_name(routing), sender), end
+
+
+def _decode_consumer_hello(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
+    sender, start = _decode_string(data, start)
+    count = _U32.unpack_from(data, start)[0]
+    start += _U32.size
+    topics = []
+    for _ in range(count):  # a count that is too high ends at the end of the frame
+        size = _U32.unpack_from(data, start)[0]
+        end = start + _U32.size + size
+        if end > len(data):
+            raise IndexError
+        topics.append(_decode_name(data[start + _U32.size : end]))
+        start = end
+    return ConsumerHello(_decode_name(routing) if routing else "", sender, tuple(topics)), start
+
+
+def _decode_store_hello(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
+    sender, end = _decode_string(data, start)
+    return StoreHello(_decode_name(routing) if routing else "", sender), end
+
+
+_DECODERS: dict[type[Command], Callable[[bytes, bytes, int, Sequence[bytes]], _Decoded]] = {
+    Record: _decode_record,
+    DirectRecord: _decode_direct_record,
+    Head: _decode_head,
+    DirectHead: _decode_direct_head,
+    Ack: _decode_ack,
+    Fetch: _decode_fetch,
+    GetHeads: _decode_get_heads,
+    ConsumerHello: _decode_consumer_hello,
+    StoreHello: _decode_store_hello,
+}
+
+
+class NodeBeacon(msgspec.Struct, frozen=True, gc=False):
+    """A node tells a tower where others can subscribe. ``host`` "": at the address that it connects from.
+
+    ``key`` is the public CURVE key of the node in Z85, or "" where it has none.
+    """
+
+    address: str
+    host: str
+    port: int
+    key: str = ""
+
+
+class TowerBeacon(msgspec.Struct, frozen=True, gc=False):
+    """A tower tells its nodes where to subscribe to one of them."""
+
+    address: str
+    host: str
+    port: int
+    key: str = ""
+
+    @property
+    def endpoint(self) -> str:
+        return format_endpoint(self.host, self.port)
+
+
+_KEY_FRAME = b"curve="
+_KEY = re.compile(rb"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+_LABEL = "[0-9A-Za-z_](?:[0-9A-Za-z_-]{0,61}[0-9A-Za-z_])?"
+_HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_MAX_HOST_CHARACTERS = 253
+_PORT = re.compile(rb"[1-9][0-9]{0,4}")
+
+
+def format_endpoint(host: str, port: int) -> str:
+    """As ZeroMQ writes it: ``tcp://HOST:PORT``, an IPv6 address in brackets."""
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def encode_node_beacon(beacon: NodeBeacon) -> list[bytes]:
+    """The frames of a node's beacon. Raises `LocalProtocolError`: no such address, host, port or key."""
+    _check_beacon(beacon)
+    frames = [BEACON, _encode_name(beacon.address), beacon.host.encode(), b"%d" % beacon.port]
+    return [*frames, _KEY_FRAME + beacon.key.encode()] if beacon.key else frames
+
+
+def encode_tower_beacon(beacon: TowerBeacon) -> list[bytes]:
+    """The frames of a tower's beacon. Raises `LocalProtocolError`: no such address, host, port or key."""
+    _check_beacon(beacon)
+    frames = [BEACON, _encode_name(beacon.address), beacon.endpoint.encode()]
+    return [*frames, _KEY_FRAME + beacon.key.encode()] if beacon.key else frames
+
+
+def decode_node_beacon(frames: Sequence[bytes]) -> NodeBeacon:
+    """Raises `RemoteProtocolError`: not exactly a node's beacon."""
+    address, key = _decode_beacon(frames, 4)
+    host = _decode_host(frames[2]) if frames[2] else ""
+    return NodeBeacon(address, host, _decode_port(frames[3]), key)
+
+
+def decode_tower_beacon(frames: Sequence[bytes]) -> TowerBeacon:
+    """Raises `RemoteProtocolError`: not exactly a tower's beacon."""
+    address, key = _decode_beacon(frames, 3)
+    scheme, _, rest = frames[2].partition(b"://")
+    host, _, port = rest.rpartition(b":")
+    if scheme != b"tcp" or (b":" in host) != (host[:1] == b"["):
+        raise RemoteProtocolError("no endpoint", "beacon")
+    if host[:1] == b"[":
+        if host[-1:] != b"]":
+            raise RemoteProtocolError("no endpoint", "beacon")
+        host = host[1:-1]
+        if b":" not in host:
+            raise RemoteProtocolError("no endpoint", "beacon")
+    return TowerBeacon(address, _decode_host(host), _decode_port(port), key)
+
+
+def _decode_beacon(frames: Sequence[bytes], count: int) -> tuple[str, str]:
+    """The address and the key of a beacon, of that many frames and perhaps one with a key."""
+    if not count <= len(frames) <= count + 1 or frames[0] != BEACON:
+        raise RemoteProtocolError("no beacon", "beacon")
+    key = b""
+    if len(frames) > count:
+        prefix, key = frames[-1][: len(_KEY_FRAME)], frames[-1][len(_KEY_FRAME) :]
+        if prefix != _KEY_FRAME or not _KEY.fullmatch(key):
+            raise RemoteProtocolError("no key", "beacon")
+    try:
+        return _decode_name(frames[1]), key.decode()
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(error.what, "beacon") from None
+
+
+def _decode_host(encoded: bytes) -> str:
+    try:
+        host = encoded.decode("ascii")
+    except UnicodeDecodeError:
+        host = ""
+    if not _is_host(host):
+        raise RemoteProtocolError("no host", "beacon")
+    return host
+
+
+def _decode_port(encoded: bytes) -> int:
+    if not _PORT.fullmatch(encoded) or int(encoded) > 65_535:
+        raise RemoteProtocolError("no port", "beacon")
+    return int(encoded)
+
+
+def _is_host(host: str) -> bool:
+    """Whether it is a name or an address of one host."""
+    if ":" not in host and not host.rpartition(".")[2].isdecimal():
+        return len(host) <= _MAX_HOST_CHARACTERS and _HOST.fullmatch(host) is not None
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return not address.is_unspecified and "%" not in host
+
+
+def _check_beacon(beacon: NodeBeacon | TowerBeacon) -> None:
+    if not (_is_host(beacon.host) or (beacon.host == "" and isinstance(beacon, NodeBeacon))):
+        raise LocalProtocolError(f"{beacon.host!r} is no host that a beacon can name")
+    if not 1 <= beacon.port <= 65_535:
+        raise LocalProtocolError(f"{beacon.port} is no port that a beacon can name")
+    if beacon.key and not _KEY.fullmatch(beacon.key.encode()):
+        raise LocalProtocolError("the key of a beacon is a public CURVE key, 40 characters of Z85")
