@@ -70,6 +70,7 @@ __all__ = [
     "encode_node_beacon",
     "encode_tower_beacon",
     "format_endpoint",
+    "is_host",
     "split_prefix",
     "subscription_prefix",
 ]
@@ -537,7 +538,7 @@ def _decode_host(encoded: bytes) -> str:
         host = encoded.decode("ascii")
     except UnicodeDecodeError:
         host = ""
-    if not _is_host(host):
+    if not is_host(host):
         raise RemoteProtocolError("no host", "beacon")
     return host
 
@@ -548,7 +549,7 @@ def _decode_port(encoded: bytes) -> int:
     return int(encoded)
 
 
-def _is_host(host: str) -> bool:
+def is_host(host: str) -> bool:
     """Whether it is a name or an address of one host."""
     if ":" not in host and not host.rpartition(".")[2].isdecimal():
         return len(host) <= _MAX_HOST_CHARACTERS and _HOST.fullmatch(host) is not None
@@ -560,7 +561,7 @@ def _is_host(host: str) -> bool:
 
 
 def _check_beacon(beacon: NodeBeacon | TowerBeacon) -> None:
-    if not (_is_host(beacon.host) or (beacon.host == "" and isinstance(beacon, NodeBeacon))):
+    if not (is_host(beacon.host) or (beacon.host == "" and isinstance(beacon, NodeBeacon))):
         raise LocalProtocolError(f"{beacon.host!r} is no host that a beacon can name")
     if not 1 <= beacon.port <= 65_535:
         raise LocalProtocolError(f"{beacon.port} is no port that a beacon can name")
