@@ -1,0 +1,184 @@
+"""One Dafka node among the others: `open_mesh`.
+
+A node publishes on one socket, to which the others subscribe, and subscribes to each of the others, which it
+finds through towers. Commands get lost: while a connection is being made, where a queue is full, when a node
+dies. So every role asks again for what it misses.
+
+What is not exactly a command, a beacon or a subscription is dropped and counted, and so is what the roles of
+its sender do not cover. It disconnects nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+import zmq
+
+from garlicfarm.logs import EventLogger
+from garlicfarm.transport import Endpoint
+from garlicfarm_plugin_dafka.beacons import MAX_BEACON_BYTES, Beacons
+from garlicfarm_plugin_dafka.codec import Command, NodeBeacon, TowerBeacon
+from garlicfarm_plugin_dafka.config import MeshConfig, MeshPlan
+from garlicfarm_plugin_dafka.inbox import Inbox, Peer, Received
+from garlicfarm_plugin_dafka.keys import may_send
+from garlicfarm_plugin_dafka.outbox import Outbox, Subscription
+from garlicfarm_plugin_dafka.sockets import Context, Socket, open_context
+from garlicfarm_plugin_dafka.zap import open_zap, serve_zap
+
+__all__ = ["Mesh", "Peer", "Received", "Subscription", "open_mesh"]
+
+MAX_MESSAGE_BYTES: Final = 16 << 20
+LINGER_MS: Final = 500
+"""For so long a node that ends still sends what is queued."""
+
+
+@asynccontextmanager
+async def open_mesh(
+    config: MeshConfig, base_dir: Path = Path(), address: str | None = None
+) -> AsyncIterator[Mesh]:
+    """A node for the block: its tasks live in it, and its end disconnects the node.
+
+    :param base_dir: what file names in the configuration are relative to.
+    :param address: the identity in its beacons, by which nodes know their own; None: a new one, of 32
+        hexadecimal digits.
+    :raises ConfigError: with every problem of the configuration; or the node cannot listen there.
+    """
+    plan = config.check(base_dir)
+    keys = plan.keys
+    async with open_context() as context:
+        # Before the nursery, so that what is wrong is raised as it is; the handler before all that need it.
+        zap = open_zap(context) if keys is not None else None
+        publisher = Socket(
+            context,
+            zmq.XPUB,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            high_water_mark=plan.high_water_mark,
+            linger_ms=LINGER_MS,
+        )
+        if keys is not None:
+            publisher.be_curve_server(keys.own)
+        listening = Endpoint("tcp", plan.listen.host, publisher.bind(plan.listen.host, plan.listen.port))
+        async with trio.open_nursery() as nursery:
+            mesh = Mesh(plan, address or uuid.uuid4().hex.upper(), listening, publisher, context, nursery)
+            if zap is not None and keys is not None:
+                nursery.start_soon(serve_zap, zap, keys.known, mesh.on_refused)
+            yield mesh
+            nursery.cancel_scope.cancel()
+
+
+class Mesh:
+    """See the module; `open_mesh` makes one. One task at a time calls `receive`, and one `subscriptions`."""
+
+    def __init__(
+        self,
+        plan: MeshPlan,
+        address: str,
+        endpoint: Endpoint,
+        publisher: Socket,
+        context: Context,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.address = address
+        """The identity in this node's beacons."""
+        self.endpoint = endpoint
+        """Where this node listens."""
+        self.dropped: Counter[str] = Counter()
+        """How many messages, beacons, subscriptions and connections were refused, by reason."""
+        self._plan = plan
+        self._context = context
+        self._log = EventLogger(logging.getLogger("garlicfarm.dafka"), clock=trio.current_time)
+        self._inbox = Inbox(nursery, self._on_message_dropped)
+        known = plan.keys.known if plan.keys is not None else None
+        self._outbox = Outbox(publisher, known, self._on_dropped)
+        nursery.start_soon(self._outbox.admit)
+        self._peers: dict[TowerBeacon, Peer] = {}
+        key = plan.keys.own.public if plan.keys is not None else ""
+        own = NodeBeacon(address, plan.advertise_host, plan.advertise_port or endpoint.port, key)
+        beacons = Beacons(own, self._on_found, self._on_lost, self._on_dropped)
+        nursery.start_soon(beacons.expire)
+        for tower in plan.towers:
+            sender = self._client(zmq.XPUB, tower.key, MAX_BEACON_BYTES)
+            sender.connect(tower.host, tower.in_port)
+            nursery.start_soon(beacons.send, sender)
+            receiver = self._client(zmq.SUB, tower.key, MAX_BEACON_BYTES)
+            receiver.connect(tower.host, tower.out_port)
+            nursery.start_soon(beacons.receive, receiver)
+
+    @property
+    def peers(self) -> tuple[Peer, ...]:
+        """The nodes that a tower has named within the last four seconds, but for this one."""
+        return tuple(self._peers.values())
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Receive the commands that begin so (`codec.subscription_prefix`), from all peers and later ones."""
+        self._inbox.subscribe(prefix)
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """End a subscription, if there is one."""
+        self._inbox.unsubscribe(prefix)
+
+    def send(self, command: Command) -> None:
+        """Send a command to its subscribers. Never waits: those whose queue is full do not get it.
+
+        :raises LocalProtocolError: the wire cannot carry it.
+        """
+        self._outbox.send(command)
+
+    async def receive(self) -> list[Received]:
+        """Wait for commands, and take up to about a thousand. Cancellation loses none."""
+        return await self._inbox.receive()
+
+    async def subscriptions(self) -> list[Subscription]:
+        """Wait for changes of what peers have subscribed to at this node. Only the last 4096 are kept.
+        Cancellation loses none."""
+        return await self._outbox.subscriptions()
+
+    def _client(self, kind: int, server_key: str, max_message_bytes: int) -> Socket:
+        mark, keys = self._plan.high_water_mark, self._plan.keys
+        socket = Socket(self._context, kind, max_message_bytes=max_message_bytes, high_water_mark=mark)
+        if keys is not None:
+            socket.be_curve_client(keys.own, server_key)
+        return socket
+
+    def _on_found(self, beacon: TowerBeacon) -> bool:
+        """Subscribe to a node, unless it is none of ours."""
+        peer, allowed = Peer(beacon.address, beacon.endpoint), None
+        if self._plan.keys is not None:
+            known = self._plan.keys.known.get(beacon.key)
+            if known is None:
+                self._on_dropped("a node without a known key", beacon.endpoint)
+                return False
+            peer, allowed = Peer(beacon.address, beacon.endpoint, known.name), may_send(known.roles)
+        elif beacon.key or not Endpoint("tcp", beacon.host, beacon.port).is_loopback:
+            self._on_dropped("a node with a key or beyond loopback, and no keys here", beacon.endpoint)
+            return False
+        socket = self._client(zmq.SUB, beacon.key, MAX_MESSAGE_BYTES)
+        socket.connect(beacon.host, beacon.port)
+        self._inbox.add(peer, socket, allowed)
+        self._peers[beacon] = peer
+        self._log.info("node-found", endpoint=peer.endpoint, name=peer.name, address=peer.address)
+        return True
+
+    def _on_lost(self, beacon: TowerBeacon) -> None:
+        peer = self._peers.pop(beacon)
+        self._inbox.remove(peer)
+        self._log.info("node-lost", endpoint=peer.endpoint, name=peer.name, address=peer.address)
+
+    def _on_message_dropped(self, reason: str, peer: Peer) -> None:
+        self._on_dropped(reason, peer.name or peer.endpoint)
+
+    def _on_dropped(self, reason: str, sender: str = "") -> None:
+        self.dropped[reason] += 1
+        self._log.warning("message-dropped", reason=reason, sender=sender)
+
+    def on_refused(self, host: str, key: str) -> None:
+        """The ZAP handler has refused a connection."""
+        self.dropped["connection without a known key"] += 1
+        self._log.warning("connection-refused", host=host, key=key)

@@ -1,0 +1,98 @@
+"""Commands to the other nodes: one publishing socket, to which they subscribe.
+
+ZeroMQ leaves each subscription to us (``XPUB_MANUAL``): a task admits those that the roles of the
+subscriber's key cover, and tells the node of them. So a key reads what its roles let it read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import trio
+import zmq
+
+from garlicfarm_plugin_dafka.codec import MAX_NAME_BYTES, Command, encode, split_prefix
+from garlicfarm_plugin_dafka.keys import KnownPeer, may_subscribe
+from garlicfarm_plugin_dafka.sockets import Socket, user_of
+
+__all__ = ["Outbox", "Subscription"]
+
+MAX_WAITING: Final = 4096
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """A peer has subscribed to this node's commands, or does so no longer.
+
+    ``command`` None: to all of them, or to none at all. ``routing`` may be the beginning of a name only.
+    ``name``: that of the peer's key; "" without keys, and of a peer that has left.
+    """
+
+    command: type[Command] | None
+    routing: str
+    is_on: bool
+    name: str = ""
+
+
+class Outbox:
+    """Takes the publishing socket, bound already, which becomes its own.
+
+    ``known``: the peers by their keys; None: without keys, all may subscribe. ``on_dropped`` gets a reason
+    and the name of the peer, or "".
+    """
+
+    def __init__(
+        self, socket: Socket, known: Mapping[str, KnownPeer] | None, on_dropped: Callable[[str, str], None]
+    ) -> None:
+        self._socket = socket
+        self._known = known
+        self._on_dropped = on_dropped
+        self._changes: deque[Subscription] = deque(maxlen=MAX_WAITING)
+        self._has_changes = trio.Event()
+        socket.set(zmq.XPUB_MANUAL, 1)
+
+    def send(self, command: Command) -> None:
+        """Send a command to its subscribers. Never waits: those whose queue is full do not get it.
+
+        :raises LocalProtocolError: the wire cannot carry it.
+        """
+        self._socket.send(encode(command))
+
+    async def subscriptions(self) -> list[Subscription]:
+        """Wait for changes of subscriptions. Only the last 4096 are kept. Cancellation loses none."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while not self._changes:
+            self._has_changes = trio.Event()
+            await self._has_changes.wait()
+        batch = list(self._changes)
+        self._changes.clear()
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        return batch
+
+    async def admit(self) -> None:
+        """The task that admits subscriptions, until cancelled."""
+        while True:
+            await self._socket.wait_readable()
+            while frames := self._socket.receive_frames_nowait():
+                self._on_message(frames)
+
+    def _on_message(self, frames: Sequence[zmq.Frame]) -> None:
+        data = frames[0].bytes
+        if len(frames) > 1 or data[:1] not in (b"\0", b"\x01") or len(data) > 2 + MAX_NAME_BYTES:
+            self._on_dropped("no subscription", "")
+            return
+        is_on, prefix = data[0] == 1, data[1:]
+        command, routing = split_prefix(prefix)
+        name = ""
+        if self._known is not None:
+            peer = self._known.get(user_of(frames[0]))
+            name = peer.name if peer is not None else ""
+            if is_on and (peer is None or command not in may_subscribe(peer.roles)):
+                self._on_dropped("a subscription not allowed to its sender", name)
+                return
+        # Both mean the peer of the subscription that was received last.
+        self._socket.set(zmq.SUBSCRIBE if is_on else zmq.UNSUBSCRIBE, prefix)
+        self._changes.append(Subscription(command, routing, is_on, name))
+        self._has_changes.set()

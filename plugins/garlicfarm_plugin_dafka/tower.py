@@ -1,0 +1,119 @@
+"""A Dafka tower: it passes on the beacons of nodes, so that they find each other. It never sees a record.
+
+Nodes publish their beacons to one socket of the tower and subscribe to the other one, which first sends each
+a welcome. A beacon is passed on only if it is exactly one, and with keys, only if it names the key of its
+sender. A node that names no host has the address that it is connected from.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+import zmq
+
+from garlicfarm.errors import RemoteProtocolError
+from garlicfarm.logs import EventLogger
+from garlicfarm_plugin_dafka.codec import (
+    BEACON,
+    WELCOME,
+    NodeBeacon,
+    TowerBeacon,
+    decode_node_beacon,
+    encode_tower_beacon,
+)
+from garlicfarm_plugin_dafka.config import TowerConfig
+from garlicfarm_plugin_dafka.sockets import Socket, host_of, open_context, user_of
+from garlicfarm_plugin_dafka.zap import open_zap, serve_zap
+
+__all__ = ["Tower", "open_tower"]
+
+MAX_MESSAGE_BYTES: Final = 1024
+HIGH_WATER_MARK: Final = 10_000
+
+
+@asynccontextmanager
+async def open_tower(config: TowerConfig, base_dir: Path = Path()) -> AsyncIterator[Tower]:
+    """A tower for the block.
+
+    :param base_dir: what file names in the configuration are relative to.
+    :raises ConfigError: with every problem of the configuration; or the tower cannot listen there.
+    """
+    plan = config.check(base_dir)
+    async with open_context() as context:
+        zap = open_zap(context) if plan.keys is not None else None
+        incoming, outgoing = (
+            Socket(context, kind, max_message_bytes=MAX_MESSAGE_BYTES, high_water_mark=HIGH_WATER_MARK)
+            for kind in (zmq.XSUB, zmq.XPUB)
+        )
+        outgoing.set(zmq.XPUB_WELCOME_MSG, WELCOME)
+        if plan.keys is not None:
+            incoming.be_curve_server(plan.keys.own)
+            outgoing.be_curve_server(plan.keys.own)
+        in_port = incoming.bind(plan.host, plan.in_port)
+        out_port = outgoing.bind(plan.host, plan.out_port)
+        async with trio.open_nursery() as nursery:
+            tower = Tower(incoming, outgoing, in_port, out_port, has_keys=plan.keys is not None)
+            if zap is not None and plan.keys is not None:
+                nursery.start_soon(serve_zap, zap, plan.keys.known, tower.on_refused)
+            nursery.start_soon(tower.pass_on)
+            nursery.start_soon(tower.take_subscriptions)
+            yield tower
+            nursery.cancel_scope.cancel()
+
+
+class Tower:
+    """See the module; `open_tower` makes one."""
+
+    def __init__(
+        self, incoming: Socket, outgoing: Socket, in_port: int, out_port: int, *, has_keys: bool
+    ) -> None:
+        self.in_port = in_port
+        """Where nodes send their beacons."""
+        self.out_port = out_port
+        """Where nodes receive those of the others."""
+        self.dropped: Counter[str] = Counter()
+        """How many messages and connections were refused, by reason."""
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._has_keys = has_keys
+        self._log = EventLogger(logging.getLogger("garlicfarm.dafka"), clock=trio.current_time)
+
+    async def pass_on(self) -> None:
+        """The task that passes beacons on, until cancelled."""
+        self._incoming.send([b"\x01" + BEACON])  # subscribes to the beacons of all nodes, also later ones
+        while True:
+            await self._incoming.wait_readable()
+            while frames := self._incoming.receive_frames_nowait():
+                try:
+                    beacon = self._passed_on(frames)
+                except RemoteProtocolError as error:
+                    self.dropped[error.what] += 1
+                    self._log.warning("beacon-dropped", reason=error.what, host=host_of(frames[0]))
+                    continue
+                self._outgoing.send(encode_tower_beacon(beacon))
+
+    async def take_subscriptions(self) -> None:
+        """The task that takes the subscriptions of nodes, which ZeroMQ has seen to, until cancelled."""
+        while True:
+            await self._outgoing.receive()
+
+    def on_refused(self, host: str, key: str) -> None:
+        """The ZAP handler has refused a connection."""
+        self.dropped["connection without a known key"] += 1
+        self._log.warning("connection-refused", host=host, key=key)
+
+    def _passed_on(self, frames: list[zmq.Frame]) -> TowerBeacon:
+        """The beacon in a message, as the tower passes it on. Raises `RemoteProtocolError`."""
+        beacon: NodeBeacon = decode_node_beacon([frame.bytes for frame in frames])
+        if self._has_keys and beacon.key != user_of(frames[0]):
+            raise RemoteProtocolError("a beacon without the key of its sender")
+        host = beacon.host or host_of(frames[0])
+        if not host:
+            raise RemoteProtocolError("a beacon without a host")
+        return TowerBeacon(beacon.address, host, beacon.port, beacon.key if self._has_keys else "")

@@ -1,0 +1,79 @@
+"""Nodes and towers on loopback, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from garlicfarm_plugin_dafka.config import MeshConfig, TowerConfig
+from garlicfarm_plugin_dafka.inbox import Received
+from garlicfarm_plugin_dafka.keys import create_key
+from garlicfarm_plugin_dafka.mesh import Mesh, open_mesh
+from garlicfarm_plugin_dafka.tower import Tower, open_tower
+
+__all__ = ["KeyRing", "plain_tower", "received", "subscribed", "tower_url", "until"]
+
+
+class KeyRing:
+    """A key per name in ``NAME.key``, and ``peers.toml``, which knows them all, each in one role."""
+
+    def __init__(self, directory: Path, **roles: str) -> None:
+        self.directory = directory
+        known = ""
+        for name, role in {"tower": "tower", **roles}.items():
+            key = create_key(directory / f"{name}.key").public
+            known += f'[{name}]\nkey = "{key}"\nroles = ["{role}"]\n'
+        (directory / "peers.toml").write_text(known)
+
+    def files(self, name: str) -> Any:
+        """The keys of a configuration."""
+        return {"key_file": f"{name}.key", "peers_file": "peers.toml"}
+
+    @asynccontextmanager
+    async def tower(self) -> AsyncIterator[Tower]:
+        config = TowerConfig(listen="tcp://127.0.0.1:0", **self.files("tower"))
+        async with open_tower(config, self.directory) as tower:
+            yield tower
+
+    @asynccontextmanager
+    async def mesh(self, name: str, tower: Tower) -> AsyncIterator[Mesh]:
+        config = MeshConfig(towers=(f"{tower_url(tower)}&peer=tower",), **self.files(name))
+        async with open_mesh(config, self.directory) as mesh:
+            yield mesh
+
+
+@asynccontextmanager
+async def plain_tower() -> AsyncIterator[Tower]:
+    async with open_tower(TowerConfig(listen="tcp://127.0.0.1:0")) as tower:
+        yield tower
+
+
+def tower_url(tower: Tower) -> str:
+    return f"tcp://127.0.0.1:{tower.in_port}?out={tower.out_port}"
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds that another task or another process brings about."""
+    while not condition():  # noqa: ASYNC110 - nothing of it has an event
+        await trio.sleep(0.01)
+
+
+async def received(mesh: Mesh, count: int) -> list[Received]:
+    """The next commands that a node receives, exactly so many."""
+    batch: list[Received] = []
+    while len(batch) < count:
+        batch += await mesh.receive()
+    assert len(batch) == count
+    return batch
+
+
+async def subscribed(mesh: Mesh, *wanted: object) -> None:
+    """Wait until peers have subscribed to all these commands, or peers of all these names."""
+    seen: set[object] = set()
+    while not seen.issuperset(wanted):
+        for each in await mesh.subscriptions():
+            seen |= {each.command, each.name}
