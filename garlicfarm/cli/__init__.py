@@ -22,6 +22,7 @@ __all__ = ["main", "run"]
 
 COMMANDS = {
     "config": "garlicfarm.cli.config:config",
+    "dafka": "garlicfarm.cli.dafka:dafka",
     "farm": "garlicfarm.cli.farm:farm",
     "health": "garlicfarm.cli.health:health",
     "i2p": "garlicfarm.cli.i2p:i2p",

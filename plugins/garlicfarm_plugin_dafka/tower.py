@@ -19,6 +19,7 @@ import zmq
 
 from garlicfarm.errors import RemoteProtocolError
 from garlicfarm.logs import EventLogger
+from garlicfarm.transport import Endpoint
 from garlicfarm_plugin_dafka.codec import (
     BEACON,
     WELCOME,
@@ -58,7 +59,8 @@ async def open_tower(config: TowerConfig, base_dir: Path = Path()) -> AsyncItera
         in_port = incoming.bind(plan.host, plan.in_port)
         out_port = outgoing.bind(plan.host, plan.out_port)
         async with trio.open_nursery() as nursery:
-            tower = Tower(incoming, outgoing, in_port, out_port, has_keys=plan.keys is not None)
+            place = Endpoint("tcp", plan.host, in_port, {"out": str(out_port)})
+            tower = Tower(incoming, outgoing, place, has_keys=plan.keys is not None)
             if zap is not None and plan.keys is not None:
                 nursery.start_soon(serve_zap, zap, plan.keys.known, tower.on_refused)
             nursery.start_soon(tower.pass_on)
@@ -70,13 +72,9 @@ async def open_tower(config: TowerConfig, base_dir: Path = Path()) -> AsyncItera
 class Tower:
     """See the module; `open_tower` makes one."""
 
-    def __init__(
-        self, incoming: Socket, outgoing: Socket, in_port: int, out_port: int, *, has_keys: bool
-    ) -> None:
-        self.in_port = in_port
-        """Where nodes send their beacons."""
-        self.out_port = out_port
-        """Where nodes receive those of the others."""
+    def __init__(self, incoming: Socket, outgoing: Socket, endpoint: Endpoint, *, has_keys: bool) -> None:
+        self.endpoint = endpoint
+        """Where it listens, as nodes take it: ``tcp://HOST:PORT?out=PORT``."""
         self.dropped: Counter[str] = Counter()
         """How many messages and connections were refused, by reason."""
         self._incoming = incoming

@@ -15,7 +15,7 @@ from garlicfarm_plugin_dafka.keys import create_key
 from garlicfarm_plugin_dafka.mesh import Mesh, open_mesh
 from garlicfarm_plugin_dafka.tower import Tower, open_tower
 
-__all__ = ["KeyRing", "plain_tower", "received", "subscribed", "tower_url", "until"]
+__all__ = ["KeyRing", "plain_tower", "received", "subscribed", "until"]
 
 
 class KeyRing:
@@ -41,7 +41,7 @@ class KeyRing:
 
     @asynccontextmanager
     async def mesh(self, name: str, tower: Tower) -> AsyncIterator[Mesh]:
-        config = MeshConfig(towers=(f"{tower_url(tower)}&peer=tower",), **self.files(name))
+        config = MeshConfig(towers=(f"{tower.endpoint}&peer=tower",), **self.files(name))
         async with open_mesh(config, self.directory) as mesh:
             yield mesh
 
@@ -50,10 +50,6 @@ class KeyRing:
 async def plain_tower() -> AsyncIterator[Tower]:
     async with open_tower(TowerConfig(listen="tcp://127.0.0.1:0")) as tower:
         yield tower
-
-
-def tower_url(tower: Tower) -> str:
-    return f"tcp://127.0.0.1:{tower.in_port}?out={tower.out_port}"
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -26,7 +26,7 @@ from garlicfarm_plugin_dafka.keys import create_key, read_key
 from garlicfarm_plugin_dafka.mesh import Mesh, open_mesh
 from garlicfarm_plugin_dafka.sockets import Context, Socket, open_context
 from garlicfarm_plugin_dafka.tower import Tower, open_tower
-from tests.dafka.meshes import KeyRing, plain_tower, received, subscribed, tower_url, until
+from tests.dafka.meshes import KeyRing, plain_tower, received, subscribed, until
 
 HOST = "127.0.0.1"
 HELLO = subscription_prefix(Record, "hello")
@@ -50,7 +50,7 @@ def foreign(context: Context, kind: int) -> Socket:
 
 
 def config_of(*towers: Tower) -> MeshConfig:
-    return MeshConfig(towers=tuple(tower_url(each) for each in towers))
+    return MeshConfig(towers=tuple(str(each.endpoint) for each in towers))
 
 
 async def until_dropped(where: Mesh | Tower, reason: str, count: int = 1) -> None:
@@ -120,10 +120,10 @@ async def test_without_any_tower_a_node_runs_and_finds_none():
 
 async def test_a_port_that_is_taken_is_refused_as_a_plain_error(tower):
     with pytest.raises(ConfigError, match="cannot listen at"):
-        async with open_mesh(MeshConfig(listen=f"tcp://127.0.0.1:{tower.in_port}")):
+        async with open_mesh(MeshConfig(listen=f"tcp://127.0.0.1:{tower.endpoint.port}")):
             pass
     with pytest.raises(ConfigError, match="cannot listen at"):
-        async with open_tower(TowerConfig(listen=f"tcp://127.0.0.1:{tower.in_port}")):
+        async with open_tower(TowerConfig(listen=f"tcp://127.0.0.1:{tower.endpoint.port}")):
             pass
 
 
@@ -136,7 +136,7 @@ async def test_what_the_wire_cannot_carry_is_our_own_fault(tower):
 async def test_what_is_no_command_is_dropped_and_counted(tower, context):
     liar, beacons = foreign(context, zmq.XPUB), foreign(context, zmq.XPUB)
     port = liar.bind(HOST, 0)
-    beacons.connect(HOST, tower.in_port)
+    beacons.connect(HOST, tower.endpoint.port)
     await beacons.receive()
     async with open_mesh(config_of(tower)) as mesh:
         mesh.subscribe(HELLO)
@@ -188,14 +188,14 @@ async def test_without_keys_only_nodes_on_loopback_are_connected_to(tower, conte
         assert [peer.address for peer in mesh.peers] == [other.address]
 
 
-class Caller:
+class ForeignNode:
     """A foreign node at a tower: what it sends, and what the tower passes on."""
 
     def __init__(self, context: Context, tower: Tower) -> None:
         self.out, self.into = foreign(context, zmq.XPUB), foreign(context, zmq.SUB)
         self.into.set(zmq.SUBSCRIBE, b"")
-        self.out.connect(HOST, tower.in_port)
-        self.into.connect(HOST, tower.out_port)
+        self.out.connect(HOST, tower.endpoint.port)
+        self.into.connect(HOST, int(tower.endpoint.params["out"]))
 
     async def passed_on(self, *messages: list[bytes]) -> list[list[bytes]]:
         """What the tower passes on of these, and of a valid one after them."""
@@ -212,7 +212,7 @@ class Caller:
 
 async def test_a_tower_passes_on_beacons_and_nothing_else(tower, context):
     valid = encode_node_beacon(NodeBeacon("A", "host.example", 5000))
-    passed = await Caller(context, tower).passed_on(
+    passed = await ForeignNode(context, tower).passed_on(
         [b"B"],
         [b"B", b"A", b"", b"70000"],
         [b"B", b"A", b"", b"notaport"],
@@ -300,7 +300,7 @@ async def test_a_key_that_is_not_known_connects_to_nothing(ring, tmp_path, conte
         await until_dropped(producer, "connection without a known key")
         sender = foreign(context, zmq.XPUB)
         sender.be_curve_client(stranger, read_key(tmp_path / "tower.key").public)
-        sender.connect(HOST, tower.in_port)
+        sender.connect(HOST, tower.endpoint.port)
         await until_dropped(tower, "connection without a known key")
         with trio.move_on_after(0.2):
             assert await producer.subscriptions() == []
@@ -311,7 +311,7 @@ async def test_a_tower_passes_on_a_key_only_of_its_holder(ring, tmp_path, contex
     async with ring.tower() as tower:
         sender, listener = foreign(context, zmq.XPUB), foreign(context, zmq.SUB)
         listener.set(zmq.SUBSCRIBE, b"")
-        for socket, port in (sender, tower.in_port), (listener, tower.out_port):
+        for socket, port in (sender, tower.endpoint.port), (listener, int(tower.endpoint.params["out"])):
             socket.be_curve_client(keys["producer"], keys["tower"].public)
             socket.connect(HOST, port)
         await sender.receive()

@@ -1,0 +1,50 @@
+"""`garlicfarm dafka tower`: how the nodes find each other."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from garlicfarm.cli.dafka import key_options, plugin
+from garlicfarm.cli.node_start import level
+from garlicfarm.cli.options import Options, shared_options
+
+__all__ = ["tower"]
+
+
+@click.command()
+@click.option(
+    "--listen",
+    default="tcp://127.0.0.1:5556",
+    show_default=True,
+    metavar="URL",
+    help="Where nodes send their beacons, tcp://HOST:PORT?out=PORT. out: where they receive those of the"
+    " others; default: the next port. Port 0: any free one.",
+)
+@key_options
+@shared_options("verbosity")
+def tower(options: Options, listen: str, key_file: str, peers_file: str) -> None:
+    """Run a tower until SIGTERM or Ctrl-C: it tells nodes of each other. Records do not go through it.
+
+    Prints its address, as nodes take it, once it listens. Nodes can have several towers; one is enough.
+    """
+    import trio
+
+    from garlicfarm import logs
+
+    config = plugin("config").TowerConfig(listen=listen, key_file=key_file, peers_file=peers_file)
+    with logs.configured(level("info", options.verbosity), "text", sys.stderr):
+        trio.run(_main, config)
+
+
+async def _main(config: Any) -> None:
+    import trio
+
+    from garlicfarm.cli.signals import ended_by_signals
+
+    async with ended_by_signals(), plugin("tower").open_tower(config, Path()) as opened:
+        click.echo(str(opened.endpoint))
+        await trio.sleep_forever()
