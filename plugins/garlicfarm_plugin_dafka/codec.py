@@ -22,6 +22,9 @@ of them zero::
     GET-HEADS       G   topic      string sender
     CONSUMER-HELLO  W   recipient  string sender | strings topics
     STORE-HELLO     L   recipient  string sender
+    DIRECT-TAIL     T   recipient  string partition | string topic | sequence u64
+
+The last one is an addition. Nodes that do not know it never subscribe to it, and so never receive it.
 
 Beacons are text frames, between a node and a tower. The key is our addition; C nodes ignore it. A node whose
 host is "" has that of its connection::
@@ -56,6 +59,7 @@ __all__ = [
     "ConsumerHello",
     "DirectHead",
     "DirectRecord",
+    "DirectTail",
     "Fetch",
     "GetHeads",
     "Head",
@@ -178,12 +182,31 @@ class StoreHello(msgspec.Struct, frozen=True, gc=False):
     sender: str
 
 
-Command = Record | DirectRecord | Head | DirectHead | Ack | Fetch | GetHeads | ConsumerHello | StoreHello
+class DirectTail(msgspec.Struct, frozen=True, gc=False):
+    """DIRECT-TAIL: the records before ``sequence`` are deleted, for the ``recipient`` that fetched some of
+    them."""
 
-_COMMANDS: dict[bytes, type[Command]] = {
-    command.id: command
-    for command in (Record, DirectRecord, Head, DirectHead, Ack, Fetch, GetHeads, ConsumerHello, StoreHello)
-}
+    id: ClassVar[bytes] = b"T"
+    recipient: str
+    topic: str
+    partition: str
+    sequence: int
+
+
+Command = (
+    Record
+    | DirectRecord
+    | Head
+    | DirectHead
+    | Ack
+    | Fetch
+    | GetHeads
+    | ConsumerHello
+    | StoreHello
+    | DirectTail
+)
+
+_COMMANDS: dict[bytes, type[Command]] = {command.id: command for command in Command.__args__}
 
 
 def subscription_prefix(command: type[Command], routing: str = "") -> bytes:
@@ -311,6 +334,11 @@ def _encode_direct_head(command: DirectHead) -> list[bytes]:
     return [head + _SEQUENCE.pack(command.sequence)]
 
 
+def _encode_direct_tail(command: DirectTail) -> list[bytes]:
+    head = _encode_position(b"T", command.recipient, command.partition, command.topic)
+    return [head + _SEQUENCE.pack(command.sequence)]
+
+
 def _encode_ack(command: Ack) -> list[bytes]:
     head = _encode_routing(b"K", command.partition) + _encode_string(command.topic)
     return [head + _SEQUENCE.pack(command.sequence)]
@@ -351,6 +379,7 @@ _ENCODERS: dict[type[Command], Callable[..., list[bytes]]] = {
     GetHeads: _encode_get_heads,
     ConsumerHello: _encode_consumer_hello,
     StoreHello: _encode_store_hello,
+    DirectTail: _encode_direct_tail,
 }
 
 _Decoded = tuple[Command, int]
@@ -388,6 +417,11 @@ def _decode_head(routing: bytes, data: bytes, start: int, frames: Sequence[bytes
 def _decode_direct_head(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
     partition, topic, sequence, end = _decode_position(data, start)
     return DirectHead(_decode_name(routing), topic, partition, sequence), end
+
+
+def _decode_direct_tail(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
+    partition, topic, sequence, end = _decode_position(data, start)
+    return DirectTail(_decode_name(routing), topic, partition, sequence), end
 
 
 def _decode_ack(routing: bytes, data: bytes, start: int, frames: Sequence[bytes]) -> _Decoded:
@@ -440,6 +474,7 @@ _DECODERS: dict[type[Command], Callable[[bytes, bytes, int, Sequence[bytes]], _D
     GetHeads: _decode_get_heads,
     ConsumerHello: _decode_consumer_hello,
     StoreHello: _decode_store_hello,
+    DirectTail: _decode_direct_tail,
 }
 
 

@@ -22,6 +22,7 @@ from garlicfarm_plugin_dafka.codec import (
     ConsumerHello,
     DirectHead,
     DirectRecord,
+    DirectTail,
     Fetch,
     GetHeads,
     Head,
@@ -65,6 +66,7 @@ commands = st.one_of(
     st.builds(GetHeads, names, names),
     st.builds(ConsumerHello, names | st.just(""), names, st.lists(names, max_size=4).map(tuple)),
     st.builds(StoreHello, names | st.just(""), names),
+    st.builds(DirectTail, names, names, names, sequences),
 )
 
 
@@ -108,6 +110,11 @@ def test_every_captured_command_decodes_and_encodes_to_the_same_bytes():
             "content": frames[-1],
         }
         assert said == {field: expected[field] for field in said}
+
+
+def test_direct_tail_has_the_form_of_a_direct_head():
+    (head,), (tail,) = encode(DirectHead("c", "t", "p", 5)), encode(DirectTail("c", "t", "p", 5))
+    assert (head[:1], tail[:1], head[1:]) == (b"E", b"T", tail[1:])
 
 
 def test_every_captured_beacon_decodes_and_encodes_to_the_same_bytes():
