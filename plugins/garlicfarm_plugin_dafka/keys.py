@@ -33,6 +33,7 @@ from garlicfarm_plugin_dafka.codec import (
     ConsumerHello,
     DirectHead,
     DirectRecord,
+    DirectTail,
     Fetch,
     GetHeads,
     Head,
@@ -69,9 +70,9 @@ class Role(StrEnum):
 MAY_SEND: Final[Mapping[Role, frozenset[type[Command]]]] = MappingProxyType(
     {
         Role.TOWER: frozenset(),
-        Role.PRODUCER: frozenset({Record, Head, DirectRecord, DirectHead}),
+        Role.PRODUCER: frozenset({Record, Head, DirectRecord, DirectHead, DirectTail}),
         Role.CONSUMER: frozenset({Fetch, GetHeads, ConsumerHello}),
-        Role.STORE: frozenset({Ack, Fetch, GetHeads, StoreHello, DirectRecord, DirectHead}),
+        Role.STORE: frozenset({Ack, Fetch, GetHeads, StoreHello, DirectRecord, DirectHead, DirectTail}),
     }
 )
 """The commands that others take from the holder of a role."""
@@ -79,8 +80,10 @@ MAY_SUBSCRIBE: Final[Mapping[Role, frozenset[type[Command]]]] = MappingProxyType
     {
         Role.TOWER: frozenset(),
         Role.PRODUCER: frozenset({Ack, Fetch, GetHeads}),
-        Role.CONSUMER: frozenset({Record, Head, DirectRecord, DirectHead, StoreHello}),
-        Role.STORE: frozenset({Record, Head, DirectRecord, DirectHead, Fetch, GetHeads, ConsumerHello}),
+        Role.CONSUMER: frozenset({Record, Head, DirectRecord, DirectHead, DirectTail, StoreHello}),
+        Role.STORE: frozenset(
+            {Record, Head, DirectRecord, DirectHead, DirectTail, Fetch, GetHeads, ConsumerHello}
+        ),
     }
 )
 """The commands that others send to the holder of a role."""
