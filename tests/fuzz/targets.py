@@ -104,6 +104,8 @@ from garlicfarm.wire import (
     encode_response,
     encode_snapshot_sync_request,
 )
+from garlicfarm_plugin_dafka import codec as codec_of_dafka
+from garlicfarm_plugin_dafka.zap import zap_answer
 from garlicfarm_plugin_i2cp.streaming import Streams
 from garlicfarm_plugin_i2cp.streaming import packet as packet_of_streams
 from garlicfarm_plugin_i2cp.streaming.packet import Packet, encode_packet
@@ -877,8 +879,64 @@ def _streams_seeds() -> list[bytes]:
     return [*steps, b"".join(steps), (0x8000 | len(squeezed)).to_bytes(2, "big") + b"\0" + squeezed]
 
 
+# Dafka
+
+_DAFKA: Sequence[tuple[Callable[[list[bytes]], Any], Callable[[Any], list[bytes]]]] = (
+    (codec_of_dafka.decode, codec_of_dafka.encode),
+    (codec_of_dafka.decode_node_beacon, codec_of_dafka.encode_node_beacon),
+    (codec_of_dafka.decode_tower_beacon, codec_of_dafka.encode_tower_beacon),
+)
+
+
+def dafka(data: bytes) -> None:
+    """Commands, both beacons, subscriptions, and what ZeroMQ asks of its ZAP handler, each of some frames."""
+    kind, frames, rest = data[0] if data else 0, [], data[1:]
+    while rest:
+        size, rest = int.from_bytes(rest[:2], "big"), rest[2:]
+        frames.append(rest[:size])
+        rest = rest[size:]
+    if kind < len(_DAFKA):
+        decode_frames, encode_frames = _DAFKA[kind]
+        with suppress(RemoteProtocolError):
+            decoded = decode_frames(frames)
+            assert encode_frames(decoded) == frames
+            if kind == 0:
+                command, routing = codec_of_dafka.split_prefix(frames[0][: frames[0].index(0)])
+                assert command is type(decoded)
+                assert frames[0].startswith(codec_of_dafka.subscription_prefix(command, routing))
+    elif kind == len(_DAFKA):
+        for prefix in frames:
+            command, routing = codec_of_dafka.split_prefix(prefix)
+            assert command is None or codec_of_dafka.subscription_prefix(command, routing) == prefix
+    else:
+        refused: list[tuple[str, str]] = []
+        answer = zap_answer(frames, {}, lambda *each: refused.append(each))
+        assert (answer[2], len(refused)) == (b"400", 1)
+
+
+def _dafka_seeds() -> list[bytes]:
+    kinds = {"NODE-BEACON": 1, "TOWER-BEACON": 2, "SUBSCRIBE": 3, "UNSUBSCRIBE": 3}
+    seeds = [_dafka_input(4, [b"1.0", b"1", b"dafka", b"127.0.0.1", b"", b"CURVE", bytes(32)])]
+    for path in sorted((DATA / "dafka").glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            vector = json.loads(line)
+            frames = [bytes.fromhex(frame) for frame in vector["frames"]]
+            name = vector["name"]
+            kind = kinds.get(name, kinds.get(name.partition("-")[0], 0))
+            seeds.append(_dafka_input(kind, [frames[0][1:]] if kind == 3 else frames))
+            if kind in (1, 2):
+                key = b"curve=Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
+                seeds.append(_dafka_input(kind, [*frames, key]))
+    return seeds
+
+
+def _dafka_input(kind: int, frames: Sequence[bytes]) -> bytes:
+    return bytes([kind]) + b"".join(len(frame).to_bytes(2, "big") + frame for frame in frames)
+
+
 TARGETS: Mapping[str, Target] = {
     "wire": Target(wire, _wire_seeds),
+    "dafka": Target(dafka, _dafka_seeds),
     "i2cp": Target(i2cp, _i2cp_seeds),
     "streams": Target(streams, _streams_seeds),
     "upgrade": Target(upgrade, _upgrade_seeds),
