@@ -1,0 +1,194 @@
+"""A producer, sans-I/O: one partition of one topic, kept until enough stores have acknowledged it.
+
+Commands and the time go in; records, heads and answers come out. The caller may send them at once, and may
+lose any of them: heads repeat, and what a peer lacks it fetches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from garlicfarm.errors import LocalProtocolError
+from garlicfarm_plugin_dafka.codec import (
+    Ack,
+    Command,
+    DirectHead,
+    DirectRecord,
+    DirectTail,
+    Fetch,
+    GetHeads,
+    Head,
+    Record,
+    subscription_prefix,
+)
+from garlicfarm_plugin_dafka.serving import PAGE_BYTES, PAGE_RECORDS, FetchQueue
+
+__all__ = ["HEAD_INTERVAL_S", "ProducerCore"]
+
+HEAD_INTERVAL_S = 1.0
+_OVERHEAD_BYTES = 100
+_MAX_STORES = 1024
+_MAX_WAITING = 4096
+
+
+class ProducerCore:
+    """Numbers records, keeps them, and answers for them.
+
+    ``acks``: of how many stores a record needs an ACK before it is dropped. Stores are told apart by their
+    keys: without CURVE all are one. 0: nothing is waited for; the oldest records are dropped when there is
+    no more room, and a FETCH of what is gone is answered with a DIRECT-TAIL. With ACKs such
+    a FETCH gets no answer, since a store has the record.
+
+    ``limit_records`` and ``limit_bytes``: how much is kept at most.
+
+    ``dropped`` counts commands that were not followed, by reason.
+    """
+
+    def __init__(
+        self, topic: str, partition: str, *, acks: int, limit_records: int, limit_bytes: int
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.dropped: Counter[str] = Counter()
+        self._acks = acks
+        self._limit_records = limit_records
+        self._limit_bytes = limit_bytes
+        self._kept: dict[int, bytes] = {}
+        self._bytes = 0
+        self._first = self._next = 0  # of what is kept
+        self._acked: dict[object, int] = {}  # by store
+        self._fetches = FetchQueue()
+        self._heads: dict[str, None] = {}  # who asked for them, in order
+        self._tails: dict[str, None] = {}
+        self._head_at: float | None = None
+
+    def subscriptions(self) -> Sequence[bytes]:
+        """What to subscribe to."""
+        return (
+            subscription_prefix(Ack, self.partition),
+            subscription_prefix(Fetch, self.partition),
+            subscription_prefix(GetHeads, self.topic),
+        )
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence of the record that is appended next: how many there were."""
+        return self._next
+
+    @property
+    def acked(self) -> int:
+        """How many records, from the first one on, were acknowledged by enough stores; all if none has to."""
+        if not self._acks:
+            return self._next
+        return 0 if len(self._acked) < self._acks else sorted(self._acked.values())[-self._acks] + 1
+
+    def has_room(self, size: int) -> bool:
+        """Whether a record of ``size`` bytes can be appended now; any can if nothing else is kept."""
+        return (
+            not self._kept
+            or not self._acks
+            or (
+                len(self._kept) < self._limit_records
+                and self._bytes + size + _OVERHEAD_BYTES <= self._limit_bytes
+            )
+        )
+
+    def append(self, content: bytes, now: float) -> Record:
+        """Number and keep a record; returns it, to be sent. Raises `LocalProtocolError`: there is no room."""
+        if not self.has_room(len(content)):
+            raise LocalProtocolError("the producer keeps as many records without an ACK as it may")
+        sequence = self._next
+        self._kept[sequence] = content
+        self._next = sequence + 1
+        self._bytes += len(content) + _OVERHEAD_BYTES
+        if self._head_at is None:
+            self._head_at = now + HEAD_INTERVAL_S
+        if not self._acks:
+            while len(self._kept) > self._limit_records or self._bytes > self._limit_bytes:
+                if len(self._kept) == 1:
+                    break
+                self._drop_first()
+        return Record(self.topic, self.partition, sequence, content)
+
+    def receive(self, command: Command, key: object = None) -> None:
+        """Take a command from a peer with this key."""
+        if isinstance(command, Ack):
+            self._on_ack(command, key)
+        elif isinstance(command, Fetch):
+            self._on_fetch(command)
+        elif isinstance(command, GetHeads):
+            if command.topic != self.topic:
+                self.dropped["another topic"] += 1
+            elif self._next:
+                self._ask(self._heads, command.sender)
+        else:
+            self.dropped["not for a producer"] += 1
+
+    def tick(self, now: float) -> Head | None:
+        """The HEAD that is due, from a second after the first record on."""
+        if self._head_at is None or now < self._head_at:
+            return None
+        self._head_at = now + HEAD_INTERVAL_S
+        return Head(self.topic, self.partition, self._next - 1)
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether `answers` has something to send."""
+        return bool(self._heads or self._tails or self._fetches)
+
+    def answers(self) -> list[Command]:
+        """Some of the answers that peers wait for: to be called, with pauses, while `has_answers`."""
+        place = self.topic, self.partition
+        found: list[Command] = [DirectHead(sender, *place, self._next - 1) for sender in self._heads]
+        found += [DirectTail(sender, *place, self._first) for sender in self._tails]
+        self._heads.clear()
+        self._tails.clear()
+        turn = self._fetches.turn()
+        if turn is not None:
+            sequence = first = turn.first
+            size = 0
+            end = min(turn.end, first + PAGE_RECORDS)
+            while sequence < end and size < PAGE_BYTES and (content := self._kept.get(sequence)) is not None:
+                found.append(DirectRecord(turn.requester, *place, sequence, content))
+                size += len(content)
+                sequence += 1
+            self._fetches.advance(turn, first, sequence)
+        return found
+
+    def _ask(self, waiting: dict[str, None], sender: str) -> None:
+        if len(waiting) < _MAX_WAITING or sender in waiting:
+            waiting[sender] = None
+        else:
+            self.dropped["too many requests"] += 1
+
+    def _on_ack(self, command: Ack, key: object) -> None:
+        if (command.partition, command.topic) != (self.partition, self.topic):
+            self.dropped["another partition"] += 1
+        elif command.sequence >= self._next:
+            self.dropped["ACK of what was never sent"] += 1
+        elif key not in self._acked and len(self._acked) >= _MAX_STORES:
+            self.dropped["too many stores"] += 1
+        elif command.sequence > self._acked.get(key, -1):
+            self._acked[key] = command.sequence
+            if self._acks:
+                for _ in range(self._first, self.acked):
+                    self._drop_first()
+
+    def _on_fetch(self, command: Fetch) -> None:
+        first = command.sequence
+        if (command.partition, command.topic) != (self.partition, self.topic):
+            self.dropped["another partition"] += 1
+            return
+        end = min(first + command.count, self._next)
+        if first < self._first and not self._acks:
+            self._ask(self._tails, command.sender)
+        elif self._first <= first < end:
+            if not self._fetches.add(command, first, end):
+                self.dropped["too many requests"] += 1
+        else:
+            self.dropped["FETCH of what is not there"] += 1
+
+    def _drop_first(self) -> None:
+        self._bytes -= len(self._kept.pop(self._first)) + _OVERHEAD_BYTES
+        self._first += 1

@@ -1,0 +1,178 @@
+"""A partition, read in order: which records are next, which have to be fetched, and when to fetch again.
+
+Consumers and stores read alike. Records arrive live or as answers to a FETCH, from several sources, late,
+twice or not at all; a head says which ones exist. Sequences count from 0 and have no gaps::
+
+    … taken | next … missing … | island: arrived early, kept | …  head
+            ^ fetched up to here, a window at a time
+
+* A window of records is fetched at once. When half of it has arrived, the next half is fetched, so that the
+  source always has something to send; the part between two windows costs no round trip.
+* What makes no progress is fetched again after a second, then after two, and so on to eight. A head that
+  lies costs one small message at such times, and holds up nothing.
+* A source that has deleted the beginning (retention) tells its *tail*: the oldest record that it has. Another
+  source may still have what is before it. Only after several FETCHes that were answered by tails and nothing
+  else, `missing` says that the records before the lowest one are gone; the reader's owner decides what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["LAST_SEQUENCE", "WINDOW", "EarlyRecords", "PartitionReader"]
+
+LAST_SEQUENCE = 2**63 - 2
+"""Of what any partition can hold here: a higher sequence is a lie."""
+WINDOW = 4096
+"""Records that are fetched at once."""
+_EARLY_WINDOW = 2 * WINDOW
+_RETRY_S = 1.0
+_MAX_RETRY_S = 8.0
+_TAIL_RETRY_S = 0.5
+_TAILS = 3
+_OVERHEAD_BYTES = 64
+
+
+class EarlyRecords:
+    """How much may be kept of what arrives early, in bytes; several readers share it."""
+
+    __slots__ = ("left_bytes",)
+
+    def __init__(self, limit_bytes: int = 32 << 20) -> None:
+        self.left_bytes = limit_bytes
+
+
+class PartitionReader:
+    """Reads one partition from ``next`` on.
+
+    ``head`` is the last record that is known to exist, ``next - 1`` if none is. ``has_begun``: a record was
+    taken. Times are seconds of any clock that does not go back.
+    """
+
+    __slots__ = (
+        "_asked_to",
+        "_early",
+        "_island",
+        "_kept",
+        "_retry_at",
+        "_retry_s",
+        "_tail",
+        "_tail_is_new",
+        "_tails",
+        "has_begun",
+        "head",
+        "next",
+        "partition",
+        "topic",
+    )
+
+    def __init__(self, topic: str, partition: str, first: int, early: EarlyRecords) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.next = first
+        self.head = first - 1
+        self.has_begun = False
+        self._early = early
+        self._kept: dict[int, bytes] = {}
+        self._island = 0  # the first of what is kept
+        self._asked_to = first  # what was fetched ends before it
+        self._retry_s = _RETRY_S
+        self._retry_at = 0.0
+        self._tail = 0  # the lowest that was told since the last progress
+        self._tails = 0  # FETCHes that were answered by one
+        self._tail_is_new = True  # since the last FETCH
+
+    def take(self, sequence: int, content: bytes, now: float) -> Sequence[bytes]:
+        """The records that a record makes available, in order: all from `next` as it was before the call. The
+        caller has dropped sequences below `next`, and those above `LAST_SEQUENCE`."""
+        if sequence > self.head:
+            self.head = sequence
+        if sequence != self.next:
+            self._keep(sequence, content)
+            return ()
+        self.next = sequence + 1
+        self._on_progress(now)
+        return (content, *self._take_kept()) if self._kept and self.next == self._island else (content,)
+
+    def on_tail(self, sequence: int, now: float) -> None:
+        """A source has nothing before ``sequence``, at most `LAST_SEQUENCE`."""
+        if self.next < sequence and self.next < self._asked_to:
+            self._tail = min(self._tail, sequence) if self._tails else sequence
+            if self._tail_is_new:
+                self._tail_is_new = False
+                self._tails += 1
+                self._retry_at = min(self._retry_at, now + _TAIL_RETRY_S)
+
+    def on_head(self, sequence: int) -> None:
+        """Records up to ``sequence`` exist, at most `LAST_SEQUENCE`."""
+        if sequence > self.head:
+            self.head = sequence
+
+    def fetch(self, now: float) -> tuple[int, int] | None:
+        """What to fetch now: the first sequence and a count; None: nothing. Each call that returns something
+        counts as sent."""
+        end = self._island if self._kept else self.head + 1
+        first = self.next
+        if first >= end:
+            return None
+        if self._asked_to > first:
+            if now >= self._retry_at:
+                self._retry_s = min(2 * self._retry_s, _MAX_RETRY_S)
+            elif self._asked_to < end and self._asked_to - first <= WINDOW // 2:
+                first = self._asked_to
+            else:
+                return None
+        self._asked_to = min(self.next + WINDOW, end)
+        self._retry_at = now + self._retry_s
+        self._tail_is_new = True
+        return first, self._asked_to - first
+
+    @property
+    def retry_at(self) -> float | None:
+        """When to call `fetch` again if nothing arrives; None: there is nothing to wait for."""
+        return self._retry_at if self.next <= self.head else None
+
+    @property
+    def missing(self) -> tuple[int, int] | None:
+        """The records from the first number up to the second, excluding it, are gone."""
+        return (self.next, self._tail) if self._tails >= _TAILS else None
+
+    def skip(self, now: float) -> Sequence[bytes]:
+        """Go on behind what is `missing`. Returns the records that this makes available, from the new `next`
+        as it is before them."""
+        assert self.missing is not None
+        self.next = self._asked_to = self._tail
+        self.head = max(self.head, self.next - 1)
+        self._on_progress(now)
+        for sequence in [sequence for sequence in self._kept if sequence < self.next]:
+            self._early.left_bytes += len(self._kept.pop(sequence)) + _OVERHEAD_BYTES
+        return self._take_kept()
+
+    def _on_progress(self, now: float) -> None:
+        self.has_begun = True
+        self._tails = 0
+        self._retry_s = _RETRY_S
+        self._retry_at = now + _RETRY_S
+
+    def _keep(self, sequence: int, content: bytes) -> None:
+        size = len(content) + _OVERHEAD_BYTES
+        if (
+            sequence - self.next < _EARLY_WINDOW
+            and sequence not in self._kept
+            and size <= self._early.left_bytes
+        ):
+            self._early.left_bytes -= size
+            self._island = min(self._island, sequence) if self._kept else sequence
+            self._kept[sequence] = content
+
+    def _take_kept(self) -> list[bytes]:
+        found: list[bytes] = []
+        freed = 0
+        while (content := self._kept.pop(self.next, None)) is not None:
+            found.append(content)
+            freed += len(content) + _OVERHEAD_BYTES
+            self.next += 1
+        if self._kept:
+            self._island = min(self._kept)
+        self._early.left_bytes += freed
+        return found

@@ -1,0 +1,508 @@
+"""The cores of the roles alone: input that lies, repeats or is for others, and what must stay bounded."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from garlicfarm.errors import LocalProtocolError
+from garlicfarm_plugin_dafka import consumer_core, producer_core, serving, store_core
+from garlicfarm_plugin_dafka.codec import (
+    MAX_COUNT,
+    MAX_SEQUENCE,
+    Ack,
+    Command,
+    ConsumerHello,
+    DirectHead,
+    DirectRecord,
+    DirectTail,
+    Fetch,
+    GetHeads,
+    Head,
+    Record,
+    StoreHello,
+    encode,
+)
+from garlicfarm_plugin_dafka.consumer_core import ConsumerCore
+from garlicfarm_plugin_dafka.producer_core import ProducerCore
+from garlicfarm_plugin_dafka.reading import LAST_SEQUENCE, WINDOW, EarlyRecords, PartitionReader
+from garlicfarm_plugin_dafka.serving import PAGE_RECORDS, FetchQueue
+from garlicfarm_plugin_dafka.store_core import SavedPartition, StoreCore
+
+NOW = 100.0
+
+
+def producer(records: int = 0, **options) -> ProducerCore:
+    core = ProducerCore("t", "p", **{"acks": 1, "limit_records": 1000, "limit_bytes": 1 << 20} | options)
+    for sequence in range(records):
+        core.append(b"%d" % sequence, NOW)
+    return core
+
+
+def consumer(**options) -> ConsumerCore:
+    core = ConsumerCore("me", ["t"], **options)
+    core.tick(NOW)
+    core.take_commands(NOW)
+    return core
+
+
+def told(core: ConsumerCore | StoreCore, *commands: Command, now: float = NOW) -> list[Command]:
+    """What a core sends after these."""
+    for command in commands:
+        core.receive(command, now)
+    return core.take_commands(now)
+
+
+def sequences(core: ConsumerCore) -> list[int]:
+    return [record.sequence for record in core.take_records()]
+
+
+def all_answers(core: ProducerCore) -> list[Command]:
+    found = []
+    while core.has_answers:
+        found += core.answers()
+    return found
+
+
+# A reader
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["record", "head", "tail", "fetch"]), st.integers(0, 40))),
+    st.integers(0, 20),
+)
+def test_a_reader_takes_each_record_once_in_order_and_gives_back_what_it_keeps(events, first):
+    early = EarlyRecords(1000)
+    reader = PartitionReader("t", "p", first, early)
+    taken, now = first, 0.0
+    for kind, number in events:
+        now += 0.1
+        if kind == "record" and number >= reader.next:
+            found = reader.take(number, b"%d" % number, now)
+            assert list(found) == [b"%d" % sequence for sequence in range(taken, reader.next)]
+            taken = reader.next
+        elif kind == "head":
+            reader.on_head(number)
+        elif kind == "tail":
+            reader.on_tail(number, now)
+        elif kind == "fetch" and (asked := reader.fetch(now)) is not None:
+            begin, count = asked
+            assert reader.next <= begin
+            assert 1 <= count <= WINDOW
+            assert begin + count <= reader.head + 1
+    for sequence in range(reader.next, 41):
+        if sequence >= reader.next:
+            reader.take(sequence, b"", now)
+    assert (reader.next, early.left_bytes) == (41, 1000)
+
+
+def test_a_reader_keeps_no_more_than_it_may_and_fetches_the_rest():
+    early = EarlyRecords(300)
+    reader = PartitionReader("t", "p", 0, early)
+    for sequence in (5, 6, 7, 8, 9):
+        reader.take(sequence, bytes(36), NOW)
+    assert early.left_bytes == 0
+    assert reader.fetch(NOW) == (0, 5)
+    for sequence in range(4):
+        reader.take(sequence, b"", NOW)
+    assert len(reader.take(4, b"", NOW)) == 4  # with 5, 6 and 7
+    assert reader.fetch(NOW) == (8, 2)
+
+
+def test_a_reader_fetches_again_later_and_later_and_anew_after_progress():
+    reader = PartitionReader("t", "p", 0, EarlyRecords())
+    reader.on_head(9)
+    now, times = 0.0, []
+    while now < 40:
+        if reader.fetch(now) is not None:
+            times.append(now)
+        now += 0.25
+    assert times == [0.0, 1.0, 3.0, 7.0, 15.0, 23.0, 31.0, 39.0]
+    reader.take(0, b"", now)
+    assert reader.fetch(now + 0.75) is None
+    assert reader.fetch(now + 1.0) == (1, 9)
+
+
+def test_a_reader_fetches_the_next_half_of_a_window_while_the_other_is_on_its_way():
+    reader = PartitionReader("t", "p", 0, EarlyRecords())
+    reader.on_head(2 * WINDOW)
+    asked = [reader.fetch(NOW)]
+    for sequence in range(2 * WINDOW):
+        reader.take(sequence, b"", NOW)
+        if (more := reader.fetch(NOW)) is not None:
+            asked.append(more)
+    half = WINDOW // 2
+    assert asked == [(0, WINDOW), (WINDOW, half), (WINDOW + half, half), (2 * WINDOW, 1)]
+
+
+def test_tails_of_several_sources_lose_only_what_none_has():
+    reader = PartitionReader("t", "p", 0, EarlyRecords())
+    reader.on_head(99)
+    for now in (0.0, 1.0, 2.0):
+        assert reader.missing is None
+        assert reader.fetch(now) == (0, 100)
+        reader.on_tail(50, now)
+        reader.on_tail(30, now)
+        reader.on_tail(70, now)
+    assert reader.missing == (0, 30)
+    assert list(reader.skip(3.0)) == []
+    assert reader.fetch(3.0) == (30, 70)
+
+
+# Whom to answer
+
+
+def test_ranges_are_answered_in_turns_a_page_at_a_time():
+    queue = FetchQueue()
+    for sender in ("a", "b"):
+        assert queue.add(Fetch("p", "t", sender, 0, MAX_COUNT), 0, 2 * PAGE_RECORDS)
+    order = []
+    while (turn := queue.turn()) is not None:
+        order.append((turn.requester, turn.first))
+        queue.advance(turn, turn.first, turn.first + PAGE_RECORDS)
+    assert order == [("a", 0), ("b", 0), ("a", PAGE_RECORDS), ("b", PAGE_RECORDS)]
+    assert not queue
+
+
+def test_a_fetch_that_repeats_adds_nothing_and_one_that_goes_back_begins_again():
+    queue = FetchQueue()
+    fetch = Fetch("p", "t", "a", 0, 100)
+    queue.add(fetch, 0, 100)
+    queue.add(fetch, 0, 100)
+    queue.add(fetch, 100, 150)
+    turn = queue.turn()
+    assert (turn.first, turn.end) == (0, 150)
+    queue.add(fetch, 40, 100)  # while a page is being read
+    queue.advance(turn, 0, 60)
+    assert (queue.turn().first, queue.turn().end) == (60, 150)
+    queue.add(fetch, 10, 100)
+    queue.advance(turn, 60, 150)
+    assert (queue.turn().first, queue.turn().end) == (10, 100)
+    queue.advance(turn, 10, 10)  # nothing is there any more
+    assert queue.turn() is None
+
+
+def test_no_more_is_queued_than_may_be(monkeypatch):
+    monkeypatch.setattr(serving, "MAX_REQUESTERS", 2)
+    monkeypatch.setattr(serving, "_MAX_RANGES", 2)
+    queue = FetchQueue()
+    added = [
+        queue.add(Fetch(partition, "t", sender, 0, 1), 0, 1)
+        for sender, partition in [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("c", "1"), ("a", "2")]
+    ]
+    assert added == [True, True, False, True, False, True]
+
+
+# A producer
+
+
+def test_a_fetch_of_2_32_records_sends_what_exists_in_pages():
+    core = producer(2 * PAGE_RECORDS + 1, limit_records=5000)
+    core.receive(Fetch("p", "t", "you", 1, MAX_COUNT))
+    assert [len(core.answers()) for _ in range(3)] == [PAGE_RECORDS, PAGE_RECORDS, 0]
+    assert not core.has_answers
+
+
+def test_a_page_is_limited_in_bytes_too():
+    core = producer(limit_bytes=1 << 30)
+    for _ in range(4):
+        core.append(bytes(600_000), NOW)
+    core.receive(Fetch("p", "t", "you", 0, 4))
+    assert [len(core.answers()) for _ in range(2)] == [2, 2]
+
+
+def test_a_fetch_after_acks_returns_the_right_contents():
+    core = producer(10)
+    core.receive(Ack("p", "t", 4))
+    core.receive(Fetch("p", "t", "you", 5, 100_000 - 5))
+    assert all_answers(core) == [DirectRecord("you", "t", "p", n, b"%d" % n) for n in range(5, 10)]
+
+
+def test_a_fetch_of_what_a_store_has_gets_no_answer():
+    core = producer(10)
+    core.receive(Ack("p", "t", 4))
+    core.receive(Fetch("p", "t", "you", 4, 3))
+    core.receive(Fetch("p", "t", "you", 10, 3))
+    assert all_answers(core) == []
+    assert core.dropped == {"FETCH of what is not there": 2}
+
+
+def test_a_fetch_of_what_was_dropped_without_acks_is_told_the_tail():
+    core = producer(30, acks=0, limit_records=10)
+    core.receive(Fetch("p", "t", "you", 4, 3))
+    assert all_answers(core) == [DirectTail("you", "t", "p", 20)]
+
+
+def test_an_ack_of_what_was_never_sent_or_is_anothers_is_counted_and_frees_nothing():
+    core = producer(3)
+    for ack in (Ack("p", "t", 3), Ack("p", "t", MAX_SEQUENCE), Ack("p2", "t", 1), Ack("p", "t2", 1)):
+        core.receive(ack)
+    assert core.acked == 0
+    assert core.dropped == {"ACK of what was never sent": 2, "another partition": 2}
+
+
+def test_records_are_kept_until_enough_stores_have_acknowledged_them():
+    core = producer(10, acks=2)
+    core.receive(Ack("p", "t", 7), "one")
+    core.receive(Ack("p", "t", 9), "one")
+    assert core.acked == 0
+    core.receive(Ack("p", "t", 3), "two")
+    assert core.acked == 4
+    core.receive(Ack("p", "t", 5), "three")
+    assert core.acked == 6
+    core.receive(Ack("p", "t", 2), "three")
+    assert core.acked == 6
+
+
+def test_a_producer_keeps_no_more_than_it_may():
+    core = producer(1000)
+    assert not core.has_room(1)
+    with pytest.raises(LocalProtocolError):
+        core.append(b"", NOW)
+    core.receive(Ack("p", "t", 0))
+    assert core.has_room(1)
+    small = producer(limit_bytes=1000)
+    assert small.has_room(5000)  # alone
+    small.append(bytes(5000), NOW)
+    assert not small.has_room(0)
+    free = producer(5000, acks=0)
+    assert free.has_room(1)
+    assert (free.acked, free._first, len(free._kept)) == (5000, 4000, 1000)
+
+
+def test_heads_begin_with_the_first_record_and_repeat_each_second():
+    core = producer()
+    assert core.tick(NOW) is None
+    core.receive(GetHeads("t", "you"))
+    assert not core.has_answers
+    core.append(b"", NOW)
+    assert core.tick(NOW + 0.5) is None
+    assert core.tick(NOW + 1) == Head("t", "p", 0)
+    assert core.tick(NOW + 1.5) is None
+    assert core.tick(NOW + 2) == Head("t", "p", 0)
+    core.receive(GetHeads("t", "you"))
+    core.receive(GetHeads("t", "you"))
+    core.receive(GetHeads("t2", "you"))
+    assert all_answers(core) == [DirectHead("you", "t", "p", 0)]
+
+
+def test_requests_that_wait_are_bounded(monkeypatch):
+    monkeypatch.setattr(producer_core, "_MAX_WAITING", 3)
+    monkeypatch.setattr(producer_core, "_MAX_STORES", 3)
+    core = producer(5, acks=2)
+    for number in range(5):
+        core.receive(GetHeads("t", f"{number}"))
+        core.receive(Ack("p", "t", 1), number)
+    assert core.dropped == {"too many requests": 2, "too many stores": 2}
+    assert len(all_answers(core)) == 3
+
+
+# A consumer
+
+
+def test_a_topic_that_only_begins_alike_is_dropped():
+    core = ConsumerCore("me", ["hello"])
+    head = encode(Record("hello2", "p", 0, b""))[0]
+    assert any(head.startswith(prefix) for prefix in core.subscriptions())  # ZeroMQ lets it through
+    told(core, Record("hello2", "p", 0, b""), Head("hello2", "p", 5), DirectHead("me", "hello2", "p", 5))
+    assert core.take_records() == []
+    assert core.offsets() == {}
+    assert core.dropped == {"another topic": 3}
+
+
+def test_answers_for_others_are_dropped():
+    core = consumer()
+    told(core, Head("t", "p", 9))
+    told(
+        core,
+        DirectRecord("me2", "t", "p", 0, b""),
+        DirectHead("me2", "t", "q", 3),
+        DirectTail("me2", "t", "p", 3),
+        DirectRecord("me", "t", "never asked", 0, b""),
+        StoreHello("me2", "s"),
+    )
+    assert core.take_records() == []
+    assert core.offsets() == {("t", "p"): 0}
+
+
+def test_answers_of_several_sources_are_taken_once():
+    core = consumer()
+    assert told(core, Head("t", "p", 3)) == [Fetch("p", "t", "me", 0, 4)]
+    for source in ([0, 1, 2], [0, 1, 2, 3], [2, 3]):
+        told(core, *(DirectRecord("me", "t", "p", sequence, b"") for sequence in source))
+    assert sequences(core) == [0, 1, 2, 3]
+
+
+def test_live_records_that_come_early_are_not_fetched_again():
+    core = consumer()
+    told(core, Record("t", "p", 0, b""))
+    assert told(core, Record("t", "p", 3, b""), Record("t", "p", 4, b"")) == [Fetch("p", "t", "me", 1, 2)]
+    assert told(core, DirectRecord("me", "t", "p", 1, b""), DirectRecord("me", "t", "p", 2, b"")) == []
+    assert sequences(core) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("sequence", [LAST_SEQUENCE + 1, MAX_SEQUENCE])
+def test_a_sequence_that_cannot_be_is_dropped(sequence):
+    core = consumer(start="latest")
+    lies = Record("t", "p", sequence, b""), Head("t", "p", sequence), DirectHead("me", "t", "p", sequence)
+    assert told(core, *lies) == []
+    assert (core.offsets(), core.dropped) == ({}, {"sequence out of range": 3})
+    told(core, Record("t", "p", 0, b""))
+    assert told(core, *lies, DirectRecord("me", "t", "p", sequence, b"")) == []
+    store = StoreCore("me")
+    assert told(store, *lies[:2]) == []
+    assert store.partitions() == []
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_head_that_lies_costs_a_fetch_now_and_then_and_holds_up_nothing(start):
+    core = consumer(start=start)
+    told(core, Record("t", "p", 0, b""))
+    asked = told(core, Head("t", "p", LAST_SEQUENCE))
+    assert asked == [Fetch("p", "t", "me", 1, WINDOW)]
+    now = NOW
+    for sequence in range(1, 200):  # the truth goes on
+        now += 0.01
+        told(core, Record("t", "p", sequence, b""), now=now)
+    assert sequences(core) == [*range(200)]
+    asked = []
+    while now < NOW + 100:
+        now += 0.25
+        core.tick(now)
+        asked += [command for command in core.take_commands(now) if isinstance(command, Fetch)]
+    assert len(asked) < 20
+
+
+def test_a_consumer_says_hello_to_each_store_that_it_meets():
+    core = consumer()
+    hello = ConsumerHello("s", "me", ("t",))
+    core.on_subscription(ConsumerHello, "s", True)
+    assert core.take_commands(NOW) == [hello]
+    assert told(core, StoreHello("me", "s")) == [hello]
+    core.on_subscription(ConsumerHello, "s", False)
+    core.on_subscription(ConsumerHello, "", True)
+    core.on_subscription(None, "", True)
+    assert core.take_commands(NOW) == []
+    core.on_subscription(GetHeads, "t", True)
+    assert core.take_commands(NOW) == [GetHeads("t", "me")]
+
+
+def test_a_consumer_follows_no_more_partitions_than_it_may(monkeypatch):
+    monkeypatch.setattr(consumer_core, "MAX_PARTITIONS", 2)
+    core = consumer()
+    told(core, *(Record("t", f"{number}", 0, b"") for number in range(4)))
+    assert len(core.take_records()) == 2
+    assert core.dropped == {"too many partitions": 2}
+
+
+# A store
+
+
+def saved(core: StoreCore) -> list[Command]:
+    """Save all, and return what the store sends then."""
+    core.on_saved(core.take_unsaved())
+    return core.take_commands(NOW)
+
+
+def test_a_store_acknowledges_only_what_is_saved():
+    core = StoreCore("s")
+    assert told(core, Record("t", "p", 0, b"a"), Record("t", "p", 1, b"b")) == []
+    batch = core.take_unsaved()
+    assert [(each.first, each.contents) for each in batch] == [(0, [b"a", b"b"])]
+    assert told(core, Record("t", "p", 1, b"b"), Head("t", "p", 1)) == []
+    core.on_saved(batch)
+    assert core.take_commands(NOW) == [Ack("p", "t", 1)]
+    assert told(core, Record("t", "p", 2, b"c"), Record("t", "p", 0, b"a")) == [Ack("p", "t", 1)]
+
+
+def test_a_store_acknowledges_again_what_comes_again():
+    core = StoreCore("s", [SavedPartition("t", "p", 0, 10)])
+    assert told(core, Record("t", "p", 4, b"")) == [Ack("p", "t", 9)]
+    assert told(core, Head("t", "p", 9)) == [Ack("p", "t", 9)]
+    assert told(core, Head("t", "p", 4)) == [Ack("p", "t", 4)]
+    assert told(core, DirectRecord("s", "t", "p", 9, b"")) == [Ack("p", "t", 9)]
+
+
+def test_a_store_fetches_what_it_lacks_and_saves_without_gaps():
+    core = StoreCore("s", [SavedPartition("t", "p", 0, 3)])
+    assert told(core, Record("t", "p", 5, b"5")) == [Fetch("p", "t", "s", 3, 2)]
+    assert core.take_unsaved() == []
+    assert core.waiting() == [("t", "p", 3, 5)]
+    assert told(core, *(DirectRecord("s", "t", "p", n, b"%d" % n) for n in (3, 4))) == []
+    (unsaved,) = core.take_unsaved()
+    assert (unsaved.first, unsaved.contents) == (3, [b"3", b"4", b"5"])
+    assert core.waiting() == []
+
+
+def test_a_store_answers_exactly_what_was_asked_and_is_there():
+    core = StoreCore("s", [SavedPartition("t", "p", 5, 100)])
+    told(core, Fetch("p", "t", "a", 10, 3))
+    turn = core.fetches.turn()
+    assert (turn.first, turn.end) == (10, 13)
+    core.fetches.advance(turn, 10, 13)
+    told(core, Fetch("p", "t", "a", 99, MAX_COUNT), Fetch("p", "t", "b", 100, 5), Fetch("p", "t2", "b", 9, 5))
+    turn = core.fetches.turn()
+    assert (turn.requester, turn.first, turn.end) == ("a", 99, 100)
+    core.fetches.advance(turn, 99, 100)
+    assert core.fetches.turn() is None
+    assert core.dropped == {"FETCH of what is not there": 2}
+    assert told(core, Fetch("p", "t", "a", 4, 50)) == [DirectTail("a", "t", "p", 5)]
+
+
+def test_a_store_tells_the_heads_of_exactly_the_topics_asked_for(monkeypatch):
+    monkeypatch.setattr(store_core, "_HEADS_AT_ONCE", 2)
+    names = [("hello", "a"), ("hello2", "b"), ("hello", "c"), ("hello", "d")]
+    core = StoreCore("s", [SavedPartition(topic, partition, 0, 4) for topic, partition in names])
+    told(core, Record("hello", "unsaved", 0, b""))
+    told(
+        core,
+        GetHeads("hello", "c1"),
+        ConsumerHello("s", "c2", ("hello2",)),
+        ConsumerHello("s2", "c3", ("hello",)),
+    )
+    found = []
+    while core.has_questions:
+        some = core.heads()
+        assert len(some) <= 4
+        found += some
+    assert sorted(found, key=repr) == [
+        *(DirectHead("c1", "hello", partition, 3) for partition in "acd"),
+        DirectHead("c2", "hello2", "b", 3),
+    ]
+
+
+def test_a_store_greets_consumers():
+    core = StoreCore("s")
+    core.on_subscription(StoreHello, "me", True)
+    core.on_subscription(StoreHello, "me", False)
+    core.on_subscription(StoreHello, "", True)
+    assert core.take_commands(NOW) == [StoreHello("me", "s")]
+
+
+def test_a_store_of_some_topics_takes_no_others():
+    core = StoreCore("s", topics=["hello"])
+    told(core, Record("hello2", "p", 0, b""), Head("hello2", "p", 0))
+    assert core.take_unsaved() == []
+    assert core.dropped == {"another topic": 2}
+
+
+def test_a_store_takes_no_more_partitions_than_it_may(monkeypatch):
+    monkeypatch.setattr(store_core, "MAX_PARTITIONS", 2)
+    core = StoreCore("s")
+    told(core, *(Record("t", f"{number}", 0, b"") for number in range(4)))
+    assert len(core.take_unsaved()) == 2
+    assert core.dropped == {"too many partitions": 2}
+
+
+def test_a_partition_that_is_deleted_whole_is_forgotten():
+    core = StoreCore("s", [SavedPartition("t", "p", 0, 4)])
+    assert not core.is_live("t", "p", NOW)
+    told(core, Head("t", "p", 3))
+    assert core.is_live("t", "p", NOW)
+    core.on_deleted("t", "p", 3)
+    assert core.partitions() == [SavedPartition("t", "p", 3, 4)]
+    core.on_deleted("t", "p", 4)
+    assert core.partitions() == []
+    told(core, GetHeads("t", "c"))
+    assert core.heads() == []
