@@ -8,7 +8,7 @@ import pytest
 from zmq.utils import z85
 
 from garlicfarm.errors import ConfigError
-from garlicfarm_plugin_dafka.codec import Ack, Fetch, Record
+from garlicfarm_plugin_dafka.codec import Ack, DirectTail, Fetch, Record
 from garlicfarm_plugin_dafka.keys import (
     MAY_SEND,
     MAY_SUBSCRIBE,
@@ -115,6 +115,7 @@ def test_only_stores_acknowledge_and_only_producers_publish():
     assert {role for role in Role if Ack in MAY_SEND[role]} == {Role.STORE}
     assert {role for role in Role if Record in MAY_SEND[role]} == {Role.PRODUCER}
     assert {role for role in Role if Record in MAY_SUBSCRIBE[role]} == {Role.CONSUMER, Role.STORE}
+    assert {role for role in Role if DirectTail in MAY_SUBSCRIBE[role]} == {Role.CONSUMER, Role.STORE}
     assert may_send(frozenset()) == may_subscribe(frozenset({Role.TOWER})) == frozenset()
     assert {Fetch, Record} <= may_send(frozenset({Role.PRODUCER, Role.CONSUMER}))
 
