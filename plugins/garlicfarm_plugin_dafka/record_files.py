@@ -130,7 +130,7 @@ class RecordFiles:
         os.close(self._lock)
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """How much the records take, those of all partitions."""
         return sum(saved.bytes for saved in self._saved.values())
 
@@ -165,48 +165,46 @@ class RecordFiles:
                 )
 
     def expire(
-        self, before_ms: int, max_bytes: int | None, is_live: Callable[[str, str], bool]
-    ) -> list[tuple[str, str, int]]:
-        """Delete the oldest records: those saved before ``before_ms``, and more until all take ``max_bytes``
-        at most (None: any number).
+        self, before_ms: int, max_bytes: int | None, is_live: Callable[[str, str], bool], after: int = 0
+    ) -> tuple[list[tuple[str, str, int]], int | None]:
+        """Delete some of the oldest records: those saved before ``before_ms``, and more until all take
+        ``max_bytes`` at most (None: any number). The newest batch of a partition that ``is_live`` stays.
 
-        The newest batch of a partition that ``is_live`` stays. Returns topic, partition and the new tail of
-        each one that lost records; one that lost all is forgotten.
+        Returns topic, partition and the new tail of each one that lost records; one that lost all is
+        forgotten. And where to go on, in another call with that as ``after``; None: nothing is left to
+        delete.
         """
-        keys = {saved.id: key for key, saved in self._saved.items()}
-        excess = 0 if max_bytes is None else self.bytes - max_bytes
-        tails: dict[_Key, int] = {}
-        after = 0
-        while True:
-            with self._transaction() as database:
-                oldest = database.execute(
-                    "SELECT id, partition, last, saved_ms, bytes FROM batch WHERE id > ? ORDER BY id LIMIT ?",
-                    (after, _EXPIRE_AT_ONCE),
-                ).fetchall()
-                expired: dict[_Key, _Saved] = {}
-                for after, partition, last, saved_ms, size in oldest:
-                    if saved_ms >= before_ms and excess <= 0:
-                        oldest = []
-                        break
-                    key = keys[partition]
-                    saved = self._saved[key]
-                    if last + 1 < saved.next or not is_live(*key):
-                        database.execute("DELETE FROM batch WHERE id = ?", (after,))
-                        saved.tail = tails[key] = last + 1
-                        saved.bytes -= size
-                        excess -= size
-                        expired[key] = saved
-                for key, saved in expired.items():
-                    if saved.tail == saved.next:
-                        database.execute("DELETE FROM partition WHERE id = ?", (saved.id,))
-                        del self._saved[key]
-                    else:
-                        database.execute(
-                            "UPDATE partition SET tail = ?, bytes = ? WHERE id = ?",
-                            (saved.tail, saved.bytes, saved.id),
-                        )
-            if len(oldest) < _EXPIRE_AT_ONCE:
-                return [(*key, tail) for key, tail in tails.items()]
+        with self._transaction() as database:
+            oldest = database.execute(
+                "SELECT id, partition, last, saved_ms, bytes FROM batch WHERE id > ? ORDER BY id LIMIT ?",
+                (after, _EXPIRE_AT_ONCE),
+            ).fetchall()
+            keys = {saved.id: key for key, saved in self._saved.items()}
+            excess = 0 if max_bytes is None else self.size_bytes - max_bytes
+            following = oldest[-1][0] if len(oldest) == _EXPIRE_AT_ONCE else None
+            expired: dict[_Key, _Saved] = {}
+            for id, partition, last, saved_ms, size in oldest:
+                if saved_ms >= before_ms and excess <= 0:
+                    following = None
+                    break
+                key = keys[partition]
+                saved = self._saved[key]
+                if last + 1 < saved.next or not is_live(*key):
+                    database.execute("DELETE FROM batch WHERE id = ?", (id,))
+                    saved.tail = last + 1
+                    saved.bytes -= size
+                    excess -= size
+                    expired[key] = saved
+            for key, saved in expired.items():
+                if saved.tail == saved.next:
+                    database.execute("DELETE FROM partition WHERE id = ?", (saved.id,))
+                    del self._saved[key]
+                else:
+                    database.execute(
+                        "UPDATE partition SET tail = ?, bytes = ? WHERE id = ?",
+                        (saved.tail, saved.bytes, saved.id),
+                    )
+        return [(*key, saved.tail) for key, saved in expired.items()], following
 
     def _place(self, database: sqlite3.Connection, unsaved: Unsaved) -> _Saved:
         key = unsaved.topic, unsaved.partition

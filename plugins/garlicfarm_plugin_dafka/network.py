@@ -1,0 +1,92 @@
+"""What a role needs of the node that it runs on (`garlicfarm_plugin_dafka.mesh`), and what all roles do on
+it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NoReturn, Protocol
+
+import trio
+
+from garlicfarm.logs import EventLogger
+from garlicfarm_plugin_dafka.codec import Command
+
+__all__ = ["TICK_S", "Network", "Peer", "Subscription", "event_logger", "send_all", "tick", "warn_of_drops"]
+
+TICK_S = 0.25
+"""How often a core learns the time."""
+_BURST = 200
+_HARMLESS = {"duplicate", "answer to no FETCH", "another topic", "FETCH of what is not there"}
+"""What any network brings about: ZeroMQ matches prefixes, and several nodes answer one FETCH."""
+
+
+class Peer(Protocol):
+    """Another node."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def endpoint(self) -> str: ...
+
+
+class Subscription(Protocol):
+    """A change of what a peer has subscribed to."""
+
+    @property
+    def command(self) -> type[Command] | None: ...
+
+    @property
+    def routing(self) -> str: ...
+
+    @property
+    def is_on(self) -> bool: ...
+
+
+class Network(Protocol):
+    """A node among others. Commands get lost on the way."""
+
+    @property
+    def address(self) -> str: ...
+
+    def subscribe(self, prefix: bytes) -> None: ...
+
+    def send(self, command: Command) -> None: ...
+
+    async def receive(self) -> Sequence[tuple[Command, Peer]]: ...
+
+    async def subscriptions(self) -> Sequence[Subscription]: ...
+
+
+def event_logger(role: str) -> EventLogger:
+    """The log of a role: a line a second at most for each event."""
+    return EventLogger(logging.getLogger("garlicfarm.dafka"), clock=trio.current_time, role=role)
+
+
+async def send_all(network: Network, commands: Sequence[Command]) -> None:
+    """Send commands, with a pause now and then."""
+    for number, command in enumerate(commands, 1):
+        network.send(command)
+        if number % _BURST == 0:
+            await trio.lowlevel.checkpoint()
+
+
+async def tick(act: Callable[[], Awaitable[None]]) -> NoReturn:
+    """Call ``act`` every `TICK_S`."""
+    while True:
+        await act()
+        await trio.sleep(TICK_S)
+
+
+async def warn_of_drops(dropped: Counter[str], log: EventLogger) -> NoReturn:
+    """Write a line, at most one a second, when commands were dropped that no sound peer sends."""
+    seen: Counter[str] = Counter()
+    while True:
+        await trio.sleep(1.0)
+        for reason, number in (dropped - seen).items():
+            if reason not in _HARMLESS:
+                log.warning("command-dropped", reason=reason, number=number)
+                break
+        seen = Counter(dropped)

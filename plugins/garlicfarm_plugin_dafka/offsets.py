@@ -1,0 +1,103 @@
+"""Where a consumer was in each partition, in a file, so that a new process continues there."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from garlicfarm.durable_files import make_private_directory, replace_file
+from garlicfarm.errors import StorageDamaged, StorageError, StorageInUse
+from garlicfarm_plugin_dafka.reading import LAST_SEQUENCE
+
+__all__ = ["OffsetsFile"]
+
+_Partition = tuple[str, str]
+
+
+class _Offset(msgspec.Struct, frozen=True):
+    topic: str
+    partition: str
+    next: int
+
+
+class _Offsets(msgspec.Struct, frozen=True):
+    schema: str
+    offsets: list[_Offset]
+
+
+_SCHEMA = "garlicfarm.dafka.offsets/1"
+
+
+class OffsetsFile:
+    """The next record of each partition, in a JSON file; one process at a time has it open, by a lock beside
+    it.
+
+    Raises `StorageInUse`; `StorageDamaged`: the file holds something else; `StorageError`: it cannot be read
+    or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = _lock(path)
+        try:
+            self._saved = _read(path)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let another process open it."""
+        os.close(self._lock)
+
+    @property
+    def saved(self) -> dict[_Partition, int]:
+        """What the file holds."""
+        return dict(self._saved)
+
+    def save(self, offsets: Mapping[_Partition, int]) -> None:
+        """Replace what the file holds; a crash leaves the old contents or the new ones, which are durable on
+        return."""
+        if offsets == self._saved:
+            return
+        saved = _Offsets(_SCHEMA, [_Offset(*key, following) for key, following in sorted(offsets.items())])
+        data = msgspec.json.format(msgspec.json.encode(saved), indent=1) + b"\n"
+        try:
+            replace_file(self.path, [data], 0o600)
+        except OSError as error:
+            raise StorageError(f"{self.path}: {error.strerror}") from error
+        self._saved = dict(offsets)
+
+
+def _read(path: Path) -> dict[_Partition, int]:
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Offsets)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise StorageDamaged(f"{path} holds no offsets of a consumer ({error}); name another file") from error
+    if found.schema != _SCHEMA or any(not 0 <= each.next <= LAST_SEQUENCE + 1 for each in found.offsets):
+        raise StorageDamaged(f"{path} holds no offsets of a consumer; name another file")
+    return {(each.topic, each.partition): each.next for each in found.offsets}
+
+
+def _lock(path: Path) -> int:
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        make_private_directory(path.parent)
+        descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StorageError(f"{lock}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise StorageInUse(
+            f"{path} is in use by another consumer; stop that one, or name another file"
+        ) from error
+    return descriptor

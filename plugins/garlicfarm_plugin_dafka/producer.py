@@ -1,0 +1,172 @@
+"""A producer for Trio programs: `open_producer`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+
+from garlicfarm.errors import LocalProtocolError
+from garlicfarm_plugin_dafka.network import Network, event_logger, tick, warn_of_drops
+from garlicfarm_plugin_dafka.producer_core import ProducerCore
+
+if TYPE_CHECKING:
+    from garlicfarm_plugin_dafka.config import MeshConfig
+
+__all__ = ["MAX_CONTENT_BYTES", "DafkaProducer", "open_producer", "run_producer"]
+
+MAX_CONTENT_BYTES = 8 << 20
+_BURST = 200
+
+
+class DafkaProducer:
+    """Produces one partition of a topic; `open_producer` makes one. Several tasks may use it."""
+
+    def __init__(self, network: Network, core: ProducerCore) -> None:
+        self._network = network
+        self._core = core
+        self._acked = trio.Event()  # something was, since the last look
+        self._asked = trio.Event()
+
+    @property
+    def topic(self) -> str:
+        """What consumers subscribe to."""
+        return self._core.topic
+
+    @property
+    def partition(self) -> str:
+        """The address of the partition, which is this producer's alone."""
+        return self._core.partition
+
+    @property
+    def next_sequence(self) -> int:
+        """How many records there are: the sequence of the next one."""
+        return self._core.next_sequence
+
+    @property
+    def acked(self) -> int:
+        """How many records, from the first one on, enough stores have acknowledged."""
+        return self._core.acked
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Commands of peers that were not followed, by reason."""
+        return self._core.dropped
+
+    async def send(self, content: bytes) -> int:
+        """Send a record, once there is room for it; returns its sequence.
+
+        Cancelled: it was not sent.
+        :raises LocalProtocolError: it has more than `MAX_CONTENT_BYTES`.
+        """
+        await trio.lowlevel.checkpoint()
+        return await self._send(content)
+
+    async def send_many(self, contents: Iterable[bytes]) -> int:
+        """Send records, each once there is room for it; returns how many records there are then.
+
+        This is several times as fast as `send` for each. Cancelled: some were sent, as `next_sequence` tells.
+        :raises LocalProtocolError: one has more than `MAX_CONTENT_BYTES`; those before it were sent.
+        """
+        await trio.lowlevel.checkpoint()
+        for number, content in enumerate(contents, 1):
+            await self._send(content)
+            if number % _BURST == 0:
+                await trio.lowlevel.checkpoint()
+        return self._core.next_sequence
+
+    async def wait_acked(self) -> None:
+        """Wait until all records sent before the call are acknowledged by enough stores; without a store, for
+        ever."""
+        upto = self._core.next_sequence
+        await trio.lowlevel.checkpoint()
+        while self._core.acked < upto:
+            await self._acked.wait()
+
+    async def _send(self, content: bytes) -> int:
+        if len(content) > MAX_CONTENT_BYTES:
+            raise LocalProtocolError(f"a record has {MAX_CONTENT_BYTES} bytes at most, not {len(content)}")
+        while not self._core.has_room(len(content)):
+            await self._acked.wait()
+        record = self._core.append(content, trio.current_time())
+        self._network.send(record)
+        return record.sequence
+
+    async def run(self) -> None:
+        """Answer peers, until cancelled."""
+        for prefix in self._core.subscriptions():
+            self._network.subscribe(prefix)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._receive)
+            nursery.start_soon(self._answer)
+            nursery.start_soon(tick, self._tick)
+            nursery.start_soon(warn_of_drops, self._core.dropped, event_logger("producer"))
+
+    async def _receive(self) -> None:
+        core = self._core
+        while True:
+            batch = await self._network.receive()
+            acked = core.acked
+            for command, sender in batch:
+                core.receive(command, sender.name or sender.endpoint)
+            if core.acked > acked:
+                self._acked.set()
+                self._acked = trio.Event()
+            if core.has_answers:
+                self._asked.set()
+
+    async def _answer(self) -> None:
+        while True:
+            await self._asked.wait()
+            self._asked = trio.Event()
+            while self._core.has_answers:
+                for command in self._core.answers():
+                    self._network.send(command)
+                await trio.lowlevel.checkpoint()
+
+    async def _tick(self) -> None:
+        if (head := self._core.tick(trio.current_time())) is not None:
+            self._network.send(head)
+
+
+@asynccontextmanager
+async def run_producer(network: Network, core: ProducerCore) -> AsyncIterator[DafkaProducer]:
+    """A producer on a node that exists already."""
+    producer = DafkaProducer(network, core)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(producer.run)
+        yield producer
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_producer(
+    config: MeshConfig,
+    topic: str,
+    *,
+    acks: int = 1,
+    limit_records: int = 1_000_000,
+    limit_bytes: int = 256 << 20,
+    base_dir: Path = Path(),
+) -> AsyncIterator[DafkaProducer]:
+    """A producer of a new partition of ``topic``, for the block. Its end waits for nothing:
+    `DafkaProducer.wait_acked` does.
+
+    :param acks: of how many stores each record needs an ACK; until then it is kept. 0: records are not
+    waited for; the newest are kept for those who fetch them. :param limit_records: how many records are kept
+    at most. `DafkaProducer.send` waits then. :param limit_bytes: how many bytes they may have together, in
+    the same way. :param base_dir: what file names in ``config`` are relative to. :raises ConfigError: with
+    every problem of the configuration.
+    """
+    from garlicfarm_plugin_dafka.mesh import open_mesh
+
+    async with open_mesh(config, base_dir) as mesh:
+        core = ProducerCore(
+            topic, mesh.address, acks=acks, limit_records=limit_records, limit_bytes=limit_bytes
+        )
+        async with run_producer(mesh, core) as producer:
+            yield producer

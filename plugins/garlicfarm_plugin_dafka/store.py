@@ -1,0 +1,227 @@
+"""A store for Trio programs: `open_store`."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import trio
+
+from garlicfarm.errors import StorageDamaged
+from garlicfarm_plugin_dafka.codec import DirectRecord
+from garlicfarm_plugin_dafka.network import Network, event_logger, send_all, tick, warn_of_drops
+from garlicfarm_plugin_dafka.record_files import RecordFiles, RecordReader
+from garlicfarm_plugin_dafka.serving import PAGE_BYTES, PAGE_RECORDS
+from garlicfarm_plugin_dafka.store_core import SavedPartition, StoreCore
+
+if TYPE_CHECKING:
+    from garlicfarm_plugin_dafka.config import MeshConfig
+
+__all__ = ["KEEP_ALL", "DafkaStore", "Retention", "open_store", "run_store"]
+
+_FIRST_RETENTION_S = 60.0
+_RETENTION_S = 10.0
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """How long records are kept: ``max_age_s`` seconds, and ``max_bytes`` of all partitions together; None:
+    no limit.
+
+    The oldest are deleted first. The newest records of a partition stay as long as its producer is heard.
+    """
+
+    max_age_s: float | None = None
+    max_bytes: int | None = None
+
+
+KEEP_ALL = Retention()
+
+
+class DafkaStore:
+    """Saves the records of all producers; `open_store` makes one."""
+
+    def __init__(
+        self,
+        network: Network,
+        core: StoreCore,
+        files: RecordFiles,
+        reader: RecordReader,
+        retention: Retention,
+        wall_clock_s: Callable[[], float],
+    ) -> None:
+        self._network = network
+        self._core = core
+        self._files = files
+        self._reader = reader
+        self._retention = retention
+        self._wall_clock_s = wall_clock_s
+        self._log = event_logger("store")
+        self._turn = trio.Lock()  # of the core and the files, which change together
+        self._asked = trio.Event()
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Commands of peers that were not followed, by reason."""
+        return self._core.dropped
+
+    @property
+    def size_bytes(self) -> int:
+        """How much the records take on disk."""
+        return self._files.size_bytes
+
+    def partitions(self) -> list[SavedPartition]:
+        """What is saved."""
+        return self._core.partitions()
+
+    async def run(self) -> None:
+        """Store and serve, until cancelled; what was received is still saved then.
+
+        :raises StorageError: the disk is full or fails. Nothing is acknowledged that is not saved.
+        """
+        for prefix in self._core.subscriptions():
+            self._network.subscribe(prefix)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._receive)
+            nursery.start_soon(self._greet)
+            nursery.start_soon(self._serve)
+            nursery.start_soon(tick, self._tick)
+            nursery.start_soon(warn_of_drops, self._core.dropped, self._log)
+            if self._retention != KEEP_ALL:
+                nursery.start_soon(self._retain)
+
+    async def _receive(self) -> None:
+        core = self._core
+        while True:
+            batch = await self._network.receive()
+            async with self._turn:
+                now = trio.current_time()
+                for command, _ in batch:
+                    core.receive(command, now)
+                await self._save()
+                if core.fetches or core.has_questions:
+                    self._asked.set()
+
+    async def _tick(self) -> None:
+        async with self._turn:
+            self._core.tick(trio.current_time())
+            await self._save()
+            for topic, partition, following, head in self._core.waiting():
+                self._log.info("records-awaited", topic=topic, partition=partition, next=following, head=head)
+
+    async def _save(self) -> None:
+        """Save what the core has, and send what it says then."""
+        core = self._core
+        if unsaved := core.take_unsaved():
+            await trio.to_thread.run_sync(self._files.save, unsaved, int(self._wall_clock_s() * 1000))
+            core.on_saved(unsaved)
+        await send_all(self._network, core.take_commands(trio.current_time()))
+
+    async def _greet(self) -> None:
+        while True:
+            for each in await self._network.subscriptions():
+                self._core.on_subscription(each.command, each.routing, each.is_on)
+            await send_all(self._network, self._core.take_commands(trio.current_time()))
+
+    async def _serve(self) -> None:
+        core = self._core
+        while True:
+            await self._asked.wait()
+            self._asked = trio.Event()
+            while core.fetches or core.has_questions:
+                await send_all(self._network, core.heads())
+                await self._serve_page()
+                await trio.lowlevel.checkpoint()
+
+    async def _serve_page(self) -> None:
+        turn = self._core.fetches.turn()
+        if turn is None:
+            return
+        first, end = turn.first, min(turn.end, turn.first + PAGE_RECORDS)
+        place = turn.topic, turn.partition
+        try:
+            contents = await trio.to_thread.run_sync(self._read, *place, first, end)
+        except StorageDamaged as error:
+            self._log.error("records-damaged", topic=turn.topic, partition=turn.partition, error=str(error))
+            contents = ()
+        for sequence, content in enumerate(contents, first):
+            self._network.send(DirectRecord(turn.requester, *place, sequence, content))
+        self._core.fetches.advance(turn, first, first + len(contents))
+
+    def _read(self, topic: str, partition: str, first: int, end: int) -> Sequence[bytes]:
+        return self._reader.read(topic, partition, first, end, max_bytes=PAGE_BYTES)
+
+    async def _retain(self) -> None:
+        await trio.sleep(_FIRST_RETENTION_S)  # by then producers that live were heard
+        while True:
+            after: int | None = 0
+            while after is not None:
+                after = await self._expire(after)
+            await trio.sleep(_RETENTION_S)
+
+    async def _expire(self, after: int) -> int | None:
+        age_s = self._retention.max_age_s
+        before_ms = 0 if age_s is None else int((self._wall_clock_s() - age_s) * 1000)
+        async with self._turn:
+            now = trio.current_time()
+            tails, following = await trio.to_thread.run_sync(
+                self._files.expire,
+                before_ms,
+                self._retention.max_bytes,
+                lambda topic, partition: self._core.is_live(topic, partition, now),
+                after,
+            )
+            for topic, partition, tail in tails:
+                self._core.on_deleted(topic, partition, tail)
+        if tails:
+            self._log.info("records-deleted", partitions=len(tails), bytes_left=self._files.size_bytes)
+        return following
+
+
+@asynccontextmanager
+async def run_store(
+    network: Network,
+    directory: Path,
+    *,
+    topics: Iterable[str] | None = None,
+    retention: Retention = KEEP_ALL,
+    wall_clock_s: Callable[[], float] = time.time,
+) -> AsyncIterator[DafkaStore]:
+    """A store on a node that exists already."""
+    files = await trio.to_thread.run_sync(RecordFiles, directory)
+    with closing(files), closing(RecordReader(files)) as reader:
+        core = StoreCore(network.address, files.partitions(), topics)
+        store = DafkaStore(network, core, files, reader, retention, wall_clock_s)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.run)
+            yield store
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_store(
+    config: MeshConfig,
+    directory: Path,
+    *,
+    topics: Iterable[str] | None = None,
+    retention: Retention = KEEP_ALL,
+    base_dir: Path = Path(),
+) -> AsyncIterator[DafkaStore]:
+    """A store for the block, with its files in ``directory``, which is made if it does not exist.
+
+    :param topics: what it stores; None: every topic. :param base_dir: what file names in ``config`` are
+    relative to. :raises ConfigError: with every problem of the configuration. :raises StorageError: the
+    directory is in use, damaged, or cannot be written to; during the block, in a group: the disk is full or
+    fails.
+    """
+    from garlicfarm_plugin_dafka.mesh import open_mesh
+
+    async with (
+        open_mesh(config, base_dir) as mesh,
+        run_store(mesh, directory, topics=topics, retention=retention) as store,
+    ):
+        yield store
