@@ -11,7 +11,7 @@ from garlicfarm_plugin_dafka.consumer import open_consumer
 from garlicfarm_plugin_dafka.producer import open_producer
 from garlicfarm_plugin_dafka.store import open_store
 from garlicfarm_plugin_dafka.store_core import SavedPartition
-from tests.dafka.meshes import KeyRing, plain_tower, tower_url
+from tests.dafka.meshes import KeyRing, plain_tower
 
 DEADLINE_S = 60.0  # ends what hangs
 
@@ -23,7 +23,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 async def test_records_are_stored_and_read_live_and_later(tmp_path):
     with trio.fail_after(DEADLINE_S):
         async with plain_tower() as tower:
-            config = MeshConfig(towers=(tower_url(tower),))
+            config = MeshConfig(towers=(str(tower.endpoint),))
             async with open_store(config, tmp_path / "store") as store:
                 async with open_producer(config, "t") as producer, open_consumer(config, ["t"]) as live:
                     assert await producer.send_many(numbered(5000)) == 5000
@@ -47,7 +47,7 @@ async def test_records_pass_between_keys_whose_roles_allow_it(tmp_path):
         async with keys.tower() as tower:
 
             def config(name: str) -> MeshConfig:
-                return MeshConfig(towers=(f"{tower_url(tower)}&peer=tower",), **keys.files(name))
+                return MeshConfig(towers=(f"{tower.endpoint}&peer=tower",), **keys.files(name))
 
             async with (
                 open_store(config("s"), tmp_path / "store", base_dir=tmp_path),
