@@ -30,7 +30,7 @@ from garlicfarm.errors import (
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["LineSplitter", "post_lines"]
+__all__ = ["MAX_ENTRY_BYTES", "LineSplitter", "post_lines", "read_lines"]
 
 MAX_ENTRY_BYTES = 1 << 20
 REQUEST_BYTES = 256 << 10
@@ -151,7 +151,7 @@ async def post_lines(client: AdminClient, farm: str, descriptor: int, most: int,
     try:
         async with ended_by_signals(), trio.open_nursery() as nursery:
             send, receive = trio.open_memory_channel[Sequence[bytes | None]](0)
-            nursery.start_soon(_read, descriptor, send)
+            nursery.start_soon(read_lines, descriptor, send)
             waiting: deque[bytes | None] = deque()
             async for lines in receive:
                 waiting.extend(lines)
@@ -168,7 +168,9 @@ async def post_lines(client: AdminClient, farm: str, descriptor: int, most: int,
     return Exit.ERROR if report.counts[Outcome.REFUSED] else Exit.OK
 
 
-async def _read(descriptor: int, send: trio.MemorySendChannel[Sequence[bytes | None]]) -> None:
+async def read_lines(descriptor: int, send: trio.MemorySendChannel[Sequence[bytes | None]]) -> None:
+    """Send the lines that can be read from ``descriptor``, those of one read together; None: one of more than
+    `MAX_ENTRY_BYTES`. Closes ``send`` at the end."""
     # By os.read: a thread that is left behind in a read of sys.stdin ends the interpreter with a fatal error.
     splitter = LineSplitter()
     async with send:
