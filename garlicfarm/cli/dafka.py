@@ -17,7 +17,10 @@ __all__ = ["dafka", "key_options", "mesh_options", "plugin"]
 @click.group(
     cls=CommandGroup,
     targets={
+        "consume": "garlicfarm.cli.dafka_consume:consume",
         "keys": "garlicfarm.cli.dafka_keys:keys",
+        "produce": "garlicfarm.cli.dafka_produce:produce",
+        "store": "garlicfarm.cli.dafka_store:store",
         "tower": "garlicfarm.cli.dafka_tower:tower",
     },
 )

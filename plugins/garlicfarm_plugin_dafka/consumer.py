@@ -66,8 +66,9 @@ class DafkaConsumer:
         assert self._file is not None, "the consumer has no file of offsets"
         await trio.to_thread.run_sync(self._file.save, self.offsets())
 
-    async def receive(self) -> list[ReceivedRecord]:
-        """Wait for records; returns all that are there, at least one. Cancellation loses none.
+    async def receive(self, most: int | None = None) -> list[ReceivedRecord]:
+        """Wait for records; returns all that are there, at least one and at most ``most``. Cancellation loses
+        none.
 
         :raises FellBehind: a partition lacks records that no node has any more. Another call goes on with
         the other partitions.
@@ -83,7 +84,10 @@ class DafkaConsumer:
             self._take_all()
             self._has_records = trio.Event()
             await self._has_records.wait()
-        return self._take_all()
+        if most is None or most >= len(self._records) - self._taken:
+            return self._take_all()
+        self._taken += most
+        return self._records[self._taken - most : self._taken]
 
     def _take_all(self) -> list[ReceivedRecord]:
         records = self._records[self._taken :] if self._taken else self._records

@@ -1,0 +1,124 @@
+"""`garlicfarm dafka consume`: records as JSON lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from garlicfarm.cli.dafka import mesh_options, plugin
+from garlicfarm.cli.node_start import level
+from garlicfarm.cli.options import Options, shared_options
+
+__all__ = ["consume"]
+
+
+class Start(click.ParamType[str | int]):
+    """``earliest``, ``latest``, or a sequence."""
+
+    name = "start"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
+        text = str(value)
+        if text in ("earliest", "latest"):
+            return text
+        if not (text.isascii() and text.isdecimal() and len(text) < 19):
+            self.fail(f"{value!r} is none of earliest, latest, and a sequence as 0 or 1000", param, ctx)
+        return int(text)
+
+
+@click.command()
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC…")
+@click.option(
+    "--from",
+    "start",
+    type=Start(),
+    default="earliest",
+    show_default=True,
+    metavar="earliest|latest|N",
+    help="Where to begin a partition that --offsets does not name: with its first record, with the next one"
+    " that is produced, or with sequence N.",
+)
+@click.option(
+    "--offsets",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Go on where FILE says, and save there what has been printed.",
+)
+@click.option(
+    "--skip-lost",
+    is_flag=True,
+    help="Go on behind records that no node has any more, with a warning. Without it, they are an error.",
+)
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N records.")
+@mesh_options
+@shared_options("timeout", "verbosity")
+def consume(
+    options: Options,
+    topics: tuple[str, ...],
+    start: str | int,
+    offsets: Path | None,
+    skip_lost: bool,
+    count: int | None,
+    mesh: Mapping[str, Any],
+) -> None:
+    """Print records as JSON lines: topic, partition, sequence, value (or value_base64).
+
+    Each record of a partition comes once and in order, also across runs with the same --offsets. A process
+    that was killed may repeat what it printed last.
+    """
+    import trio
+
+    from garlicfarm import logs
+
+    config = plugin("config").MeshConfig(**mesh)
+    wanted = {"start": start, "offsets_file": offsets, "skip_lost": skip_lost}
+    with logs.configured(level("warning", options.verbosity), "text", sys.stderr):
+        trio.run(_main, config, topics, wanted, count, options.timeout_s)
+
+
+async def _main(
+    config: Any,
+    topics: tuple[str, ...],
+    wanted: Mapping[str, Any],
+    count: int | None,
+    timeout_s: float | None,
+) -> None:
+    import trio
+
+    from garlicfarm.cli.remote import deadline
+    from garlicfarm.cli.signals import ended_by_signals
+
+    async with ended_by_signals(), plugin("consumer").open_consumer(config, topics, **wanted) as consumer:
+        with deadline(timeout_s, "the topics were followed"):
+            while count is None or count > 0:
+                records = await consumer.receive(count)
+                if count is not None:
+                    count -= len(records)
+                # Not here: a reader that is slow would keep us from telling others that we are there.
+                await trio.to_thread.run_sync(_print, records, abandon_on_cancel=True)
+                if wanted["offsets_file"] is not None:
+                    await consumer.save_offsets()
+
+
+def _print(records: Iterable[Any]) -> None:
+    # By os.write: a thread left behind in a write of sys.stdout ends the interpreter with a fatal error.
+    data = memoryview("".join([_line(record) for record in records]).encode())
+    descriptor = sys.stdout.fileno()
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _line(record: Any) -> str:
+    row = {"topic": record.topic, "partition": record.partition, "sequence": record.sequence}
+    try:
+        row["value"] = record.content.decode()
+    except UnicodeDecodeError:
+        row["value_base64"] = base64.b64encode(record.content).decode()
+    return json.dumps(row, ensure_ascii=False) + "\n"

@@ -1,0 +1,90 @@
+"""`garlicfarm dafka produce`: lines as records."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import click
+
+from garlicfarm.cli.dafka import mesh_options, plugin
+from garlicfarm.cli.exits import Exit
+from garlicfarm.cli.node_start import level
+from garlicfarm.cli.options import Options, shared_options
+
+__all__ = ["produce"]
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--acks",
+    type=click.IntRange(0, 100),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How many stores have to save each record before it counts as produced. With 0, none: the newest"
+    " records are served until Ctrl-C.",
+)
+@mesh_options
+@shared_options("timeout", "verbosity")
+def produce(options: Options, topic: str, acks: int, mesh: Mapping[str, Any]) -> int:
+    """Produce each line of the standard input as a record of TOPIC, in a partition of its own.
+
+    Ends when stores have saved all of them; without a store it waits, and what it has read waits with it.
+    """
+    import trio
+
+    from garlicfarm import logs
+
+    config = plugin("config").MeshConfig(**mesh)
+    with logs.configured(level("warning", options.verbosity), "text", sys.stderr):
+        return trio.run(_main, config, topic, acks, options.timeout_s)
+
+
+async def _main(config: Any, topic: str, acks: int, timeout_s: float | None) -> int:
+    import trio
+
+    from garlicfarm.cli.remote import deadline
+    from garlicfarm.cli.signals import ended_by_signals
+
+    async with ended_by_signals(), plugin("producer").open_producer(config, topic, acks=acks) as producer:
+        too_long = 0
+        try:
+            with deadline(timeout_s, "not all records are saved"):
+                async with _lines(sys.stdin.fileno()) as received:
+                    async for lines in received:
+                        too_long += lines.count(None)
+                        await producer.send_many(line for line in lines if line is not None)
+                if not acks:
+                    await trio.sleep_forever()
+                await producer.wait_acked()
+        finally:
+            click.echo(_summary(producer, acks, too_long), err=True)
+    return Exit.ERROR if too_long else Exit.OK
+
+
+@asynccontextmanager
+async def _lines(descriptor: int) -> AsyncIterator[Any]:
+    import trio
+
+    from garlicfarm.cli.log_batch import read_lines
+
+    async with trio.open_nursery() as nursery:
+        send, receive = trio.open_memory_channel[Sequence[bytes | None]](0)
+        nursery.start_soon(read_lines, descriptor, send)
+        yield receive
+
+
+def _summary(producer: Any, acks: int, too_long: int) -> str:
+    from garlicfarm.cli.log_batch import MAX_ENTRY_BYTES
+
+    number = producer.next_sequence
+    parts = [f"{number} {'record' if number == 1 else 'records'} in partition {producer.partition}"]
+    if acks:
+        parts.append(f"{producer.acked} saved")
+    if too_long:
+        parts.append(f"{too_long} lines refused, which have more than {MAX_ENTRY_BYTES} bytes")
+    return ", ".join(parts)

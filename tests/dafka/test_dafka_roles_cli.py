@@ -1,0 +1,193 @@
+"""`garlicfarm dafka produce | consume | store`, as processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+
+from garlicfarm.cli import run
+from garlicfarm.cli.exits import Exit
+from garlicfarm.cli.log_batch import MAX_ENTRY_BYTES
+from garlicfarm_plugin_dafka.config import MeshConfig
+from garlicfarm_plugin_dafka.producer import open_producer
+from garlicfarm_plugin_dafka.record_files import RecordFiles, RecordReader
+from garlicfarm_plugin_dafka.store_core import Unsaved
+from tests.dafka.meshes import plain_tower
+
+COMMAND = (sys.executable, "-m", "garlicfarm", "dafka")
+DEADLINE_S = 90.0  # ends what hangs
+
+
+@contextmanager
+def store_process(directory: Path, url: str) -> Iterator[subprocess.Popen[str]]:
+    """A store that runs by now."""
+    command = [*COMMAND, "store", str(directory), "--tower", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("tcp://127.0.0.1:")
+            yield process
+        finally:
+            process.kill()
+
+
+async def dafka(*arguments: str, lines: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    with trio.fail_after(DEADLINE_S):
+        return await trio.run_process(
+            [*COMMAND, *arguments], stdin=lines, capture_stdout=True, capture_stderr=True, check=False
+        )
+
+
+def rows(done: subprocess.CompletedProcess[bytes]) -> list[dict]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def read_one_line(url: str) -> int:
+    """Close the output of a consumer after a line; its exit code."""
+    command = [*COMMAND, "consume", "t", "--tower", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        return process.wait(DEADLINE_S)
+
+
+async def test_lines_are_produced_stored_and_consumed_once(tmp_path):
+    offsets = ("--offsets", str(tmp_path / "offsets.json"))
+    async with plain_tower() as tower:
+        url = ("--tower", str(tower.endpoint))
+        with store_process(tmp_path / "store", url[1]) as store:
+            done = await dafka("produce", "hello", *url, lines=b"one\n\nt\xffree\nfour")
+            assert done.returncode == 0, done.stderr
+            partition = done.stderr.split()[4].decode().rstrip(",")
+            assert done.stderr.decode() == f"4 records in partition {partition}, 4 saved\n"
+            first = await dafka("consume", "hello", *url, *offsets, "--count", "3")
+            assert (first.returncode, first.stderr) == (0, b"")
+            second = await dafka("consume", "hello", *url, *offsets, "--count", "1")
+            place = {"topic": "hello", "partition": partition}
+            assert rows(first) + rows(second) == [
+                {**place, "sequence": 0, "value": "one"},
+                {**place, "sequence": 1, "value": ""},
+                {**place, "sequence": 2, "value_base64": "dP9yZWU="},
+                {**place, "sequence": 3, "value": "four"},
+            ]
+            third = await dafka("consume", "hello", *url, "--from", "2", "--count", "2")
+            assert [row["sequence"] for row in rows(third)] == [2, 3]
+            store.send_signal(signal.SIGTERM)
+            assert await trio.to_thread.run_sync(store.wait) == Exit.INTERRUPTED
+
+
+async def test_produce_says_what_no_store_has_saved(tmp_path):
+    async with plain_tower() as tower:
+        long = b"x" * (MAX_ENTRY_BYTES + 1)
+        done = await dafka(
+            *("produce", "t", "--tower", str(tower.endpoint), "--timeout", "2"), lines=b"a\n%b\nb\n" % long
+        )
+    assert done.returncode == Exit.DEADLINE
+    told = done.stderr.decode()
+    assert "2 records in partition" in told
+    assert f"0 saved, 1 lines refused, which have more than {MAX_ENTRY_BYTES} bytes" in told
+    assert "not all records are saved" in told
+
+
+async def test_consume_says_what_is_lost(tmp_path):
+    with closing(RecordFiles(tmp_path / "store")) as files:
+        files.save([Unsaved("t", "p", 5, [b"x"])], 0)
+    offsets = tmp_path / "offsets.json"
+    text = '{"schema":"garlicfarm.dafka.offsets/1","offsets":[{"topic":"t","partition":"p","next":2}]}'
+    offsets.write_text(text)
+    async with plain_tower() as tower:
+        arguments = (
+            "consume",
+            "t",
+            "--tower",
+            str(tower.endpoint),
+            "--offsets",
+            str(offsets),
+            "--count",
+            "1",
+        )
+        with store_process(tmp_path / "store", str(tower.endpoint)):
+            done = await dafka(*arguments)
+            assert (done.returncode, done.stdout) == (Exit.ERROR, b"")
+            assert b"error: topic t, partition p: records 2 to 4 are deleted; skip them" in done.stderr
+            assert offsets.read_text() == text
+            done = await dafka(*arguments, "--skip-lost")
+            assert (done.returncode, [row["sequence"] for row in rows(done)]) == (0, [5])
+            assert b"event=records-lost" in done.stderr
+
+
+async def test_consume_ends_when_nobody_reads_its_output(tmp_path):
+    with closing(RecordFiles(tmp_path / "store")) as files:
+        files.save([Unsaved("t", "p", 0, [b"x" * 1000] * 1000)], 0)
+    async with plain_tower() as tower:
+        with store_process(tmp_path / "store", str(tower.endpoint)):
+            assert await trio.to_thread.run_sync(read_one_line, str(tower.endpoint)) == Exit.ERROR
+
+
+async def test_a_store_that_is_killed_again_and_again_loses_nothing_that_it_acknowledged(tmp_path):
+    rnd = Random(5)
+    directory = tmp_path / "store"
+    async with plain_tower() as tower:
+        config = MeshConfig(towers=(str(tower.endpoint),))
+        with trio.fail_after(DEADLINE_S):
+            async with open_producer(config, "t") as producer, trio.open_nursery() as nursery:
+
+                async def produce() -> None:
+                    while True:
+                        await producer.send_many(
+                            b"record %d" % n
+                            for n in range(producer.next_sequence, producer.next_sequence + 50)
+                        )
+                        await trio.sleep(0.01)
+
+                nursery.start_soon(produce)
+                acked = 0
+                for _ in range(3):
+                    with store_process(directory, str(tower.endpoint)) as store:
+                        while producer.acked < acked + rnd.randint(1, 500):  # noqa: ASYNC110
+                            await trio.sleep(0.01)
+                        os.kill(store.pid, signal.SIGKILL)
+                        await trio.to_thread.run_sync(store.wait)
+                    acked = producer.acked
+                    with closing(RecordFiles(directory)) as files, closing(RecordReader(files)) as reader:
+                        (saved,) = files.partitions()
+                        assert saved.next >= acked
+                        contents = reader.read("t", producer.partition, 0, saved.next, max_bytes=1 << 30)
+                        assert contents == [b"record %d" % n for n in range(saved.next)]
+                nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["store", "d", "--max-age", "3x"], "--max-age must be a number and one of"),
+        (["store", "d", "--listen", "tcp://0.0.0.0:0"], "only loopback addresses"),
+        (["consume", "t", "--from", "-1"], "none of earliest, latest, and a sequence"),
+        (["consume"], "Missing argument 'TOPIC"),
+        (["produce", "t", "--tower", "nowhere"], "error: towers:"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path, monkeypatch, capfd, arguments, told):
+    monkeypatch.chdir(tmp_path)
+    assert run(["dafka", *arguments]) == Exit.USAGE
+    assert told in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_directory_of_another_store_is_refused(tmp_path):
+    async with plain_tower() as tower:
+        with closing(RecordFiles(tmp_path)):
+            done = await dafka("store", str(tmp_path), "--tower", str(tower.endpoint))
+    assert done.returncode == Exit.STORAGE
+    assert b"is in use by another store" in done.stderr
