@@ -1,1 +1,60 @@
-"""Dafka (ZeroMQ RFC 46): a distributed log of records over ZeroMQ."""
+"""Dafka (ZeroMQ RFC 46): a distributed log of records over ZeroMQ.
+
+::
+
+    config = MeshConfig(towers=("tcp://127.0.0.1:5556",))
+    async with open_producer(config, "readings") as producer:
+        await producer.send(b"21.5")
+        await producer.wait_acked()
+
+    async with open_consumer(config, ["readings"], offsets_file=Path("offsets.json")) as consumer:
+        async for record in consumer:
+            print(record.topic, record.partition, record.sequence, record.content)
+            await consumer.save_offsets()
+
+`codec` is the wire, `mesh` a node among others, `tower` how nodes find each other. The roles are state
+machines without I/O (`producer_core`, `consumer_core`, `store_core`), which `producer`, `consumer` and
+`store` run on Trio.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from garlicfarm_plugin_dafka.config import MeshConfig
+    from garlicfarm_plugin_dafka.consumer import DafkaConsumer, open_consumer
+    from garlicfarm_plugin_dafka.consumer_core import ReceivedRecord
+    from garlicfarm_plugin_dafka.producer import DafkaProducer, open_producer
+    from garlicfarm_plugin_dafka.store import DafkaStore, Retention, open_store
+
+__all__ = [
+    "DafkaConsumer",
+    "DafkaProducer",
+    "DafkaStore",
+    "MeshConfig",
+    "ReceivedRecord",
+    "Retention",
+    "open_consumer",
+    "open_producer",
+    "open_store",
+]
+
+_MODULES = {
+    "DafkaConsumer": "consumer",
+    "DafkaProducer": "producer",
+    "DafkaStore": "store",
+    "MeshConfig": "config",
+    "ReceivedRecord": "consumer_core",
+    "Retention": "store",
+    "open_consumer": "consumer",
+    "open_producer": "producer",
+    "open_store": "store",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

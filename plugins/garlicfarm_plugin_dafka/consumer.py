@@ -12,7 +12,7 @@ import trio
 
 from garlicfarm.errors import FellBehind
 from garlicfarm_plugin_dafka.consumer_core import ConsumerCore, Lost, Partition, ReceivedRecord, Start
-from garlicfarm_plugin_dafka.network import Network, event_logger, tick, warn_of_drops
+from garlicfarm_plugin_dafka.network import Network, event_logger, tick, warn_of_drops, warn_of_stalls
 from garlicfarm_plugin_dafka.offsets import OffsetsFile
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ class DafkaConsumer:
             nursery.start_soon(self._greet)
             nursery.start_soon(tick, self._tick)
             nursery.start_soon(warn_of_drops, self._core.dropped, self._log)
+            nursery.start_soon(warn_of_stalls, self._core.stalled, self._log)
 
     async def _receive(self) -> None:
         core = self._core

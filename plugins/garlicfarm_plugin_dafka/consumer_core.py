@@ -167,6 +167,10 @@ class ConsumerCore:
         lost, self._lost = self._lost, []
         return lost
 
+    def stalled(self) -> list[PartitionReader]:
+        """The partitions that lack records which several FETCHes have not brought."""
+        return [reader for reader in self._behind.values() if reader.is_stalled]
+
     def take_commands(self, now: float) -> list[Command]:
         """What is to be sent now."""
         if self._changed:

@@ -12,12 +12,24 @@ import trio
 
 from garlicfarm.logs import EventLogger
 from garlicfarm_plugin_dafka.codec import Command
+from garlicfarm_plugin_dafka.reading import PartitionReader
 
-__all__ = ["TICK_S", "Network", "Peer", "Subscription", "event_logger", "send_all", "tick", "warn_of_drops"]
+__all__ = [
+    "TICK_S",
+    "Network",
+    "Peer",
+    "Subscription",
+    "event_logger",
+    "send_all",
+    "tick",
+    "warn_of_drops",
+    "warn_of_stalls",
+]
 
 TICK_S = 0.25
 """How often a core learns the time."""
 _BURST = 200
+_STALL_INTERVAL_S = 10.0
 _HARMLESS = {"duplicate", "answer to no FETCH", "another topic", "FETCH of what is not there"}
 """What any network brings about: ZeroMQ matches prefixes, and several nodes answer one FETCH."""
 
@@ -78,6 +90,22 @@ async def tick(act: Callable[[], Awaitable[None]]) -> NoReturn:
     while True:
         await act()
         await trio.sleep(TICK_S)
+
+
+async def warn_of_stalls(stalled: Callable[[], Sequence[PartitionReader]], log: EventLogger) -> NoReturn:
+    """Write a line now and then while no node answers for records that exist."""
+    while True:
+        await trio.sleep(_STALL_INTERVAL_S)
+        if found := stalled():
+            first = found[0]
+            log.warning(
+                "records-awaited",
+                partitions=len(found),
+                topic=first.topic,
+                partition=first.partition,
+                next=first.next,
+                head=first.head,
+            )
 
 
 async def warn_of_drops(dropped: Counter[str], log: EventLogger) -> NoReturn:

@@ -28,6 +28,7 @@ WINDOW = 4096
 _EARLY_WINDOW = 2 * WINDOW
 _RETRY_S = 1.0
 _MAX_RETRY_S = 8.0
+_STALLED_RETRY_S = 4.0
 _TAIL_RETRY_S = 0.5
 _TAILS = 3
 _OVERHEAD_BYTES = 64
@@ -128,9 +129,9 @@ class PartitionReader:
         return first, self._asked_to - first
 
     @property
-    def retry_at(self) -> float | None:
-        """When to call `fetch` again if nothing arrives; None: there is nothing to wait for."""
-        return self._retry_at if self.next <= self.head else None
+    def is_stalled(self) -> bool:
+        """Whether records are missing that several FETCHes have not brought."""
+        return self.next <= self.head and self._retry_s >= _STALLED_RETRY_S
 
     @property
     def missing(self) -> tuple[int, int] | None:

@@ -14,7 +14,14 @@ import trio
 
 from garlicfarm.errors import StorageDamaged
 from garlicfarm_plugin_dafka.codec import DirectRecord
-from garlicfarm_plugin_dafka.network import Network, event_logger, send_all, tick, warn_of_drops
+from garlicfarm_plugin_dafka.network import (
+    Network,
+    event_logger,
+    send_all,
+    tick,
+    warn_of_drops,
+    warn_of_stalls,
+)
 from garlicfarm_plugin_dafka.record_files import RecordFiles, RecordReader
 from garlicfarm_plugin_dafka.serving import PAGE_BYTES, PAGE_RECORDS
 from garlicfarm_plugin_dafka.store_core import SavedPartition, StoreCore
@@ -91,6 +98,7 @@ class DafkaStore:
             nursery.start_soon(self._serve)
             nursery.start_soon(tick, self._tick)
             nursery.start_soon(warn_of_drops, self._core.dropped, self._log)
+            nursery.start_soon(warn_of_stalls, self._core.stalled, self._log)
             if self._retention != KEEP_ALL:
                 nursery.start_soon(self._retain)
 
@@ -110,8 +118,6 @@ class DafkaStore:
         async with self._turn:
             self._core.tick(trio.current_time())
             await self._save()
-            for topic, partition, following, head in self._core.waiting():
-                self._log.info("records-awaited", topic=topic, partition=partition, next=following, head=head)
 
     async def _save(self) -> None:
         """Save what the core has, and send what it says then."""

@@ -221,10 +221,9 @@ class StoreCore:
             for each in self._partitions.values()
         ]
 
-    def waiting(self) -> list[tuple[str, str, int, int]]:
-        """Topic, partition, the next record to save, and the last that is known to exist, of each partition
-        that lacks records."""
-        return [(*key, each.reader.next, each.reader.head) for key, each in self._behind.items()]
+    def stalled(self) -> list[PartitionReader]:
+        """The partitions that lack records which several FETCHes have not brought."""
+        return [each.reader for each in self._behind.values() if each.reader.is_stalled]
 
     def _on_record(self, command: Record, now: float) -> None:
         partition = self._heard_of(command, now)

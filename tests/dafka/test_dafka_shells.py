@@ -10,7 +10,7 @@ import trio
 
 from garlicfarm.errors import FellBehind, LocalProtocolError, StorageDamaged, StorageError, StorageInUse
 from garlicfarm_plugin_dafka import consumer as consumer_module
-from garlicfarm_plugin_dafka.codec import Ack, Fetch, Record
+from garlicfarm_plugin_dafka.codec import Ack, Fetch, Head, Record
 from garlicfarm_plugin_dafka.consumer import run_consumer
 from garlicfarm_plugin_dafka.consumer_core import ConsumerCore, ReceivedRecord
 from garlicfarm_plugin_dafka.offsets import OffsetsFile
@@ -300,3 +300,22 @@ async def test_hostile_commands_are_counted_and_told_once_a_second(autojump_cloc
         assert store.dropped["sequence out of range"] == consumer.dropped["sequence out of range"] == 1500
     told = [record for record in caplog.records if record.getMessage() == "command-dropped"]
     assert 3 <= len(told) <= 9  # three roles, three seconds
+
+
+async def test_records_that_no_node_has_are_told_now_and_then(autojump_clock, tmp_path, caplog):
+    network = MemoryNetwork()
+    liar = network.node("x")
+    async with (
+        run_store(network.node("s"), tmp_path),
+        run_consumer(network.node("c"), ConsumerCore("c", ["t"])),
+    ):
+        await trio.testing.wait_all_tasks_blocked()
+        liar.send(Head("t", "p", 99))
+        await trio.sleep(60)
+    told = [vars(record)["garlicfarm_fields"] for record in caplog.records]
+    told = [fields for fields in told if fields["event"] == "records-awaited"]
+    assert {(fields["role"], fields["partition"], fields["next"], fields["head"]) for fields in told} == {
+        ("store", "p", 0, 99),
+        ("consumer", "p", 0, 99),
+    }
+    assert 8 <= len(told) <= 12
