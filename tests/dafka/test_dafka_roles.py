@@ -129,6 +129,19 @@ def test_a_lost_ack_is_repeated_at_the_next_head():
     assert network.sent[Ack] <= 5
 
 
+def test_a_new_store_takes_over_from_another_what_the_producer_no_longer_has():
+    network = Network(Random(1))
+    producer, _ = Producer(network, "t", "p"), Store(network, "old", {})
+    producer.produce(100)
+    network.run(2.0)
+    producer.produce(1)
+    network.run(2.0)
+    assert not producer.core._kept
+    new = Store(network, "new", {})
+    network.run(3.0)
+    assert new.disk == {("t", "p"): (0, contents("t", "p", 101))}
+
+
 def test_a_new_store_and_a_new_consumer_begin_with_what_is_left():
     network = Network(Random(1))
     key = "t", "p"
