@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -130,6 +130,13 @@ class Mesh:
         :raises LocalProtocolError: the wire cannot carry it.
         """
         self._outbox.send(command)
+
+    def send_all(self, commands: Iterable[Command]) -> None:
+        """Send commands, as `send` each, for less. Let other tasks run after some hundred.
+
+        :raises LocalProtocolError: the wire cannot carry one; those before it were sent.
+        """
+        self._outbox.send_all(commands)
 
     async def receive(self) -> list[Received]:
         """Wait for commands, and take up to about a thousand. Cancellation loses none."""

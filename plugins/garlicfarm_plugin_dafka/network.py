@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NoReturn, Protocol
 
 import trio
@@ -15,12 +15,13 @@ from garlicfarm_plugin_dafka.codec import Command
 from garlicfarm_plugin_dafka.reading import PartitionReader
 
 __all__ = [
+    "BURST",
     "TICK_S",
     "Network",
     "Peer",
     "Subscription",
     "event_logger",
-    "send_all",
+    "send_in_bursts",
     "tick",
     "warn_of_drops",
     "warn_of_stalls",
@@ -28,7 +29,8 @@ __all__ = [
 
 TICK_S = 0.25
 """How often a core learns the time."""
-_BURST = 200
+BURST = 200
+"""Commands that are sent without a pause."""
 _STALL_INTERVAL_S = 10.0
 _HARMLESS = {"duplicate", "answer to no FETCH", "another topic", "FETCH of what is not there"}
 """What any network brings about: ZeroMQ matches prefixes, and several nodes answer one FETCH."""
@@ -67,6 +69,8 @@ class Network(Protocol):
 
     def send(self, command: Command) -> None: ...
 
+    def send_all(self, commands: Iterable[Command]) -> None: ...
+
     async def receive(self) -> Sequence[tuple[Command, Peer]]: ...
 
     async def subscriptions(self) -> Sequence[Subscription]: ...
@@ -77,12 +81,12 @@ def event_logger(role: str) -> EventLogger:
     return EventLogger(logging.getLogger("garlicfarm.dafka"), clock=trio.current_time, role=role)
 
 
-async def send_all(network: Network, commands: Sequence[Command]) -> None:
+async def send_in_bursts(network: Network, commands: Sequence[Command]) -> None:
     """Send commands, with a pause now and then."""
-    for number, command in enumerate(commands, 1):
-        network.send(command)
-        if number % _BURST == 0:
+    for start in range(0, len(commands), BURST):
+        if start:
             await trio.lowlevel.checkpoint()
+        network.send_all(commands[start : start + BURST])
 
 
 async def tick(act: Callable[[], Awaitable[None]]) -> NoReturn:

@@ -7,7 +7,7 @@ subscriber's key cover, and tells the node of them. So a key reads what its role
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -59,6 +59,13 @@ class Outbox:
         :raises LocalProtocolError: the wire cannot carry it.
         """
         self._socket.send(encode(command))
+
+    def send_all(self, commands: Iterable[Command]) -> None:
+        """Send commands, as `send` each, for less.
+
+        :raises LocalProtocolError: the wire cannot carry one; those before it were sent.
+        """
+        self._socket.send_all(map(encode, commands))
 
     async def subscriptions(self) -> list[Subscription]:
         """Wait for changes of subscriptions. Only the last 4096 are kept. Cancellation loses none."""

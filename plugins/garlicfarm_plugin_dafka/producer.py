@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from garlicfarm.errors import LocalProtocolError
-from garlicfarm_plugin_dafka.network import Network, event_logger, tick, warn_of_drops
+from garlicfarm_plugin_dafka.codec import Record
+from garlicfarm_plugin_dafka.network import BURST, Network, event_logger, send_in_bursts, tick, warn_of_drops
 from garlicfarm_plugin_dafka.producer_core import ProducerCore
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["MAX_CONTENT_BYTES", "DafkaProducer", "open_producer", "run_producer"]
 
 MAX_CONTENT_BYTES = 8 << 20
-_BURST = 200
 
 
 class DafkaProducer:
@@ -63,8 +63,10 @@ class DafkaProducer:
         Cancelled: it was not sent.
         :raises LocalProtocolError: it has more than `MAX_CONTENT_BYTES`.
         """
-        await trio.lowlevel.checkpoint()
-        return await self._send(content)
+        await self._wait_for_room(content)
+        record = self._core.append(content, trio.current_time())
+        self._network.send(record)
+        return record.sequence
 
     async def send_many(self, contents: Iterable[bytes]) -> int:
         """Send records, each once there is room for it; returns how many records there are then.
@@ -73,10 +75,18 @@ class DafkaProducer:
         :raises LocalProtocolError: one has more than `MAX_CONTENT_BYTES`; those before it were sent.
         """
         await trio.lowlevel.checkpoint()
-        for number, content in enumerate(contents, 1):
-            await self._send(content)
-            if number % _BURST == 0:
-                await trio.lowlevel.checkpoint()
+        burst: list[Record] = []
+        now = trio.current_time()
+        try:
+            for content in contents:
+                if len(burst) == BURST or not self._has_room(content):
+                    self._network.send_all(burst)
+                    burst.clear()
+                    await self._wait_for_room(content)
+                    now = trio.current_time()
+                burst.append(self._core.append(content, now))
+        finally:
+            self._network.send_all(burst)
         return self._core.next_sequence
 
     async def wait_acked(self) -> None:
@@ -87,14 +97,15 @@ class DafkaProducer:
         while self._core.acked < upto:
             await self._acked.wait()
 
-    async def _send(self, content: bytes) -> int:
+    def _has_room(self, content: bytes) -> bool:
         if len(content) > MAX_CONTENT_BYTES:
             raise LocalProtocolError(f"a record has {MAX_CONTENT_BYTES} bytes at most, not {len(content)}")
-        while not self._core.has_room(len(content)):
+        return self._core.has_room(len(content))
+
+    async def _wait_for_room(self, content: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        while not self._has_room(content):
             await self._acked.wait()
-        record = self._core.append(content, trio.current_time())
-        self._network.send(record)
-        return record.sequence
 
     async def run(self) -> None:
         """Answer peers, until cancelled."""
@@ -124,8 +135,7 @@ class DafkaProducer:
             await self._asked.wait()
             self._asked = trio.Event()
             while self._core.has_answers:
-                for command in self._core.answers():
-                    self._network.send(command)
+                await send_in_bursts(self._network, self._core.answers())
                 await trio.lowlevel.checkpoint()
 
     async def _tick(self) -> None:

@@ -11,7 +11,7 @@ Sending never waits: publishers drop what does not fit into the queue of a slow 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from typing import Any, Final
@@ -30,6 +30,8 @@ MAX_BATCH: Final = 1000
 MAX_FRAMES: Final = 8
 """No more frames of a message are kept: one more than any message has, those of the ZAP handler included."""
 ZAP_DOMAIN: Final = b"dafka"
+_NOWAIT: Final = int(zmq.DONTWAIT)
+_NOWAIT_MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
 _OPTIONS: Final[Mapping[int, int]] = {
     zmq.HANDSHAKE_IVL: 5_000,
     zmq.HEARTBEAT_IVL: 5_000,
@@ -137,8 +139,18 @@ class Socket:
 
     def send(self, frames: Sequence[bytes]) -> None:
         """Send a message without waiting. A publisher drops it for those peers whose queue is full."""
-        self._socket.send_multipart(frames, zmq.DONTWAIT)
-        self._look()
+        self.send_all((frames,))
+
+    def send_all(self, messages: Iterable[Sequence[bytes]]) -> None:
+        """Send messages, as `send` each."""
+        send = self._socket.send  # a third of what `send_multipart` costs
+        try:
+            for frames in messages:
+                for frame in frames[:-1]:
+                    send(frame, _NOWAIT_MORE)
+                send(frames[-1], _NOWAIT)
+        finally:
+            self._look()
 
     async def wait_readable(self) -> None:
         """Wait until there is a message. Cancellation loses none.

@@ -17,7 +17,7 @@ from garlicfarm_plugin_dafka.codec import DirectRecord
 from garlicfarm_plugin_dafka.network import (
     Network,
     event_logger,
-    send_all,
+    send_in_bursts,
     tick,
     warn_of_drops,
     warn_of_stalls,
@@ -125,13 +125,13 @@ class DafkaStore:
         if unsaved := core.take_unsaved():
             await trio.to_thread.run_sync(self._files.save, unsaved, int(self._wall_clock_s() * 1000))
             core.on_saved(unsaved)
-        await send_all(self._network, core.take_commands(trio.current_time()))
+        await send_in_bursts(self._network, core.take_commands(trio.current_time()))
 
     async def _greet(self) -> None:
         while True:
             for each in await self._network.subscriptions():
                 self._core.on_subscription(each.command, each.routing, each.is_on)
-            await send_all(self._network, self._core.take_commands(trio.current_time()))
+            await send_in_bursts(self._network, self._core.take_commands(trio.current_time()))
 
     async def _serve(self) -> None:
         core = self._core
@@ -139,7 +139,7 @@ class DafkaStore:
             await self._asked.wait()
             self._asked = trio.Event()
             while core.fetches or core.has_questions:
-                await send_all(self._network, core.heads())
+                await send_in_bursts(self._network, core.heads())
                 await self._serve_page()
                 await trio.lowlevel.checkpoint()
 
@@ -154,8 +154,8 @@ class DafkaStore:
         except StorageDamaged as error:
             self._log.error("records-damaged", topic=turn.topic, partition=turn.partition, error=str(error))
             contents = ()
-        for sequence, content in enumerate(contents, first):
-            self._network.send(DirectRecord(turn.requester, *place, sequence, content))
+        records = [DirectRecord(turn.requester, *place, *each) for each in enumerate(contents, first)]
+        await send_in_bursts(self._network, records)
         self._core.fetches.advance(turn, first, first + len(contents))
 
     def _read(self, topic: str, partition: str, first: int, end: int) -> Sequence[bytes]:

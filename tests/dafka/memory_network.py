@@ -4,7 +4,7 @@ subscribe to it."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import trio
@@ -68,6 +68,10 @@ class MemoryNode:
                 continue
             if any(frames[0].startswith(prefix) for prefix in node.prefixes):
                 node.put(decode(frames), Peer("", self.address))
+
+    def send_all(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            self.send(command)
 
     def put(self, command: Command, sender: Peer) -> None:
         if len(self._inbox) < self._limit:
