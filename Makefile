@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab lab-i2p test test-slow test-spark test-browser test-i2p check sim soak soak-i2p fuzz crash chaos bench tour tour-i2p bench-spark bench-i2p bench-cost wheel debs bench-debs clean help
+.PHONY: lab lab-i2p test test-slow test-spark test-browser test-i2p check sim soak soak-i2p fuzz crash chaos bench tour tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel debs bench-debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
@@ -108,6 +108,9 @@ bench-i2p: .venv/base ## what a farm costs in round trips where I2P is slow: rea
 bench-cost: .venv/base ## what a farm of five costs each node: traffic, memory, CPU, disk; quarter of an hour (COST=--i2p: over real routers)
 	.venv/bin/python -m benchmarks.cost $(COST)
 
+bench-dafka: .venv/dafka ## Dafka in Python beside ZeroMQ alone: live, stored, catching up; fails where a ratio is not kept
+	.venv/bin/python -m benchmarks.dafka
+
 wheel: .venv/base ## the distribution, into dist/
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
 
@@ -146,6 +149,11 @@ help: ## this list
 
 .venv/bench: WHAT = .[bench]
 .venv/bench: .venv/base
+	$(INSTALLED)
+	@touch $@
+
+.venv/dafka: WHAT = .[dafka]
+.venv/dafka: .venv/base
 	$(INSTALLED)
 	@touch $@
 

@@ -141,7 +141,13 @@ def test_make_lab_says_the_size_of_the_download_before_it_starts(project: Path) 
 @pytest.mark.parametrize(("broken", "code"), [(1, 0), (2, 2)], ids=["once", "twice"])
 @pytest.mark.parametrize(
     ("target", "what"),
-    [("base", "."), ("test", ".[test]"), ("bench", ".[bench]"), ("spark", ".[spark,java]")],
+    [
+        ("base", "."),
+        ("test", ".[test]"),
+        ("bench", ".[bench]"),
+        ("dafka", ".[dafka]"),
+        ("spark", ".[spark,java]"),
+    ],
 )
 def test_make_installs_once_more_where_a_download_broke_off(
     project: Path, target: str, what: str, broken: int, code: int
