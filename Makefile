@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab lab-i2p test test-slow test-spark test-browser test-i2p check sim soak soak-i2p fuzz crash chaos bench tour tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel debs bench-debs clean help
+.PHONY: lab lab-i2p test test-slow test-spark test-browser test-i2p test-dafka check sim soak soak-i2p fuzz crash chaos bench tour tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel debs bench-debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
@@ -18,6 +18,7 @@ SEED ?=
 MUST_RUN ?=
 # Processes that share the tests; 0: none but pytest's own.
 WORKERS ?= 2
+DAFKA_C ?=
 LAB ?=
 COST ?=
 
@@ -42,7 +43,7 @@ lab-i2p: .venv/base ## a web site inside a private I2P network that a farm publi
 
 test: .venv/test ## ruff, mypy and the quick tests; prints the CPU-seconds that they took
 	@.venv/bin/python -m tools.metered "make test" sh -ec '$(MAKE) --no-print-directory check; \
-		$(PYTEST) -m "not slow and not spark and not i2p" --must-run "$(MUST_RUN)"'
+		$(PYTEST) -m "not slow and not spark and not i2p and not cdafka" --must-run "$(MUST_RUN)"'
 
 test-slow: .venv/test ## the tests that take longer: processes that are killed, mutants, browsers, real routers
 	@.venv/bin/python -m tools.metered "make test-slow" \
@@ -58,6 +59,14 @@ test-browser: .venv/test ## the dashboard in Debian's Chromium, headless
 test-i2p: WORKERS = 3
 test-i2p: .venv/test ## a farm over a private I2P network of real routers (needs i2pd and iproute2; minutes)
 	$(PYTEST) -m "i2p or spark" --must-run "i2p $(MUST_RUN)" tests/i2p
+
+# The C programs listen at all addresses; its tower needs one that is no loopback address.
+test-dafka: .venv/test ## the plugin dafka beside the C implementation: DAFKA_C=DIRECTORY with its programs (needs iproute2)
+	@test -x "$(DAFKA_C)/dafka_towerd" || { \
+		echo "DAFKA_C= must name a directory with dafka_towerd and the other programs of the C implementation." >&2; exit 1; }
+	DAFKA_C="$(abspath $(DAFKA_C))" unshare --user --map-root-user --net sh -ec 'ip link set lo up; \
+		ip tuntap add dev dafka mode tap; ip address add 10.77.0.1/24 dev dafka; ip link set dafka up; \
+		exec .venv/bin/python -m pytest -m cdafka --must-run cdafka tests/dafka'
 
 check: .venv/test ## ruff and mypy only
 	.venv/bin/ruff check .

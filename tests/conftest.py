@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import signal
 import socket
 import subprocess
 from collections.abc import Callable, Generator, Iterator
 from functools import cache, partial
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -53,8 +55,18 @@ def _ipv6() -> str | None:
     return None
 
 
+def _cdafka() -> str | None:
+    directory = os.environ.get("DAFKA_C")
+    if not directory:
+        return "DAFKA_C names no directory with programs of the C implementation"
+    programs = ("towerd", "stored", "console_producer", "console_consumer")
+    missing = [path for each in programs if not (path := Path(directory, f"dafka_{each}")).is_file()]
+    return f"there is no {missing[0]}" if missing else None
+
+
 NEEDS: dict[str, Callable[[], str | None]] = {
     "browser": cache(partial(_program, "chromium", "--version")),
+    "cdafka": cache(_cdafka),
     "curl": cache(partial(_program, "curl", "--version")),
     "fuse": cache(powerloss.why_unavailable),
     "i2pd": cache(_i2pd),

@@ -1,0 +1,226 @@
+"""Our roles and those of the C implementation in one network: every record once, in order, whoever dies."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from garlicfarm.lab.processes import free_ports
+from garlicfarm.transport import Endpoint
+from garlicfarm_plugin_dafka.codec import Ack, Record, subscription_prefix
+from garlicfarm_plugin_dafka.config import MeshConfig
+from garlicfarm_plugin_dafka.consumer import DafkaConsumer, run_consumer
+from garlicfarm_plugin_dafka.consumer_core import ConsumerCore
+from garlicfarm_plugin_dafka.mesh import open_mesh
+from garlicfarm_plugin_dafka.producer import DafkaProducer, run_producer
+from garlicfarm_plugin_dafka.producer_core import ProducerCore
+from garlicfarm_plugin_dafka.store import run_store
+from tests.dafka.c_programs import c_consumer, c_producer, c_store, c_tower
+from tests.dafka.meshes import plain_tower
+from tests.dafka.transcripts import recorded
+
+pytestmark = pytest.mark.cdafka
+DEADLINE_S = 60.0  # ends what hangs
+TOPIC = "hello"
+SHARED = "00112233445566778899AABBCCDDEEFF"
+
+
+@pytest.fixture(params=["our tower", "C tower"])
+async def tower(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Endpoint]:
+    is_ours = request.param == "our tower"
+    opened: AbstractAsyncContextManager[Any] = plain_tower() if is_ours else c_tower(tmp_path, *free_ports(2))
+    with trio.fail_after(DEADLINE_S):
+        async with opened as running:
+            yield running.endpoint
+
+
+def config(tower: Endpoint) -> MeshConfig:
+    return MeshConfig(towers=(str(tower),))
+
+
+def numbered(first: int, end: int) -> list[bytes]:
+    return [b"record-%d" % number for number in range(first, end)]
+
+
+def lines(partition: str, contents: list[bytes]) -> list[str]:
+    """What the consumer in C prints of these records."""
+    return [f"{TOPIC} {partition} {content.decode()}" for content in contents]
+
+
+@asynccontextmanager
+async def our_producer(
+    tower: Endpoint, *, transcript: str = "", loses: Callable[[str], list[Record]] = lambda partition: []
+) -> AsyncIterator[DafkaProducer]:
+    async with open_mesh(config(tower)) as mesh:
+        core = ProducerCore(TOPIC, mesh.address, acks=1, limit_records=10_000, limit_bytes=1 << 20)
+        with recorded(transcript, "producer", mesh, loses(mesh.address)) as network:
+            async with run_producer(network, core) as producer:
+                yield producer
+
+
+@asynccontextmanager
+async def our_consumer(tower: Endpoint, *, transcript: str = "") -> AsyncIterator[DafkaConsumer]:
+    async with open_mesh(config(tower)) as mesh:
+        with recorded(transcript, "consumer", mesh) as network:
+            async with run_consumer(network, ConsumerCore(mesh.address, [TOPIC])) as consumer:
+                yield consumer
+
+
+async def read(consumer: DafkaConsumer, count: int) -> list[bytes]:
+    """The contents of the next records, which come in the order of one partition."""
+    records = [await anext(consumer) for _ in range(count)]
+    assert len({record.partition for record in records}) == 1
+    assert [record.sequence for record in records] == [
+        *range(records[0].sequence, records[0].sequence + count)
+    ]
+    return [record.content for record in records]
+
+
+async def test_c_store_saves_ours_also_what_it_missed_and_a_late_c_consumer_reads_it(tower, tmp_path):
+    def missed(partition: str) -> list[Record]:
+        return [Record(TOPIC, partition, number, b"record-%d" % number) for number in (7, 8, 19)]
+
+    async with c_store(tmp_path, tower), c_consumer(tmp_path, tower, TOPIC) as live:
+        async with our_producer(tower, transcript="producer-c-store", loses=missed) as producer:
+            await producer.send_many(numbered(0, 20))
+            await producer.wait_acked()
+            expected = lines(producer.partition, numbered(0, 20))
+            assert await live.printed(20) == expected
+        async with c_consumer(tmp_path, tower, TOPIC) as late:
+            assert await late.printed(20) == expected
+        assert live.lines == expected
+
+
+async def test_our_store_saves_c_records_and_serves_them_to_a_late_c_consumer(tower, tmp_path):
+    async with open_mesh(config(tower)) as mesh:
+        with recorded("store-c-producer-c-consumer", "store", mesh) as network:
+            async with run_store(network, tmp_path / "ours") as store:
+                async with c_producer(tmp_path, tower, TOPIC) as producer:
+                    await producer.feed([each.decode() for each in numbered(0, 20)])
+                    await producer.close_input()
+                    assert await producer.ended() == 0  # once everything is acknowledged
+                (saved,) = store.partitions()
+                assert (saved.topic, saved.tail, saved.next) == (TOPIC, 0, 20)
+                async with c_consumer(tmp_path, tower, TOPIC) as late:
+                    assert await late.printed(20) == lines(saved.partition, numbered(0, 20))
+
+
+async def test_our_consumer_reads_what_c_has_stored_and_then_live(tower, tmp_path):
+    async with c_store(tmp_path, tower):
+        async with c_producer(tmp_path, tower, TOPIC) as producer:
+            await producer.feed([each.decode() for each in numbered(0, 20)])
+            await producer.close_input()
+            assert await producer.ended() == 0
+        async with our_consumer(tower, transcript="consumer-c-store-c-producer") as consumer:
+            assert await read(consumer, 20) == numbered(0, 20)
+            async with c_producer(tmp_path, tower, TOPIC) as producer:
+                await producer.feed([each.decode() for each in numbered(0, 5)])
+                assert await read(consumer, 5) == numbered(0, 5)
+
+
+async def test_c_store_killed_goes_on_where_it_was_and_ours_is_complete(tower, tmp_path):
+    async with our_producer(tower, transcript="producer-c-store-killed") as producer:
+        async with c_store(tmp_path, tower) as store:
+            await producer.send_many(numbered(0, 10))
+            await producer.wait_acked()
+            await store.kill()
+        await producer.send_many(numbered(10, 20))  # no store is there
+        async with c_store(tmp_path, tower):
+            await producer.send_many(numbered(20, 30))
+            await producer.wait_acked()
+            async with c_consumer(tmp_path, tower, TOPIC) as late:
+                assert await late.printed(30) == lines(producer.partition, numbered(0, 30))
+
+
+STORE = """
+import sys
+from pathlib import Path
+import trio
+from garlicfarm_plugin_dafka.config import MeshConfig
+from garlicfarm_plugin_dafka.store import open_store
+
+async def main():
+    async with open_store(MeshConfig(towers=(sys.argv[1],)), Path(sys.argv[2])):
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+@asynccontextmanager
+async def our_store_process(tower: Endpoint, directory: Path) -> AsyncIterator[trio.Process]:
+    """A store of ours in a process of its own, which can be killed."""
+    command = [sys.executable, "-c", STORE, str(tower), str(directory)]
+    process = await trio.lowlevel.open_process(command)
+    try:
+        yield process
+    finally:
+        with trio.CancelScope(shield=True):
+            process.kill()
+            await process.wait()
+
+
+async def test_our_store_killed_goes_on_where_it_was_and_c_gets_everything(tower, tmp_path):
+    async with (
+        open_mesh(config(tower)) as observer,
+        c_producer(tmp_path, tower, TOPIC) as producer,
+        our_consumer(tower, transcript="consumer-our-store-killed") as consumer,
+    ):
+        observer.subscribe(subscription_prefix(Ack))
+        async with our_store_process(tower, tmp_path / "ours") as store:
+            await producer.feed([each.decode() for each in numbered(0, 10)])
+            assert await read(consumer, 10) == numbered(0, 10)
+            store.send_signal(signal.SIGKILL)
+        await producer.feed([each.decode() for each in numbered(10, 20)])
+        async with our_store_process(tower, tmp_path / "ours"):
+            assert await read(consumer, 10) == numbered(10, 20)
+            saved = -1
+            while saved < 19:
+                for command, _ in await observer.receive():
+                    assert isinstance(command, Ack)
+                    saved = command.sequence
+            # It has its ACKs, but would not end: it lingers for the store that was killed.
+            await producer.kill()
+            async with c_consumer(tmp_path, tower, TOPIC) as late:
+                printed = await late.printed(20)
+                assert [line.split()[-1].encode() for line in printed] == numbered(0, 20)
+
+
+async def test_c_consumer_reads_each_record_once_when_another_node_goes_on_with_the_partition(
+    tower, tmp_path
+):
+    """As members of a farm do: they have the same log, and one of them produces."""
+
+    def core() -> ProducerCore:
+        return ProducerCore(TOPIC, SHARED, acks=1, limit_records=10_000, limit_bytes=1 << 20)
+
+    contents = numbered(0, 30)
+    lost = [Record(TOPIC, SHARED, number, contents[number]) for number in range(12, 15)]
+    async with (
+        c_store(tmp_path, tower),
+        c_consumer(tmp_path, tower, TOPIC) as live,
+        open_mesh(config(tower)) as other,
+    ):
+        async with open_mesh(config(tower)) as leader:
+            with recorded("producer-that-dies", "producer", leader, lost) as network:
+                async with run_producer(network, core()) as producer:
+                    await producer.send_many(contents[:15])
+                    await live.printed(12)
+        following = core()
+        for content in contents[:15]:
+            following.append(content, trio.current_time())
+        with recorded("producer-that-goes-on", "producer", other) as network:
+            async with run_producer(network, following) as producer:
+                await producer.send_many(contents[15:])
+                await producer.wait_acked()
+                assert await live.printed(30) == lines(SHARED, contents)
+                async with c_consumer(tmp_path, tower, TOPIC) as late:
+                    assert await late.printed(30) == lines(SHARED, contents)
+        assert live.lines == lines(SHARED, contents)

@@ -1,0 +1,155 @@
+"""What nodes of the C implementation once said to ours, said again: ours answer as they did then.
+
+`test_dafka_beside_c` has recorded these conversations (``make test-dafka`` with ``DAFKA_TRANSCRIPTS``). The
+cores get each batch at its time, and a tick every quarter of a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from garlicfarm_plugin_dafka.codec import Ack, Command, DirectHead, DirectRecord, DirectTail, Head, Record
+from garlicfarm_plugin_dafka.consumer_core import ConsumerCore
+from garlicfarm_plugin_dafka.network import TICK_S
+from garlicfarm_plugin_dafka.producer_core import ProducerCore
+from garlicfarm_plugin_dafka.store_core import StoreCore
+from tests.dafka.transcripts import Event, read_transcript
+
+DATA = Path(__file__).parents[1] / "data" / "dafka" / "conversations"
+TRANSCRIPTS = sorted(DATA.glob("*.jsonl"))
+TOPIC = "hello"
+
+
+def transcripts(role: str) -> list[Path]:
+    return [path for path in TRANSCRIPTS if path.name.startswith(role)]
+
+
+def numbered(first: int, end: int) -> list[bytes]:
+    return [b"record-%d" % number for number in range(first, end)]
+
+
+def replay(events: list[Event], tick: Callable[[float], None], on_event: Callable[[Event], None]) -> None:
+    ticked = 0.0
+    for event in events:
+        while ticked <= event.t:
+            tick(ticked)
+            ticked += TICK_S
+        on_event(event)
+    tick(events[-1].t)
+
+
+def test_every_role_has_a_transcript():
+    assert {read_transcript(path)[0]["role"] for path in TRANSCRIPTS} == {"producer", "consumer", "store"}
+    for path in TRANSCRIPTS:
+        head, events = read_transcript(path)
+        assert head["conversation"] == path.stem
+        assert path.name.startswith(head["role"])
+        assert events
+
+
+@pytest.mark.parametrize("path", transcripts("producer"), ids=lambda path: path.stem)
+def test_producer_answers_as_it_did(path: Path):
+    _, events = read_transcript(path)
+    sent = [event.sent for event in events if event.sent is not None]
+    answered = {each for each in sent if isinstance(each, DirectRecord | DirectHead | DirectTail)}
+    records = [each for each in sent if isinstance(each, Record)]
+    core = ProducerCore(TOPIC, records[0].partition, acks=1, limit_records=10_000, limit_bytes=1 << 20)
+    for number in range(records[0].sequence):  # what it had before it went on with the partition
+        core.append(b"record-%d" % number, 0.0)
+    answers: set[Command] = set()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event.sent, Record):
+            assert core.append(event.sent.content, event.t) == event.sent
+        for command in event.got:
+            core.receive(command, "store")
+        while core.has_answers:
+            answers.update(core.answers())
+
+    heads: list[Head | None] = []
+    replay(events, lambda now: heads.append(core.tick(now)), on_event)
+    assert answers == answered
+    assert {each for each in heads if each} == {each for each in sent if isinstance(each, Head)}
+    acked = [command.sequence for event in events for command in event.got if isinstance(command, Ack)]
+    assert core.acked == (max(acked) + 1 if acked else 0)
+    assert core.dropped.keys() <= {"FETCH of what is not there"}
+
+
+@pytest.mark.parametrize("path", transcripts("consumer"), ids=lambda path: path.stem)
+def test_consumer_reads_each_record_once_and_asks_as_it_did(path: Path):
+    head, events = read_transcript(path)
+    core = ConsumerCore(head["address"], [TOPIC])
+    sent: list[Command] = []
+    read: dict[str, list[bytes]] = {}
+
+    def after(now: float) -> None:
+        for record in core.take_records():
+            contents = read.setdefault(record.partition, [])
+            assert record.sequence == len(contents)
+            contents.append(record.content)
+        assert core.take_lost() == []
+        sent.extend(core.take_commands(now))
+
+    def on_event(event: Event) -> None:
+        for command in event.got:
+            core.receive(command, event.t)
+        kind, routing = event.subscribed
+        if kind is not None:
+            core.on_subscription(kind, routing, True)
+        after(event.t)
+
+    def tick(now: float) -> None:
+        core.tick(now)
+        after(now)
+
+    replay(events, tick, on_event)
+    assert set(sent) == {event.sent for event in events if event.sent is not None}
+    assert all(contents == numbered(0, len(contents)) for contents in read.values())
+    offered = {
+        (command.partition, command.sequence)
+        for event in events
+        for command in event.got
+        if isinstance(command, Record | DirectRecord)
+    }
+    assert {(each, number) for each, contents in read.items() for number in range(len(contents))} == offered
+
+
+@pytest.mark.parametrize("path", transcripts("store"), ids=lambda path: path.stem)
+def test_store_saves_each_record_and_acknowledges_as_it_did(path: Path):
+    head, events = read_transcript(path)
+    core = StoreCore(head["address"])
+    saved: list[bytes] = []
+    sent: list[Command] = []
+
+    def save(now: float) -> None:
+        unsaved = core.take_unsaved()
+        for batch in unsaved:
+            assert batch.first == len(saved)
+            saved.extend(batch.contents)
+        core.on_saved(unsaved)
+        sent.extend(core.take_commands(now))
+        sent.extend(core.heads())
+        while (turn := core.fetches.turn()) is not None:
+            contents = saved[turn.first : turn.end]
+            place = turn.requester, turn.topic, turn.partition
+            sent.extend(DirectRecord(*place, *each) for each in enumerate(contents, turn.first))
+            core.fetches.advance(turn, turn.first, turn.first + len(contents))
+
+    def on_event(event: Event) -> None:
+        for command in event.got:
+            core.receive(command, event.t)
+        kind, routing = event.subscribed
+        if kind is not None:
+            core.on_subscription(kind, routing, True)
+        save(event.t)
+
+    def tick(now: float) -> None:
+        core.tick(now)
+        save(now)
+
+    replay(events, tick, on_event)
+    assert saved == numbered(0, len(saved))
+    assert set(sent) == {event.sent for event in events if event.sent is not None}
