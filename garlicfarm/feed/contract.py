@@ -80,8 +80,8 @@ class Feed(ABC):
     Config: ClassVar[type[msgspec.Struct]]
     has_epochs: ClassVar[bool] = False
     """Whether it passes the log on in epochs, and serves each from its beginning: then the node keeps all of
-    the current one. It refuses such a feed if its retention is set to less than an epoch, or if it cannot
-    number entries."""
+    the current one, and the Configurations before its first entry. It refuses such a feed if its retention is
+    set to less than an epoch, or if it cannot number entries."""
 
     def __init__(self, config: Any, base_dir: Path, site: FeedSite) -> None:
         """``config`` is an instance of ``Config``; relative paths in it are relative to ``base_dir``."""

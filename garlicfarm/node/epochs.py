@@ -12,6 +12,7 @@ from typing import Protocol
 from garlicfarm.errors import Compacted, FeedError, LocalProtocolError
 from garlicfarm.node.core import Core
 from garlicfarm.node.store import Store
+from garlicfarm.raft import SnapshotMeta
 
 __all__ = ["Epochs", "TypesReader"]
 
@@ -21,6 +22,10 @@ class TypesReader(Protocol):
 
     def application_entries(self, after: int, upto: int) -> int: ...
     def application_entry(self, after: int, number: int) -> int: ...
+
+
+def _index(meta: SnapshotMeta) -> int:
+    return meta.index
 
 
 class Epochs:
@@ -44,12 +49,12 @@ class Epochs:
 
     def count_entries(self, index: int) -> int:
         """See `garlicfarm.feed.contract.FeedSource`."""
-        applied = self._core.applied
-        if applied.application_entries is None:
+        known = max(self._core.applied, self._store.snapshot(), key=_index)  # a received one is applied later
+        if known.application_entries is None:
             raise FeedError(self.refusal)
-        if index > applied.index:
-            raise LocalProtocolError(f"{index} is behind the last index, {applied.index}")
-        return applied.application_entries - self._types.application_entries(index, applied.index)
+        if index > known.index:
+            raise LocalProtocolError(f"{index} is behind the last index, {known.index}")
+        return known.application_entries - self._types.application_entries(index, known.index)
 
     def find_entry(self, number: int) -> int:
         """See `garlicfarm.feed.contract.FeedSource`."""
@@ -62,13 +67,15 @@ class Epochs:
         return self._types.application_entry(before, found + 1)
 
     def current_start(self) -> int:
-        """The index of the first entry that is stored of the newest entry's epoch; the next index where there
-        is no entry yet, or where entries are not numbered."""
+        """The first index that the newest entry's epoch needs, of those that are stored: of the Application
+        entry before it, so that the Configurations between the two are there. The next index where there is
+        no entry yet, or where entries are not numbered."""
         applied = self._core.applied
         if not applied.application_entries:
             return applied.index + 1
         newest = applied.application_entries - 1
+        first = newest - newest % self.length
         try:
-            return self.find_entry(newest - newest % self.length)
+            return self.find_entry(first - 1) if first else 1
         except Compacted as gone:
             return gone.first_index
