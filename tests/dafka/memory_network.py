@@ -60,6 +60,9 @@ class MemoryNode:
                 other.changes.append(Subscription(*split_prefix(prefix), True))
                 other.wake()
 
+    def unsubscribe(self, prefix: bytes) -> None:
+        self.prefixes.discard(prefix)
+
     def send(self, command: Command) -> None:
         frames = encode(command)
         self.sent.append(command)

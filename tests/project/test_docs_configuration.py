@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from garlicfarm.config import model
+from garlicfarm_plugin_dafka.farm_feed import DafkaFeedConfig
 from garlicfarm_plugin_hooks import HooksConfig
 from garlicfarm_plugin_i2cp import I2cpConfig
 from garlicfarm_plugin_i2pcontrol import I2PControlConfig
@@ -44,6 +45,7 @@ PLUGINS: dict[str, type[msgspec.Struct]] = {
     '`plugin = "sam"`': SamConfig,
     '`plugin = "i2cp"`': I2cpConfig,
     '`plugin = "hooks"`': HooksConfig,
+    '`plugin = "dafka"`': DafkaFeedConfig,
 }
 TABLES = {
     "node",

@@ -1,0 +1,211 @@
+"""The feed ``dafka``: a farm's log as a topic, one partition for each epoch.
+
+A record is one Application entry, with the Configurations since the one before it, as lines of JSON
+(`garlicfarm.feed.lines`). So it carries indexes and terms, and all records in their order are the whole log.
+Only the leader sends records and heads; every member answers for what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import trio
+
+from garlicfarm.errors import Compacted, ConfigError, FellBehind, LocalProtocolError
+from garlicfarm.feed.contract import Feed, FeedSite, FeedSource
+from garlicfarm.feed.lines import encode_lines
+from garlicfarm.raft import Entry
+from garlicfarm.wire import ValueType
+from garlicfarm_plugin_dafka.codec import DirectRecord, GetHeads, encode
+from garlicfarm_plugin_dafka.config import MeshConfig
+from garlicfarm_plugin_dafka.farm_core import FarmProducerCore
+from garlicfarm_plugin_dafka.mesh import open_mesh
+from garlicfarm_plugin_dafka.network import TICK_S, Network, event_logger, send_in_bursts, tick, warn_of_drops
+from garlicfarm_plugin_dafka.serving import PAGE_BYTES, PAGE_RECORDS, Range
+
+__all__ = ["ChangingNetwork", "DafkaFeed", "DafkaFeedConfig", "FarmProducer"]
+
+
+class DafkaFeedConfig(MeshConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[[farm.feed]]`` with ``plugin = "dafka"``. ``topic``: what consumers subscribe to; "": the farm's
+    name. The other keys: `MeshConfig`."""
+
+    topic: str = ""
+
+
+class DafkaFeed(Feed):
+    """A Dafka node with a `FarmProducer`."""
+
+    Config = DafkaFeedConfig
+    has_epochs = True
+
+    def __init__(self, config: Any, base_dir: Path, site: FeedSite) -> None:
+        super().__init__(config, base_dir, site)
+        self._topic = config.topic or site.farm
+        try:
+            encode(GetHeads(self._topic, "any"))
+        except LocalProtocolError as error:
+            raise ConfigError([f"feed dafka: topic: {error}"]) from error
+        config.check(base_dir)
+
+    async def run(self, source: FeedSource, *, task_status: trio.TaskStatus[None]) -> NoReturn:
+        async with open_mesh(self.config, self.base_dir) as mesh:
+            await FarmProducer(mesh, self._topic, source).run(task_status)
+        raise AssertionError("unreachable: the producer only ends by an error")
+
+
+class ChangingNetwork(Network, Protocol):
+    """A node that also takes subscriptions back."""
+
+    def unsubscribe(self, prefix: bytes) -> None: ...
+
+
+class FarmProducer:
+    """Produces and serves the log of ``source`` under ``topic``, on a node."""
+
+    def __init__(self, network: ChangingNetwork, topic: str, source: FeedSource) -> None:
+        self._network = network
+        self._source = source
+        self._core = FarmProducerCore(topic, source.farm_id, source.epoch_length)
+        self._log = event_logger("farm")
+        self._subscribed: set[bytes] = set()
+        self._asked = trio.Event()
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        """Produce and serve until cancelled. Raises what `FeedSource` raises."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._produce)
+            nursery.start_soon(self._watch_leader)
+            nursery.start_soon(self._receive)
+            nursery.start_soon(self._answer)
+            nursery.start_soon(tick, self._tick)
+            nursery.start_soon(warn_of_drops, self._core.dropped, self._log)
+            task_status.started()
+
+    # ------------------------------------------------------------------ producing
+
+    async def _produce(self) -> NoReturn:
+        """Send the records of new entries while this member leads. Earlier ones are not sent again, whether
+        or not the leader before has sent them: the heads say that they exist."""
+        while True:
+            while not self._source.is_leader:
+                await self._source.wait_leader_change()
+            try:
+                await self._produce_while_leader()
+            except (Compacted, FellBehind) as error:
+                self._log.warning("records-not-sent", cause=str(error))
+                await trio.sleep(TICK_S)
+
+    async def _produce_while_leader(self) -> None:
+        core, source = self._core, self._source
+        number = source.count_entries(source.commit_index)
+        source.report_read(source.commit_index)
+        whole = max(number, self._first_whole())  # of an earlier record, Configurations may be deleted
+        maker = _RecordMaker()
+        async for entries in source.entries(self._index_before(number), PAGE_BYTES):
+            self._look()
+            if not source.is_leader:
+                break
+            contents = maker.take(entries)
+            records = [core.record(n, each) for n, each in enumerate(contents, number) if n >= whole]
+            await send_in_bursts(self._network, records)
+            source.report_read(entries[-1].index)
+            number += len(contents)
+
+    def _index_before(self, number: int) -> int:
+        """Behind which index the record of an entry begins, as far as that is stored."""
+        source = self._source
+        has_one_before = number > source.count_entries(source.first_index - 1)
+        return source.find_entry(number - 1) if has_one_before else source.first_index - 1
+
+    def _first_whole(self) -> int:
+        """The number of the first entry whose record can be made: the one before it is stored, too."""
+        source = self._source
+        return 1 + source.count_entries(source.first_index - 1) if source.first_index > 1 else 0
+
+    async def _watch_leader(self) -> NoReturn:
+        while True:
+            await self._source.wait_leader_change()
+            await self._tick()
+
+    async def _tick(self) -> None:
+        self._look()
+        if not self._source.is_leader:
+            self._source.report_read(self._source.commit_index)
+        await send_in_bursts(self._network, self._core.tick(trio.current_time()))
+
+    def _look(self) -> None:
+        """Tell the core what the log holds now."""
+        core, source = self._core, self._source
+        core.lead(source.is_leader)
+        try:
+            core.on_log(self._first_whole(), source.count_entries(source.commit_index))
+        except Compacted:
+            return  # a snapshot replaces the log just now
+        wanted = {*core.subscriptions()}
+        for prefix in wanted - self._subscribed:
+            self._network.subscribe(prefix)
+        for prefix in self._subscribed - wanted:
+            self._network.unsubscribe(prefix)
+        self._subscribed = wanted
+
+    # ------------------------------------------------------------------ serving
+
+    async def _receive(self) -> NoReturn:
+        while True:
+            for command, _ in await self._network.receive():
+                self._core.receive(command)
+            if self._core.has_answers:
+                self._asked.set()
+
+    async def _answer(self) -> NoReturn:
+        core = self._core
+        while True:
+            await self._asked.wait()
+            self._asked = trio.Event()
+            while core.has_answers:
+                await send_in_bursts(self._network, core.answers())
+                turn = core.fetches.turn()
+                if turn is not None:
+                    first = turn.first
+                    core.fetches.advance(turn, first, first + await self._send_page(turn, first))
+                await trio.lowlevel.checkpoint()
+
+    async def _send_page(self, turn: Range, first: int) -> int:
+        """Answer the beginning of a FETCH, from the sequence ``first`` on; how many records were sent. None:
+        they are deleted, and the next FETCH is told where the partition begins."""
+        source, number = self._source, self._core.number(turn.partition, first)
+        if number is None:
+            return 0
+        maker, contents = _RecordMaker(), list[bytes]()
+        try:
+            upto = source.find_entry(number + min(turn.end - first, PAGE_RECORDS) - 1)
+            async for entries in source.entries(self._index_before(number), PAGE_BYTES, upto=upto):
+                contents += maker.take(entries)
+                if contents:
+                    break
+        except (Compacted, FellBehind):
+            return 0
+        place = turn.requester, turn.topic, turn.partition
+        found = [DirectRecord(*place, sequence, each) for sequence, each in enumerate(contents, first)]
+        await send_in_bursts(self._network, found)
+        return len(found)
+
+
+class _RecordMaker:
+    """Makes the contents of records of the entries of a log, from behind an Application entry on."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []  # of the record that is not whole yet
+
+    def take(self, entries: Sequence[Entry]) -> list[bytes]:
+        """The contents that become whole with these entries."""
+        contents = []
+        for entry in entries:
+            self._entries.append(entry)
+            if entry.value_type is ValueType.APPLICATION:
+                contents.append(encode_lines(self._entries)[:-1])
+                self._entries = []
+        return contents
