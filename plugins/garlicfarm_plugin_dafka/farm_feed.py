@@ -28,6 +28,12 @@ from garlicfarm_plugin_dafka.serving import PAGE_BYTES, PAGE_RECORDS, Range
 __all__ = ["ChangingNetwork", "DafkaFeed", "DafkaFeedConfig", "FarmProducer"]
 
 
+_IDLE_S = 0.001
+"""A node that returns from a checkpoint within this time has nothing else to do."""
+_BUSY_SHARE = 0.1
+"""How much of its time a node that has other work spends on answering FETCHes."""
+
+
 class DafkaFeedConfig(MeshConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[[farm.feed]]`` with ``plugin = "dafka"``. ``topic``: what consumers subscribe to; "": the farm's
     name. The other keys: `MeshConfig`."""
@@ -168,10 +174,14 @@ class FarmProducer:
             while core.has_answers:
                 await send_in_bursts(self._network, core.answers())
                 turn = core.fetches.turn()
+                begun_at = trio.current_time()
                 if turn is not None:
                     first = turn.first
                     core.fetches.advance(turn, first, first + await self._send_page(turn, first))
+                sent_at = trio.current_time()
                 await trio.lowlevel.checkpoint()
+                if trio.current_time() - sent_at > _IDLE_S:  # the node has other work, which comes first
+                    await trio.sleep((sent_at - begun_at) * (1 / _BUSY_SHARE - 1))
 
     async def _send_page(self, turn: Range, first: int) -> int:
         """Answer the beginning of a FETCH, from the sequence ``first`` on; how many records were sent. None:
