@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 
 from garlicfarm_plugin_dafka.codec import (
@@ -33,6 +34,7 @@ _LIVE_EPOCHS = 2
 _MAX_WAITING = 4096
 
 
+@lru_cache(maxsize=1024)
 def partition_of(farm_id: bytes, epoch: int) -> str:
     """The address of the partition with this epoch of a farm, 32 hexadecimal digits in capitals."""
     return sha256(b"garlicfarm epoch" + farm_id + epoch.to_bytes(8, "big")).digest()[:16].hex().upper()

@@ -31,7 +31,7 @@ __all__ = ["ChangingNetwork", "DafkaFeed", "DafkaFeedConfig", "FarmProducer"]
 _IDLE_S = 0.001
 """A node that returns from a checkpoint within this time has nothing else to do."""
 _BUSY_SHARE = 0.1
-"""How much of its time a node that has other work spends on answering FETCHes."""
+"""How much of its time a node that has other work spends on making and sending records. It lags then."""
 
 
 class DafkaFeedConfig(MeshConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -111,6 +111,7 @@ class FarmProducer:
         whole = max(number, self._first_whole())  # of an earlier record, Configurations may be deleted
         maker = _RecordMaker()
         async for entries in source.entries(self._index_before(number), PAGE_BYTES):
+            begun_at = trio.current_time()
             self._look()
             if not source.is_leader:
                 break
@@ -119,6 +120,7 @@ class FarmProducer:
             await send_in_bursts(self._network, records)
             source.report_read(entries[-1].index)
             number += len(contents)
+            await _give_way(begun_at)
 
     def _index_before(self, number: int) -> int:
         """Behind which index the record of an entry begins, as far as that is stored."""
@@ -174,14 +176,10 @@ class FarmProducer:
             while core.has_answers:
                 await send_in_bursts(self._network, core.answers())
                 turn = core.fetches.turn()
-                begun_at = trio.current_time()
                 if turn is not None:
                     first = turn.first
                     core.fetches.advance(turn, first, first + await self._send_page(turn, first))
-                sent_at = trio.current_time()
                 await trio.lowlevel.checkpoint()
-                if trio.current_time() - sent_at > _IDLE_S:  # the node has other work, which comes first
-                    await trio.sleep((sent_at - begun_at) * (1 / _BUSY_SHARE - 1))
 
     async def _send_page(self, turn: Range, first: int) -> int:
         """Answer the beginning of a FETCH, from the sequence ``first`` on; how many records were sent. None:
@@ -199,9 +197,19 @@ class FarmProducer:
         except (Compacted, FellBehind):
             return 0
         place = turn.requester, turn.topic, turn.partition
+        begun_at = trio.current_time()
         found = [DirectRecord(*place, sequence, each) for sequence, each in enumerate(contents, first)]
         await send_in_bursts(self._network, found)
+        await _give_way(begun_at)
         return len(found)
+
+
+async def _give_way(begun_at: float) -> None:
+    """Let the node do its other work, which comes first: all of it has waited since ``begun_at``."""
+    done_at = trio.current_time()
+    await trio.lowlevel.checkpoint()
+    if trio.current_time() - done_at > _IDLE_S:
+        await trio.sleep((done_at - begun_at) * (1 / _BUSY_SHARE - 1))
 
 
 class _RecordMaker:
