@@ -13,16 +13,17 @@ import trio
 from garlicfarm.errors import ConfigError
 from garlicfarm.feed.contract import Feed, FeedSite
 from garlicfarm.feed.lines import decode_lines
-from garlicfarm.testing.feed_suite import FeedSuite
+from garlicfarm.lab.processes import free_ports
+from garlicfarm.testing.feed_suite import FeedSuite, MemorySource
 from garlicfarm.wire import ValueType
 from garlicfarm_plugin_dafka.config import MeshConfig
-from garlicfarm_plugin_dafka.consumer import DafkaConsumer, open_consumer
-from garlicfarm_plugin_dafka.consumer_core import ReceivedRecord
+from garlicfarm_plugin_dafka.consumer import DafkaConsumer, open_consumer, run_consumer
+from garlicfarm_plugin_dafka.consumer_core import ConsumerCore, ReceivedRecord
 from garlicfarm_plugin_dafka.farm_core import partition_of
 from garlicfarm_plugin_dafka.farm_feed import DafkaFeed, DafkaFeedConfig
 from garlicfarm_plugin_dafka.store import open_store
 from garlicfarm_plugin_dafka.tower import Tower
-from tests.dafka.meshes import plain_tower, until
+from tests.dafka.meshes import KeyRing, plain_tower, until
 from tests.node.support.cluster import Cluster, cluster
 
 HANG_GUARD_S = 90.0
@@ -156,3 +157,41 @@ async def test_leader_that_dies_in_mid_stream_costs_no_record_and_repeats_none(
             )
             assert {each.tail for each in store.partitions()} == {0}
         nursery.cancel_scope.cancel()
+
+
+async def test_farm_with_the_key_of_a_producer_is_heard_by_those_with_other_roles(tmp_path: Path) -> None:
+    ring = KeyRing(tmp_path, farm="producer", store="store", reader="consumer")
+    source = MemorySource()
+    source.commit(b"before")
+    async with ring.tower() as tower, trio.open_nursery() as nursery:
+        endpoint = f"{tower.endpoint}&peer=tower"
+        table = DafkaFeedConfig(towers=(endpoint,), key_file="farm.key", peers_file="peers.toml")
+        site = FeedSite(farm="farm", node_id=1, name="dafka", directory=tmp_path / "site")
+        config = MeshConfig(towers=(endpoint,), key_file="store.key", peers_file="peers.toml")
+        with trio.fail_after(HANG_GUARD_S):
+            await nursery.start(DafkaFeed(table, tmp_path, site).run, source)
+            async with (
+                open_store(config, tmp_path / "store", base_dir=tmp_path) as store,
+                ring.mesh("reader", tower) as mesh,
+            ):
+                async with run_consumer(mesh, ConsumerCore(mesh.address, ["farm"])) as consumer:
+                    source.commit(b"later")
+                    assert values_of([await anext(consumer) for _ in range(2)]) == [b"before", b"later"]
+                await until(lambda: [each.next for each in store.partitions()] == [2])
+        nursery.cancel_scope.cancel()
+
+
+async def test_node_without_a_tower_commits_and_ends_as_any(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    async with cluster(tmp_path, start=False) as nodes:
+        with (nodes.directories[1] / "garlicfarm.toml").open("a") as file:
+            file.write(f'\n[[farm.feed]]\nplugin = "dafka"\ntowers = ["tcp://127.0.0.1:{port}"]\n')
+        with trio.fail_after(HANG_GUARD_S):
+            await nodes.start()
+            await nodes.leader()
+            view = nodes.node().farms["farm"]
+            index, _ = await view.post(b"one", "alice")
+            await until(lambda: view.status()["feeds"][0]["index"] == index)
+            (row,) = view.status()["feeds"]
+            assert (row["state"], row["lag"], row["problem"]) == ("running", 0, None)
+            await nodes.stop(1)
