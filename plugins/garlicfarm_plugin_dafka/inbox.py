@@ -62,8 +62,8 @@ class Inbox:
         self._has_ready = trio.Event()
 
     def add(self, peer: Peer, socket: Socket, allowed: frozenset[type[Command]] | None) -> None:
-        """Subscribe to a peer over a connected socket, which is the inbox's from now on. ``allowed``: the
-        commands that it may send; None: all."""
+        """Subscribe to a peer over a socket that is the inbox's from now on. ``allowed``: the commands that
+        the peer may send; None: all."""
         link = self._links[peer] = _Link(peer, socket, allowed)
         for prefix in self._prefixes:
             socket.set(zmq.SUBSCRIBE, prefix)
@@ -99,16 +99,16 @@ class Inbox:
                 self._has_ready = trio.Event()
                 await self._has_ready.wait()
             batch: list[Received] = []
-            for _ in range(len(self._ready)):
-                self._take(self._ready.popleft(), batch)
-                if len(batch) >= MAX_BATCH:
-                    break
+            taken = 0
+            while self._ready and taken < MAX_BATCH:
+                taken += self._take(self._ready.popleft(), batch)
             if batch:
                 await trio.lowlevel.cancel_shielded_checkpoint()
                 return batch
             await trio.lowlevel.checkpoint()
 
-    def _take(self, link: _Link, batch: list[Received]) -> None:
+    def _take(self, link: _Link, batch: list[Received]) -> int:
+        """Take a turn's messages of a peer; returns how many there were."""
         messages = link.socket.receive_nowait(MAX_TURN)
         if len(messages) == MAX_TURN:
             self._ready.append(link)
@@ -125,6 +125,7 @@ class Inbox:
                 batch.append(Received(command, peer))
             else:
                 self._on_dropped("not allowed to its sender", peer)
+        return len(messages)
 
     async def _watch(self, link: _Link) -> None:
         with link.scope:
