@@ -26,6 +26,7 @@ from garlicfarm.transport import Endpoint
 from garlicfarm_plugin_dafka.beacons import MAX_BEACON_BYTES, Beacons
 from garlicfarm_plugin_dafka.codec import Command, NodeBeacon, TowerBeacon
 from garlicfarm_plugin_dafka.config import MeshConfig, MeshPlan
+from garlicfarm_plugin_dafka.hosts import keep_connected
 from garlicfarm_plugin_dafka.inbox import Inbox, Peer, Received
 from garlicfarm_plugin_dafka.keys import may_send
 from garlicfarm_plugin_dafka.outbox import Outbox, Subscription
@@ -35,6 +36,7 @@ from garlicfarm_plugin_dafka.zap import open_zap, serve_zap
 __all__ = ["Mesh", "Peer", "Received", "Subscription", "open_mesh"]
 
 MAX_MESSAGE_BYTES: Final = 16 << 20
+MAX_LOOK_UPS: Final = 4
 LINGER_MS: Final = 500
 """For so long a node that ends still sends what is queued."""
 
@@ -98,23 +100,25 @@ class Mesh:
         known = plan.keys.known if plan.keys is not None else None
         self._outbox = Outbox(publisher, known, self._on_dropped)
         nursery.start_soon(self._outbox.admit)
-        self._peers: dict[TowerBeacon, Peer] = {}
+        self._peers: dict[TowerBeacon, tuple[Peer, trio.CancelScope]] = {}
+        self._nursery = nursery
+        self._limiter = trio.CapacityLimiter(MAX_LOOK_UPS)
         key = plan.keys.own.public if plan.keys is not None else ""
         own = NodeBeacon(address, plan.advertise_host, plan.advertise_port or endpoint.port, key)
         beacons = Beacons(own, self._on_found, self._on_lost, self._on_dropped)
         nursery.start_soon(beacons.expire)
         for tower in plan.towers:
             sender = self._client(zmq.XPUB, tower.key, MAX_BEACON_BYTES)
-            sender.connect(tower.host, tower.in_port)
-            nursery.start_soon(beacons.send, sender)
             receiver = self._client(zmq.SUB, tower.key, MAX_BEACON_BYTES)
-            receiver.connect(tower.host, tower.out_port)
+            ports = (sender, tower.in_port), (receiver, tower.out_port)
+            nursery.start_soon(keep_connected, tower.host, ports, self._limiter)
+            nursery.start_soon(beacons.send, sender)
             nursery.start_soon(beacons.receive, receiver)
 
     @property
     def peers(self) -> tuple[Peer, ...]:
         """The nodes that a tower has named within the last four seconds, but for this one."""
-        return tuple(self._peers.values())
+        return tuple(peer for peer, _ in self._peers.values())
 
     def subscribe(self, prefix: bytes) -> None:
         """Receive the commands that begin so (`codec.subscription_prefix`), from all peers and later ones."""
@@ -167,14 +171,20 @@ class Mesh:
             self._on_dropped("a node with a key or beyond loopback, and no keys here", beacon.endpoint)
             return False
         socket = self._client(zmq.SUB, beacon.key, MAX_MESSAGE_BYTES)
-        socket.connect(beacon.host, beacon.port)
         self._inbox.add(peer, socket, allowed)
-        self._peers[beacon] = peer
+        scope = trio.CancelScope()
+        self._nursery.start_soon(self._connect, beacon, socket, scope)
+        self._peers[beacon] = peer, scope
         self._log.info("node-found", endpoint=peer.endpoint, name=peer.name, address=peer.address)
         return True
 
+    async def _connect(self, beacon: TowerBeacon, socket: Socket, scope: trio.CancelScope) -> None:
+        with scope:
+            await keep_connected(beacon.host, [(socket, beacon.port)], self._limiter)
+
     def _on_lost(self, beacon: TowerBeacon) -> None:
-        peer = self._peers.pop(beacon)
+        peer, scope = self._peers.pop(beacon)
+        scope.cancel()
         self._inbox.remove(peer)
         self._log.info("node-lost", endpoint=peer.endpoint, name=peer.name, address=peer.address)
 

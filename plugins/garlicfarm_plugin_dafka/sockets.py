@@ -132,10 +132,18 @@ class Socket:
         self._socket.bind(f"inproc://{name}")
 
     def connect(self, host: str, port: int) -> None:
-        """Connect in the background, and again whenever the connection breaks."""
-        self._socket.setsockopt(zmq.IPV6, ":" in host)
-        self._socket.connect(format_endpoint(host, port))
-        self._look()
+        """Connect to an address in the background, and again whenever the connection breaks. Nothing happens
+        once the socket is closed."""
+        if not self._socket.closed:
+            self._socket.setsockopt(zmq.IPV6, ":" in host)
+            self._socket.connect(format_endpoint(host, port))
+            self._look()
+
+    def disconnect(self, host: str, port: int) -> None:
+        """The reverse of `connect`."""
+        if not self._socket.closed:
+            self._socket.disconnect(format_endpoint(host, port))
+            self._look()
 
     def send(self, frames: Sequence[bytes]) -> None:
         """Send a message without waiting. A publisher drops it for those peers whose queue is full."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,9 +11,11 @@ import trio
 import zmq
 
 from garlicfarm.errors import ConfigError, LocalProtocolError
+from garlicfarm.transport import Endpoint
 from garlicfarm_plugin_dafka.codec import (
     Ack,
     Fetch,
+    Head,
     NodeBeacon,
     Record,
     TowerBeacon,
@@ -178,6 +182,18 @@ async def test_what_is_no_subscription_is_dropped_and_counted(tower, context):
         assert mesh.dropped == {"no subscription": 2}
 
 
+async def test_who_no_longer_subscribes_is_sent_nothing(tower, context):
+    async with open_mesh(config_of(tower)) as mesh:
+        peer = foreign(context, zmq.XSUB)  # it passes on what arrives, unlike SUB
+        peer.connect(HOST, mesh.endpoint.port)
+        for frame in b"\x01Mhello", b"\0Mhello", b"\x01Hhello":
+            peer.send([frame])
+        await subscribed(mesh, Head)
+        mesh.send(Record("hello", "p", 0, b""))
+        mesh.send(Head("hello", "p", 0))
+        assert await peer.receive() == [encode(Head("hello", "p", 0))]
+
+
 async def test_without_keys_only_nodes_on_loopback_are_connected_to(tower, context):
     async with open_mesh(config_of(tower)) as mesh, open_mesh(config_of(tower)) as other:
         await until(lambda: mesh.peers)  # it hears the tower
@@ -186,6 +202,51 @@ async def test_without_keys_only_nodes_on_loopback_are_connected_to(tower, conte
             tower._outgoing.send(encode_tower_beacon(beacon))
         await until_dropped(mesh, "a node with a key or beyond loopback, and no keys here", 2)
         assert [peer.address for peer in mesh.peers] == [other.address]
+
+
+async def test_a_node_and_a_tower_are_found_by_name(ring, monkeypatch):
+    """Not by ZeroMQ, which would hold up all connections meanwhile."""
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    async with ring.tower() as tower, ring.mesh("consumer", tower) as consumer:
+        consumer.subscribe(HELLO)
+        by_name = Endpoint("tcp", "tower.test", tower.endpoint.port, tower.endpoint.params)
+        config = MeshConfig(
+            towers=(f"{by_name}&peer=tower",), advertise="tcp://node.test:0", **ring.files("producer")
+        )
+        async with open_mesh(config, ring.directory) as producer:
+            await producer.subscriptions()
+            assert [peer.endpoint for peer in consumer.peers] == [f"tcp://node.test:{producer.endpoint.port}"]
+
+
+async def test_a_name_that_is_not_answered_for_holds_nobody_up(ring, monkeypatch):
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    async with ring.tower() as tower, ring.mesh("consumer", tower) as consumer:
+        towers = (f"{tower.endpoint}&peer=tower", "tcp://silent.test:5556?peer=tower")
+        slow = MeshConfig(towers=towers, advertise="tcp://silent.test:0", **ring.files("other"))
+        try:
+            async with open_mesh(slow, ring.directory):
+                await until(lambda: consumer.peers)
+                async with ring.mesh("producer", tower) as producer:
+                    consumer.subscribe(HELLO)
+                    await subscribed(producer, "consumer")
+            await until(lambda: not consumer.peers)
+        finally:
+            SILENT.set()
+
+
+SILENT = threading.Event()
+
+
+def looked_up(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+    """As `socket.getaddrinfo`: ``silent.test`` is looked up until `SILENT` is set."""
+    if host == "silent.test":
+        SILENT.wait(60)
+        raise OSError("no answer")
+    assert host.endswith(".test")
+    return [
+        (socket.AF_INET6, 0, 0, "", ("fd00::1", 0, 0, 0)),
+        (socket.AF_INET, 0, 0, "", (HOST, 0)),
+    ]
 
 
 class ForeignNode:
@@ -311,9 +372,9 @@ async def test_a_tower_passes_on_a_key_only_of_its_holder(ring, tmp_path, contex
     async with ring.tower() as tower:
         sender, listener = foreign(context, zmq.XPUB), foreign(context, zmq.SUB)
         listener.set(zmq.SUBSCRIBE, b"")
-        for socket, port in (sender, tower.endpoint.port), (listener, int(tower.endpoint.params["out"])):
-            socket.be_curve_client(keys["producer"], keys["tower"].public)
-            socket.connect(HOST, port)
+        for end, port in (sender, tower.endpoint.port), (listener, int(tower.endpoint.params["out"])):
+            end.be_curve_client(keys["producer"], keys["tower"].public)
+            end.connect(HOST, port)
         await sender.receive()
         assert await listener.receive() == [[b"W"]]
         for key in keys["store"].public, "", keys["producer"].public:
