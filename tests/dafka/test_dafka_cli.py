@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
 from garlicfarm.cli import run
 from garlicfarm.cli.exits import Exit
@@ -101,7 +102,7 @@ async def test_tower_with_keys_tells_of_a_stranger(tmp_path):
             strange = MeshConfig(towers=towers, **stranger.files("stranger"))
             async with open_mesh(strange, tmp_path / "elsewhere"):
                 assert process.stderr is not None
-                line = process.stderr.readline()
+                line = await trio.to_thread.run_sync(process.stderr.readline)
     public = read_key(tmp_path / "elsewhere" / "stranger.key").public
     assert "event=connection-refused" in line
     assert f"key={public}" in line or public in line.replace("\\", "")
