@@ -82,7 +82,7 @@ class Outbox:
         """The task that admits subscriptions, until cancelled."""
         while True:
             await self._socket.wait_readable()
-            while frames := self._socket.receive_frames_nowait():
+            for frames in self._socket.take_frames():
                 self._on_message(frames)
 
     def _on_message(self, frames: Sequence[zmq.Frame]) -> None:

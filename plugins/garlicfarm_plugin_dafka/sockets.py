@@ -11,7 +11,7 @@ Sending never waits: publishers drop what does not fit into the queue of a slow 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from typing import Any, Final
@@ -189,19 +189,21 @@ class Socket:
             pass
         return messages
 
-    def receive_frames_nowait(self) -> list[zmq.Frame]:
-        """One message with what ZeroMQ knows of its sender (`user_of`, `host_of`); []: there is none."""
-        frames: list[zmq.Frame] = []
-        more = True
+    def take_frames(self) -> Iterator[list[zmq.Frame]]:
+        """Up to `MAX_BATCH` messages that are there, with what ZeroMQ knows of their senders (`user_of`,
+        `host_of`). Each is taken when it is asked for."""
         try:
-            while more:
-                frame: zmq.Frame = self._socket.recv(zmq.DONTWAIT, copy=False)
-                more = frame.more
-                if len(frames) < MAX_FRAMES:
-                    frames.append(frame)
+            for _ in range(MAX_BATCH):
+                frames: list[zmq.Frame] = []
+                more = True
+                while more:
+                    frame: zmq.Frame = self._socket.recv(zmq.DONTWAIT, copy=False)
+                    more = frame.more
+                    if len(frames) < MAX_FRAMES:
+                        frames.append(frame)
+                yield frames
         except zmq.Again:
             pass
-        return frames
 
     async def receive(self) -> list[list[bytes]]:
         """Wait for messages, and take up to `MAX_BATCH`. Cancellation loses none."""

@@ -87,7 +87,7 @@ class Tower:
         self._incoming.send([b"\x01" + BEACON])  # subscribes to the beacons of all nodes, also later ones
         while True:
             await self._incoming.wait_readable()
-            while frames := self._incoming.receive_frames_nowait():
+            for frames in self._incoming.take_frames():
                 try:
                     beacon = self._passed_on(frames)
                 except RemoteProtocolError as error:

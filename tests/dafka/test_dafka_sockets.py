@@ -11,7 +11,16 @@ import zmq
 from trio.testing import wait_all_tasks_blocked
 
 from garlicfarm.errors import ConfigError
-from garlicfarm_plugin_dafka.sockets import MAX_BATCH, MAX_FRAMES, Context, Socket, open_context, user_of
+from garlicfarm_plugin_dafka import hosts
+from garlicfarm_plugin_dafka.sockets import (
+    MAX_BATCH,
+    MAX_FRAMES,
+    Context,
+    Socket,
+    host_of,
+    open_context,
+    user_of,
+)
 
 HOST = "127.0.0.1"
 
@@ -131,5 +140,59 @@ async def test_without_keys_a_sender_has_no_user(context):
     publisher, subscriber = await connected(context)
     publisher.send([b"x"])
     await subscriber.wait_readable()
-    assert user_of(subscriber.receive_frames_nowait()[0]) == ""
-    assert subscriber.receive_frames_nowait() == []
+    ((frame,),) = subscriber.take_frames()
+    assert (frame.bytes, user_of(frame), host_of(frame)) == (b"x", "", HOST)
+    assert [*subscriber.take_frames()] == []
+
+
+async def test_a_flood_does_not_keep_other_tasks_from_their_turn(context):
+    publisher, subscriber = await connected(context)
+    for _ in range(3 * MAX_BATCH):
+        publisher.send([b"x"])
+    taken = 0
+    while taken < 3 * MAX_BATCH:
+        await subscriber.wait_readable()
+        batch = [*subscriber.take_frames()]
+        assert 1 <= len(batch) <= MAX_BATCH
+        taken += len(batch)
+
+
+async def test_a_name_is_looked_up_again_and_a_changed_address_taken(monkeypatch):
+    answers = [[], ["127.0.0.2"], ["127.0.0.3", "127.0.0.2"], [], ["127.0.0.4"]]
+    asked: list[str] = []
+    enough = trio.Event()
+
+    def look_up(host: str) -> list[str]:
+        asked.append(host)
+        if len(asked) > len(answers):
+            trio.from_thread.run_sync(enough.set)
+            return answers[-1]
+        return answers[len(asked) - 1]
+
+    monkeypatch.setattr(hosts, "_look_up", look_up)
+    monkeypatch.setattr(hosts, "LOOK_UP_S", 0.0)
+    monkeypatch.setattr(hosts, "RETRY_S", 0.0)
+    socket: Any = Noted()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hosts.keep_connected, "a.test", [(socket, 1)], trio.CapacityLimiter(1))
+        await enough.wait()
+        nursery.cancel_scope.cancel()
+    assert set(asked) == {"a.test"}
+    assert socket.calls == [
+        ("connect", "127.0.0.2", 1),
+        ("disconnect", "127.0.0.2", 1),
+        ("connect", "127.0.0.4", 1),
+    ]
+
+
+class Noted:
+    """Notes what a socket is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str, int]] = []
+
+    def connect(self, host: str, port: int) -> None:
+        self.calls.append(("connect", host, port))
+
+    def disconnect(self, host: str, port: int) -> None:
+        self.calls.append(("disconnect", host, port))
