@@ -211,6 +211,22 @@ def test_a_partition_begins_where_the_consumer_wants_it(start, first):
     assert consumer.read == {("t", "p"): [*range(first, 15)]}
 
 
+def test_two_producers_of_one_partition_harm_no_other_and_each_sequence_comes_once():
+    network = Network(Random(1))
+    one, two = Producer(network, "t", "p"), Producer(network, "t", "p")
+    other = Producer(network, "t", "q")
+    disk: dict = {}
+    Store(network, "store", disk)
+    consumer = Consumer(network, "consumer", ["t"])
+    for _ in range(20):
+        for producer, number in ((one, 2), (two, 1), (other, 1)):
+            producer.produce(number)
+        network.run(0.3)
+    network.run(3.0)
+    assert consumer.read == {("t", "p"): [*range(40)], ("t", "q"): [*range(20)]}
+    assert disk == {("t", "p"): (0, contents("t", "p", 40)), ("t", "q"): (0, contents("t", "q", 20))}
+
+
 def test_a_new_leader_continues_the_partition_of_the_old_one():
     network = Network(Random(1))
     old, new = Producer(network, "t", "p"), Producer(network, "t", "p")

@@ -1,0 +1,50 @@
+"""Runs a store that acknowledges what is not on disk: ``python -m tests.dafka.store_mutant NAME store …``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from garlicfarm.cli import main
+from garlicfarm_plugin_dafka.record_files import RecordFiles
+from garlicfarm_plugin_dafka.store_core import StoreCore, Unsaved
+from tests.dafka import record_child
+
+BEHIND = 20
+
+
+def acknowledge_before_saving() -> None:
+    """Batches are acknowledged at once, and saved twenty at a time."""
+    save = RecordFiles.save
+    waiting: list[Unsaved] = []
+
+    def save_later(self: RecordFiles, batch: Iterable[Unsaved], now_ms: int) -> None:
+        waiting.extend(batch)
+        if len(waiting) >= BEHIND:
+            for each in waiting:
+                save(self, [each], now_ms)
+            waiting.clear()
+
+    RecordFiles.save = save_later
+
+
+def acknowledge_what_is_received() -> None:
+    """An ACK says what was received, not what was saved."""
+    take = StoreCore.take_unsaved
+
+    def take_and_say_saved(self: StoreCore) -> list[Unsaved]:
+        self.on_saved(batch := take(self))
+        return batch[:0]
+
+    StoreCore.take_unsaved = take_and_say_saved
+
+
+MUTANTS = {
+    "unsynced": record_child.never_sync,
+    "early": acknowledge_before_saving,
+    "received": acknowledge_what_is_received,
+}
+
+if __name__ == "__main__":
+    MUTANTS[sys.argv.pop(1)]()
+    main(["dafka", *sys.argv[1:]])
