@@ -186,6 +186,8 @@ class ConsumerCore:
         elif command.sequence > LAST_SEQUENCE:
             self.dropped["sequence out of range"] += 1
         else:
+            if command.sequence > reader.next:
+                reader.on_gap(now)
             self._take(reader, command, now)
 
     def _on_tail(self, command: DirectTail, now: float) -> None:

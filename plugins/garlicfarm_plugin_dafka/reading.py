@@ -6,9 +6,12 @@ twice or not at all; a head says which ones exist. Sequences count from 0 and ha
     … taken | next … missing … | island: arrived early, kept | …  head
             ^ fetched up to here, a window at a time
 
-* A window of records is fetched at once. When half of it has arrived, the next half is fetched, so that the
-  source always has something to send; the part between two windows costs no round trip.
-* What makes no progress is fetched again after a second, then after two, and so on to eight. A head that
+* A window of records is fetched at once. When half of it has arrived, more is fetched, so that the source
+  always has something to send. The window is small at first and doubles, up to 4096 records or 4 MiB: what a
+  queue on the way should hold. It is halved each time something has to be fetched again, and grows slowly
+  then.
+* What makes no progress is fetched again after a second, then after two, and so on to eight. If an answer
+  shows a gap, the first time is sooner: sources answer in order, so what is before it is lost. A head that
   lies costs one small message at such times, and holds up nothing.
 * A source that has deleted the beginning (retention) tells its *tail*: the oldest record that it has. Another
   source may still have what is before it. Only after several FETCHes that were answered by tails and nothing
@@ -24,9 +27,13 @@ __all__ = ["LAST_SEQUENCE", "WINDOW", "EarlyRecords", "PartitionReader"]
 LAST_SEQUENCE = 2**63 - 2
 """Of what any partition can hold here: a higher sequence is a lie."""
 WINDOW = 4096
-"""Records that are fetched at once."""
+"""Records that are fetched at once, at most."""
+_WINDOW_BYTES = 4 << 20
+_FIRST_WINDOW = 256
+_SMALLEST_WINDOW = 16
 _EARLY_WINDOW = 2 * WINDOW
 _RETRY_S = 1.0
+_GAP_RETRY_S = 0.1
 _MAX_RETRY_S = 8.0
 _STALLED_RETRY_S = 4.0
 _TAIL_RETRY_S = 0.5
@@ -52,14 +59,18 @@ class PartitionReader:
 
     __slots__ = (
         "_asked_to",
+        "_bytes",
         "_early",
         "_island",
         "_kept",
+        "_measured",
         "_retry_at",
         "_retry_s",
+        "_steady_window",
         "_tail",
         "_tail_is_new",
         "_tails",
+        "_window",
         "has_begun",
         "head",
         "next",
@@ -77,6 +88,10 @@ class PartitionReader:
         self._kept: dict[int, bytes] = {}
         self._island = 0  # the first of what is kept
         self._asked_to = first  # what was fetched ends before it
+        self._window = _FIRST_WINDOW
+        self._steady_window = WINDOW  # to which it doubles
+        self._bytes = 0  # taken since `_measured`
+        self._measured = first
         self._retry_s = _RETRY_S
         self._retry_at = 0.0
         self._tail = 0  # the lowest that was told since the last progress
@@ -92,8 +107,14 @@ class PartitionReader:
             self._keep(sequence, content)
             return ()
         self.next = sequence + 1
+        self._bytes += len(content)
         self._on_progress(now)
         return (content, *self._take_kept()) if self._kept and self.next == self._island else (content,)
+
+    def on_gap(self, now: float) -> None:
+        """An answer has begun beyond `next`, or has left it out."""
+        if self._retry_s == _RETRY_S:
+            self._retry_at = min(self._retry_at, now + _GAP_RETRY_S)
 
     def on_tail(self, sequence: int, now: float) -> None:
         """A source has nothing before ``sequence``, at most `LAST_SEQUENCE`."""
@@ -119,11 +140,15 @@ class PartitionReader:
         if self._asked_to > first:
             if now >= self._retry_at:
                 self._retry_s = min(2 * self._retry_s, _MAX_RETRY_S)
-            elif self._asked_to < end and self._asked_to - first <= WINDOW // 2:
+                self._steady_window = self._window = max(_SMALLEST_WINDOW, self._window // 2)
+            elif self._asked_to < end and self._asked_to - first <= self._window // 2:
                 first = self._asked_to
+                self._widen()
             else:
                 return None
-        self._asked_to = min(self.next + WINDOW, end)
+        else:
+            self._widen()
+        self._asked_to = min(self.next + self._window, end)
         self._retry_at = now + self._retry_s
         self._tail_is_new = True
         return first, self._asked_to - first
@@ -142,12 +167,22 @@ class PartitionReader:
         """Go on behind what is `missing`. Returns the records that this makes available, from the new `next`
         as it is before them."""
         assert self.missing is not None
-        self.next = self._asked_to = self._tail
+        self.next = self._asked_to = self._measured = self._tail
+        self._bytes = 0
         self.head = max(self.head, self.next - 1)
         self._on_progress(now)
         for sequence in [sequence for sequence in self._kept if sequence < self.next]:
             self._early.left_bytes += len(self._kept.pop(sequence)) + _OVERHEAD_BYTES
         return self._take_kept()
+
+    def _widen(self) -> None:
+        taken = self.next - self._measured
+        if taken > 0:
+            most = min(WINDOW, _WINDOW_BYTES // (self._bytes // taken + _OVERHEAD_BYTES))
+            is_doubled = self._window < self._steady_window
+            wider = self._window + (self._window if is_doubled else _SMALLEST_WINDOW)
+            self._window = max(_SMALLEST_WINDOW, min(wider, most))
+            self._bytes, self._measured = 0, self.next
 
     def _on_progress(self, now: float) -> None:
         self.has_begun = True
@@ -172,6 +207,7 @@ class PartitionReader:
         while (content := self._kept.pop(self.next, None)) is not None:
             found.append(content)
             freed += len(content) + _OVERHEAD_BYTES
+            self._bytes += len(content)
             self.next += 1
         if self._kept:
             self._island = min(self._kept)

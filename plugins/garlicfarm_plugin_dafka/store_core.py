@@ -237,6 +237,8 @@ class StoreCore:
         elif command.sequence > LAST_SEQUENCE:
             self.dropped["sequence out of range"] += 1
         else:
+            if command.sequence > partition.reader.next:
+                partition.reader.on_gap(now)
             self._take(partition, command, now)
 
     def _on_tail(self, command: DirectTail, now: float) -> None:

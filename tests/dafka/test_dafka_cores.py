@@ -201,16 +201,70 @@ def test_a_reader_fetches_again_later_and_later_and_anew_after_progress():
     assert reader.fetch(now + 1.0) == (1, 9)
 
 
-def test_a_reader_fetches_the_next_half_of_a_window_while_the_other_is_on_its_way():
+def fetches(reader: PartitionReader, size: int) -> list[tuple[int, int, int]]:
+    """Read to the head: what was fetched, and how many records were still on their way then."""
+    asked, end = [], 0
+    while True:
+        if (found := reader.fetch(NOW)) is not None:
+            asked.append((*found, end - reader.next))
+            end = sum(found)
+        if reader.next > reader.head:
+            return asked
+        assert reader.next < end
+        reader.take(reader.next, bytes(size), NOW)
+
+
+def test_a_reader_fetches_more_and_more_before_all_has_arrived():
     reader = PartitionReader("t", "p", 0, EarlyRecords())
-    reader.on_head(2 * WINDOW)
-    asked = [reader.fetch(NOW)]
-    for sequence in range(2 * WINDOW):
-        reader.take(sequence, b"", NOW)
-        if (more := reader.fetch(NOW)) is not None:
-            asked.append(more)
-    half = WINDOW // 2
-    assert asked == [(0, WINDOW), (WINDOW, half), (WINDOW + half, half), (2 * WINDOW, 1)]
+    reader.on_head(10 * WINDOW)
+    (_, first, _), *others = asked = fetches(reader, 100)
+    assert first == 256
+    assert [begin for begin, _, _ in others] == [begin + count for begin, count, _ in asked[:-1]]
+    assert all(waiting >= 128 for _, _, waiting in others)
+    assert max(count + waiting for _, count, waiting in asked) == WINDOW
+    assert len(asked) < 30
+
+
+def test_a_reader_asks_for_no_more_bytes_than_a_queue_should_hold():
+    reader = PartitionReader("t", "p", 0, EarlyRecords())
+    reader.on_head(2000)
+    asked = fetches(reader, 100_000)
+    assert all(count + waiting <= 41 for _, count, waiting in asked[2:])  # 4 MiB
+
+
+def test_a_reader_asks_for_less_where_records_get_lost():
+    reader = PartitionReader("t", "p", 0, EarlyRecords())
+    reader.on_head(10 * WINDOW)
+    counts, now = [], NOW
+    for _ in range(6):
+        counts.append(reader.fetch(now)[1])
+        now += 10
+    assert counts == [256, 128, 64, 32, 16, 16]
+    reader.take(0, b"", now)
+    assert reader.fetch(now) is None
+    for sequence in range(1, 9):
+        reader.take(sequence, b"", now)
+    assert reader.fetch(now) == (16, 25)
+    for _ in range(10):
+        for sequence in range(reader.next, reader.next + 40):
+            reader.take(sequence, b"", now)
+        reader.fetch(now)
+    assert 40 < reader.fetch(now + 10)[1] < 200  # it does not double any more
+
+
+def test_a_gap_in_an_answer_is_fetched_soon_and_once():
+    core = consumer()
+    told(core, Head("t", "p", 99))
+    assert told(core, DirectRecord("me", "t", "p", 0, b""), DirectRecord("me", "t", "p", 2, b"")) == []
+    core.tick(NOW + 0.05)
+    assert core.take_commands(NOW) == []
+    core.tick(NOW + 0.25)
+    assert core.take_commands(NOW) == [Fetch("p", "t", "me", 1, 1)]
+    assert told(core, DirectRecord("me", "t", "p", 3, b""), now=NOW + 0.3) == []
+    core.tick(NOW + 1.0)
+    assert core.take_commands(NOW) == []
+    core.tick(NOW + 2.25)
+    assert core.take_commands(NOW) == [Fetch("p", "t", "me", 1, 1)]
 
 
 def test_tails_of_several_sources_lose_only_what_none_has():
@@ -218,13 +272,13 @@ def test_tails_of_several_sources_lose_only_what_none_has():
     reader.on_head(99)
     for now in (0.0, 1.0, 2.0):
         assert reader.missing is None
-        assert reader.fetch(now) == (0, 100)
+        assert reader.fetch(now)[0] == 0
         reader.on_tail(50, now)
         reader.on_tail(30, now)
         reader.on_tail(70, now)
     assert reader.missing == (0, 30)
     assert list(reader.skip(3.0)) == []
-    assert reader.fetch(3.0) == (30, 70)
+    assert reader.fetch(3.0)[0] == 30
 
 
 # Whom to answer
@@ -437,7 +491,7 @@ def test_a_head_that_lies_costs_a_fetch_now_and_then_and_holds_up_nothing(start)
     core = consumer(start=start)
     told(core, Record("t", "p", 0, b""))
     asked = told(core, Head("t", "p", LAST_SEQUENCE))
-    assert asked == [Fetch("p", "t", "me", 1, WINDOW)]
+    assert asked == [Fetch("p", "t", "me", 1, 512)]
     now = NOW
     for sequence in range(1, 200):  # the truth goes on
         now += 0.01
