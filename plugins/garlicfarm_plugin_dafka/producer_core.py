@@ -153,7 +153,8 @@ class ProducerCore:
                 found.append(DirectRecord(turn.requester, *place, sequence, content))
                 size += len(content)
                 sequence += 1
-            self._fetches.advance(turn, first, sequence)
+            if self._fetches.advance(turn, first, sequence) and sequence < self._next:
+                found.append(DirectHead(turn.requester, *place, self._next - 1))
         return found
 
     def _ask(self, waiting: dict[str, None], sender: str) -> None:

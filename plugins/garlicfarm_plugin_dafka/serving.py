@@ -76,15 +76,20 @@ class FetchQueue:
         ranges.move_to_end(key)
         return found
 
-    def advance(self, turn: Range, first: int, upto: int) -> None:
+    def advance(self, turn: Range, first: int, upto: int) -> bool:
         """The records from ``first`` up to ``upto``, excluding it, were sent for ``turn``; none: there are
-        no more."""
+        no more.
+
+        Returns whether that was all that the requester had asked for. It should be told the head then: C
+        consumers fetch up to 100,000 records, and wait for a head before they fetch more.
+        """
         if turn.first != first:  # another FETCH has moved it meanwhile
-            return
+            return False
         turn.first = upto
         if first < upto < turn.end:
-            return
+            return False
         ranges = self._requesters[turn.requester]
         del ranges[turn.topic, turn.partition]
         if not ranges:
             del self._requesters[turn.requester]
+        return True

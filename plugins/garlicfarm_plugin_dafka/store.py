@@ -156,7 +156,8 @@ class DafkaStore:
             contents = ()
         records = [DirectRecord(turn.requester, *place, *each) for each in enumerate(contents, first)]
         await send_in_bursts(self._network, records)
-        self._core.fetches.advance(turn, first, first + len(contents))
+        after = self._core.on_served(turn, first, first + len(contents))
+        await send_in_bursts(self._network, after)
 
     def _read(self, topic: str, partition: str, first: int, end: int) -> Sequence[bytes]:
         return self._reader.read(topic, partition, first, end, max_bytes=PAGE_BYTES)

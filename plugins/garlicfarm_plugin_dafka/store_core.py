@@ -28,7 +28,7 @@ from garlicfarm_plugin_dafka.codec import (
     subscription_prefix,
 )
 from garlicfarm_plugin_dafka.reading import LAST_SEQUENCE, EarlyRecords, PartitionReader
-from garlicfarm_plugin_dafka.serving import FetchQueue
+from garlicfarm_plugin_dafka.serving import FetchQueue, Range
 
 __all__ = ["SavedPartition", "StoreCore", "Unsaved"]
 
@@ -195,6 +195,14 @@ class StoreCore:
     def fetches(self) -> FetchQueue:
         """The ranges of saved records that peers wait for."""
         return self._fetches
+
+    def on_served(self, turn: Range, first: int, upto: int) -> list[Command]:
+        """The records from ``first`` up to ``upto``, excluding it, were sent for ``turn`` of `fetches`.
+        Returns what is to be sent then."""
+        partition = self._partitions.get((turn.topic, turn.partition))
+        if not self._fetches.advance(turn, first, upto) or partition is None or upto >= partition.saved:
+            return []
+        return [DirectHead(turn.requester, turn.topic, turn.partition, partition.saved - 1)]
 
     @property
     def has_questions(self) -> bool:

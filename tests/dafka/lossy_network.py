@@ -182,7 +182,8 @@ class Store(Node):
                 self.network.send(
                     self, DirectRecord(turn.requester, turn.topic, turn.partition, sequence, content)
                 )
-            self.core.fetches.advance(turn, first, end)
+            for command in self.core.on_served(turn, first, end):
+                self.network.send(self, command)
 
     def delete(self, key: Partition, tail: int) -> None:
         """As retention does."""

@@ -113,7 +113,7 @@ def test_no_sequence_of_commands_upsets_a_core(events: list[Command | None], ack
                     encode(command)
                 while (turn := core.fetches.turn()) is not None:
                     assert turn.first < turn.end <= saved[turn.topic, turn.partition]
-                    core.fetches.advance(turn, turn.first, turn.end)
+                    core.on_served(turn, turn.first, turn.end)
             else:
                 for record in core.take_records():
                     key = record.topic, record.partition
@@ -333,6 +333,13 @@ def test_a_fetch_of_2_32_records_sends_what_exists_in_pages():
     core.receive(Fetch("p", "t", "you", 1, MAX_COUNT))
     assert [len(core.answers()) for _ in range(3)] == [PAGE_RECORDS, PAGE_RECORDS, 0]
     assert not core.has_answers
+
+
+def test_a_fetch_of_some_records_is_told_that_there_are_more():
+    core = producer(10)
+    core.receive(Fetch("p", "t", "you", 0, 2))
+    records = [DirectRecord("you", "t", "p", n, b"%d" % n) for n in range(2)]
+    assert all_answers(core) == [*records, DirectHead("you", "t", "p", 9)]
 
 
 def test_a_page_is_limited_in_bytes_too():
@@ -569,11 +576,12 @@ def test_a_store_answers_exactly_what_was_asked_and_is_there():
     told(core, Fetch("p", "t", "a", 10, 3))
     turn = core.fetches.turn()
     assert (turn.first, turn.end) == (10, 13)
-    core.fetches.advance(turn, 10, 13)
+    assert core.on_served(turn, 10, 12) == []
+    assert core.on_served(turn, 12, 13) == [DirectHead("a", "t", "p", 99)]  # there is more
     told(core, Fetch("p", "t", "a", 99, MAX_COUNT), Fetch("p", "t", "b", 100, 5), Fetch("p", "t2", "b", 9, 5))
     turn = core.fetches.turn()
     assert (turn.requester, turn.first, turn.end) == ("a", 99, 100)
-    core.fetches.advance(turn, 99, 100)
+    assert core.on_served(turn, 99, 100) == []
     assert core.fetches.turn() is None
     assert core.dropped == {"FETCH of what is not there": 2}
     assert told(core, Fetch("p", "t", "a", 4, 50)) == [DirectTail("a", "t", "p", 5)]
