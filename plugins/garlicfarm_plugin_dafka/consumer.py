@@ -44,6 +44,8 @@ class DafkaConsumer:
         self._has_records = trio.Event()
         self._has_room = trio.Event()
         self._has_room.set()
+        for prefix in core.subscriptions():
+            network.subscribe(prefix)
 
     @property
     def dropped(self) -> Counter[str]:
@@ -108,8 +110,6 @@ class DafkaConsumer:
 
     async def run(self) -> None:
         """Follow the partitions, until cancelled."""
-        for prefix in self._core.subscriptions():
-            self._network.subscribe(prefix)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._receive)
             nursery.start_soon(self._greet)

@@ -31,6 +31,8 @@ class DafkaProducer:
         self._core = core
         self._acked = trio.Event()  # something was, since the last look
         self._asked = trio.Event()
+        for prefix in core.subscriptions():
+            network.subscribe(prefix)
 
     @property
     def topic(self) -> str:
@@ -109,8 +111,6 @@ class DafkaProducer:
 
     async def run(self) -> None:
         """Answer peers, until cancelled."""
-        for prefix in self._core.subscriptions():
-            self._network.subscribe(prefix)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._receive)
             nursery.start_soon(self._answer)

@@ -70,6 +70,8 @@ class DafkaStore:
         self._log = event_logger("store")
         self._turn = trio.Lock()  # of the core and the files, which change together
         self._asked = trio.Event()
+        for prefix in core.subscriptions():
+            network.subscribe(prefix)
 
     @property
     def dropped(self) -> Counter[str]:
@@ -90,8 +92,6 @@ class DafkaStore:
 
         :raises StorageError: the disk is full or fails. Nothing is acknowledged that is not saved.
         """
-        for prefix in self._core.subscriptions():
-            self._network.subscribe(prefix)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._receive)
             nursery.start_soon(self._greet)

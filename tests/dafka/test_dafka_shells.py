@@ -64,6 +64,19 @@ async def test_a_record_is_stored_acknowledged_and_read(autojump_clock, tmp_path
         assert consumer.offsets() == {("t", "p"): 3}
 
 
+async def test_a_role_hears_what_it_provokes_with_its_first_command(autojump_clock, tmp_path):
+    # A C store acknowledges once: the producer has to be subscribed by then.
+    network = MemoryNetwork()
+    async with run_producer(network.node("p"), producer_core()):
+        assert network.nodes[0].prefixes == {b"Kp", b"Fp", b"Gt"}
+    async with (
+        run_consumer(network.node("c"), ConsumerCore("c", ["t"])),
+        run_store(network.node("s"), tmp_path),
+    ):
+        assert {prefix[:1] for prefix in network.nodes[1].prefixes} == {*map(bytes, zip(b"MHDETL"))}
+        assert {prefix[:1] for prefix in network.nodes[2].prefixes} == {*map(bytes, zip(b"MHDTGFW"))}
+
+
 async def test_a_late_consumer_reads_from_a_store_whose_producer_is_gone(autojump_clock, tmp_path):
     fill(tmp_path, 0, 10_000)
     network = MemoryNetwork()
