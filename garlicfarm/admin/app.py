@@ -23,6 +23,7 @@ from garlicfarm.admin.access import Authenticator
 from garlicfarm.admin.contract import FarmView, NodeView
 from garlicfarm.admin.dashboard import Dashboard
 from garlicfarm.admin.problems import Problem, problem_of
+from garlicfarm.admin.query import flag, number
 from garlicfarm.admin.responses import (
     MAX_WRITE_BYTES,
     Pieces,
@@ -164,7 +165,7 @@ class _Api:
 
     async def ranking(self, request: Request, user: str) -> Response:
         farm = await self._read(request)
-        return json_answer(farm.ranking(statuses=_flag(request, "statuses")), farm)
+        return json_answer(farm.ranking(statuses=flag(request, "statuses")), farm)
 
     async def state(self, request: Request, user: str) -> Response:
         farm = await self._read(request)
@@ -176,9 +177,9 @@ class _Api:
     async def log(self, request: Request, user: str) -> Response:
         farm = await self._read(request)
         media_type, encode = _form(request)
-        after = int(_number(request, "after", 0, 2**63 - 1))
-        limit = int(_number(request, "limit", DEFAULT_LIMIT, MAX_LIMIT, least=1))
-        wait_s = _number(request, "wait_s", 0, MAX_WAIT_S)
+        after = int(number(request, "after", 0, 2**63 - 1))
+        limit = int(number(request, "limit", DEFAULT_LIMIT, MAX_LIMIT, least=1))
+        wait_s = number(request, "wait_s", 0, MAX_WAIT_S)
         types = request.query_params.get("types", "application")
         if types not in ("application", "all"):
             raise Problem(400, "bad-query", "types is neither application nor all", "Correct the query.")
@@ -244,7 +245,7 @@ class _Api:
         return await self._change(request, "set", _member(request), wanted.endpoint, user, status=200)
 
     async def remove_member(self, request: Request, user: str) -> Response:
-        force = _flag(request, "force")
+        force = flag(request, "force")
         return await self._change(request, "remove", _member(request), "", user, force=force, status=200)
 
     async def _change(
@@ -320,7 +321,7 @@ class _Api:
     async def _read(self, request: Request) -> FarmView:
         """The farm to read from; for a linearizable read, once a majority has confirmed it."""
         farm = self._farm(request)
-        if _flag(request, "linearizable"):
+        if flag(request, "linearizable"):
             await farm.read_index()
         return farm
 
@@ -404,28 +405,6 @@ def _form(request: Request) -> tuple[str, _Encode]:
             return form
     known = f"{lines.MEDIA_TYPE} and {binary_format.MEDIA_TYPE}"
     raise Problem(406, "not-acceptable", f"entries come as {known}", "Send one of them as `Accept`.")
-
-
-def _number(request: Request, name: str, default: float, most: float, *, least: float = 0) -> float:
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    try:
-        value = float(text) if isinstance(most, float) else int(text)
-    except ValueError:
-        value = -1
-    if not least <= value <= most:
-        raise Problem(
-            400, "bad-query", f"{name} is not a number from {least} to {most:.0f}", "Correct the query."
-        )
-    return value
-
-
-def _flag(request: Request, name: str) -> bool:
-    text = request.query_params.get(name, "false")
-    if text not in ("true", "false"):
-        raise Problem(400, "bad-query", f"{name} is neither true nor false", "Correct the query.")
-    return text == "true"
 
 
 async def _body(request: Request) -> bytes:

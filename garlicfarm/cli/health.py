@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garlicfarm.admin.health import judge
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.options import Options, print_json, shared_options
 from garlicfarm.cli.remote import ask
@@ -16,7 +17,7 @@ from garlicfarm.cli.status_table import key_problems, spare_text
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["health", "judge"]
+__all__ = ["health"]
 
 _CODES = {"healthy": Exit.OK, "degraded": Exit.DEGRADED, "no-quorum": Exit.NO_QUORUM}
 
@@ -61,13 +62,6 @@ def health(options: Options, local: bool) -> Exit:
 
     # All farms of a node are one question: none has to be named.
     return ask(replace(options, farm=""), of_node) if local else ask(options, of_farm)
-
-
-def judge(status: dict[str, Any]) -> str:
-    """The word for a farm whose ``GET …/status`` is this."""
-    whole = status["fault_tolerance"] == (len(status["members"]) - 1) // 2
-    good = whole and status.get("disk_hangs_s") is None  # a node of 0.1 does not tell
-    return "no-quorum" if not status["quorum"] else "healthy" if good else "degraded"
 
 
 def _disk(hangs_s: float | None) -> str:

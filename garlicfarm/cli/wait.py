@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from garlicfarm.cli.health import judge
+from garlicfarm.admin.health import judge
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.remote import farm_name, find_node
 from garlicfarm.cli.status_table import headline

@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from garlicfarm.cli.health import judge
+from garlicfarm.admin.health import judge
 from garlicfarm.config.model import PRESETS, RaftSection
 from garlicfarm.errors import DiskHangs
 from garlicfarm.feed.pages import PageReader
