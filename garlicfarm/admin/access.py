@@ -12,7 +12,7 @@ import math
 import os
 
 import trio
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 from garlicfarm.admin.contract import NodeView
 from garlicfarm.admin.problems import Problem
@@ -41,7 +41,7 @@ class Authenticator:
         # A key of this process: after a restart clients get `stale` and log in again at once.
         self._digest = DigestVerifier(REALM, ALGORITHMS, os.urandom(32), node.users.lookup)
 
-    async def user(self, request: Request, role: Role) -> str:
+    async def user(self, request: HTTPConnection, role: Role) -> str:
         """The name of the user, with at least ``role``. Raises `Problem` 401 or 403."""
         origin = request.headers.get("origin")
         if origin is not None and origin != f"https://{request.headers.get('host')}":
@@ -51,11 +51,12 @@ class Authenticator:
             )
         query = request.scope["query_string"]
         target = (request.scope["raw_path"] + (b"?" + query if query else b"")).decode("ascii", "replace")
+        method = request.scope.get("method", "GET")  # a WebSocket begins as a GET
         peer = Peer(request.client.host if request.client is not None else "", True, None)
         now_s = trio.current_time()
         try:
             answer, wait_s = self._attempts.judge(
-                self._digest, peer, request.method, target, request.headers.get("authorization"), now_s
+                self._digest, peer, method, target, request.headers.get("authorization"), now_s
             )
             login = self._users.login(answer.user) if isinstance(answer, Verified) else None
         except ConfigError as error:
@@ -97,7 +98,7 @@ class Authenticator:
             )
         return answer.user
 
-    def scraper(self, request: Request) -> None:
+    def scraper(self, request: HTTPConnection) -> None:
         """Admit a scraper on loopback or with the token. Raises `Problem` 401."""
         server = request.scope.get("server")
         if server is not None and ipaddress.ip_address(server[0]).is_loopback:

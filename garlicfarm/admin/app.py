@@ -1,7 +1,8 @@
 """The admin API's endpoints. Plain ASGI (Starlette): nothing here knows which server runs it.
 
 Everything is bounded: an answer from the log by 20,000 indexes, with at most 256 KiB (or one entry) of it in
-memory; a write to a client by 256 KiB, a posted entry or batch by 1 MiB, a long poll by 30 s.
+memory; a write to a client by 256 KiB, a posted entry or batch by 1 MiB, a long poll by 30 s; live events
+by the number of watchers, and by what is held for all of them (`garlicfarm.admin.live_events`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import trio
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
 from garlicfarm.admin.access import Authenticator
 from garlicfarm.admin.contract import FarmView, NodeView
@@ -32,6 +34,7 @@ from garlicfarm.admin.responses import (
     json_answer,
     wait_for_disconnect,
 )
+from garlicfarm.admin.watch import Watch
 from garlicfarm.application import AdminEndpoint, AdminRequest
 from garlicfarm.config.validators import is_dial_url
 from garlicfarm.credentials.member_credentials import MAX_MEMBER_ID
@@ -76,6 +79,7 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
     """
     api = _Api(node, Authenticator(node, metrics_token), shutdown)
     dashboard = Dashboard(node, _body)
+    watch = Watch(node, api.read, shutdown)
     return Starlette(
         routes=[
             Route("/", api.guarded("reader", dashboard.page), methods=["GET"]),
@@ -87,6 +91,8 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
             Route("/v1/farms/{farm}/log", api.guarded("reader", api.log), methods=["GET"]),
             Route("/v1/farms/{farm}/log", api.guarded("writer", api.post), methods=["POST"]),
             Route("/v1/farms/{farm}/log/batch", api.guarded("writer", api.post_batch), methods=["POST"]),
+            Route("/v1/farms/{farm}/events", api.guarded("reader", watch.server_sent), methods=["GET"]),
+            WebSocketRoute("/v1/farms/{farm}/events", api.guarded_websocket("reader", watch.websocket)),
             Route("/v1/farms/{farm}/state", api.guarded("reader", api.state)),
             Route("/v1/farms/{farm}/ranking", api.guarded("reader", api.ranking)),
             Route("/v1/farms/{farm}/policy", api.guarded("admin", api.policy), methods=["GET"]),
@@ -131,6 +137,20 @@ class _Api:
 
         return handle
 
+    def guarded_websocket(
+        self, role: Role, endpoint: Callable[[WebSocket, str], Awaitable[None]]
+    ) -> Callable[[WebSocket], Awaitable[None]]:
+        """As `guarded`; a client that is refused gets the answer instead of the WebSocket."""
+
+        async def handle(socket: WebSocket) -> None:
+            try:
+                await endpoint(socket, await self._authenticator.user(socket, role))
+            except (Problem, GarlicFarmError) as error:
+                answer = _answer_problem if isinstance(error, Problem) else _answer_error
+                await socket.send_denial_response(answer(socket, error))
+
+        return handle
+
     async def node(self, request: Request, user: str) -> Response:
         node = self._node
         return json_answer(
@@ -160,22 +180,22 @@ class _Api:
         return json_answer({"schema": "garlicfarm.farms/1", "farms": rows})
 
     async def status(self, request: Request, user: str) -> Response:
-        farm = await self._read(request)
+        farm = await self.read(request)
         return json_answer(farm.status(), farm)
 
     async def ranking(self, request: Request, user: str) -> Response:
-        farm = await self._read(request)
+        farm = await self.read(request)
         return json_answer(farm.ranking(statuses=flag(request, "statuses")), farm)
 
     async def state(self, request: Request, user: str) -> Response:
-        farm = await self._read(request)
+        farm = await self.read(request)
         index, snapshot = farm.state()
         return Pieces(
             snapshot, headers=farm_headers(farm, next_after=index), media_type="application/octet-stream"
         )
 
     async def log(self, request: Request, user: str) -> Response:
-        farm = await self._read(request)
+        farm = await self.read(request)
         media_type, encode = _form(request)
         after = int(number(request, "after", 0, 2**63 - 1))
         limit = int(number(request, "limit", DEFAULT_LIMIT, MAX_LIMIT, least=1))
@@ -229,11 +249,11 @@ class _Api:
         return await _committed(farm, farm.administer(wanted.action, wanted.args, user))
 
     async def policy(self, request: Request, user: str) -> Response:
-        farm = await self._read(request)
+        farm = await self.read(request)
         return json_answer(farm.policy(), farm)
 
     async def members(self, request: Request, user: str) -> Response:
-        farm = await self._read(request)
+        farm = await self.read(request)
         return json_answer(farm.members(), farm)
 
     async def add_member(self, request: Request, user: str) -> Response:
@@ -283,7 +303,7 @@ class _Api:
 
     async def _application(self, name: str, endpoint: AdminEndpoint, request: Request, user: str) -> Response:
         request.path_params["farm"] = name
-        farm = await self._read(request)
+        farm = await self.read(request)
         body = await _body(request) if endpoint.method == "POST" else b""
         query = dict(request.query_params)
         with trio.move_on_after(COMMIT_DEADLINE_S):
@@ -307,7 +327,7 @@ class _Api:
         detail = "a farm knows no leader, or its disk does not answer"
         raise Problem(503, "not-ready", detail, "See `garlicfarm status`.")
 
-    def _farm(self, request: Request) -> FarmView:
+    def _farm(self, request: HTTPConnection) -> FarmView:
         name = request.path_params["farm"]
         farm = self._node.farms.get(name)
         if farm is None:
@@ -318,7 +338,7 @@ class _Api:
         request.scope[_FARM] = farm
         return farm
 
-    async def _read(self, request: Request) -> FarmView:
+    async def read(self, request: HTTPConnection) -> FarmView:
         """The farm to read from; for a linearizable read, once a majority has confirmed it."""
         farm = self._farm(request)
         if flag(request, "linearizable"):
@@ -459,12 +479,12 @@ async def _drain(request: Request) -> None:
                 return
 
 
-def _answer_problem(request: Request, error: Exception) -> Response:
+def _answer_problem(request: HTTPConnection, error: Exception) -> Response:
     assert isinstance(error, Problem)
     return _response(request, error)
 
 
-def _answer_error(request: Request, error: Exception) -> Response:
+def _answer_error(request: HTTPConnection, error: Exception) -> Response:
     assert isinstance(error, GarlicFarmError)
     problem = problem_of(error)
     if problem is None:
@@ -491,7 +511,7 @@ def _answer_defect(request: Request, error: Exception) -> Response:
     return _response(request, Problem(500, "defect", "a defect of this program", "See the node's log."))
 
 
-def _response(request: Request, problem: Problem, next_after: int | None = None) -> Response:
+def _response(request: HTTPConnection, problem: Problem, next_after: int | None = None) -> Response:
     response = problem.response()
     farm: FarmView | None = request.scope.get(_FARM)
     if farm is not None:

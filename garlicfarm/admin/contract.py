@@ -42,6 +42,10 @@ class FarmView(EntrySource, Protocol):
     async def wait_commit(self, beyond: int) -> int:
         """Return `commit_index` once it is > ``beyond``."""
 
+    async def wait_change(self) -> None:
+        """Return when something is committed and applied here, or the leader or the state of the disk
+        changes."""
+
     async def post(self, entry: bytes, user: str) -> tuple[int, int]:
         """Append an entry on behalf of ``user``; (index, term) once it is committed, and applied here too
         unless this node is cut off from the leader meanwhile.

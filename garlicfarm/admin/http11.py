@@ -1,12 +1,13 @@
 """HTTP/1.1 on one connection after the other: hypercorn, inside the admin listener's own tasks.
 
-hypercorn has one `TCPServer` per connection. HTTP/1.1 only: it would switch to HTTP/2 or WebSocket for any
-stranger that asks.
+hypercorn has one `TCPServer` per connection. HTTP/1.1 only, and WebSockets where the API has one: hypercorn
+would switch to HTTP/2 or WebSocket for any stranger that asks, at any path.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
@@ -20,6 +21,7 @@ from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
+from wsproto.utilities import ProtocolError
 
 from garlicfarm.admin.access import LOGGED_IN
 from garlicfarm.credentials.users import Login
@@ -30,6 +32,8 @@ __all__ = ["AsgiApp", "HttpServer"]
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 MAX_HEADER_BYTES = 16 << 10
+MAX_MESSAGE_BYTES = 1024  # that a client sends over a WebSocket
+WEBSOCKETS = re.compile(rb"/v1/farms/[^/?]+/events(\?.*)?")
 
 _PLACE = "garlicfarm.place"
 
@@ -49,6 +53,7 @@ class HttpServer:
         config.errorlog = logger
         config.include_server_header = False
         config.h11_max_incomplete_size = MAX_HEADER_BYTES
+        config.websocket_max_message_size = MAX_MESSAGE_BYTES
         config.keep_alive_timeout = header_s
         config.ssl_handshake_timeout = handshake_s
 
@@ -87,12 +92,15 @@ class _Server(TCPServer):
 
 
 class _Http11(H11Protocol):
-    """HTTP/1.1 only: ignores Upgrade, and refuses HTTP/2 by prior knowledge."""
+    """HTTP/1.1 and WebSockets only: ignores Upgrade elsewhere, and refuses HTTP/2 by prior knowledge."""
 
     async def handle(self, event: Event) -> None:
         if isinstance(event, RawData) and event.data:
             self.connection_state[_PLACE].advance(Stage.REQUEST)
-        await super().handle(event)
+        try:
+            await super().handle(event)
+        except ProtocolError:  # no frame of a WebSocket
+            await self.send(Closed())
 
     async def _check_protocol(self, event: h11.Request) -> None:
         pass
@@ -102,7 +110,11 @@ class _Http11(H11Protocol):
             await self._send_error_response(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
             await self.send(Closed())
             return
-        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
+        # Compressing for each watcher would cost the farm more than the bytes are worth.
+        ignored = {b"sec-websocket-extensions"}
+        if not WEBSOCKETS.fullmatch(request.target):
+            ignored.add(b"upgrade")
+        headers = [(name, value) for name, value in request.headers if name not in ignored]
         await super()._create_stream(
             h11.Request(
                 method=request.method,

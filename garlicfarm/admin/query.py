@@ -6,14 +6,17 @@ from starlette.requests import HTTPConnection
 
 from garlicfarm.admin.problems import Problem
 
-__all__ = ["flag", "number"]
+__all__ = ["flag", "number", "parse_number"]
 
 
 def number(request: HTTPConnection, name: str, default: float, most: float, *, least: float = 0) -> float:
     """A number from ``least`` to ``most``; a whole one unless ``most`` is a float."""
     text = request.query_params.get(name)
-    if text is None:
-        return default
+    return default if text is None else parse_number(name, text, most, least=least)
+
+
+def parse_number(name: str, text: str, most: float, *, least: float = 0) -> float:
+    """The same of the value ``text``."""
     try:
         value = float(text) if isinstance(most, float) else int(text)
     except ValueError:

@@ -7,7 +7,7 @@ UTF-8; ``type`` is ``application`` or ``configuration``.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -15,12 +15,14 @@ from garlicfarm.errors import RemoteProtocolError
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire.messages import ValueType
 
-__all__ = ["MEDIA_TYPE", "decode_lines", "encode_lines"]
+__all__ = ["MEDIA_TYPE", "EntryLine", "decode_lines", "encode_lines", "entry_line"]
 
 MEDIA_TYPE = "application/jsonl"
 
 
-class _Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+class EntryLine(msgspec.Struct, omit_defaults=True, frozen=True, forbid_unknown_fields=True):
+    """An entry as an object of JSON: exactly one of both values is there."""
+
     index: Annotated[int, msgspec.Meta(ge=1)]
     term: Annotated[int, msgspec.Meta(ge=0)]
     type: Literal["application", "configuration"]
@@ -29,13 +31,14 @@ class _Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 _encode = msgspec.json.Encoder().encode_lines
-_decode = msgspec.json.Decoder(_Line).decode_lines
+_decode = msgspec.json.Decoder(EntryLine).decode_lines
+_Line = TypeVar("_Line", bound=EntryLine)
 _TYPES = {"application": ValueType.APPLICATION, "configuration": ValueType.CONFIGURATION}
 
 
 def encode_lines(entries: Iterable[Entry]) -> bytes:
     """One line per entry, each ended by a newline; no bytes for no entries."""
-    return _encode([_line(entry) for entry in entries])
+    return _encode([entry_line(entry, EntryLine) for entry in entries])
 
 
 def decode_lines(text: bytes) -> list[Entry]:
@@ -54,10 +57,11 @@ def decode_lines(text: bytes) -> list[Entry]:
     return entries
 
 
-def _line(entry: Entry) -> _Line:
-    kind: Literal["application", "configuration"]
-    kind = "application" if entry.value_type is ValueType.APPLICATION else "configuration"
+def entry_line(entry: Entry, kind: type[_Line]) -> _Line:
+    """An entry as ``kind``."""
+    name: Literal["application", "configuration"]
+    name = "application" if entry.value_type is ValueType.APPLICATION else "configuration"
     try:
-        return _Line(entry.index, entry.term, kind, value=entry.value.decode())
+        return kind(entry.index, entry.term, name, value=entry.value.decode())
     except UnicodeDecodeError:
-        return _Line(entry.index, entry.term, kind, value_base64=entry.value)
+        return kind(entry.index, entry.term, name, value_base64=entry.value)

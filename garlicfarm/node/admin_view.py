@@ -40,6 +40,9 @@ class FarmAdminView(CommittedEntries):
         disk = self._replica.disk
         return round(disk.silent_s, 1) if disk.is_hanging else None
 
+    async def wait_change(self) -> None:
+        await self._core.wait_progress()
+
     async def post(self, entry: bytes, user: str) -> tuple[int, int]:
         return await self._applied_here(await self._replica.post(entry, user=user))
 

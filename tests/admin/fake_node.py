@@ -73,9 +73,16 @@ class FakeFarm:
 
     def commit(self, value: bytes, kind: ValueType = ValueType.APPLICATION) -> int:
         self.log.append(Entry(self.commit_index + 1, 3, kind, value))
+        self.tell()
+        return self.commit_index
+
+    def tell(self) -> None:
+        """Something has changed."""
         self._commit_event.set()
         self._commit_event = trio.Event()
-        return self.commit_index
+
+    async def wait_change(self) -> None:
+        await self._commit_event.wait()
 
     def compact(self, first_index: int) -> None:
         del self.log[: first_index - self.first_index]

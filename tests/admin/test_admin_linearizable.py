@@ -24,7 +24,7 @@ def test_every_question_about_a_farm_is_tried_here(node: FakeNode) -> None:
     app = create_app(node, shutdown=trio.Event())  # type: ignore[arg-type]
     routes = [route for route in app.routes if isinstance(route, Route) and "GET" in (route.methods or ())]
     found = {route.path for route in routes if route.path.startswith(FARM)}
-    assert found == {FARM + what for what in READS}
+    assert found == {FARM + what for what in (*READS, "events")}
 
 
 @pytest.mark.parametrize("what", READS)

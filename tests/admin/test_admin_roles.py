@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 import trio
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 
 from garlicfarm.admin.app import create_app
 from tests.admin.fake_node import PASSWORDS, FakeNode
@@ -20,6 +20,7 @@ LEAST = {
     "GET /v1/farms/{farm}/log": "reader",
     "POST /v1/farms/{farm}/log": "writer",
     "POST /v1/farms/{farm}/log/batch": "writer",
+    "GET /v1/farms/{farm}/events": "reader",
     "GET /v1/farms/{farm}/state": "reader",
     "GET /v1/farms/{farm}/ranking": "reader",
     "GET /v1/farms/{farm}/policy": "admin",
@@ -41,9 +42,13 @@ RANK = {"reader": 0, "writer": 1, "admin": 2, "token": 3}
 async def test_endpoint_serves_its_role_and_those_above_and_nobody_else(
     node: FakeNode, user: str | None
 ) -> None:
-    app = create_app(node, shutdown=trio.Event(), metrics_token="token")  # type: ignore[arg-type]
+    shutdown = trio.Event()
+    shutdown.set()  # so that live events end
+    app = create_app(node, shutdown=shutdown, metrics_token="token")  # type: ignore[arg-type]
     routes = [route for route in app.routes if isinstance(route, Route)]
-    assert len(routes) == len(app.routes)
+    sockets = [route.path for route in app.routes if isinstance(route, WebSocketRoute)]
+    assert sockets == ["/v1/farms/{farm}/events"], "test_watch.py tries it"
+    assert len(routes) + len(sockets) == len(app.routes)
     endpoints = {(method, route.path) for route in routes for method in route.methods or ()}
     # HEAD comes with GET, and is asked for like it.
     assert {f"{method} {path}" for method, path in endpoints if method != "HEAD"} == LEAST.keys()

@@ -13,7 +13,9 @@ import trio
 from starlette.routing import Route
 
 from garlicfarm import errors
-from garlicfarm.admin import app
+from garlicfarm.admin import app, live_events, watch
+from garlicfarm.admin.server import SEND_S
+from garlicfarm.feed import events
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.refusals import Refusal
 from garlicfarm.testing.simulator.invariants import __doc__ as INVARIANTS
@@ -121,9 +123,24 @@ def test_admin_page_has_the_limits_of_a_page_of_the_log() -> None:
     assert shown["wait_s"] == ("0", f"0 to {app.MAX_WAIT_S:.0f}")
 
 
+def test_admin_page_has_every_kind_of_event_and_the_limits_of_watchers() -> None:
+    text = (REFERENCE / "admin-api.md").read_text(encoding="utf-8")
+    section = text.partition("## Live events")[2].partition("\n## ")[0]
+    kinds = re.findall(r"^\| `(\w+)` \|", section.partition("| kind |")[2], re.M)
+    assert sorted(kinds) == sorted(events.KINDS)
+    for fact in (
+        f"{live_events.QUIET_S:.0f} s without another event",
+        f"{live_events.REST_S * 1000:.0f} ms or {live_events.REST_PER_WATCHER_S * 1000:.0f} ms for each",
+        f"newest {live_events.HELD_BYTES >> 20} MiB",
+        f"{SEND_S:.0f} s is disconnected",
+        f"Watchers of live events: {watch.MAX_WATCHERS}, and {watch.MAX_WATCHERS_OF_USER} of each user",
+    ):
+        assert fact in " ".join(text.split()), fact
+
+
 def test_admin_page_has_every_kind_of_problem() -> None:
     kinds = set()
-    for name in ("app.py", "access.py", "problems.py"):
+    for name in ("access.py", "app.py", "problems.py", "query.py", "watch.py"):
         source = (ROOT / "garlicfarm" / "admin" / name).read_text(encoding="utf-8")
         kinds |= set(re.findall(r'Problem\(\s*(?:\d+|error\.status_code),\s*"([a-z-]+)"', source))
     text = (
