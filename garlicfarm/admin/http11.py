@@ -17,11 +17,11 @@ import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData
-from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.protocol.h11 import H11Protocol, H11WSConnection
+from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
-from wsproto.utilities import ProtocolError
 
 from garlicfarm.admin.access import LOGGED_IN
 from garlicfarm.credentials.users import Login
@@ -97,10 +97,10 @@ class _Http11(H11Protocol):
     async def handle(self, event: Event) -> None:
         if isinstance(event, RawData) and event.data:
             self.connection_state[_PLACE].advance(Stage.REQUEST)
-        try:
-            await super().handle(event)
-        except ProtocolError:  # no frame of a WebSocket
-            await self.send(Closed())
+            if isinstance(self.stream, WSStream) and not self.stream.handshake.accepted:
+                await self.send(Closed())  # frames too early: hypercorn would answer beside the application
+                return
+        await super().handle(event)
 
     async def _check_protocol(self, event: h11.Request) -> None:
         pass
@@ -123,3 +123,6 @@ class _Http11(H11Protocol):
                 http_version=request.http_version,
             )
         )
+        if isinstance(self.connection, H11WSConnection) and self.connection.buffer:
+            self.connection.buffer.clear()
+            await self.send(Closed())  # as above

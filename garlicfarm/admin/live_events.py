@@ -185,8 +185,6 @@ class LiveEvents:
             except (Compacted, FellBehind):  # as after a snapshot of the leader: each watcher meets it itself
                 self._restart()
                 return
-            if self._end != after:  # restarted meanwhile
-                continue
             piece = _Piece(after, [entry.index for entry in entries], encode_entries(entries))
             self._pieces.append(piece)
             self._end = piece.upto

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlencode
 
 import msgspec
+import trio
 
 from garlicfarm.client.answers import Answer, certificate_error, failure, leader_address, refusal
 from garlicfarm.client.https import CONNECT_ERRORS, TRANSPORT_ERRORS, HttpsClient, StreamedAnswer
@@ -26,6 +27,7 @@ from garlicfarm.errors import (
     DiskHangs,
     EntryRefused,
     GarlicFarmError,
+    LocalProtocolError,
     NoQuorum,
     NotLeader,
     OutcomeUnknown,
@@ -34,6 +36,7 @@ from garlicfarm.errors import (
 )
 
 if TYPE_CHECKING:
+    from garlicfarm.client.events import EventStream
     from garlicfarm.raft.types import Entry
 
 __all__ = ["AdminClient", "Page"]
@@ -43,6 +46,7 @@ ANSWER_TIMEOUT_S = 90.0  # longer than a linearizable long poll, and than a node
 MAX_LIMIT = 20_000
 MAX_PAGE_BYTES = 8 << 20
 MAX_FOLLOWED = 16
+PATIENCE_S = 60.0
 
 _NEXT_AFTER = "Garlic-Farm-Next-After"
 _COMMIT_INDEX = "Garlic-Farm-Commit-Index"
@@ -94,14 +98,21 @@ class AdminClient:
         self._client = client
         self._nodes = {url: client(url, own) for url, own in map(node_address, urls)}
         self._followed: set[str] = set()  # URLs that a node named as its leader's
+        self._tasks = trio.open_nursery()
+        self._nursery: trio.Nursery | None = None
 
     async def __aenter__(self) -> Self:
+        self._nursery = await self._tasks.__aenter__()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        assert self._nursery is not None
         async with AsyncExitStack() as stack:
             for node in self._nodes.values():
                 stack.push_async_callback(node.aclose)
+            self._nursery.cancel_scope.cancel()
+            # Its tasks raise nothing; and what the block has raised leaves it as it is, in no group.
+            await self._tasks.__aexit__(None, None, None)
 
     async def node(self) -> dict[str, Any]:
         """Id, version, uptime, transports and farms of the node that answers."""
@@ -298,6 +309,42 @@ class AdminClient:
             if not wait_s and (page.next_after >= commit_index or page.next_after <= after):
                 return
             after = page.next_after
+
+    def events(
+        self,
+        farm: str,
+        after: int | None = None,
+        *,
+        kinds: Collection[str] | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> EventStream:
+        """Live events, as the nodes push them: ``async for event in client.events("farm", after=7)``.
+
+        Entries come once each, in order, and none is missed: when a connection is lost, or its node is cut
+        off from the others for some seconds, the next node is asked for what follows. The other events say
+        how things stand (`garlicfarm.feed.events`): first at once, then at each change. To resume in another
+        process, keep the ``index`` of the last event. It ends with this client, or with its `aclose`.
+
+        :param after: only entries with a larger index. None: those that are committed from now on.
+        :param kinds: some of ``entry``, ``leader``, ``publisher``, ``members``, ``health`` and ``position``.
+            None: all.
+        :param patience_s: how long it tries to connect again after a connection was lost.
+        :raises Compacted: the next entries are gone at every node that answers; start from `state`.
+        :raises UnreachableError: no node answers, at first or for ``patience_s`` later on.
+        :raises NoQuorum: the only node has no place for another watcher.
+        :raises RemoteProtocolError: the farm was recovered meanwhile: its indexes mean other entries now.
+        """
+        from garlicfarm.client.events import EventStream  # most commands need no WebSocket
+        from garlicfarm.feed.events import KINDS
+
+        if self._nursery is None:
+            raise LocalProtocolError("a client gets events inside its block: async with AdminClient(…)")
+        if kinds is None:
+            kinds = KINDS
+        elif not kinds or not set(kinds) <= set(KINDS):
+            raise LocalProtocolError(f"kinds of events are among {', '.join(KINDS)}")
+        nodes, path = self._nodes.items(), _path(farm, "events")
+        return EventStream(nodes, path, after, kinds, patience_s, self._nursery.start_soon)
 
     async def _ask(
         self,

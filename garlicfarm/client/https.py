@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +56,7 @@ class StreamedAnswer(Answer):
 
 class HttpsClient:
     """Sends requests to the server at ``url``, ``https://host:port``, as ``user``. Close it with `aclose`.
+    ``authority`` is its host and port, as in the header Host.
 
     :param tls: verifies the server.
     :param connect_s: seconds for a connection to be made; ``answer_s``: for each piece of an answer.
@@ -72,9 +73,11 @@ class HttpsClient:
         answer_s: float,
     ) -> None:
         parts = urlsplit(url)
-        self._host, self._port, self._authority = parts.hostname or "", parts.port, parts.netloc
+        self._host, self._port = parts.hostname or "", parts.port or 443
+        self.authority = parts.netloc
+        self._tls = tls
         self._password = password
-        self._key = (self._authority, "", user)
+        self._key = (self.authority, "", user)
         self._challenges = ChallengeCache()
         self._timeout = {"connect": connect_s, "read": answer_s, "write": answer_s, "pool": answer_s}
         self._pool = httpcore.AsyncConnectionPool(
@@ -101,18 +104,36 @@ class HttpsClient:
 
         A challenge is answered once. Raises one of `TRANSPORT_ERRORS`: there is no complete answer.
         """
-        authorization = self._authorization(method, target)
+        authorization = self.authorization(method, target)
         answer = await self._send(method, target, headers, authorization, content, stream)
         if answer.status != 401:
             return answer
         try:
-            self._challenges.learn(self._key, [answer.header("WWW-Authenticate")])
+            self.learn([answer.header("WWW-Authenticate")])
         except RemoteProtocolError:
             return answer
-        authorization = self._authorization(method, target)
+        authorization = self.authorization(method, target)
         return await self._send(method, target, headers, authorization, content, stream)
 
-    def _authorization(self, method: str, target: str) -> str | None:
+    async def open_stream(self) -> trio.SSLStream[trio.SocketStream]:
+        """A connection of the caller's own, its TLS handshake done. Raises OSError, or
+        `trio.BrokenResourceError`: the handshake failed."""
+        stream = await trio.open_ssl_over_tcp_stream(
+            self._host, self._port, ssl_context=self._tls, https_compatible=True
+        )
+        try:
+            await stream.do_handshake()
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+        return stream
+
+    def learn(self, challenges: Sequence[str]) -> None:
+        """Log in as these ask for from now on. Raises `RemoteProtocolError`: they cannot be answered."""
+        self._challenges.learn(self._key, challenges)
+
+    def authorization(self, method: str, target: str) -> str | None:
+        """The header Authorization of a request; None before a challenge was learned."""
         answered = self._challenges.authorization(
             self._key, method=method, target=target, password=self._password, cnonce=secrets.token_hex(8)
         )
@@ -127,7 +148,7 @@ class HttpsClient:
         content: bytes | None,
         stream: bool,
     ) -> Answer:
-        fields = {"Host": self._authority, "User-Agent": f"garlicfarm/{__version__}", **headers}
+        fields = {"Host": self.authority, "User-Agent": f"garlicfarm/{__version__}", **headers}
         if authorization is not None:
             fields["Authorization"] = authorization
         if content is not None:
@@ -144,7 +165,7 @@ class HttpsClient:
         for name, value in response.headers:
             key, text = name.decode("latin-1").lower(), value.decode("latin-1")
             received[key] = f"{received[key]}, {text}" if key in received else text
-        source = f"https://{self._authority}{target.partition('?')[0]}"
+        source = f"https://{self.authority}{target.partition('?')[0]}"
         if stream and 200 <= response.status < 300:
             return StreamedAnswer(response.status, received, b"", source, response)
         try:
