@@ -15,9 +15,10 @@ from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.cli.options import Options, shared_options
 
 if TYPE_CHECKING:
+    from garlicfarm.cli.changes import Changes
     from garlicfarm.cli.lab_rank import RankProcess
     from garlicfarm.cli.lab_site import SiteWatch
-    from garlicfarm.lab.processes import ProcessFarm
+    from garlicfarm.lab.processes import NodeProcess, ProcessFarm
     from garlicfarm.setup.provision import FarmPlan, MemberPlan
 
 __all__ = ["lab", "running_lab"]
@@ -314,20 +315,41 @@ async def _wait(farm: ProcessFarm, until: str) -> None:
 
 
 async def _show(farm: ProcessFarm, rank: RankProcess | None, site: SiteWatch | None) -> None:
-    """The live display, until Ctrl-C."""
+    """The live display, until Ctrl-C. The nodes push that something has changed; then one is asked."""
     import trio
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
+    from garlicfarm.cli.changes import Changes
     from garlicfarm.cli.lab_screen import LabScreen
 
     console = Console(highlight=False)
     screen = LabScreen(farm, rank, site)
-    with Live(Text("waiting for the nodes …"), console=console, auto_refresh=False) as live:
-        while True:
+    changes = Changes()
+    async with trio.open_nursery() as nursery:
+        for node in farm.nodes.values():
+            nursery.start_soon(_follow, node, farm.name, changes)
+        with Live(Text("waiting for the nodes …"), console=console, auto_refresh=False) as live:
             status, ranking = await _ask(farm)
-            live.update(screen.drawn(status, ranking, console.width, console.height), refresh=True)
+            while True:
+                live.update(screen.drawn(status, ranking, console.width, console.height), refresh=True)
+                await trio.sleep(POLL_S)
+                if status is None or changes.take():
+                    status, ranking = await _ask(farm)
+
+
+async def _follow(node: NodeProcess, farm: str, changes: Changes) -> None:
+    """Note the changes that one node pushes, each of its processes that is started."""
+    import trio
+
+    from garlicfarm.errors import GarlicFarmError
+
+    while True:
+        try:
+            async with node.client() as client:
+                await changes.follow(client, farm)
+        except GarlicFarmError:
             await trio.sleep(POLL_S)
 
 

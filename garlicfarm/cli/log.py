@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["log"]
 
-FOLLOW_WAIT_S = 25.0
-
 
 @click.group(cls=CommandGroup)
 def log() -> None:
@@ -84,14 +82,25 @@ def _post_lines(options: Options, descriptor: int, most: int) -> int:
 )
 @shared_options("config", "node", "farm", "user", "tls", "timeout")
 def tail(options: Options, follow: bool, after: int | None, linearizable: bool) -> None:
-    """Print committed entries as JSON lines: index, term, type, value (or value_base64)."""
+    """Print committed entries as JSON lines: index, term, type, value (or value_base64).
+
+    With -f the nodes push new ones. A lost connection is made again, for a minute.
+    """
     from garlicfarm.errors import Compacted
+    from garlicfarm.feed.events import EntryEvent
     from garlicfarm.feed.lines import encode_lines
+    from garlicfarm.wire.messages import ValueType
 
     async def read(client: AdminClient, farm: str, start: int) -> None:
-        wait_s = FOLLOW_WAIT_S if follow else 0
-        async for entry in client.log(farm, start, wait_s=wait_s, linearizable=linearizable):
+        async for entry in client.log(farm, start, linearizable=linearizable):
             click.echo(encode_lines([entry]), nl=False)
+            start = entry.index
+        if not follow:
+            return
+        async for event in client.events(farm, start, kinds=("entry",)):
+            assert isinstance(event, EntryEvent)
+            if event.entry.value_type is ValueType.APPLICATION:
+                click.echo(encode_lines([event.entry]), nl=False)
 
     async def read_all(client: AdminClient, farm: str) -> None:
         try:

@@ -29,6 +29,7 @@ ONLY_THE_LEADER = (
     "node address` prints it there), and an admin among its users with --user"
 )
 WATCH_INTERVAL_S = 1.0
+"""The shortest time between two of the same."""
 
 
 def find_node(options: Options) -> NodeAccess:
@@ -102,7 +103,11 @@ def deadline(timeout_s: float | None, unmet: str) -> Iterator[None]:
 
 
 @click.command()
-@click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Show it again at each change, at most once a second and at least every 5 s, until Ctrl-C.",
+)
 @shared_options()
 def status(options: Options, watch: bool) -> None:
     """Show all members of a farm, dead ones too: leader, publisher, lag."""
@@ -116,20 +121,45 @@ def _print(options: Options, watch: bool) -> Callable[[AdminClient, str], Awaita
     async def show(client: AdminClient, farm: str) -> None:
         import json
 
-        import trio
-
-        while True:
+        async def once() -> None:
             body = await client.status(farm)
             if options.output == "table":
                 _print_members(body)
             else:
                 compact = watch or options.output == "jsonl"
                 click.echo(json.dumps(body, indent=None if compact else 2))
-            if not watch:
-                return
-            await trio.sleep(WATCH_INTERVAL_S)
+
+        await (_repeat(client, farm, once) if watch else once())
 
     return show
+
+
+async def _repeat(client: AdminClient, farm: str, show: Callable[[], Awaitable[None]]) -> None:
+    """Show something at each change of the farm."""
+    import trio
+
+    from garlicfarm.cli.changes import LONGEST_S, Changes
+    from garlicfarm.errors import GarlicFarmError, first_error
+
+    changes = Changes()
+
+    async def follow() -> None:
+        while True:
+            try:
+                await changes.follow(client, farm)
+            except GarlicFarmError:  # what is shown next says so; a node of 0.1 pushes nothing
+                await trio.sleep(LONGEST_S)
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow)
+            while True:
+                await show()
+                await trio.sleep(WATCH_INTERVAL_S)
+                await changes.wait()
+    except* GarlicFarmError as group:
+        error = first_error(group)
+    raise error
 
 
 def _print_members(body: dict[str, Any]) -> None:
@@ -148,7 +178,6 @@ def _print_members(body: dict[str, Any]) -> None:
 
 
 async def _watch(client: AdminClient, farm: str) -> None:
-    import trio
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -156,10 +185,12 @@ async def _watch(client: AdminClient, farm: str) -> None:
     from garlicfarm.errors import UnreachableError
 
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
-        while True:
+
+        async def draw() -> None:
             try:
                 live.update(status_view(await client.status(farm), live.console.width), refresh=True)
             except UnreachableError as error:
                 # The node may come back; what was shown last is still worth reading.
                 live.console.print(Text(str(error), "red"))
-            await trio.sleep(WATCH_INTERVAL_S)
+
+        await _repeat(client, farm, draw)
