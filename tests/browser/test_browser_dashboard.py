@@ -95,6 +95,8 @@ async def test_page_follows_commits_and_a_death_and_says_when_the_node_is_gone(
     async with trio.open_nursery() as nursery:
         page = await shown(browser, await nursery.start(node.serve, shutdown), "rita")
         await page.until(LIVE)
+        readers = partial(node.metrics.registry.get_sample_value, "garlicfarm_feed_readers")
+        await until(lambda: readers({"farm": "farm"}) == 1)  # the node pushes to it, through its login
         await page.value("window.same = true")
         node.farm.commit(note("news"))
         await page.until("document.getElementById('log').innerText.includes('news')")
@@ -106,6 +108,23 @@ async def test_page_follows_commits_and_a_death_and_says_when_the_node_is_gone(
         shutdown.set()
     await page.until("document.getElementById('live').textContent.includes('does not answer')")
     assert "news" in await page.text("#log"), "what was known stays"
+
+
+async def test_page_that_is_hidden_is_pushed_nothing_until_it_is_shown_again(
+    browser: Chromium, node: FakeNode, url: str
+) -> None:
+    page = await shown(browser, url, "rita")
+    await page.until(LIVE)
+    readers = partial(node.metrics.registry.get_sample_value, "garlicfarm_feed_readers", {"farm": "farm"})
+    await until(lambda: readers() == 1)
+    hide = "Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}})"
+    tell = "document.dispatchEvent(new Event('visibilitychange', {bubbles: true}))"
+    await page.value(f"{hide.format('true')}; {tell}")
+    await until(lambda: readers() == 0)
+    await page.value(f"{hide.format('false')}; {tell}")
+    await until(lambda: readers() == 1)
+    node.farm.commit(note("news"))
+    await page.until("document.getElementById('log').innerText.includes('news')")
 
 
 @pytest.mark.parametrize("scripts", [True, False])
