@@ -1,9 +1,9 @@
 """The dashboard: one page about a farm of this node, for people with a browser.
 
 Theory of operation. The server renders the whole page from the API's data. Without script it is complete, and
-shows the moment of the request. The script listens to live events. At each it requests the page again and takes
-over the parts marked ``data-live``. So HTML is made and escaped in one place, Jinja2's. The browser sends its
-login (Digest) with each request.
+shows the moment of the request. The script listens to live events. At each it requests the page again, and
+takes over the parts marked ``data-live``. So HTML is made and escaped in one place, by Jinja2. The browser
+sends its login (Digest) with each request.
 
 Actions are forms, shown to admins only. A browser sends its login with a form of any page, so a form is
 accepted only from this origin (``Origin``, which browsers send with every POST, and ``Sec-Fetch-Site``) and

@@ -15,7 +15,7 @@ from garlicfarm.cli.durations import DURATION_RULE, format_ms, parse_ms
 from garlicfarm.cli.options import Options, shared_options
 
 if TYPE_CHECKING:
-    from garlicfarm.cli.changes import Changes
+    from garlicfarm.cli.farm_watch import FarmWatch
     from garlicfarm.cli.lab_rank import RankProcess
     from garlicfarm.cli.lab_site import SiteWatch
     from garlicfarm.lab.processes import NodeProcess, ProcessFarm
@@ -321,25 +321,25 @@ async def _show(farm: ProcessFarm, rank: RankProcess | None, site: SiteWatch | N
     from rich.live import Live
     from rich.text import Text
 
-    from garlicfarm.cli.changes import Changes
+    from garlicfarm.cli.farm_watch import FarmWatch
     from garlicfarm.cli.lab_screen import LabScreen
 
     console = Console(highlight=False)
     screen = LabScreen(farm, rank, site)
-    changes = Changes()
+    watch = FarmWatch()
     async with trio.open_nursery() as nursery:
         for node in farm.nodes.values():
-            nursery.start_soon(_follow, node, farm.name, changes)
+            nursery.start_soon(_follow, node, farm.name, watch)
         with Live(Text("waiting for the nodes …"), console=console, auto_refresh=False) as live:
             status, ranking = await _ask(farm)
             while True:
                 live.update(screen.drawn(status, ranking, console.width, console.height), refresh=True)
                 await trio.sleep(POLL_S)
-                if status is None or changes.take():
+                if status is None or watch.take():
                     status, ranking = await _ask(farm)
 
 
-async def _follow(node: NodeProcess, farm: str, changes: Changes) -> None:
+async def _follow(node: NodeProcess, farm: str, watch: FarmWatch) -> None:
     """Note the changes that one node pushes, each of its processes that is started."""
     import trio
 
@@ -348,7 +348,7 @@ async def _follow(node: NodeProcess, farm: str, changes: Changes) -> None:
     while True:
         try:
             async with node.client() as client:
-                await changes.follow(client, farm)
+                await watch.follow(client, farm)
         except GarlicFarmError:
             await trio.sleep(POLL_S)
 

@@ -138,15 +138,15 @@ async def _repeat(client: AdminClient, farm: str, show: Callable[[], Awaitable[N
     """Show something at each change of the farm."""
     import trio
 
-    from garlicfarm.cli.changes import LONGEST_S, Changes
+    from garlicfarm.cli.farm_watch import LONGEST_S, FarmWatch
     from garlicfarm.errors import GarlicFarmError, first_error
 
-    changes = Changes()
+    watch = FarmWatch()
 
     async def follow() -> None:
         while True:
             try:
-                await changes.follow(client, farm)
+                await watch.follow(client, farm)
             except GarlicFarmError:  # what is shown next says so; a node of 0.1 pushes nothing
                 await trio.sleep(LONGEST_S)
 
@@ -156,7 +156,7 @@ async def _repeat(client: AdminClient, farm: str, show: Callable[[], Awaitable[N
             while True:
                 await show()
                 await trio.sleep(WATCH_INTERVAL_S)
-                await changes.wait()
+                await watch.wait()
     except* GarlicFarmError as group:
         error = first_error(group)
     raise error

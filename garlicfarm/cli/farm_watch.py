@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from garlicfarm.client.admin import AdminClient
 
-__all__ = ["Changes"]
+__all__ = ["FarmWatch"]
 
 LONGEST_S = 5.0
 """After so long without a change it asks all the same: ages and round trips are no events."""
 KINDS = ("leader", "publisher", "members", "health", "position")
 
 
-class Changes:
+class FarmWatch:
     """Whether there is something new to ask for."""
 
     def __init__(self) -> None:

@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from garlicfarm.cli import changes
-from garlicfarm.cli.changes import Changes
+from garlicfarm.cli import farm_watch
+from garlicfarm.cli.farm_watch import FarmWatch
 from garlicfarm.errors import UnreachableError
 from tests.admin.fake_node import FakeNode, until
 
@@ -18,7 +18,7 @@ from tests.admin.fake_node import FakeNode, until
 async def test_display_asks_again_when_something_is_pushed_and_when_its_node_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "LONGEST_S", math.inf)
+    monkeypatch.setattr(farm_watch, "LONGEST_S", math.inf)
     node, shutdown = FakeNode(tmp_path / "data"), trio.Event()
     body = node.farm.status()
     node.farm.status = lambda: body  # type: ignore[method-assign]
@@ -26,7 +26,7 @@ async def test_display_asks_again_when_something_is_pushed_and_when_its_node_is_
     async with trio.open_nursery() as nursery:
         url = await nursery.start(node.serve, shutdown)
         async with node.client(url) as client:
-            display = Changes()
+            display = FarmWatch()
 
             async def follow() -> None:
                 with pytest.raises(UnreachableError):
@@ -50,8 +50,8 @@ async def test_display_asks_again_when_something_is_pushed_and_when_its_node_is_
 async def test_display_asks_again_after_a_while_without_changes(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    display = Changes()
+    display = FarmWatch()
     begun = trio.current_time()
     await display.wait()
-    assert trio.current_time() == begun + changes.LONGEST_S
+    assert trio.current_time() == begun + farm_watch.LONGEST_S
     assert not display.take()
