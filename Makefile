@@ -104,8 +104,8 @@ tour: .venv/base ## compose.yaml in containers: kill the leader, cut a network, 
 tour-i2p: .venv/base ## the profile i2p of compose.yaml in containers: kill the leader and its router (gets an engine as well)
 	.venv/bin/python -m tests.compose.tour_i2p
 
-bench: .venv/bench ## what an entry costs, beside etcd (make bench-debs) and PySyncObj; starting, failover, long logs, memory, the fold, catching up
-	@status=0; for each in compare start memory idle failover "failover --silent" long_log catch_up fold isolation; do \
+bench: .venv/bench ## what an entry costs, beside etcd (make bench-debs) and PySyncObj; starting, failover, long logs, memory, the fold, catching up, watchers
+	@status=0; for each in compare start memory idle failover "failover --silent" long_log catch_up fold isolation watchers; do \
 		.venv/bin/python -m benchmarks.$$each || status=1; done; exit $$status
 
 bench-spark: .venv/test .venv/spark ## what ranking in Spark costs; fails where a ratio is not kept

@@ -14,7 +14,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -96,8 +96,9 @@ async def drive(
     )
 
 
-async def run_driver(load: Load, farm: ProcessFarm) -> Sample:
-    pids = [node.process.pid for node in farm.nodes.values()]
+async def run_driver(load: Load, farm: ProcessFarm, measured: Collection[int] = ()) -> Sample:
+    """The load, from a process of its own. ``measured``: the nodes whose CPU time counts, by default all."""
+    pids = [farm.nodes[node_id].process.pid for node_id in measured or farm.nodes]
     arguments = [json.dumps(each) for each in (load, pids, farm.endpoints)]
     done = await trio.run_process(
         [sys.executable, "-m", "benchmarks.commits", "--drive", *arguments, farm.farm_id.hex()],

@@ -24,6 +24,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
 from garlicfarm.admin.access import LOGGED_IN
+from garlicfarm.admin.watch import SEND_RAW
 from garlicfarm.credentials.users import Login
 from garlicfarm.transport import Place, Stage
 
@@ -74,6 +75,7 @@ class HttpServer:
 class _Server(TCPServer):
     async def _read_data(self) -> None:
         wrapper = self.protocol
+        wrapper.state[SEND_RAW] = self._send_raw
         wrapper.protocol = _Http11(
             wrapper.app,
             wrapper.config,
@@ -89,6 +91,9 @@ class _Server(TCPServer):
         await super()._read_data()
         # The client left. hypercorn would keep the connection until its keep-alive ends.
         await self.idle_task.stop()
+
+    async def _send_raw(self, data: bytes) -> None:
+        await self.protocol_send(RawData(data))
 
 
 class _Http11(H11Protocol):

@@ -9,37 +9,41 @@ takes one at a time when it has sent the last one. One that has fallen behind wh
 itself, and goes on among the others once it has caught up. One that has fallen behind what the log retains
 ends with an error.
 
-Each message of each watcher takes CPU time that the farm needs, too. So the pump rests between two turns,
-longer with more watchers: all together are sent a limited number of messages in a second, with more in each.
+Each message to each watcher takes CPU time that the farm needs, too. So all watchers together get a limited
+number of messages and bytes in a second (`_Pace`), and the farm never waits for more than one message. While
+more is committed than they may get, they fall behind together, and they catch up when less is.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import trio
+from wsproto.frame_protocol import FrameProtocol
 
 from garlicfarm.admin.contract import FarmView
 from garlicfarm.admin.health import judge
 from garlicfarm.errors import Compacted, FellBehind
+from garlicfarm.feed.binary_format import HEAD_BYTES, encode_records
 from garlicfarm.feed.events import (
-    Event,
     HealthEvent,
     LeaderEvent,
     MemberAddress,
     MembersEvent,
     PositionEvent,
     PublisherEvent,
-    encode_entries,
+    StandingEvent,
+    encode_entry,
     encode_event,
+    kind_of,
 )
+from garlicfarm.raft.types import Entry
 
-__all__ = ["Form", "LiveEvents", "Watcher", "json_line", "server_sent_event"]
+__all__ = ["Form", "Lines", "LiveEvents", "Records", "ServerSentEvents", "Watcher"]
 
 PIECE_BYTES = 256 << 10
 HELD_BYTES = 4 << 20
@@ -47,45 +51,89 @@ LOOK_S = 1.0
 """How often the pump looks how the farm stands while nothing is committed: no event says that a member fell
 silent."""
 REST_S = 0.02
-REST_PER_WATCHER_S = 0.004
+REST_PER_MESSAGE_S = 0.004
+BYTES_PER_S = 64e6
 QUIET_S = 15.0
 """After so long without an event a watcher is told its position, so that both sides know of each other."""
 
-Form = Callable[[str, int, bytes], bytes]
-"""Makes the bytes to send of an event: of its kind, its index, and its object."""
+
+class Form(Protocol):
+    """How events are sent."""
+
+    def entries(self, entries: Sequence[Entry]) -> bytes:
+        """One entry or more."""
+
+    def events(self, events: Sequence[StandingEvent]) -> bytes:
+        """One event or more."""
 
 
-def json_line(kind: str, index: int, event: bytes) -> bytes:
-    """An event as a line."""
-    return event + b"\n"
+class Lines:
+    """Messages of a WebSocket, of text: a line for each event."""
+
+    def entries(self, entries: Sequence[Entry]) -> bytes:
+        return _message(b"".join([encode_entry(entry) + b"\n" for entry in entries]).decode())
+
+    def events(self, events: Sequence[StandingEvent]) -> bytes:
+        return _message(b"".join([encode_event(event) + b"\n" for event in events]).decode())
 
 
-def server_sent_event(kind: str, index: int, event: bytes) -> bytes:
-    """An event as browsers know them."""
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (index, kind.encode(), event)
+class Records(Lines):
+    """The same, but for entries: binary messages with their records."""
+
+    def entries(self, entries: Sequence[Entry]) -> bytes:
+        return _message(encode_records(entries))
+
+
+class ServerSentEvents:
+    """Events as browsers know them."""
+
+    def entries(self, entries: Sequence[Entry]) -> bytes:
+        return b"".join([_server_sent(b"entry", entry.index, encode_entry(entry)) for entry in entries])
+
+    def events(self, events: Sequence[StandingEvent]) -> bytes:
+        return b"".join([_server_sent(kind_of(e).encode(), e.index, encode_event(e)) for e in events])
+
+
+def _message(payload: str | bytes) -> bytes:
+    """A message of a server as it is on the wire: one frame, which is the same for all clients."""
+    return bytes(FrameProtocol(client=False, extensions=[]).send_data(payload, fin=True))
+
+
+def _server_sent(kind: bytes, index: int, event: bytes) -> bytes:
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (index, kind, event)
 
 
 class _Piece:
-    """Entries with indexes > ``after``, up to ``upto``, encoded."""
+    """Entries with indexes > ``after``, up to ``upto``, which are encoded once for many watchers."""
 
-    def __init__(self, after: int, indexes: Sequence[int], entries: Sequence[bytes]) -> None:
+    def __init__(self, after: int, entries: Sequence[Entry]) -> None:
         self.after = after
-        self.upto = indexes[-1]
-        self.size_bytes = sum(map(len, entries))
-        self._indexes = indexes
+        self.upto = entries[-1].index
+        self.size_bytes = sum([len(entry.value) + HEAD_BYTES for entry in entries])
         self._entries = entries
-        self._texts: dict[Form, str] = {}
+        self._encoded: dict[Form, bytes] = {}
 
-    def text(self, form: Form, after: int) -> tuple[str, int]:
+    def encoded(self, form: Form, after: int) -> tuple[bytes, int]:
         """What to send to a watcher at ``after``, and how many entries that are."""
-        skipped = bisect_right(self._indexes, after)
-        if not skipped and form in self._texts:
-            return self._texts[form], len(self._entries)
-        chosen = zip(self._indexes[skipped:], self._entries[skipped:], strict=True)
-        text = b"".join(form("entry", index, entry) for index, entry in chosen).decode()
-        if not skipped:
-            self._texts[form] = text
-        return text, len(self._entries) - skipped
+        if after > self.after:
+            chosen = [entry for entry in self._entries if entry.index > after]
+            return form.entries(chosen), len(chosen)
+        if form not in self._encoded:
+            self._encoded[form] = form.entries(self._entries)
+        return self._encoded[form], len(self._entries)
+
+
+class _Pace:
+    """Rests after each message, for `REST_PER_MESSAGE_S` and as long as its bytes take at `BYTES_PER_S`."""
+
+    def __init__(self) -> None:
+        self._free_s = 0.0
+
+    async def rest(self, size_bytes: int) -> None:
+        """Rest for one message, after the rests of all before."""
+        rest_s = REST_PER_MESSAGE_S + size_bytes / BYTES_PER_S
+        self._free_s = max(self._free_s, trio.current_time()) + rest_s
+        await trio.sleep_until(self._free_s)
 
 
 class _Standing:
@@ -97,7 +145,7 @@ class _Standing:
         silent = tuple(row["id"] for row in rows if row["role"] == "unreachable")
         self.publisher: int | None = status["publisher"]
         self.changes = [_publisher_change(event) for event in status["events"] if event.get("because")]
-        self.events: dict[str, Event] = {
+        self.events: dict[str, StandingEvent] = {
             "leader": LeaderEvent(0, status["leader"], status["term"]),
             "members": MembersEvent(0, tuple(MemberAddress(row["id"], row["endpoint"]) for row in rows)),
             "health": HealthEvent(
@@ -120,11 +168,11 @@ class LiveEvents:
         self.farm = farm
         self._is_served = is_served
         self._pumping = trio.Lock()
-        self._changed = trio.Event()
-        self._watchers: set[Watcher] = set()
+        self._watchers: dict[Watcher, None] = {}
         self._pieces: deque[_Piece] = deque()
         self._held_bytes = 0
         self._end = 0
+        self._pace, self._pace_behind = _Pace(), _Pace()
         self.standing = _Standing(farm.status())
 
     @contextmanager
@@ -137,11 +185,11 @@ class LiveEvents:
             self._restart()
         if not self._watchers:
             self._look()
-        self._watchers.add(watcher)
+        self._watchers[watcher] = None
         try:
             yield watcher
         finally:
-            self._watchers.remove(watcher)
+            del self._watchers[watcher]
 
     # ------------------------------------------------------------------ the pump
 
@@ -153,17 +201,19 @@ class LiveEvents:
         async with self._pumping:
             while self._is_served():
                 # There is no checkpoint between looking and waiting: no change is missed.
-                is_news = self._look()
+                is_news, size_bytes = self._look(), 0
                 if self._end < self.farm.commit_index:
-                    is_news = True
-                    await self._read(self.farm.commit_index)
-                if is_news:
-                    changed, self._changed = self._changed, trio.Event()
-                    changed.set()
-                    await trio.sleep(max(REST_S, REST_PER_WATCHER_S * len(self._watchers)))
-                else:
+                    is_news, size_bytes = True, await self._read(self.farm.commit_index)
+                if not is_news:
                     with trio.move_on_after(LOOK_S):
                         await self.farm.wait_change()
+                    continue
+                begun_s = trio.current_time()
+                for watcher in tuple(self._watchers):
+                    watcher.tell()
+                    await self._pace.rest(size_bytes if watcher.takes_entries else 0)
+                if self._end >= self.farm.commit_index or not size_bytes:
+                    await trio.sleep_until(begun_s + REST_S)
 
     def _look(self) -> bool:
         """Whether the farm stands otherwise than before."""
@@ -173,24 +223,24 @@ class LiveEvents:
         self.standing = standing
         return True
 
-    async def _read(self, upto: int) -> None:
-        """Read and hold the entries up to ``upto``, if any watcher takes them."""
-        while self._end < upto:
-            if not any(watcher.takes_entries for watcher in self._watchers):
-                self._end = upto
-                return
-            after = self._end
-            try:
-                entries = await anext(self.farm.entries(after, PIECE_BYTES, upto=upto))
-            except (Compacted, FellBehind):  # as after a snapshot of the leader: each watcher meets it itself
-                self._restart()
-                return
-            piece = _Piece(after, [entry.index for entry in entries], encode_entries(entries))
-            self._pieces.append(piece)
-            self._end = piece.upto
-            self._held_bytes += piece.size_bytes
-            while self._held_bytes > HELD_BYTES and len(self._pieces) > 1:
-                self._held_bytes -= self._pieces.popleft().size_bytes
+    async def _read(self, upto: int) -> int:
+        """Read and hold the next entries up to ``upto``, if any watcher takes them; their size."""
+        if not any(watcher.takes_entries for watcher in self._watchers):
+            self._end = upto
+            return 0
+        after = self._end
+        try:
+            entries = await anext(self.farm.entries(after, PIECE_BYTES, upto=upto))
+        except (Compacted, FellBehind):  # as after a snapshot of the leader: each watcher meets it itself
+            self._restart()
+            return 0
+        piece = _Piece(after, entries)
+        self._pieces.append(piece)
+        self._end = piece.upto
+        self._held_bytes += piece.size_bytes
+        while self._held_bytes > HELD_BYTES and len(self._pieces) > 1:
+            self._held_bytes -= self._pieces.popleft().size_bytes
+        return piece.size_bytes
 
     def _restart(self) -> None:
         """Hold what is committed from now on."""
@@ -208,12 +258,10 @@ class LiveEvents:
         start = self._pieces[0].after if self._pieces else self._end
         if after < start:
             entries = await anext(self.farm.entries(after, PIECE_BYTES, upto=start))
-            return _Piece(after, [entry.index for entry in entries], encode_entries(entries))
+            piece = _Piece(after, entries)
+            await self._pace_behind.rest(piece.size_bytes)
+            return piece
         return next((piece for piece in self._pieces if piece.upto > after), None)
-
-    async def wait_change(self) -> None:
-        """Return when the pump has news."""
-        await self._changed.wait()
 
 
 class Watcher:
@@ -233,36 +281,43 @@ class Watcher:
         self._kinds = kinds
         self._form = form
         self._on_entries = on_entries
-        self._told: dict[str, Event] = {}
+        self._may_have_more = trio.Event()
+        self._told: dict[str, StandingEvent] = {}
         self._publisher: tuple[int | None] | None = None
         self._publisher_since = after
 
-    async def next(self) -> str:
-        """The next events, as soon as there are some: at least one.
+    def tell(self) -> None:
+        """There may be news."""
+        self._may_have_more.set()
+
+    async def next(self) -> bytes:
+        """The next events, as soon as there are some: at least one, in its form.
 
         Raises `Compacted` or `FellBehind`: the next entries are gone; `StorageError`. Cancelled: it may be
         called again.
         """
         with trio.move_on_after(QUIET_S):
             while True:
+                self._may_have_more = trio.Event()
                 piece = await self._live.piece(self.position) if self.takes_entries else None
                 events = self._standing()
+                told = self._form.events(events) if events else b""
                 if piece is not None:
-                    text, entries = piece.text(self._form, self.position)
+                    encoded, entries = piece.encoded(self._form, self.position)
                     self.position = piece.upto
                     self._on_entries(entries)
-                    return self._encoded(events) + text
-                if events:
-                    return self._encoded(events)
-                await self._live.wait_change()
-        return self._encoded([PositionEvent(self.position)])
+                    return told + encoded if told else encoded
+                if told:
+                    return told
+                await self._may_have_more.wait()
+        return self._form.events([PositionEvent(self.position)])
 
-    def _standing(self) -> list[Event]:
+    def _standing(self) -> list[StandingEvent]:
         """What has changed since this was called last."""
         standing, index = self._live.standing, self.position
         if not self.takes_entries:
             index = max(index, self._live.farm.commit_index)
-        events: list[Event] = []
+        events: list[StandingEvent] = []
         for kind, event in standing.events.items():
             if kind in self._kinds and self._told.get(kind) != event:
                 self._told[kind] = event
@@ -285,11 +340,3 @@ class Watcher:
         if self._publisher != (standing.publisher,):
             self._publisher = (standing.publisher,)
             yield PublisherEvent(0, standing.publisher)
-
-    def _encoded(self, events: Sequence[Event]) -> str:
-        form = self._form
-        return b"".join(form(_kind(each), each.index, encode_event(each)) for each in events).decode()
-
-
-def _kind(event: Event) -> str:
-    return str(event.__struct_config__.tag)

@@ -1,6 +1,8 @@
 """``GET …/events``: live events as a WebSocket, for programs, and as Server-Sent Events, for pages.
 
-Both are sent by `garlicfarm.admin.live_events`. A WebSocket's messages are text: events, a line of JSON each.
+Both are made by `garlicfarm.admin.live_events`. A WebSocket's messages are text: events, a line of JSON each.
+To a client that accepts records, entries are binary messages instead. The frames are made here, once for all
+watchers, and the server passes them on as they are (`SEND_RAW`).
 """
 
 from __future__ import annotations
@@ -17,14 +19,20 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from garlicfarm.admin.contract import FarmView, NodeView
-from garlicfarm.admin.live_events import Form, LiveEvents, Watcher, json_line, server_sent_event
+from garlicfarm.admin.live_events import Form, Lines, LiveEvents, Records, ServerSentEvents, Watcher
 from garlicfarm.admin.problems import Problem
 from garlicfarm.admin.query import parse_number
 from garlicfarm.admin.responses import farm_headers, wait_for_disconnect
 from garlicfarm.errors import Compacted, FellBehind, StorageError
+from garlicfarm.feed import binary_format
 from garlicfarm.feed.events import KINDS
 
-__all__ = ["Watch"]
+__all__ = ["SEND_RAW", "Watch"]
+
+SEND_RAW = "garlicfarm.send_raw"
+"""Key in the state of a request's scope: a function of the server, which sends frames of an open WebSocket as
+they are."""
+_LINES, _RECORDS, _SERVER_SENT = Lines(), Records(), ServerSentEvents()
 
 MAX_WATCHERS = 128
 MAX_WATCHERS_OF_USER = 56  # each is a connection, of which a user has 64
@@ -56,10 +64,12 @@ class Watch:
         """Push events over a WebSocket until either side closes it."""
         farm = await self._read_farm(socket)
         after, kinds = self._asked(socket, user, farm)
-        with self._watcher(user, farm, after, kinds, json_line) as watcher:
+        form = _RECORDS if binary_format.MEDIA_TYPE in socket.headers.get("accept", "") else _LINES
+        with self._watcher(user, farm, after, kinds, form) as watcher:
             headers = farm_headers(farm, next_after=after)
             await socket.accept(headers=[(name.encode(), value.encode()) for name, value in headers.items()])
-            code = await self._push(farm, watcher, socket.send_text, partial(_wait_for_client, socket))
+            send = socket.scope["state"][SEND_RAW]
+            code = await self._push(farm, watcher, send, partial(_wait_for_client, socket))
             if code is not None:
                 await socket.close(code)
 
@@ -75,8 +85,8 @@ class Watch:
         async def left() -> None:
             await wait_for_disconnect(request)
 
-        async def push(send: Callable[[str], Awaitable[None]]) -> None:
-            with self._watcher(user, farm, after, kinds, server_sent_event) as watcher:
+        async def push(send: Callable[[bytes], Awaitable[None]]) -> None:
+            with self._watcher(user, farm, after, kinds, _SERVER_SENT) as watcher:
                 await self._push(farm, watcher, send, left)
 
         return _ServerSent(request, push, farm_headers(farm, next_after=after))
@@ -85,7 +95,7 @@ class Watch:
         self,
         farm: FarmView,
         watcher: Watcher,
-        send: Callable[[str], Awaitable[None]],
+        send: Callable[[bytes], Awaitable[None]],
         client_left: Callable[[], Awaitable[int | None]],
     ) -> int | None:
         """Send the watcher its events until there is a reason to end: the code, None if the client left."""
@@ -167,7 +177,7 @@ class _ServerSent(Response):
     def __init__(
         self,
         request: Request,
-        push: Callable[[Callable[[str], Awaitable[None]]], Awaitable[None]],
+        push: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]],
         headers: dict[str, str],
     ) -> None:
         super().__init__(headers={**headers, "Cache-Control": "no-store"})
@@ -176,12 +186,12 @@ class _ServerSent(Response):
         self._push = push
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_text(text: str) -> None:
-            await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+        async def send_body(data: bytes) -> None:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
 
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if not self._is_head:
-            await self._push(send_text)
+            await self._push(send_body)
         await send({"type": "http.response.body", "body": b""})
 
 

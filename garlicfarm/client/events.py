@@ -43,6 +43,7 @@ from garlicfarm.errors import (
     cause_of,
     first_error,
 )
+from garlicfarm.feed.binary_format import MEDIA_TYPE
 from garlicfarm.feed.events import (
     KINDS,
     EntryEvent,
@@ -51,7 +52,9 @@ from garlicfarm.feed.events import (
     LeaderEvent,
     PositionEvent,
     PublisherEvent,
+    decode_entries,
     decode_events,
+    kind_of,
 )
 from garlicfarm.net.link import Backoff
 from garlicfarm.wire import Limits
@@ -65,8 +68,7 @@ CLOSE_S = 1.0
 STRANDED_S = 5.0
 """How long a node may say that it is cut off before another one is asked."""
 RECEIVE_BYTES = 1 << 16
-MAX_MESSAGE_BYTES = 6 * Limits().max_message_bytes + (1 << 20)
-"""An entry of control characters takes six bytes of JSON for each of its own."""
+MAX_MESSAGE_BYTES = Limits().max_message_bytes + (1 << 20)
 
 _FINAL = (ConfigError, LocalProtocolError)
 _REFUSALS = (*_FINAL, Compacted, NoQuorum, NotLeader, UnreachableError)
@@ -115,7 +117,7 @@ class EventStream:
         while True:
             while self._taken:
                 event = self._taken.popleft()
-                if _kind(event) in self._kinds and self._standing.is_news(event):
+                if kind_of(event) in self._kinds and self._standing.is_news(event):
                     return event
             try:
                 self._taken.extend(await self._receive.receive())
@@ -194,7 +196,9 @@ class EventStream:
         try:
             async with trio.open_nursery() as nursery:
                 authorization = node.authorization("GET", target)
-                headers = [] if authorization is None else [(b"Authorization", authorization.encode())]
+                headers = [(b"Accept", MEDIA_TYPE.encode())]
+                if authorization is not None:
+                    headers.append((b"Authorization", authorization.encode()))
                 try:
                     with trio.fail_after(CONNECT_S):
                         web = await wrap_client_stream(
@@ -253,7 +257,12 @@ class EventStream:
                 message = await web.get_message()
             except ConnectionClosed:
                 return
-            events = self._checked(decode_events(message))
+            events: Sequence[Event]
+            if isinstance(message, bytes):
+                events = decode_entries(message, self._position or 0)
+            else:
+                events = decode_events(message)
+            self._check_order(events)
             for event in events:
                 if isinstance(event, HealthEvent) and len(self._nodes) > 1:
                     is_cut_off = event.health == "no-quorum" or event.disk_hangs
@@ -269,13 +278,12 @@ class EventStream:
                     self._is_held_up = False
                 self._position = events[-1].index
 
-    def _checked(self, events: Sequence[Event]) -> Sequence[Event]:
+    def _check_order(self, events: Sequence[Event]) -> None:
         position = self._position or 0
         for event in events:
-            if event.index < position or (event.index == position and isinstance(event, EntryEvent)):
-                raise RemoteProtocolError("an event came twice or out of order", f"index {event.index}")
+            if event.index < position:
+                raise RemoteProtocolError("an event came out of order", f"index {event.index}")
             position = event.index
-        return events
 
     async def _ping(self, web: WebSocketConnection, scope: trio.CancelScope) -> None:
         """End a connection whose peer is silent."""
@@ -315,13 +323,9 @@ class _Standing:
                     return False
                 self._publisher_since = event.since
                 self._last.pop("publisher", None)  # a change is news though its publisher is known
-        is_same = self._last.get(_kind(event)) == known
-        self._last[_kind(event)] = known
+        is_same = self._last.get(kind_of(event)) == known
+        self._last[kind_of(event)] = known
         return not is_same
-
-
-def _kind(event: Event) -> str:
-    return str(event.__struct_config__.tag)
 
 
 def _refusal(rejected: ConnectionRejected, url: str) -> GarlicFarmError:

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from garlicfarm.admin import live_events
-from garlicfarm.admin.live_events import LiveEvents, Watcher, json_line
+from garlicfarm.admin.live_events import Lines, LiveEvents, Records, Watcher
 from garlicfarm.errors import Compacted
 from garlicfarm.raft.types import Entry
 from tests.admin.fake_node import FakeFarm
@@ -27,12 +27,16 @@ def live(farm: FakeFarm) -> LiveEvents:
     return LiveEvents(cast(Any, farm), lambda: True)
 
 
+LINES, RECORDS = Lines(), Records()
+
+
 def ignore(entries: int) -> None:
     pass
 
 
 async def indexes(watcher: Watcher) -> list[int]:
-    return [json.loads(line)["index"] for line in (await watcher.next()).splitlines()]
+    frame = await watcher.next()
+    return [json.loads(line)["index"] for line in frame[frame.index(b"{") :].splitlines()]
 
 
 async def test_watchers_at_any_place_share_what_was_read_and_encoded_once(
@@ -46,14 +50,14 @@ async def test_watchers_at_any_place_share_what_was_read_and_encoded_once(
         return await read(after, upto, max_bytes)
 
     farm.read = noted  # type: ignore[method-assign]
-    with live.watcher(0, ["entry"], json_line, ignore) as first:
+    with live.watcher(0, ["entry"], LINES, ignore) as first:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(live.pump)
             for _ in range(4):
                 farm.commit(b"x")
             assert await indexes(first) == [1, 2, 3, 4]
             for after in range(4):
-                with live.watcher(after, ["entry"], json_line, ignore) as late:
+                with live.watcher(after, ["entry"], LINES, ignore) as late:
                     assert await indexes(late) == [*range(after + 1, 5)]
             assert reads == [(0, 4)]
             nursery.cancel_scope.cancel()
@@ -71,13 +75,13 @@ async def test_first_watcher_of_entries_during_a_read_for_others_gets_each_once(
     farm.read = slow  # type: ignore[method-assign]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(live.pump)
-        with live.watcher(0, ["entry"], json_line, ignore):
+        with live.watcher(0, ["entry"], LINES, ignore):
             farm.commit(b"1")
             farm.commit(b"2")
             await trio.testing.wait_all_tasks_blocked()
         for _ in range(3):
             farm.commit(b"x")
-        with live.watcher(5, ["entry"], json_line, ignore) as late:
+        with live.watcher(5, ["entry"], LINES, ignore) as late:
             may_read.set()
             await trio.testing.wait_all_tasks_blocked()
             farm.commit(b"6")
@@ -93,7 +97,7 @@ async def test_pump_is_taken_over_when_its_watcher_leaves(
     async with trio.open_nursery() as nursery:
         first = await nursery.start(_pumping, live)
         nursery.start_soon(live.pump)
-        with live.watcher(0, ["entry"], json_line, ignore) as watcher:
+        with live.watcher(0, ["entry"], LINES, ignore) as watcher:
             farm.commit(b"1")
             assert await indexes(watcher) == [1]
             first.cancel()
@@ -108,50 +112,77 @@ async def _pumping(live: LiveEvents, *, task_status: trio.TaskStatus[trio.Cancel
         await live.pump()
 
 
-async def test_many_watchers_are_sent_fewer_and_larger_messages(
-    farm: FakeFarm, live: LiveEvents, autojump_clock: trio.testing.MockClock
+@pytest.mark.parametrize(("watchers", "size_bytes"), [(1, 1), (50, 1), (3, 300_000)])
+async def test_watchers_together_are_sent_no_more_than_their_share_and_all_of_it(
+    farm: FakeFarm,
+    live: LiveEvents,
+    autojump_clock: trio.testing.MockClock,
+    watchers: int,
+    size_bytes: int,
 ) -> None:
     """On the clock of the test: an entry each millisecond, for a second."""
-    sent: dict[int, int] = {}
+    sent, last = [(trio.current_time(), 0)], dict.fromkeys(range(watchers), 0)
 
-    async def count(number: int, watcher: Watcher) -> None:
-        with watcher_of[number]:
+    async def count(number: int) -> None:
+        with live.watcher(0, ["entry"], RECORDS, ignore) as watcher:
+            while True:
+                data = await watcher.next()
+                sent.append((trio.current_time(), len(data)))
+                last[number] = watcher.position
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(live.pump)
+        for number in range(watchers):
+            nursery.start_soon(count, number)
+        await trio.testing.wait_all_tasks_blocked()
+        begun = trio.current_time()
+        for _ in range(1000):
+            farm.commit(bytes(size_bytes))
+            await trio.sleep(0.001)
+        most = trio.current_time() + 2.5 * live_events.REST_PER_MESSAGE_S * watchers + live_events.REST_S
+        share = 1 / live_events.REST_PER_MESSAGE_S
+        while min(last.values()) < 1000:  # noqa: ASYNC110 - on the clock of the test
+            await trio.sleep(0.01)
+        took = trio.current_time() - begun
+        nursery.cancel_scope.cancel()
+    messages, size = len(sent) - 1, sum(each for _, each in sent)
+    assert messages <= share * took + watchers
+    assert size <= live_events.BYTES_PER_S * took + 300_100 * watchers
+    if size_bytes == 1:
+        assert trio.current_time() <= most, "they keep up"
+        assert messages >= share / 2 or watchers == 1
+
+
+async def test_watchers_that_fall_behind_together_still_share_what_is_read(
+    farm: FakeFarm, live: LiveEvents, autojump_clock: trio.testing.MockClock
+) -> None:
+    reads = list[tuple[int, int]]()
+    read = farm.read
+
+    async def noted(after: int, upto: int, max_bytes: int) -> Sequence[Entry]:
+        reads.append((after, upto))
+        return await read(after, upto, max_bytes)
+
+    farm.read = noted  # type: ignore[method-assign]
+    last = dict.fromkeys(range(20), 0)
+
+    async def follow(number: int) -> None:
+        with live.watcher(0, ["entry"], RECORDS, ignore) as watcher:
             while True:
                 await watcher.next()
-                sent[number] = sent.get(number, 0) + 1
+                last[number] = watcher.position
 
-    async def commit() -> None:
-        for _ in range(1000):
-            farm.commit(b"x")
-            await trio.sleep(0.001)
-
-    for number in (1, 50):
-        watcher_of = [live.watcher(farm.commit_index, ["entry"], json_line, ignore) for _ in range(number)]
-        sent.clear()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(live.pump)
-            for each, made in enumerate(watcher_of):
-                watcher = made.__enter__()
-                watcher_of[each] = _Left(made)  # type: ignore[call-overload]
-                nursery.start_soon(count, each, watcher)
-            await commit()
-            nursery.cancel_scope.cancel()
-        most = 1 / max(live_events.REST_S, live_events.REST_PER_WATCHER_S * number)
-        assert len(sent) == number
-        assert all(most / 2 <= each <= most + 1 for each in sent.values()), (number, sent)
-
-
-class _Left:
-    """Leaves what was entered already."""
-
-    def __init__(self, made: Any) -> None:
-        self._made = made
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *exc: Any) -> Any:
-        return self._made.__exit__(None, None, None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(live.pump)
+        for number in last:
+            nursery.start_soon(follow, number)
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(300):
+            farm.commit(bytes(100_000))
+        while min(last.values()) < 300:  # noqa: ASYNC110 - on the clock of the test
+            await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
+    assert len(reads) == 300 / 2, "each piece of two entries was read once"
 
 
 async def test_snapshot_of_the_leader_ends_those_behind_it_alone(
@@ -160,8 +191,8 @@ async def test_snapshot_of_the_leader_ends_those_behind_it_alone(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(live.pump)
         with (
-            live.watcher(0, ["entry"], json_line, ignore) as behind,
-            live.watcher(9, ["entry"], json_line, ignore) as ahead,
+            live.watcher(0, ["entry"], LINES, ignore) as behind,
+            live.watcher(9, ["entry"], LINES, ignore) as ahead,
         ):
             await trio.testing.wait_all_tasks_blocked()
             farm.log.clear()

@@ -331,7 +331,8 @@ async def test_watcher_that_never_reads_holds_up_no_other_and_is_held_no_more_fo
     """Judged by what came: thousands of entries reach one while the other takes none."""
     monkeypatch.setattr("garlicfarm.admin.server.SEND_S", math.inf)
     monkeypatch.setattr(live_events, "REST_S", 0.0)
-    monkeypatch.setattr(live_events, "REST_PER_WATCHER_S", 0.0)
+    monkeypatch.setattr(live_events, "REST_PER_MESSAGE_S", 0.0)
+    monkeypatch.setattr(live_events, "BYTES_PER_S", math.inf)
     hubs = []
     made = live_events.LiveEvents.__init__
 
