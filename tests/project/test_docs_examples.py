@@ -22,6 +22,7 @@ from garlicfarm.testing.feed_suite import FeedSuite
 from garlicfarm.testing.router_suite import RouterSuite
 from garlicfarm.testing.transport_suite import TransportSuite
 from garlicfarm.transport import Endpoint, Transport
+from tests.admin.fake_node import PASSWORDS, FakeNode
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,6 +65,19 @@ def test_test_of_a_guide_passes_as_it_stands(page: str, name: str, tmp_path: Pat
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+async def test_watcher_says_what_happens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node, output = FakeNode(tmp_path / "data"), ""
+    async with node.running() as url, trio.open_nursery() as nursery:
+        nursery.start_soon(example("watch").main, url, node.pin, "rita", PASSWORDS["rita"][1])
+        node.farm.commit(b"hello")
+        with trio.fail_after(60):
+            while "hello" not in output:
+                await trio.sleep(0.01)
+                output += capsys.readouterr().out
+        nursery.cancel_scope.cancel()
+    assert output == "leader 1 in term 3\nthe farm is degraded\n1 b'hello'\n"
 
 
 class TestMemoryTransport(TransportSuite):
@@ -139,6 +153,7 @@ async def test_farm_of_processes_on_the_page_works(tmp_path: Path) -> None:
     ("page", "name"),
     [
         ("howto/use-the-log.md", "replicated_log"),
+        ("howto/use-the-log.md", "watch"),
         ("howto/use-the-log.md", "key_value"),
         ("howto/use-the-log.md", "own_node"),
         ("howto/transport-plugin.md", "memory_transport"),

@@ -1,0 +1,25 @@
+"""Say what happens in a farm, as it happens: watch.py ADMIN_URL PIN USER PASSWORD_FILE"""
+
+import sys
+from pathlib import Path
+
+import trio
+
+from garlicfarm.client import AdminClient, EntryEvent, HealthEvent, LeaderEvent
+
+
+async def main(url: str, pin: str, user: str, password: str) -> None:
+    async with AdminClient([url], user=user, password=password, pin=pin) as admin:
+        async for event in admin.events("farm", after=0):
+            match event:
+                case EntryEvent(entry=entry):
+                    print(entry.index, entry.value)
+                case LeaderEvent(leader=leader, term=term):
+                    print(f"leader {leader} in term {term}")
+                case HealthEvent(health=health):
+                    print(f"the farm is {health}")
+
+
+if __name__ == "__main__":
+    url, pin, user, password_file = sys.argv[1:]
+    trio.run(main, url, pin, user, Path(password_file).read_text().strip())
