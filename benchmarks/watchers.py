@@ -2,8 +2,8 @@
 
 The same load with the watchers and without, in turns. Of each pair of turns:
 
-* ``watchers_rate_ratio``: commits per second with the watchers as a multiple of those without. The watchers' own
-  work, which would be on other machines, is in it: ``watching_cores``.
+* ``watchers_rate_ratio``: commits per second with the watchers as a multiple of those without. In it is what
+  the watchers do themselves, which would be on other machines: ``watching_cores``.
 * ``watchers_leader_cores``: CPU time of the leader in a second that is not for the entries, by what they cost
   without watchers.
 
