@@ -17,6 +17,8 @@ OTHER_FIGURES = [
     "idle_cpu_s_per_hour",
     "memory_mb",
     "retention_cpu_ratio",
+    "watchers_leader_cores",
+    "watchers_rate_ratio",
 ]
 HEAD = "slack = 0.2\nyardstick_us = 4.0\n"
 
