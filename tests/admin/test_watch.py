@@ -414,3 +414,6 @@ async def test_page_is_refused_what_it_does_not_take(http: httpx.AsyncClient) ->
 async def test_page_of_another_site_gets_no_events(node: FakeNode, url: str, http: httpx.AsyncClient) -> None:
     response = await http.get(PATH, headers={"Origin": "https://evil.example"})
     assert response.status_code == 403
+    login = authorization(await asked(node, url, PATH), "rita", "GET", PATH)
+    answer = await asked(node, url, PATH, login + b"Origin: https://evil.example\r\n")
+    assert answer.startswith(b"HTTP/1.1 403")

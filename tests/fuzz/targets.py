@@ -39,6 +39,18 @@ from garlicfarm.errors import (
     StorageError,
     StorageVersion,
 )
+from garlicfarm.feed.binary_format import encode_records
+from garlicfarm.feed.events import (
+    HealthEvent,
+    LeaderEvent,
+    MemberAddress,
+    MembersEvent,
+    PositionEvent,
+    PublisherEvent,
+    decode_entries,
+    decode_events,
+    encode_event,
+)
 from garlicfarm.http.digest import (
     ALGORITHMS,
     REALM,
@@ -879,7 +891,7 @@ def _streams_seeds() -> list[bytes]:
     return [*steps, b"".join(steps), (0x8000 | len(squeezed)).to_bytes(2, "big") + b"\0" + squeezed]
 
 
-# Dafka
+# ---------------------------------------------------------------------------------------------- Dafka
 
 _DAFKA: Sequence[tuple[Callable[[list[bytes]], Any], Callable[[Any], list[bytes]]]] = (
     (codec_of_dafka.decode, codec_of_dafka.encode),
@@ -934,6 +946,34 @@ def _dafka_input(kind: int, frames: Sequence[bytes]) -> bytes:
     return bytes([kind]) + b"".join(len(frame).to_bytes(2, "big") + frame for frame in frames)
 
 
+# ---------------------------------------------------------------------------------------------- events
+
+
+def events(data: bytes) -> None:
+    """A message of live events, as a client takes it: of text, or of records of entries."""
+    kind, content = data[:1], data[1:]
+    with suppress(RemoteProtocolError):
+        if kind == b"\0":
+            decoded = decode_events(content.decode(errors="replace"))
+            assert decode_events("\n".join(encode_event(event).decode() for event in decoded)) == decoded
+        else:
+            entries = [event.entry for event in decode_entries(content, 3)]
+            assert encode_records(entries) == content
+
+
+def _events_seeds() -> list[bytes]:
+    told = [
+        LeaderEvent(4, 1, 2),
+        PublisherEvent(4, 2, 1, "margin", 4),
+        MembersEvent(5, (MemberAddress(1, "ssl://a.example:1"),)),
+        HealthEvent(5, "degraded", 0, (3,), False),
+        PositionEvent(6),
+    ]
+    entries = [Entry(4, 1, ValueType.APPLICATION, b"x"), Entry(6, 2, ValueType.CONFIGURATION, b"\xff")]
+    lines = [b"\0" + encode_event(event) for event in told]
+    return [*lines, b"\0" + b"\n".join(line[1:] for line in lines), b"\1" + encode_records(entries)]
+
+
 TARGETS: Mapping[str, Target] = {
     "wire": Target(wire, _wire_seeds),
     "dafka": Target(dafka, _dafka_seeds),
@@ -947,6 +987,7 @@ TARGETS: Mapping[str, Target] = {
     "i2p": Target(i2p, _i2p_seeds),
     "snapshot": Target(snapshot, _snapshot_seeds),
     "store": Target(store, _store_seeds),
+    "events": Target(events, _events_seeds),
 }
 
 
