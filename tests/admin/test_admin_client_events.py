@@ -437,3 +437,11 @@ def test_leader_of_an_earlier_term_is_no_news() -> None:
     standing = events._Standing()
     for leader, term, is_news in ((1, 3, True), (2, 4, True), (1, 3, False), (2, 4, False), (None, 4, True)):
         assert standing.is_news(LeaderEvent(0, leader, term)) == is_news, (leader, term)
+
+
+def test_events_out_of_order_are_refused() -> None:
+    stream = EventStream([], "", 5, ["entry"], 0.0, lambda task: None)
+    stream._check_order([LeaderEvent(5, 1, 1), PositionEvent(6), PositionEvent(6)])
+    for wrong in ([LeaderEvent(4, 1, 1)], [PositionEvent(7), PositionEvent(6)]):
+        with pytest.raises(RemoteProtocolError, match="order"):
+            stream._check_order(wrong)
