@@ -9,8 +9,11 @@ from garlicfarm.client import AdminClient, EntryEvent, HealthEvent, LeaderEvent
 
 
 async def main(url: str, pin: str, user: str, password: str) -> None:
-    async with AdminClient([url], user=user, password=password, pin=pin) as admin:
-        async for event in admin.events("farm", after=0):
+    async with (
+        AdminClient([url], user=user, password=password, pin=pin) as admin,
+        admin.events("farm", after=0) as events,
+    ):
+        async for event in events:
             match event:
                 case EntryEvent(entry=entry):
                     print(entry.index, entry.value)

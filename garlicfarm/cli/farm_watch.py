@@ -27,8 +27,9 @@ class FarmWatch:
         """Note all changes, until cancelled. Raises what `AdminClient.events` does, as soon as a connection
         is lost and cannot be made again; that is a change too."""
         try:
-            async for _ in client.events(farm, kinds=KINDS, patience_s=0):
-                self._changed.set()
+            async with client.events(farm, kinds=KINDS, patience_s=0) as events:
+                async for _ in events:
+                    self._changed.set()
         finally:
             self._changed.set()
 

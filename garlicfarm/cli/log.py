@@ -97,10 +97,11 @@ def tail(options: Options, follow: bool, after: int | None, linearizable: bool) 
             start = entry.index
         if not follow:
             return
-        async for event in client.events(farm, start, kinds=("entry",)):
-            assert isinstance(event, EntryEvent)
-            if event.entry.value_type is ValueType.APPLICATION:
-                click.echo(encode_lines([event.entry]), nl=False)
+        async with client.events(farm, start, kinds=("entry",)) as events:
+            async for event in events:
+                assert isinstance(event, EntryEvent)
+                if event.entry.value_type is ValueType.APPLICATION:
+                    click.echo(encode_lines([event.entry]), nl=False)
 
     async def read_all(client: AdminClient, farm: str) -> None:
         try:

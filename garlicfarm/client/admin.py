@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlencode
 
 import msgspec
-import trio
 
 from garlicfarm.client.answers import Answer, certificate_error, failure, leader_address, refusal
 from garlicfarm.client.https import CONNECT_ERRORS, TRANSPORT_ERRORS, HttpsClient, StreamedAnswer
@@ -98,21 +97,14 @@ class AdminClient:
         self._client = client
         self._nodes = {url: client(url, own) for url, own in map(node_address, urls)}
         self._followed: set[str] = set()  # URLs that a node named as its leader's
-        self._tasks = trio.open_nursery()
-        self._nursery: trio.Nursery | None = None
 
     async def __aenter__(self) -> Self:
-        self._nursery = await self._tasks.__aenter__()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        assert self._nursery is not None
         async with AsyncExitStack() as stack:
             for node in self._nodes.values():
                 stack.push_async_callback(node.aclose)
-            self._nursery.cancel_scope.cancel()
-            # Its tasks raise nothing; and what the block has raised leaves it as it is, in no group.
-            await self._tasks.__aexit__(None, None, None)
 
     async def node(self) -> dict[str, Any]:
         """Id, version, uptime, transports and farms of the node that answers."""
@@ -318,17 +310,21 @@ class AdminClient:
         kinds: Collection[str] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> EventStream:
-        """Live events, as the nodes push them: ``async for event in client.events("farm", after=7)``.
+        """Live events, as the nodes push them. An async context manager, to iterate over: ``async with
+        client.events("farm", after=7) as events``, and in its block ``async for event in events``.
 
         Entries come once each, in order, and none is missed: when a connection is lost, or its node is cut
         off from the others for some seconds, the next node is asked for what follows. The other events say
         how things stand (`garlicfarm.feed.events`): first at once, then at each change. To resume in another
-        process, keep the ``index`` of the last event. It ends with this client, or with its `aclose`.
+        process, keep the ``index`` of the last event.
 
         :param after: only entries with a larger index. None: those that are committed from now on.
         :param kinds: some of ``entry``, ``leader``, ``publisher``, ``members``, ``health`` and ``position``.
             None: all.
         :param patience_s: how long it tries to connect again after a connection was lost.
+
+        Iterating raises:
+
         :raises Compacted: the next entries are gone at every node that answers; start from `state`.
         :raises UnreachableError: no node answers, at first or for ``patience_s`` later on.
         :raises NoQuorum: the only node has no place for another watcher.
@@ -337,14 +333,11 @@ class AdminClient:
         from garlicfarm.client.events import EventStream  # most commands need no WebSocket
         from garlicfarm.feed.events import KINDS
 
-        if self._nursery is None:
-            raise LocalProtocolError("a client gets events inside its block: async with AdminClient(…)")
         if kinds is None:
             kinds = KINDS
         elif not kinds or not set(kinds) <= set(KINDS):
             raise LocalProtocolError(f"kinds of events are among {', '.join(KINDS)}")
-        nodes, path = self._nodes.items(), _path(farm, "events")
-        return EventStream(nodes, path, after, kinds, patience_s, self._nursery.start_soon)
+        return EventStream(self._nodes.items(), _path(farm, "events"), after, kinds, patience_s)
 
     async def _ask(
         self,

@@ -1,6 +1,6 @@
 """Live events of a farm (``GET …/events``), over a WebSocket to one node after the other.
 
-Theory of operation. A task of the client connects to a node, hands on what comes, and keeps the index of the
+Theory of operation. A task of its own connects to a node, hands on what comes, and keeps the index of the
 last event that was taken. When the connection is lost it asks the next node for the events after that index.
 So every entry comes once, in order, whatever becomes of nodes and connections.
 
@@ -21,7 +21,8 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Self
 from urllib.parse import urlencode
 
@@ -77,7 +78,7 @@ _BACKOFF = Backoff(random.random, first_s=0.05, longest_s=2.0)
 
 
 class EventStream:
-    """Iterates over the events of a farm; `AdminClient.events` makes it. `aclose` ends it before its client.
+    """Iterates over the events of a farm; `AdminClient.events` makes it. An async context manager.
 
     Iterating raises what `AdminClient.events` says, then always the same. Cancelled: no event is lost.
     """
@@ -89,17 +90,13 @@ class EventStream:
         after: int | None,
         kinds: Collection[str],
         patience_s: float,
-        start: Callable[[Callable[[], Awaitable[None]]], None],
     ) -> None:
-        """``start`` runs a task until the client is closed."""
         self._nodes = deque(nodes)
         self._path = path
         self._position = after
         self._kinds = kinds
         self._patience_s = patience_s
-        self._start: Callable[[Callable[[], Awaitable[None]]], None] | None = start
-        self._scope = trio.CancelScope()
-        self._ended = trio.Event()
+        self._tasks: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._error: Exception | None = None
         self._taken: deque[Event] = deque()
         self._send, self._receive = trio.open_memory_channel[Sequence[Event]](0)
@@ -107,13 +104,24 @@ class EventStream:
         self._farm_id = ""
         self._standing = _Standing()
 
+    async def __aenter__(self) -> Self:
+        self._tasks = trio.open_nursery()
+        self._nursery = await self._tasks.__aenter__()
+        self._nursery.start_soon(self._run)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        assert self._tasks is not None
+        self._nursery.cancel_scope.cancel()
+        # Its task raises nothing; and what the block has raised leaves it as it is, in no group.
+        await self._tasks.__aexit__(None, None, None)
+
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event:
-        if self._start is not None:
-            self._start(self._run)
-            self._start = None
+        if self._tasks is None:
+            raise LocalProtocolError("events come inside a block: async with client.events(…) as events")
         while True:
             while self._taken:
                 event = self._taken.popleft()
@@ -126,24 +134,12 @@ class EventStream:
                     raise self._error from None
                 raise StopAsyncIteration from None
 
-    async def aclose(self) -> None:
-        """Disconnect. Iterating then ends, after what has already come."""
-        self._scope.cancel()
-        if self._start is None:
-            await self._ended.wait()
-        else:
-            self._start = None
-            self._send.close()
-
     async def _run(self) -> None:
-        try:
-            with self._scope:
+        with self._send:
+            try:
                 await self._follow()
-        except Exception as error:  # noqa: BLE001 - raised where the events are taken
-            self._error = error
-        finally:
-            self._send.close()
-            self._ended.set()
+            except Exception as error:  # noqa: BLE001 - raised where the events are taken
+                self._error = error
 
     async def _follow(self) -> None:
         """Connect to one node after the other, until none can be reached."""

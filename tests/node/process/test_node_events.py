@@ -15,6 +15,7 @@ from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import DiskHangs, NoQuorum, OutcomeUnknown, ProposalDropped, UnreachableError
 from garlicfarm.feed.events import Event
 from garlicfarm.lab.processes import FAST, ProcessFarm, free_ports, process_farm
+from garlicfarm.raft.types import Entry
 from garlicfarm.setup.provision import FarmPlan, MemberPlan
 from garlicfarm.wire.messages import ValueType
 
@@ -42,19 +43,24 @@ async def test_watcher_of_a_farm_whose_nodes_are_killed_gets_every_entry_once_an
         posted, got = list[int](), list[Event]()
         async with client(farm) as watcher, client(farm) as writer, trio.open_nursery() as nursery:
             nursery.start_soon(watch, watcher, farm.name, got)
-            nursery.start_soon(post, writer, farm.name, posted)
-            for number in range(KILLS):
-                node_id = [*farm.nodes][number % 3] if number % 2 else await leader(farm)
-                await farm.kill(node_id)
-                await until_posted(posted, POSTED_BETWEEN * (number + 1))
-                await farm.start(node_id)
+            async with trio.open_nursery() as posting:
+                posting.start_soon(post, writer, farm.name, posted)
+                for number in range(KILLS):
+                    node_id = [*farm.nodes][number % 3] if number % 2 else await leader(farm)
+                    await farm.kill(node_id)
+                    await until_posted(posted, POSTED_BETWEEN * (number + 1))
+                    await farm.start(node_id)
+                posting.cancel_scope.cancel()
             with trio.fail_after(120):
                 while not any(event.index >= posted[-1] for event in got):  # noqa: ASYNC110 - processes
                     await trio.sleep(0.1)
             nursery.cancel_scope.cancel()
+        entries = [event.entry for event in got if isinstance(event, EntryEvent)]
+        log: list[Entry] = []
         async with client(farm) as reader:
-            log = [entry async for entry in reader.log(farm.name, all_types=True)]
-    entries = [event.entry for event in got if isinstance(event, EntryEvent)]
+            with trio.fail_after(120):
+                while not log or log[-1].index < entries[-1].index:  # a node that was killed last may lag
+                    log = [entry async for entry in reader.log(farm.name, all_types=True)]
     assert entries == log[: len(entries)], "each once, in order, as the log has them"
     values = [int(entry.value) for entry in entries if entry.value_type is ValueType.APPLICATION]
     assert set(posted) <= {entry.index for entry in entries}
@@ -76,8 +82,9 @@ def client(farm: ProcessFarm) -> AdminClient:
 
 
 async def watch(watcher: AdminClient, farm: str, got: list[Event]) -> None:
-    async for event in watcher.events(farm, after=0, patience_s=math.inf):
-        got.append(event)
+    async with watcher.events(farm, after=0, patience_s=math.inf) as events:
+        async for event in events:
+            got.append(event)
 
 
 async def post(writer: AdminClient, farm: str, posted: list[int]) -> None:
