@@ -8,7 +8,8 @@ trio-websocket has one task that reads, into a queue of one message: a program t
 that task, then the socket, then the node, which disconnects it. Four things we do ourselves:
 
 * The socket is ours, and closed here: trio-websocket leaves it open where the peer closed the WebSocket or
-  refused it, and says nothing about a certificate that was refused. So `open_websocket_url` is not used.
+  refused it, says nothing about a certificate that was refused, and waits for a handshake after the peer has
+  closed. So `open_websocket_url` is not used.
 * A ping that is not answered waits for ever. Ours has a deadline, which counts only while the reading task is
   not held up: behind a program that takes nothing the answer cannot be read.
 * Closing waits for the peer for ever. Ours has a deadline.
@@ -21,7 +22,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Self
 from urllib.parse import urlencode
@@ -195,19 +196,18 @@ class EventStream:
                 headers = [(b"Accept", MEDIA_TYPE.encode())]
                 if authorization is not None:
                     headers.append((b"Authorization", authorization.encode()))
-                try:
-                    with trio.fail_after(CONNECT_S):
-                        web = await wrap_client_stream(
-                            nursery,
-                            stream,
-                            node.authority,
-                            target,
-                            extra_headers=headers,
-                            max_message_size=MAX_MESSAGE_BYTES,
-                            receive_buffer_size=RECEIVE_BYTES,
-                        )
-                except trio.TooSlowError:
-                    raise UnreachableError(f"{url}: no WebSocket in time") from None
+                with trio.move_on_after(CONNECT_S) as handshake:
+                    web = await wrap_client_stream(
+                        nursery,
+                        _UntilEnd(stream, handshake.cancel),  # type: ignore[arg-type]  # it takes any stream
+                        node.authority,
+                        target,
+                        extra_headers=headers,
+                        max_message_size=MAX_MESSAGE_BYTES,
+                        receive_buffer_size=RECEIVE_BYTES,
+                    )
+                if handshake.cancelled_caught:
+                    raise UnreachableError(f"{url} does not open a WebSocket")
                 self._check_farm(web, url)
                 nursery.start_soon(self._ping, web, nursery.cancel_scope)
                 await self._hand_on(web, nursery.cancel_scope)
@@ -293,6 +293,33 @@ class EventStream:
                     return
             if deadline.cancelled_caught and not was_held_up and not self._is_held_up:
                 scope.cancel()
+
+
+class _UntilEnd(trio.abc.Stream):
+    """A stream that tells when it has ended."""
+
+    def __init__(self, stream: trio.abc.Stream, on_end: Callable[[], None]) -> None:
+        self._stream = stream
+        self._on_end = on_end
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        try:
+            data = await self._stream.receive_some(max_bytes)
+        except trio.BrokenResourceError:
+            self._on_end()
+            raise
+        if not data:
+            self._on_end()
+        return data
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 class _Standing:

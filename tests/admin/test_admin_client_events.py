@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import math
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -255,6 +257,31 @@ async def test_peer_that_falls_silent_is_left_for_another(
             other.farm.commit(b"1")
             assert await entries(stream, 1) == [b"1"]
         nursery.cancel_scope.cancel()
+
+
+async def test_node_that_ends_during_the_handshake_is_left_at_once(
+    node: FakeNode, other: FakeNode, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "CONNECT_S", math.inf)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(node.certificate, node.private_key)
+
+    async def end(stream: trio.SSLStream[trio.SocketStream]) -> None:
+        async with stream:
+            await stream.receive_some()
+
+    (listener,) = await trio.open_ssl_over_tcp_listeners(0, tls, host="127.0.0.1", https_compatible=True)
+    nursery.start_soon(trio.serve_listeners, end, [listener])
+    port = listener.transport_listener.socket.getsockname()[1]  # type: ignore[attr-defined]
+    url = f"https://127.0.0.1:{port}"
+    other.farm.commit(b"0")
+    async with (
+        other.running() as second,
+        clients([node, other], [url, second]) as client,
+        client.events("farm", after=0, kinds=["entry"]) as stream,
+    ):
+        assert await entries(stream, 1) == [b"0"]
+    nursery.cancel_scope.cancel()
 
 
 async def test_program_that_takes_no_events_is_no_silent_peer(

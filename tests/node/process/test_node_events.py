@@ -43,6 +43,9 @@ async def test_watcher_of_a_farm_whose_nodes_are_killed_gets_every_entry_once_an
         posted, got = list[int](), list[Event]()
         async with client(farm) as watcher, client(farm) as writer, trio.open_nursery() as nursery:
             nursery.start_soon(watch, watcher, farm.name, got)
+            with trio.fail_after(120):
+                while not any(isinstance(event, LeaderEvent) and event.leader for event in got):  # noqa: ASYNC110
+                    await trio.sleep(0.1)
             async with trio.open_nursery() as posting:
                 posting.start_soon(post, writer, farm.name, posted)
                 for number in range(KILLS):
