@@ -27,6 +27,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from garlicfarm.admin.contract import FarmView, NodeView
 from garlicfarm.admin.dashboard_history import HEIGHT, WIDTH, History, plot
+from garlicfarm.admin.health import feed_problems, feed_word
 from garlicfarm.admin.problems import Problem, problem_of
 from garlicfarm.errors import GarlicFarmError, NotLeader, OutcomeUnknown
 from garlicfarm.publishing.publication import expiry_problem, sight
@@ -86,6 +87,7 @@ _PAGES = Environment(
 _PAGES.tests["expiring"] = _is_expiring
 _FILTERS: dict[str, Callable[..., str]] = {
     "days_left": _days_left,
+    "feed_word": feed_word,
     "figure": lambda value: "–" if value is None else f"{value:,}",
     "seconds": duration_text,
     "part": lambda name: name.replace("_", " "),
@@ -139,6 +141,7 @@ class Dashboard:
                 row["id"]: reason(row, ranking["since"], status["events"]) for row in ranking["members"]
             },
             lost=[row["id"] for row in status["members"] if row["role"] == "unreachable"],
+            feed_problems=feed_problems(status),
             policy=farm.policy(),
             lines=others[: -SHOWN - 1 : -1],
             plot=plot(lines, status["members"]),

@@ -1,11 +1,12 @@
-"""The health of a farm as one word, from the body of ``GET …/status``."""
+"""The health of a farm as one word, and what is wrong with the feeds of a node, from the body of
+``GET …/status``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
-__all__ = ["Health", "judge"]
+__all__ = ["Health", "feed_problems", "feed_word", "judge"]
 
 Health = Literal["healthy", "degraded", "no-quorum"]
 
@@ -16,3 +17,23 @@ def judge(status: Mapping[str, Any]) -> Health:
     whole = status["fault_tolerance"] == (len(status["members"]) - 1) // 2
     good = whole and status.get("disk_hangs_s") is None  # a node of 0.1 does not tell
     return "no-quorum" if not status["quorum"] else "healthy" if good else "degraded"
+
+
+def feed_word(feed: Mapping[str, Any]) -> str:
+    """How a feed does, from its row: failed; blocked (it runs or starts, and something keeps it from its
+    work); else its state."""
+    return "blocked" if feed["problem"] and feed["state"] != "failed" else str(feed["state"])
+
+
+def feed_problems(status: Mapping[str, Any]) -> dict[str, str]:
+    """For each feed of the node that answered that does not do its work, why, and what to do, as the rest of
+    a sentence. It says nothing about the farm, which needs no feed."""
+    remedies = {
+        "failed": "once you have mended that, the node starts it again by itself",
+        "blocked": "see to where it sends entries, or to what it waits for",
+    }
+    return {
+        feed["name"]: f"{word}: {feed['problem']}; {remedies[word]}"
+        for feed in status.get("feeds") or ()  # a node of 0.1 has none
+        if (word := feed_word(feed)) in remedies
+    }

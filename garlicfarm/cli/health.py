@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from garlicfarm.admin.health import judge
+from garlicfarm.admin.health import feed_problems, judge
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.options import Options, print_json, shared_options
 from garlicfarm.cli.remote import ask
@@ -31,7 +31,8 @@ def health(options: Options, local: bool) -> Exit:
     """Print the state of a farm: healthy (exit code 0), degraded (6), or no-quorum (5); 3: no node answers.
 
     Degraded: the farm can lose fewer members than its size allows, or the disk of the node that is asked does
-    not answer. With --local: 5 if a farm of this node knows no leader, 6 if its disk does not answer, else 0.
+    not answer. A feed of that node that fails, or has stopped, is named; it changes no code. With --local:
+    5 if a farm of this node knows no leader, 6 if its disk does not answer, else 0.
     """
 
     async def of_farm(client: AdminClient, farm: str) -> Exit:
@@ -41,7 +42,10 @@ def health(options: Options, local: bool) -> Exit:
         found["disk_hangs_s"] = hangs_s = body.get("disk_hangs_s")
         found["key_problems"] = problems = key_problems(body)
         keys = "".join(f"; keys of member {member} {problem}" for member, problem in problems.items())
-        text = f"farm {farm}: {word}, leader {leader or 'none'}, {spare_text(body)}{_disk(hangs_s)}{keys}"
+        found["feed_problems"] = troubles = feed_problems(body)
+        feeds = "".join(f"; feed {name} {trouble}" for name, trouble in troubles.items())
+        head = f"farm {farm}: {word}, leader {leader or 'none'}, {spare_text(body)}"
+        text = f"{head}{_disk(hangs_s)}{keys}{feeds}"
         return _print(options, "garlicfarm.health/1", found, text, _CODES[word])
 
     async def of_node(client: AdminClient, _: str) -> Exit:

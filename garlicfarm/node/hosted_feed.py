@@ -27,6 +27,7 @@ from garlicfarm.plugins import make_feed
 __all__ = [
     "FIRST_WAIT_S",
     "LONGEST_WAIT_S",
+    "STALL_S",
     "HostedFeed",
     "NodeFeedSource",
     "check_retention",
@@ -37,6 +38,8 @@ State = Literal["starting", "running", "failed"]
 
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 60.0
+STALL_S = 60.0
+"""A feed that has passed nothing on for so long, while entries wait, has a problem."""
 
 
 class NodeFeedSource(CommittedEntries):
@@ -49,6 +52,12 @@ class NodeFeedSource(CommittedEntries):
         self.epochs = epochs
         self.read_index = 0
         self.problem = ""
+        self._waited_for_since = trio.current_time()  # if entries wait
+
+    @property
+    def stalled_s(self) -> float:
+        """For how long entries have waited and none was passed on; 0 if none waits."""
+        return trio.current_time() - self._waited_for_since if self.lag else 0.0
 
     @property
     def lag(self) -> int:
@@ -66,7 +75,17 @@ class NodeFeedSource(CommittedEntries):
         return self.epochs.find_entry(number)
 
     def report_read(self, index: int) -> None:
-        self.read_index = max(self.read_index, index)
+        if index > self.read_index:
+            self.read_index = index
+            self._waited_for_since = trio.current_time()
+        elif not self.lag:
+            self._waited_for_since = trio.current_time()
+
+    async def wait_commit(self, beyond: int) -> int:
+        committed = await super().wait_commit(beyond)
+        if self.read_index >= beyond:  # everything before is passed on
+            self._waited_for_since = trio.current_time()
+        return committed
 
     def report_problem(self, problem: str) -> None:
         self.problem = problem
@@ -100,7 +119,9 @@ class HostedFeed:
 
     @property
     def problem(self) -> str:
-        return self._cause or self._source.problem
+        stalled_s = self._source.stalled_s
+        stall = f"it has passed nothing on for {stalled_s:.0f} s" if stalled_s >= STALL_S else ""
+        return self._cause or self._source.problem or stall
 
     def describe(self) -> dict[str, Any]:
         """Its row in ``GET …/status``."""

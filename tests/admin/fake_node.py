@@ -60,6 +60,7 @@ class FakeFarm:
         self.confirm_error: Exception | None = None
         self.url_of_leader: str | None = None
         self.events: list[dict[str, Any]] = []
+        self.feeds: list[dict[str, Any]] = []
         self.joining: dict[str, Any] | None = None
         self.changes: list[tuple[str, int, str, bool, str]] = []
         self.snapshot = b"snapshot"
@@ -113,6 +114,7 @@ class FakeFarm:
             "fault_tolerance": 0,
             "needed": 0,
             "disk_hangs_s": self.disk_hangs_s,
+            "feeds": self.feeds,
             "events": self.events,
             "members": members,
         }

@@ -242,6 +242,21 @@ async def test_page_says_that_the_disk_hangs(node: FakeNode, url: str) -> None:
         assert "silent for 2 min" in Texts((await client.get("/")).text).text
 
 
+async def test_page_shows_the_feeds_of_the_node_and_what_to_do_about_them(node: FakeNode, url: str) -> None:
+    async with browser(node, url, "rita") as client:
+        assert "Feeds" not in (await client.get("/")).text
+        files = {"name": "files", "plugin": "file", "index": None, "lag": 1200}
+        node.farm.feeds = [
+            {"name": "idle", "plugin": "x", "state": "running", "index": 7, "lag": 0, "problem": None},
+            files | {"state": "failed", "problem": "<b>: No space left on device"},
+        ]
+        text = " ".join(Texts((await client.get("/")).text).text.split())
+        assert "idle running 7 0 files failed – 1,200 failed: <b>: No space left on device; once you" in text
+        node.farm.feeds = [files | {"state": "running", "problem": "it has passed nothing on for 60 s"}]
+        text = " ".join(Texts((await client.get("/")).text).text.split())
+        assert "files blocked – 1,200 blocked: it has passed nothing on for 60 s; see to" in text
+
+
 @pytest.mark.parametrize("user", ["rita", "paul", "anna"])
 async def test_forms_are_shown_to_admins_alone(node: FakeNode, url: str, user: str) -> None:
     async with browser(node, url, user) as client:

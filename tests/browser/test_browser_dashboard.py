@@ -110,6 +110,24 @@ async def test_page_follows_commits_and_a_death_and_says_when_the_node_is_gone(
     assert "news" in await page.text("#log"), "what was known stays"
 
 
+async def test_feed_that_fails_is_shown_with_what_to_do_without_a_reload(
+    browser: Chromium, node: FakeNode, url: str
+) -> None:
+    row = {"name": "files", "plugin": "file", "state": "running", "index": 7, "lag": 0, "problem": None}
+    node.farm.feeds = [row]
+    page = await shown(browser, url, "rita")
+    await page.until(LIVE)
+    assert "running" in await page.text("#feeds-rows")
+    assert await page.value("document.querySelectorAll('#feeds-rows .bad').length") == 0
+    node.farm.feeds = [row | {"state": "failed", "lag": 3, "problem": f"/x{EVIL}: No space left on device"}]
+    node.farm.commit(note("news"))
+    await page.until("document.querySelector('#feeds-rows .bad')?.innerText === 'failed'")
+    text = await page.text("#feeds-rows")
+    assert "No space left on device; once you have mended that" in text
+    assert EVIL in text
+    assert "owned" not in await page.value("document.title")
+
+
 async def test_page_that_is_hidden_is_pushed_nothing_until_it_is_shown_again(
     browser: Chromium, node: FakeNode, url: str
 ) -> None:
@@ -233,6 +251,9 @@ def long_farm(node: FakeNode) -> None:
     node.farm.ranking = lambda **_: ranking  # type: ignore[method-assign]
     node.farm.events = [{"index": 1, "date_ms": 1_800_000_000_000, "text": "member 3 lost, 2 took over"}]
     node.farm.events[0] |= {"publisher": 2, "previous": 3, "because": "ineligible"}
+    trouble = "tcp://tower-number-one-of-many.an-organisation.example:5556 does not answer; " * 2
+    feed = {"name": "statuses-for-the-archive", "plugin": "dafka", "state": "running", "problem": trouble}
+    node.farm.feeds = [feed | {"index": 1_234_567, "lag": 100_000}]
     status = node.farm.status()
     endpoint = f"i2p://{'a' * 52}.b32.i2p:27150"
     status["members"] = [
@@ -255,7 +276,13 @@ async def test_page_of_any_width_is_whole(browser: Chromium, node: FakeNode, url
     assert await page.value("innerWidth") == width
     assert await page.value("document.documentElement.scrollWidth") == width
     inside = "(box => box.width > 0 && box.left >= 0 && box.right <= innerWidth)"
-    for what in ("#ranking-rows summary", "#events li", "#scores figure > svg", "#log-rows td:last-child"):
+    for what in (
+        "#feeds-rows td:last-child",
+        "#ranking-rows summary",
+        "#events li",
+        "#scores figure > svg",
+        "#log-rows td:last-child",
+    ):
         assert await page.value(
             f"[...document.querySelectorAll('{what}')].every(one => {inside}(one.getBoundingClientRect()))"
         ), what

@@ -46,6 +46,21 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
             6,
             "farm farm: degraded, leader 1, can lose 1 more, the disk of this node has not answered for 7 s",
         ),
+        (
+            {
+                "fault_tolerance": 1,
+                "feeds": [
+                    {"name": "idle", "state": "running", "problem": None},
+                    {"name": "files", "state": "failed", "problem": "/x: No space left on device"},
+                    {"name": "dafka", "state": "running", "problem": "no tower answers"},
+                ],
+            },
+            0,
+            "farm farm: healthy, leader 1, can lose 1 more"
+            "; feed files failed: /x: No space left on device"
+            "; once you have mended that, the node starts it again by itself"
+            "; feed dafka blocked: no tower answers; see to where it sends entries, or to what it waits for",
+        ),
         # Two of two: none can be lost, and none is missing.
         ({"members": [{}, {}]}, 0, "farm farm: healthy, leader 1, can lose 0 more"),
     ],
@@ -60,7 +75,7 @@ def test_health_of_a_farm_is_one_line_and_a_code(
 
 
 def test_health_as_json_names_its_schema(served: Served, capsys: Capture) -> None:
-    whole = {"leader": 1, "fault_tolerance": 0, "disk_hangs_s": None, "key_problems": {}}
+    whole = {"leader": 1, "fault_tolerance": 0, "disk_hangs_s": None, "key_problems": {}, "feed_problems": {}}
     expected = {"farm": "farm", "health": "degraded", **whole}
     assert run(["health", "--farm", "farm", "-o", "json"]) == 6
     assert json.loads(capsys.readouterr().out) == {"schema": "garlicfarm.health/1", **expected}

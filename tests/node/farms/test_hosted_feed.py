@@ -20,9 +20,9 @@ from garlicfarm.feed.contract import Feed, FeedSite, FeedSource
 from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
 from garlicfarm.node.epochs import Epochs
-from garlicfarm.node.hosted_feed import FIRST_WAIT_S, LONGEST_WAIT_S, HostedFeed, NodeFeedSource
-from garlicfarm.raft import SnapshotMeta
-from garlicfarm.wire.messages import Configuration
+from garlicfarm.node.hosted_feed import FIRST_WAIT_S, LONGEST_WAIT_S, STALL_S, HostedFeed, NodeFeedSource
+from garlicfarm.raft import Entry, SnapshotMeta
+from garlicfarm.wire.messages import Configuration, ValueType
 
 Step = Callable[[FeedSource, trio.TaskStatus[None]], Awaitable[None]]
 
@@ -54,6 +54,18 @@ class Log:
 
     def __init__(self) -> None:
         self.applied = SnapshotMeta(40, 1, Configuration(0, 0), 30)
+        self._committed = trio.Event()
+
+    def commit(self, index: int) -> None:
+        self.applied_index = index
+        self._committed.set()
+
+    async def wait_applied(self, beyond: int) -> None:
+        if self.applied_index <= beyond:
+            await self._committed.wait()
+
+    async def read(self, after: int, upto: int, max_bytes: int) -> list[Entry]:
+        return [Entry(index, 1, ValueType.APPLICATION, b"") for index in range(after + 1, upto + 1)]
 
     @property
     def genesis(self) -> Log:
@@ -83,7 +95,7 @@ class Hosted:
         self.metrics = NodeMetrics()
         log: Any = Log()
         self.log = log
-        self.source = NodeFeedSource(log, log, None, Epochs(log, log, None))  # type: ignore[arg-type]
+        self.source = NodeFeedSource(log, log, log, Epochs(log, log, None))  # type: ignore[arg-type]
         section = FeedSection(plugin="scripted", name="mine")
         events = EventLogger(logging.getLogger("garlicfarm.test"), clock=trio.current_time)
         farm = self.metrics.farm("farm")
@@ -218,6 +230,51 @@ async def test_lag_counts_from_what_the_feed_reported_and_from_what_is_stored(
         assert running.sample("feed_lag_entries") == 3
         running.source.report_read(40)
         assert running.sample("feed_lag_entries") == 0
+
+
+async def test_feed_that_passes_nothing_on_while_entries_wait_has_a_problem(
+    autojump_clock: MockClock,
+) -> None:
+    async with hosted(works) as running:
+        await trio.sleep(STALL_S - 1)
+        assert running.row["problem"] is None
+        await trio.sleep(1)
+        assert running.row["problem"] == "it has passed nothing on for 60 s"
+        assert running.row["state"] == "running"
+        running.source.report_read(37)
+        assert running.row["problem"] is None
+        running.source.report_read(36)
+        await trio.sleep(STALL_S)
+        assert running.row["problem"] == "it has passed nothing on for 60 s"
+
+
+async def test_feed_that_had_nothing_to_pass_on_has_no_problem_at_the_next_entry(
+    autojump_clock: MockClock,
+) -> None:
+    async def reads(source: FeedSource, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        source.report_read(40)
+        async for _ in source.entries(40, 1000):
+            await trio.sleep_forever()
+
+    async with hosted(reads) as running:
+        await trio.sleep(2 * STALL_S)
+        running.log.commit(41)
+        await trio.sleep(STALL_S - 1)
+        assert (running.row["lag"], running.row["problem"]) == (1, None)
+        await trio.sleep(1)
+        assert running.row["problem"] == "it has passed nothing on for 60 s"
+
+
+async def test_feed_that_only_reports_where_the_log_is_has_no_problem_at_the_next_entry(
+    autojump_clock: MockClock,
+) -> None:
+    async with hosted(works) as running:
+        running.source.report_read(40)
+        await trio.sleep(2 * STALL_S)
+        running.source.report_read(40)
+        running.log.commit(41)
+        assert (running.row["lag"], running.row["problem"]) == (1, None)
 
 
 async def test_end_of_the_node_ends_the_feed_in_order(autojump_clock: MockClock) -> None:
