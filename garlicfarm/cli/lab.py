@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -304,14 +304,13 @@ async def _ask(farm: ProcessFarm) -> tuple[dict[str, Any] | None, dict[str, Any]
 
 async def _wait(farm: ProcessFarm, until: str) -> None:
     """Until the nodes name a leader or a publisher; says which."""
-    import trio
-
-    while True:
-        status, _ = await _ask(farm)
-        if status is not None and status["leader"] and status[until]:
-            click.echo(f"leader {status['leader']}, publisher {status['publisher'] or 'none'}")
-            return
-        await trio.sleep(POLL_S)
+    async with _following(farm, ("leader", "publisher")) as watch:
+        while True:
+            status, _ = await _ask(farm)
+            if status is not None and status["leader"] and status[until]:
+                click.echo(f"leader {status['leader']}, publisher {status['publisher'] or 'none'}")
+                return
+            await watch.wait()
 
 
 async def _show(farm: ProcessFarm, rank: RankProcess | None, site: SiteWatch | None) -> None:
@@ -321,15 +320,12 @@ async def _show(farm: ProcessFarm, rank: RankProcess | None, site: SiteWatch | N
     from rich.live import Live
     from rich.text import Text
 
-    from garlicfarm.cli.farm_watch import FarmWatch
+    from garlicfarm.cli.farm_watch import KINDS
     from garlicfarm.cli.lab_screen import LabScreen
 
     console = Console(highlight=False)
     screen = LabScreen(farm, rank, site)
-    watch = FarmWatch()
-    async with trio.open_nursery() as nursery:
-        for node in farm.nodes.values():
-            nursery.start_soon(_follow, node, farm.name, watch)
+    async with _following(farm, KINDS) as watch:
         with Live(Text("waiting for the nodes …"), console=console, auto_refresh=False) as live:
             status, ranking = await _ask(farm)
             while True:
@@ -337,6 +333,21 @@ async def _show(farm: ProcessFarm, rank: RankProcess | None, site: SiteWatch | N
                 await trio.sleep(POLL_S)
                 if status is None or watch.take():
                     status, ranking = await _ask(farm)
+
+
+@asynccontextmanager
+async def _following(farm: ProcessFarm, kinds: Collection[str]) -> AsyncIterator[FarmWatch]:
+    """A watch that notes the events of these ``kinds`` that all nodes push, while the block lasts."""
+    import trio
+
+    from garlicfarm.cli.farm_watch import FarmWatch
+
+    watch = FarmWatch(kinds)
+    async with trio.open_nursery() as nursery:
+        for node in farm.nodes.values():
+            nursery.start_soon(_follow, node, farm.name, watch)
+        yield watch
+        nursery.cancel_scope.cancel()
 
 
 async def _follow(node: NodeProcess, farm: str, watch: FarmWatch) -> None:
