@@ -20,17 +20,17 @@ def judge(status: Mapping[str, Any]) -> Health:
 
 
 def feed_word(feed: Mapping[str, Any]) -> str:
-    """How a feed does, from its row: failed; blocked (it runs or starts, and something keeps it from its
-    work); else its state."""
+    """The state of a feed in a word, from its row: "failed"; "blocked", if it starts or runs and something
+    keeps it from its work; otherwise its ``state``."""
     return "blocked" if feed["problem"] and feed["state"] != "failed" else str(feed["state"])
 
 
 def feed_problems(status: Mapping[str, Any]) -> dict[str, str]:
-    """For each feed of the node that answered that does not do its work, why, and what to do, as the rest of
-    a sentence. It says nothing about the farm, which needs no feed."""
+    """For each feed of the node that answered that is failed or blocked: why, and what to do, as the rest of
+    a sentence. The health of the farm does not depend on feeds."""
     remedies = {
-        "failed": "once you have mended that, the node starts it again by itself",
-        "blocked": "see to where it sends entries, or to what it waits for",
+        "failed": "mend that; the node starts the feed again by itself",
+        "blocked": "check its destination and the node's log; the feed continues by itself",
     }
     return {
         feed["name"]: f"{word}: {feed['problem']}; {remedies[word]}"

@@ -31,7 +31,7 @@ def health(options: Options, local: bool) -> Exit:
     """Print the state of a farm: healthy (exit code 0), degraded (6), or no-quorum (5); 3: no node answers.
 
     Degraded: the farm can lose fewer members than its size allows, or the disk of the node that is asked does
-    not answer. A feed of that node that fails, or has stopped, is named; it changes no code. With --local:
+    not answer. A feed of that node that is failed or blocked is named; it changes no code. With --local:
     5 if a farm of this node knows no leader, 6 if its disk does not answer, else 0.
     """
 
@@ -42,8 +42,8 @@ def health(options: Options, local: bool) -> Exit:
         found["disk_hangs_s"] = hangs_s = body.get("disk_hangs_s")
         found["key_problems"] = problems = key_problems(body)
         keys = "".join(f"; keys of member {member} {problem}" for member, problem in problems.items())
-        found["feed_problems"] = troubles = feed_problems(body)
-        feeds = "".join(f"; feed {name} {trouble}" for name, trouble in troubles.items())
+        found["feed_problems"] = blocked = feed_problems(body)
+        feeds = "".join(f"; feed {name} {problem}" for name, problem in blocked.items())
         head = f"farm {farm}: {word}, leader {leader or 'none'}, {spare_text(body)}"
         text = f"{head}{_disk(hangs_s)}{keys}{feeds}"
         return _print(options, "garlicfarm.health/1", found, text, _CODES[word])

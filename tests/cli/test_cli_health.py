@@ -58,8 +58,9 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
             0,
             "farm farm: healthy, leader 1, can lose 1 more"
             "; feed files failed: /x: No space left on device"
-            "; once you have mended that, the node starts it again by itself"
-            "; feed dafka blocked: no tower answers; see to where it sends entries, or to what it waits for",
+            "; mend that; the node starts the feed again by itself"
+            "; feed dafka blocked: no tower answers"
+            "; check its destination and the node's log; the feed continues by itself",
         ),
         # Two of two: none can be lost, and none is missing.
         ({"members": [{}, {}]}, 0, "farm farm: healthy, leader 1, can lose 0 more"),
