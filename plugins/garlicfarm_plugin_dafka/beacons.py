@@ -53,6 +53,13 @@ class Beacons:
         self._on_dropped = on_dropped
         self._expiries: dict[TowerBeacon, float] = {}
         self._hurry = trio.Event()
+        self._tower_expiry = trio.current_time() + EXPIRY_S
+
+    @property
+    def has_tower(self) -> bool:
+        """Whether a tower has passed on a beacon within the last four seconds: each passes on our own, too.
+        True for the first four seconds."""
+        return trio.current_time() < self._tower_expiry
 
     async def send(self, socket: Socket) -> None:
         """Send beacons to a tower, over an XPUB socket that is connected to it, until cancelled."""
@@ -69,6 +76,7 @@ class Beacons:
         socket.set(zmq.SUBSCRIBE, BEACON)
         while True:
             for frames in await socket.receive():
+                self._tower_expiry = trio.current_time() + EXPIRY_S
                 if frames == [WELCOME]:
                     self._send_now()
                     continue

@@ -21,7 +21,7 @@ from garlicfarm.wire import ValueType
 from garlicfarm_plugin_dafka.codec import DirectRecord, GetHeads, encode
 from garlicfarm_plugin_dafka.config import MeshConfig
 from garlicfarm_plugin_dafka.farm_core import FarmProducerCore
-from garlicfarm_plugin_dafka.mesh import open_mesh
+from garlicfarm_plugin_dafka.mesh import Mesh, open_mesh
 from garlicfarm_plugin_dafka.network import TICK_S, Network, event_logger, send_in_bursts, tick, warn_of_drops
 from garlicfarm_plugin_dafka.serving import PAGE_BYTES, PAGE_RECORDS, Range
 
@@ -57,9 +57,17 @@ class DafkaFeed(Feed):
         config.check(base_dir)
 
     async def run(self, source: FeedSource, *, task_status: trio.TaskStatus[None]) -> NoReturn:
-        async with open_mesh(self.config, self.base_dir) as mesh:
+        async with open_mesh(self.config, self.base_dir) as mesh, trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_towers, mesh, source)
             await FarmProducer(mesh, self._topic, source).run(task_status)
         raise AssertionError("unreachable: the producer only ends by an error")
+
+    async def _watch_towers(self, mesh: Mesh, source: FeedSource) -> NoReturn:
+        """Report that readers cannot find this member."""
+        problem = f"no tower answers, of {', '.join(self.config.towers)}"
+        while True:
+            source.report_problem("" if mesh.has_tower else problem)
+            await trio.sleep(TICK_S)
 
 
 class ChangingNetwork(Network, Protocol):

@@ -105,7 +105,7 @@ class Mesh:
         self._limiter = trio.CapacityLimiter(MAX_LOOK_UPS)
         key = plan.keys.own.public if plan.keys is not None else ""
         own = NodeBeacon(address, plan.advertise_host, plan.advertise_port or endpoint.port, key)
-        beacons = Beacons(own, self._on_found, self._on_lost, self._on_dropped)
+        self._beacons = beacons = Beacons(own, self._on_found, self._on_lost, self._on_dropped)
         nursery.start_soon(beacons.expire)
         for tower in plan.towers:
             sender = self._client(zmq.XPUB, tower.key, MAX_BEACON_BYTES)
@@ -119,6 +119,11 @@ class Mesh:
     def peers(self) -> tuple[Peer, ...]:
         """The nodes that a tower has named within the last four seconds, but for this one."""
         return tuple(peer for peer, _ in self._peers.values())
+
+    @property
+    def has_tower(self) -> bool:
+        """Whether a tower has answered within the last four seconds; true for the first four."""
+        return self._beacons.has_tower
 
     def subscribe(self, prefix: bytes) -> None:
         """Receive the commands that begin so (`codec.subscription_prefix`), from all peers and later ones."""

@@ -16,13 +16,13 @@ from garlicfarm.feed.lines import decode_lines
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.testing.feed_suite import FeedSuite, MemorySource
 from garlicfarm.wire import ValueType
-from garlicfarm_plugin_dafka.config import MeshConfig
+from garlicfarm_plugin_dafka.config import MeshConfig, TowerConfig
 from garlicfarm_plugin_dafka.consumer import DafkaConsumer, open_consumer, run_consumer
 from garlicfarm_plugin_dafka.consumer_core import ConsumerCore, ReceivedRecord
 from garlicfarm_plugin_dafka.farm_core import partition_of
 from garlicfarm_plugin_dafka.farm_feed import DafkaFeed, DafkaFeedConfig
 from garlicfarm_plugin_dafka.store import open_store
-from garlicfarm_plugin_dafka.tower import Tower
+from garlicfarm_plugin_dafka.tower import Tower, open_tower
 from tests.dafka.meshes import KeyRing, plain_tower, until
 from tests.node.support.cluster import Cluster, cluster
 
@@ -181,11 +181,12 @@ async def test_farm_with_the_key_of_a_producer_is_heard_by_those_with_other_role
         nursery.cancel_scope.cancel()
 
 
-async def test_node_without_a_tower_commits_and_ends_as_any(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
+async def test_node_without_a_tower_commits_and_ends_as_any_and_says_what_is_missing(tmp_path: Path) -> None:
+    port, out_port = free_ports(2)
+    endpoint = f"tcp://127.0.0.1:{port}?out={out_port}"
     async with cluster(tmp_path, start=False) as nodes:
         with (nodes.directories[1] / "garlicfarm.toml").open("a") as file:
-            file.write(f'\n[[farm.feed]]\nplugin = "dafka"\ntowers = ["tcp://127.0.0.1:{port}"]\n')
+            file.write(f'\n[[farm.feed]]\nplugin = "dafka"\ntowers = ["{endpoint}"]\n')
         with trio.fail_after(HANG_GUARD_S):
             await nodes.start()
             await nodes.leader()
@@ -193,5 +194,9 @@ async def test_node_without_a_tower_commits_and_ends_as_any(tmp_path: Path) -> N
             index, _ = await view.post(b"one", "alice")
             await until(lambda: view.status()["feeds"][0]["index"] == index)
             (row,) = view.status()["feeds"]
-            assert (row["state"], row["lag"], row["problem"]) == ("running", 0, None)
+            assert (row["state"], row["lag"]) == ("running", 0)
+            missing = f"no tower answers, of {endpoint}"
+            await until(lambda: view.status()["feeds"][0]["problem"] == missing)
+            async with open_tower(TowerConfig(listen=endpoint)):
+                await until(lambda: view.status()["feeds"][0]["problem"] is None)
             await nodes.stop(1)
