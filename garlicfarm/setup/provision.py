@@ -105,7 +105,7 @@ class MemberPlan(msgspec.Struct, frozen=True, kw_only=True):
     ``endpoint`` is what others dial; a pin is added to it where the transport is ``ssl`` (D11).
     ``listen`` "": every address at the endpoint's port, or loopback if the endpoint is there.
     ``router`` is the table ``[farm.router]``, {} for none; ``leaves`` are I2P base64; ``publishers`` are the
-    tables ``[[farm.publisher]]``.
+    tables ``[[farm.publisher]]``, ``feeds`` those of ``[[farm.feed]]``.
     """
 
     endpoint: str
@@ -114,6 +114,7 @@ class MemberPlan(msgspec.Struct, frozen=True, kw_only=True):
     router: Mapping[str, Any] = {}
     leaves: tuple[str, ...] = ()
     publishers: tuple[Mapping[str, Any], ...] = ()
+    feeds: tuple[Mapping[str, Any], ...] = ()
 
 
 class MadeFarm(msgspec.Struct, frozen=True):
@@ -321,6 +322,7 @@ def farm_tables(farm: FarmPlan, endpoint: Endpoint, data: str, member: MemberPla
         ("[farm.meta]", meta),
         *(("[[farm.leaf]]", {"destination": leaf}) for leaf in member.leaves),
         *(("[[farm.publisher]]", publisher) for publisher in member.publishers),
+        *(("[[farm.feed]]", feed) for feed in member.feeds),
     ]
 
 

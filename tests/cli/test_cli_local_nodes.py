@@ -305,6 +305,7 @@ def test_create_farm_plans_reach_the_configuration(tmp_path: Path) -> None:
         admin_url="https://127.0.0.1:0",
         router={"plugin": "simulated", "seed": 3, "odd": 'a"\x7fb'},
         leaves=(destination, destination),
+        feeds=({"plugin": "dafka", "topic": "orders", "towers": ["tcp://tower.example:5556"]},),
     )
     made = create_farm(tmp_path / "out", {5: member}, plan)
     config = load(made.directories[5] / "garlicfarm.toml", {})
@@ -314,6 +315,9 @@ def test_create_farm_plans_reach_the_configuration(tmp_path: Path) -> None:
     assert farm.router == {"plugin": "simulated", "seed": 3, "odd": 'a"\x7fb'}
     assert farm.meta.destination == destination
     assert len(farm.leaf) == 2
+    (feed,) = farm.feed
+    assert feed.plugin == "dafka"
+    assert feed.options == {"topic": "orders", "towers": ["tcp://tower.example:5556"]}
     assert config.listener[0].url == "ssl://127.0.0.1:0"
     assert config.admin.url == "https://127.0.0.1:0"
 
