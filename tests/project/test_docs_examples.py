@@ -17,12 +17,17 @@ import pytest
 import trio
 
 from garlicfarm.feed.contract import Feed, FeedSite
+from garlicfarm.feed.lines import encode_lines
+from garlicfarm.raft import Entry
 from garlicfarm.router import Router
 from garlicfarm.testing.feed_suite import FeedSuite
 from garlicfarm.testing.router_suite import RouterSuite
 from garlicfarm.testing.transport_suite import TransportSuite
 from garlicfarm.transport import Endpoint, Transport
+from garlicfarm.wire import ValueType
+from garlicfarm_plugin_dafka import MeshConfig, open_producer
 from tests.admin.fake_node import PASSWORDS, FakeNode
+from tests.dafka.meshes import plain_tower
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,6 +83,35 @@ async def test_watcher_says_what_happens(tmp_path: Path, capsys: pytest.CaptureF
                 output += capsys.readouterr().out
         nursery.cancel_scope.cancel()
     assert output == "leader 1 in term 3\nthe farm is degraded\n1 b'hello'\n"
+
+
+async def test_statuses_are_printed_as_they_come_over_dafka(capsys: pytest.CaptureFixture[str]) -> None:
+    documents = [
+        {"id": 1, "config": {"admin": {"action": "interval", "by": "farm create"}}},
+        {"id": 2, "router": {"uptime": 7}},
+        {"id": 0, "config": {"by": "local", "note": "moved"}},
+    ]
+    entries = [
+        Entry(index, 1, ValueType.APPLICATION, json.dumps(document).encode())
+        for index, document in enumerate(documents, 1)
+    ]
+    output = ""
+    async with plain_tower() as tower:
+        config = MeshConfig(towers=(str(tower.endpoint),))
+        async with open_producer(config, "farm", acks=0) as producer, trio.open_nursery() as nursery:
+            place = "farm", str(tower.endpoint), "tcp://127.0.0.1:0", "", ""
+            nursery.start_soon(example("dafka_statuses").main, *place)
+            await producer.send_many(encode_lines([entry]) for entry in entries)
+            with trio.fail_after(60):
+                while "moved" not in output:
+                    await trio.sleep(0.01)
+                    output += capsys.readouterr().out
+            nursery.cancel_scope.cancel()
+    assert output.splitlines() == [
+        "1 farm create orders interval",
+        '2 member 2: {"uptime": 7}',
+        "3 local notes 'moved'",
+    ]
 
 
 class TestMemoryTransport(TransportSuite):
