@@ -6,12 +6,12 @@ FROM python:3.11-slim AS node
 RUN useradd --system --no-create-home --home-dir /nonexistent garlicfarm \
     && install -d -m 0700 -o garlicfarm /var/lib/garlicfarm /farm/rank \
         /farm/node-1 /farm/node-2 /farm/node-3 /farm/router /farm/router-1 /farm/router-2 /farm/router-3 \
-        /farm/site /farm/site-1 /farm/site-2 /farm/site-3
+        /farm/site /farm/site-1 /farm/site-2 /farm/site-3 /farm/tower /farm/store /farm/consumer
 
 COPY . /src
 RUN --mount=type=secret,id=ca-bundle,target=/run/secrets/ca-bundle \
     if [ -s /run/secrets/ca-bundle ]; then export PIP_CERT=/run/secrets/ca-bundle; fi; \
-    pip install --no-cache-dir --root-user-action=ignore /src
+    pip install --no-cache-dir --root-user-action=ignore '/src[dafka]'
 
 USER garlicfarm
 WORKDIR /var/lib/garlicfarm

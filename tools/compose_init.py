@@ -1,9 +1,10 @@
 """Creates a farm of compose.yaml, each node's files in its own volume; does nothing if it exists.
 
 The nodes dial one another by the names of their services, over TLS with pinned certificates, and each has
-a simulated router. With an argument, the routers' network (such as 198.19.77), they dial one another's
-tunnels, and each has a real router, which knows the others, in a volume of its own; the one that is named
-publishes a site.
+a simulated router. With the argument ``dafka``, they also carry their log to a topic, and volumes of a tower,
+a store and a consumer get what these need to take part: a key each, and the public ones of all. With ``i2p``
+and the routers' network (such as 198.19.77), they dial one another's tunnels, and each has a real router,
+which knows the others, in a volume of its own; the one that is named publishes a site.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import trio
 
 from garlicfarm.config.model import PRESET_INTERVALS_MS
@@ -31,6 +33,7 @@ from garlicfarm.lab.i2pd_files import CERTIFICATE, RouterPlan, leaf_of
 from garlicfarm.lab.processes import FAST
 from garlicfarm.setup.i2p_tunnel import Tunnel, b32_address
 from garlicfarm.setup.provision import FarmPlan, MemberPlan, create_farm
+from garlicfarm_plugin_dafka.keys import create_key
 
 VOLUMES = {number: Path(f"/farm/node-{number}") for number in (1, 2, 3)}
 ROUTERS = {number: Path(f"/farm/router-{number}") for number in VOLUMES}
@@ -42,22 +45,53 @@ SITE_BUNDLE = Path("data/secrets/site.bundle")
 SITE_KEYS_S = 90 * 24 * 3600
 SITE = "127.0.0.1:8080"
 SITE_TUNNELS = {"hops": 0, "quantity": 2}
+DAFKA_ROLES = ("tower", "store", "consumer")
+DAFKA_KEY = Path("data/secrets/dafka.key")
+DAFKA_PEERS = Path("data/secrets/dafka-peers.toml")
 
 
 def make_over_tls(scratch: Path) -> None:
-    make_farm(scratch, {number: member(number) for number in VOLUMES}, raft=FAST)
+    make_farm(scratch, {number: member(f"node{number}", number) for number in VOLUMES}, raft=FAST)
     let_rank_read()
 
 
-def member(number: int) -> MemberPlan:
-    """The node-specific settings of service ``node<number>``."""
+def member(service: str, number: int) -> MemberPlan:
+    """The node-specific settings of a service."""
     return MemberPlan(
-        endpoint=f"ssl://node{number}:27150",
+        endpoint=f"ssl://{service}:27150",
         listen="ssl://0.0.0.0:27150",
         router={"plugin": "simulated", "seed": number},
         leaves=(b64encode(simulated_destination(number), b"-~").decode(),),
         publishers=({"plugin": "simulated"},),
     )
+
+
+def make_dafka(scratch: Path) -> None:
+    services = {number: f"dafka{number}" for number in VOLUMES}
+    make_farm(scratch, {number: producer(name, number) for number, name in services.items()}, raft=FAST)
+    keys = {VOLUMES[number] / DAFKA_KEY: (name, "producer") for number, name in services.items()}
+    keys |= {Path(f"/farm/{role}/{role}.key"): (role, role) for role in DAFKA_ROLES}
+    peers = ""
+    for path, (name, role) in keys.items():
+        path.unlink(missing_ok=True)  # left by an interrupted init
+        peers += f'[{name}]\nkey = "{create_key(path).public}"\nroles = ["{role}"]\n\n'
+    for volume in VOLUMES.values():
+        write(volume / DAFKA_PEERS, peers)
+    for role in DAFKA_ROLES:
+        write(Path(f"/farm/{role}/peers.toml"), peers)
+
+
+def producer(service: str, number: int) -> MemberPlan:
+    """The node-specific settings of a service that is also a node of Dafka."""
+    feed = {
+        "plugin": "dafka",
+        "towers": ["tcp://tower:5556?peer=tower"],
+        "listen": "tcp://0.0.0.0:5600",
+        "advertise": f"tcp://{service}:5600",
+        "key_file": str(DAFKA_KEY),
+        "peers_file": str(DAFKA_PEERS),
+    }
+    return msgspec.structs.replace(member(service, number), feeds=(feed,))
 
 
 def make_over_i2p(scratch: Path, network: str) -> None:
@@ -141,13 +175,16 @@ def main() -> None:
     if all(made):
         return
     if any(made):
-        sys.exit("some volumes hold a node and some do not; remove all: docker compose --profile i2p down -v")
+        sys.exit("some volumes hold a node and some do not; remove all: docker compose --profile '*' down -v")
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
-        if sys.argv[1:]:
-            make_over_i2p(scratch, sys.argv[1])
-        else:
-            make_over_tls(scratch)
+        match sys.argv[1:]:
+            case ["dafka"]:
+                make_dafka(scratch)
+            case ["i2p", network]:
+                make_over_i2p(scratch, network)
+            case _:
+                make_over_tls(scratch)
         # Last: a volume with a configuration has everything else.
         for number, volume in VOLUMES.items():
             shutil.copy2(scratch / "farm" / f"node-{number}" / "garlicfarm.toml", volume)
