@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: lab lab-i2p test test-slow test-spark test-browser test-i2p test-dafka check sim soak soak-i2p fuzz crash chaos bench tour tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel debs bench-debs clean help
+.PHONY: lab lab-i2p test test-slow test-spark test-browser test-i2p test-dafka check sim soak soak-i2p fuzz crash chaos bench tour tour-dafka tour-i2p bench-spark bench-i2p bench-cost bench-dafka wheel debs bench-debs clean help
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$python"; break; }; done)
@@ -100,6 +100,9 @@ soak-i2p: .venv/test ## below farms on real routers: routers killed and restarte
 
 tour: .venv/base ## compose.yaml in containers: kill the leader, cut a network, heal (as root on Debian 12: gets an engine)
 	.venv/bin/python -m tests.compose.tour
+
+tour-dafka: .venv/base ## the profile dafka of compose.yaml in containers: kill the leader in mid-stream, and the store (gets an engine as well)
+	.venv/bin/python -m tests.compose.tour_dafka
 
 tour-i2p: .venv/base ## the profile i2p of compose.yaml in containers: kill the leader and its router (gets an engine as well)
 	.venv/bin/python -m tests.compose.tour_i2p

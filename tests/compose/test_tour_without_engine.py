@@ -13,6 +13,7 @@ from tests.compose import tour as tour_over_tls
 
 ROOT = Path(__file__).parents[2]
 TOUR = "tests.compose.tour"
+TOUR_DAFKA = "tests.compose.tour_dafka"
 TOUR_I2P = "tests.compose.tour_i2p"
 NOT_ROOT = "echo 1000"
 
@@ -45,7 +46,7 @@ def engine(programs: Path, *failing: str) -> Path:
     return calls
 
 
-@pytest.mark.parametrize("tour", [TOUR, TOUR_I2P], ids=["tls", "i2p"])
+@pytest.mark.parametrize("tour", [TOUR, TOUR_DAFKA, TOUR_I2P], ids=["tls", "dafka", "i2p"])
 def test_tour_without_engine_and_not_root_says_so_and_is_no_failure(programs: Path, tour: str) -> None:
     engine(programs, "info")
     ended = take(programs, tour)

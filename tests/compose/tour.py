@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 ENGINE = ROOT / "tools" / "lab-engine.sh"
 PROBE = Path(__file__).with_name("probe.yaml")
 PROJECT = "garlicfarm-tour"
-PROFILES = ("--profile", "rank", "--profile", "i2p")
+PROFILES = ("--profile", "rank", "--profile", "dafka", "--profile", "i2p")
 # Members post their status every second; a publisher's silence is then noticed in seconds.
 FASTER = """
 from garlicfarm.cli.options import Options
