@@ -7,11 +7,11 @@ call after the other, and each of these processes may end at any time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import quote
 
 from garlicfarm.errors import (
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from garlicfarm.raft.types import Entry
 
-__all__ = ["FarmFeed", "FarmHead", "Nodes", "close_feeds", "open_feed"]
+__all__ = ["FarmFeed", "FarmHead", "Feed", "Nodes", "Origin", "close_feeds", "open_feed"]
 
 T = TypeVar("T")
 
@@ -56,16 +56,41 @@ class Nodes:
     pin: str | None = None
     ca: Path | None = None
 
+    def open(self) -> FarmFeed:
+        """Raises as `FarmFeed`."""
+        return FarmFeed(self)
+
 
 @dataclass(frozen=True, slots=True)
 class FarmHead:
-    """A farm at one moment: its id (32 hex digits), its application, the oldest index still in the log,
-    and the newest committed index."""
+    """A farm at one moment: its id (32 hex digits), its application (None: unknown), the oldest index still
+    in the log, and the newest committed index."""
 
     farm_id: str
-    application: str
+    application: str | None
     first_index: int
     commit_index: int
+
+
+class Feed(Protocol):
+    """The log of one farm, as `FarmFeed` reads it; other feeds raise the same errors."""
+
+    def close(self) -> None: ...
+
+    def head(self, farm_id: str | None = None) -> FarmHead: ...
+
+    def state(self, farm_id: str) -> tuple[int, bytes]: ...
+
+    def entries(self, after: int, upto: int, farm_id: str) -> Iterator[Sequence[Entry]]: ...
+
+
+class Origin(Hashable, Protocol):
+    """Where a farm's log is read: hashable, and free of secrets."""
+
+    @property
+    def farm(self) -> str: ...
+
+    def open(self) -> Feed: ...
 
 
 class _Node:
@@ -234,14 +259,14 @@ class FarmFeed:
         time.sleep(0.05)
 
 
-_feeds: dict[Nodes, FarmFeed] = {}
+_feeds: dict[Origin, Feed] = {}
 
 
-def open_feed(nodes: Nodes) -> FarmFeed:
-    """A feed of ``nodes``; one per process, so that batches share connections. Raises as `FarmFeed`."""
-    if nodes not in _feeds:
-        _feeds[nodes] = FarmFeed(nodes)
-    return _feeds[nodes]
+def open_feed(origin: Origin) -> Feed:
+    """A feed of ``origin``; one per process, so that batches share connections. Raises as `FarmFeed`."""
+    if origin not in _feeds:
+        _feeds[origin] = origin.open()
+    return _feeds[origin]
 
 
 def close_feeds() -> None:

@@ -7,6 +7,10 @@ Options:
     ``?pin=sha256-…``. ``pin`` is for all others; without any, ``ca`` (a file) or the system's authorities.
 ``farm``, ``user``, ``passwordFile``
     The farm's name; a user of these nodes with the role reader; the file (mode 0600) with the password.
+``towers``, ``farmId``, ``topic``, ``listen``, ``keyFile``, ``peersFile``
+    Instead of ``url`` and what belongs to it: the farm's topic in Dafka, read from stores and members that
+    these towers know. ``farmId``: 32 hex digits, as in ``garlicfarm status -o json``; ``topic``: the farm's
+    name by default. The others: as in `garlicfarm_plugin_dafka.MeshConfig`.
 ``startingIndex``
     For a query without a checkpoint: ``earliest`` (the default), ``latest``, the first index to read, or
     ``state``, see below.
@@ -30,6 +34,7 @@ another farm is refused. ``from``: the start of a batch that did not begin at th
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +49,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from garlicfarm.errors import Compacted, ConfigError, FellBehind
-from garlicfarm_plugin_spark.feed import FarmFeed, Nodes, close_feeds, open_feed
+from garlicfarm_plugin_spark.feed import Feed, Nodes, Origin, close_feeds, open_feed
+from garlicfarm_plugin_spark.topic import LISTEN, Topic
 
 if TYPE_CHECKING:
     import pyarrow
@@ -95,11 +101,17 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans batches and reads them. Raises `ConfigError` for an option that is missing or wrong."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        problems = [
-            f"the option {name} is missing"
-            for name in ("url", "farm", "user", "passwordFile")
-            if name not in options
-        ]
+        required = (
+            ("towers", "farm", "farmId") if "towers" in options else ("url", "farm", "user", "passwordFile")
+        )
+        problems = [f"the option {name} is missing" for name in required if name not in options]
+        if "towers" in options and "url" in options:
+            problems.append("url and towers are two places to read from: give one of them")
+        farm_id = (options.get("farmId") or "").lower()
+        if "towers" in options and farm_id and re.fullmatch("[0-9a-f]{32}", farm_id) is None:
+            problems.append(f"farmId is {farm_id!r}, not 32 hex digits")
+        if ("keyFile" in options) != ("peersFile" in options):
+            problems.append("keyFile and peersFile belong together: set both or none")
         start = options.get("startingIndex", "earliest")
         if start not in ("earliest", "latest", "state") and not (start.isdecimal() and int(start) > 0):
             problems.append(f"startingIndex is {start!r}, not earliest, latest, state or an index from 1")
@@ -111,13 +123,25 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             problems.append(f"failOnDataLoss is {strict!r}, not true or false")
         if problems:
             raise ConfigError(problems)
-        self._nodes = Nodes(
-            urls=tuple(options["url"].split()),
-            farm=options["farm"],
-            user=options["user"],
-            password_file=Path(options["passwordFile"]),
-            pin=options.get("pin"),
-            ca=Path(options["ca"]) if "ca" in options else None,
+        self._origin: Origin = (
+            Topic(
+                towers=tuple(options["towers"].split()),
+                topic=options.get("topic") or options["farm"],
+                farm=options["farm"],
+                farm_id=farm_id,
+                listen=options.get("listen") or LISTEN,
+                key_file=Path(options["keyFile"]) if "keyFile" in options else None,
+                peers_file=Path(options["peersFile"]) if "peersFile" in options else None,
+            )
+            if "towers" in options
+            else Nodes(
+                urls=tuple(options["url"].split()),
+                farm=options["farm"],
+                user=options["user"],
+                password_file=Path(options["passwordFile"]),
+                pin=options.get("pin"),
+                ca=Path(options["ca"]) if "ca" in options else None,
+            )
         )
         self._start = start
         self._most = int(most)
@@ -125,8 +149,8 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: int | None = None
 
     @property
-    def _feed(self) -> FarmFeed:
-        return open_feed(self._nodes)
+    def _feed(self) -> Feed:
+        return open_feed(self._origin)
 
     # Planned in one process of the driver
 
@@ -194,7 +218,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             remedy = "this query loses the entries in between"
         return FellBehind(
-            f"the entries after index {after} are gone, the log of {self._nodes.farm} now starts at"
+            f"the entries after index {after} are gone, the log of {self._origin.farm} now starts at"
             f" {first_index}: {remedy}"
         )
 
@@ -225,7 +249,7 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         indexes, terms, kinds, values = zip(*rows, strict=True)
         return pyarrow.RecordBatch.from_arrays(
             [
-                pyarrow.repeat(self._nodes.farm, len(rows)),
+                pyarrow.repeat(self._origin.farm, len(rows)),
                 pyarrow.array(indexes, pyarrow.int64()),
                 pyarrow.array(terms, pyarrow.int64()),
                 pyarrow.array(kinds, pyarrow.int32()),

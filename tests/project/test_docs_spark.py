@@ -37,7 +37,7 @@ def test_source_page_has_every_option_with_its_default() -> None:
     constants = {
         name: number.replace("_", "") for name, number in re.findall(r"^(MAX_\w+) = ([\d_]+)$", SOURCE, re.M)
     }
-    required = re.search(r'for name in \(("url".*?)\)', SOURCE)
+    required = re.search(r'else \(("url".*?)\)', SOURCE)
     assert required is not None
     expected = dict.fromkeys(re.findall(r'options\["(\w+)"\]|"(\w+)" in options', SOURCE), "none")
     found = {name or other: default for (name, other), default in expected.items()}
@@ -45,7 +45,7 @@ def test_source_page_has_every_option_with_its_default() -> None:
         found[name] = text or constants.get(constant, "none")
     found |= dict.fromkeys(re.findall(r'"(\w+)"', required[1]), "required")
     assert {row[0]: row[1] for row in rows("option")} == found
-    assert len(found) == 9
+    assert len(found) == 15
 
 
 def test_source_page_has_the_columns_of_source_and_rankings() -> None:
@@ -62,7 +62,8 @@ def test_settings_are_those_of_the_session() -> None:
 
 @pytest.mark.parametrize("message", [row[0] for row in rows("message")])
 def test_message_on_the_page_is_one_of_the_code(message: str) -> None:
-    folders = (PLUGIN, ROOT / "garlicfarm" / "client", ROOT / "garlicfarm" / "admin")
+    dafka = PLUGIN.with_name("garlicfarm_plugin_dafka")
+    folders = (PLUGIN, dafka, ROOT / "garlicfarm" / "client", ROOT / "garlicfarm" / "admin")
     said = "\n".join(path.read_text(encoding="utf-8") for each in folders for path in each.glob("*.py"))
     said = re.sub(r'"\s*\n\s*f?"', "", said).replace("{LEAST}", str(LEAST))
     assert message.strip(" …") in re.sub(r"\{[^{}\n]*\}", "…", said)

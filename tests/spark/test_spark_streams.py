@@ -18,6 +18,7 @@ from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
 from garlicfarm_plugin_spark.session import Session
 from tests.spark.feed_server import FeedServer, feed_server
 from tests.spark.script import Expected, expectations, scripted_log
+from tests.spark.topic_server import TopicServer
 
 pytestmark = pytest.mark.spark
 
@@ -35,9 +36,9 @@ def server(tmp_path: Path) -> Iterator[FeedServer]:
 class Ranked:
     """Runs the ranking query until it has read all, and keeps its rows: (batch, row)."""
 
-    def __init__(self, spark: Session, server: FeedServer, checkpoint: Path) -> None:
+    def __init__(self, spark: Session, server: FeedServer | TopicServer, checkpoint: Path) -> None:
         self.spark = spark.spark
-        self.server = server
+        self.server: FeedServer | TopicServer = server
         self.checkpoint = checkpoint
         self.rows: list[tuple[int, dict[str, Any]]] = []
 
