@@ -139,8 +139,7 @@ class DafkaProducer:
                 await trio.lowlevel.checkpoint()
 
     async def _tick(self) -> None:
-        if (head := self._core.tick(trio.current_time())) is not None:
-            self._network.send(head)
+        self._network.send_all(self._core.tick(trio.current_time()))
 
 
 @asynccontextmanager
@@ -176,7 +175,12 @@ async def open_producer(
 
     async with open_mesh(config, base_dir) as mesh:
         core = ProducerCore(
-            topic, mesh.address, acks=acks, limit_records=limit_records, limit_bytes=limit_bytes
+            topic,
+            mesh.address,
+            acks=acks,
+            limit_records=limit_records,
+            limit_bytes=limit_bytes,
+            asks_stores=not config.key_file,  # with keys, all stores are ours
         )
         async with run_producer(mesh, core) as producer:
             yield producer

@@ -27,6 +27,8 @@ from garlicfarm_plugin_dafka.serving import PAGE_BYTES, PAGE_RECORDS, FetchQueue
 __all__ = ["HEAD_INTERVAL_S", "ProducerCore"]
 
 HEAD_INTERVAL_S = 1.0
+_ASK_S = 2.0
+_MAX_ASK_S = 8.0
 _OVERHEAD_BYTES = 100
 _MAX_STORES = 1024
 _MAX_WAITING = 4096
@@ -42,11 +44,21 @@ class ProducerCore:
 
     ``limit_records`` and ``limit_bytes``: how much is kept at most.
 
+    ``asks_stores``: when no ACK comes for 2 s, then 4 s, then every 8 s, it asks the stores for their heads,
+    which say what they have saved. A C store never repeats an ACK; ours do.
+
     ``dropped`` counts commands that were not followed, by reason.
     """
 
     def __init__(
-        self, topic: str, partition: str, *, acks: int, limit_records: int, limit_bytes: int
+        self,
+        topic: str,
+        partition: str,
+        *,
+        acks: int,
+        limit_records: int,
+        limit_bytes: int,
+        asks_stores: bool = True,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -57,11 +69,17 @@ class ProducerCore:
         self._kept: dict[int, bytes] = {}
         self._bytes = 0
         self._first = self._next = 0  # of what is kept
+        # A C store is two nodes, one of which acknowledges and the other tells heads: they are not added up.
         self._acked: dict[object, int] = {}  # by store
+        self._told: dict[object, int] = {}  # by store: its head
         self._fetches = FetchQueue()
         self._heads: dict[str, None] = {}  # who asked for them, in order
         self._tails: dict[str, None] = {}
         self._head_at: float | None = None
+        self._asks = asks_stores and acks > 0
+        self._ask_s = _ASK_S
+        self._ask_at = 0.0
+        self._acked_before = 0  # at the last look
 
     def subscriptions(self) -> Sequence[bytes]:
         """What to subscribe to."""
@@ -69,6 +87,7 @@ class ProducerCore:
             subscription_prefix(Ack, self.partition),
             subscription_prefix(Fetch, self.partition),
             subscription_prefix(GetHeads, self.topic),
+            *((subscription_prefix(DirectHead, self.partition),) if self._asks else ()),
         )
 
     @property
@@ -81,7 +100,10 @@ class ProducerCore:
         """How many records, from the first one on, were acknowledged by enough stores; all if none has to."""
         if not self._acks:
             return self._next
-        return 0 if len(self._acked) < self._acks else sorted(self._acked.values())[-self._acks] + 1
+        return max(
+            sorted(last.values())[-self._acks] + 1 if len(last) >= self._acks else 0
+            for last in (self._acked, self._told)
+        )
 
     def has_room(self, size: int) -> bool:
         """Whether a record of ``size`` bytes can be appended now; any can if nothing else is kept."""
@@ -104,6 +126,7 @@ class ProducerCore:
         self._bytes += len(content) + _OVERHEAD_BYTES
         if self._head_at is None:
             self._head_at = now + HEAD_INTERVAL_S
+            self._ask_at = now + _ASK_S
         if not self._acks:
             while len(self._kept) > self._limit_records or self._bytes > self._limit_bytes:
                 if len(self._kept) == 1:
@@ -114,7 +137,12 @@ class ProducerCore:
     def receive(self, command: Command, key: object = None) -> None:
         """Take a command from a peer with this key."""
         if isinstance(command, Ack):
-            self._on_ack(command, key)
+            self._on_saved(command, key, self._acked)
+        elif isinstance(command, DirectHead) and self._asks:
+            if (command.recipient, command.partition) == (self.partition, self.partition):
+                self._on_saved(command, key, self._told)
+            else:
+                self.dropped["head of another partition"] += 1
         elif isinstance(command, Fetch):
             self._on_fetch(command)
         elif isinstance(command, GetHeads):
@@ -125,12 +153,17 @@ class ProducerCore:
         else:
             self.dropped["not for a producer"] += 1
 
-    def tick(self, now: float) -> Head | None:
-        """The HEAD that is due, from a second after the first record on."""
-        if self._head_at is None or now < self._head_at:
-            return None
-        self._head_at = now + HEAD_INTERVAL_S
-        return Head(self.topic, self.partition, self._next - 1)
+    def tick(self, now: float) -> Sequence[Head | GetHeads]:
+        """What is due: from a second after the first record on its HEAD, and questions to the stores."""
+        if self._head_at is None:
+            return ()
+        due: list[Head | GetHeads] = []
+        if now >= self._head_at:
+            self._head_at = now + HEAD_INTERVAL_S
+            due.append(Head(self.topic, self.partition, self._next - 1))
+        if self._asks and self._has_to_ask(now):
+            due.append(GetHeads(self.topic, self.partition))
+        return due
 
     @property
     def has_answers(self) -> bool:
@@ -163,15 +196,29 @@ class ProducerCore:
         else:
             self.dropped["too many requests"] += 1
 
-    def _on_ack(self, command: Ack, key: object) -> None:
+    def _has_to_ask(self, now: float) -> bool:
+        acked, before = self.acked, self._acked_before
+        self._acked_before = acked
+        if acked == self._next or acked > before:
+            self._ask_s = _ASK_S
+            self._ask_at = now + _ASK_S
+            return False
+        if now < self._ask_at:
+            return False
+        self._ask_s = min(2 * self._ask_s, _MAX_ASK_S)
+        self._ask_at = now + self._ask_s
+        return True
+
+    def _on_saved(self, command: Ack | DirectHead, key: object, saved: dict[object, int]) -> None:
+        """A store has saved the records up to a sequence."""
         if (command.partition, command.topic) != (self.partition, self.topic):
             self.dropped["another partition"] += 1
         elif command.sequence >= self._next:
             self.dropped["ACK of what was never sent"] += 1
-        elif key not in self._acked and len(self._acked) >= _MAX_STORES:
+        elif key not in saved and len(saved) >= _MAX_STORES:
             self.dropped["too many stores"] += 1
-        elif command.sequence > self._acked.get(key, -1):
-            self._acked[key] = command.sequence
+        elif command.sequence > saved.get(key, -1):
+            saved[key] = command.sequence
             if self._acks:
                 for _ in range(self._first, self.acked):
                     self._drop_first()

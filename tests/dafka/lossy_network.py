@@ -132,8 +132,8 @@ class Producer(Node):
         self.pump()
 
     def on_tick(self) -> None:
-        if (head := self.core.tick(self.network.now)) is not None:
-            self.network.send(self, head)
+        for command in self.core.tick(self.network.now):
+            self.network.send(self, command)
 
     def pump(self) -> None:
         while self.core.has_answers:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ import trio
 
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.transport import Endpoint
-from garlicfarm_plugin_dafka.codec import Ack, Record, subscription_prefix
+from garlicfarm_plugin_dafka.codec import Ack, Command, Record, subscription_prefix
 from garlicfarm_plugin_dafka.config import MeshConfig
 from garlicfarm_plugin_dafka.consumer import DafkaConsumer, run_consumer
 from garlicfarm_plugin_dafka.consumer_core import ConsumerCore
-from garlicfarm_plugin_dafka.mesh import open_mesh
+from garlicfarm_plugin_dafka.mesh import Mesh, Received, open_mesh
 from garlicfarm_plugin_dafka.producer import DafkaProducer, run_producer
 from garlicfarm_plugin_dafka.producer_core import ProducerCore
 from garlicfarm_plugin_dafka.store import run_store
@@ -85,13 +84,8 @@ async def read(consumer: DafkaConsumer, count: int) -> list[bytes]:
 
 
 async def until_saved(producer: DafkaProducer) -> list[bytes]:
-    """Wait until the store in C has acknowledged all records, and return them all.
-
-    It never repeats an ACK, and one that it sends before the producer is connected to it is lost. Then
-    another record asks for the next one.
-    """
-    while producer.acked < producer.next_sequence:
-        await more_after(producer, producer.wait_acked)
+    """Wait until the store in C has saved all records, and return them all."""
+    await producer.wait_acked()
     return numbered(0, producer.next_sequence)
 
 
@@ -102,16 +96,11 @@ async def until_printed(consumer: CProgram, producer: DafkaProducer) -> list[byt
     producer too late has no answer. Then another record makes it send the next one.
     """
     while len(consumer.lines) < producer.next_sequence:
-        await more_after(producer, partial(consumer.printed, producer.next_sequence))
+        with trio.move_on_after(3) as waited:
+            await consumer.printed(producer.next_sequence)
+        if waited.cancelled_caught:
+            await producer.send(b"record-%d" % producer.next_sequence)
     return numbered(0, producer.next_sequence)
-
-
-async def more_after(producer: DafkaProducer, wait: Callable[[], Awaitable[object]]) -> None:
-    """Wait; if that takes long, produce another record."""
-    with trio.move_on_after(3) as waited:
-        await wait()
-    if waited.cancelled_caught:
-        await producer.send(b"record-%d" % producer.next_sequence)
 
 
 async def test_c_store_saves_ours_also_what_it_missed_and_a_late_c_consumer_reads_it(tower, tmp_path):
@@ -127,6 +116,35 @@ async def test_c_store_saves_ours_also_what_it_missed_and_a_late_c_consumer_read
         async with c_consumer(tmp_path, tower, TOPIC) as late:
             assert await late.printed(len(expected)) == expected
         assert live.lines == expected
+
+
+class Deaf:
+    """A node to which no ACK gets through."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.address = mesh.address
+        self.subscribe, self.send, self.send_all = mesh.subscribe, mesh.send, mesh.send_all
+        self.subscriptions = mesh.subscriptions
+        self.lost: list[Command] = []
+        self._mesh = mesh
+
+    async def receive(self) -> list[Received]:
+        batch = await self._mesh.receive()
+        self.lost += [command for command, _ in batch if isinstance(command, Ack)]
+        return [each for each in batch if not isinstance(each.command, Ack)]
+
+
+async def test_producer_learns_what_a_c_store_has_saved_when_its_acks_get_lost(tower, tmp_path):
+    """It never repeats one."""
+    async with c_store(tmp_path, tower), open_mesh(config(tower)) as mesh:
+        network = Deaf(mesh)
+        core = ProducerCore(TOPIC, mesh.address, acks=1, limit_records=10, limit_bytes=1 << 20)
+        async with run_producer(network, core) as producer:
+            await producer.send_many(numbered(0, 25))  # there is room for ten
+            await producer.wait_acked()
+        assert network.lost, "it was not the ACKs"
+        async with c_consumer(tmp_path, tower, TOPIC) as late:
+            assert await late.printed(25) == lines(producer.partition, numbered(0, 25))
 
 
 async def test_our_store_saves_c_records_and_serves_them_to_a_late_c_consumer(tower, tmp_path):

@@ -26,6 +26,7 @@ from garlicfarm_plugin_dafka.codec import (
     Record,
     StoreHello,
     encode,
+    subscription_prefix,
 )
 from garlicfarm_plugin_dafka.consumer_core import ConsumerCore
 from garlicfarm_plugin_dafka.producer_core import ProducerCore
@@ -393,6 +394,68 @@ def test_records_are_kept_until_enough_stores_have_acknowledged_them():
     assert core.acked == 6
 
 
+def questions(core: ProducerCore, first: int, end: int) -> list[int]:
+    """At which of these seconds it asks the stores for their heads."""
+    question = GetHeads("t", "p")
+    return [second for second in range(first, end) if question in core.tick(NOW + second)]
+
+
+def test_a_producer_whose_acks_do_not_come_asks_the_stores_what_they_have():
+    core = producer(5)
+    assert questions(core, 0, 31) == [2, 6, 14, 22, 30]
+    core.receive(DirectHead("p", "t", "p", 2), "store")
+    assert core.acked == 3
+    assert questions(core, 31, 40) == [33, 37], "that was progress"
+    core.receive(DirectHead("p", "t", "p", 4), "store")
+    assert core.acked == 5
+    assert questions(core, 40, 61) == []
+    core.append(b"5", NOW + 60)
+    assert questions(core, 61, 65) == [62]
+    core.receive(Ack("p", "t", 5), "another node of the store")
+    assert core.acked == 6
+    assert not core.has_answers
+
+
+def test_a_producer_does_not_ask_while_acks_come_or_are_not_wanted():
+    core = producer(100)
+    asked = []
+    for second in range(100):
+        asked += questions(core, second, second + 1)
+        core.receive(Ack("p", "t", second))
+    assert asked == []
+    for each in (producer(5, acks=0), producer(5, asks_stores=False)):
+        assert questions(each, 0, 60) == []
+        assert subscription_prefix(DirectHead, "p") not in each.subscriptions()
+        each.receive(DirectHead("p", "t", "p", 3))
+        assert each.dropped == {"not for a producer": 1}
+
+
+def test_the_two_nodes_of_a_c_store_do_not_count_as_two_stores():
+    core = producer(10, acks=2)
+    core.receive(Ack("p", "t", 9), "writer of one")
+    core.receive(DirectHead("p", "t", "p", 9), "reader of one")
+    assert core.acked == 0
+    core.receive(DirectHead("p", "t", "p", 7), "reader of two")
+    assert core.acked == 8
+
+
+def test_a_head_that_is_no_answer_or_of_what_was_never_sent_frees_nothing():
+    core = producer(3)
+    for head in (
+        DirectHead("p", "t", "p", 3),
+        DirectHead("p", "t", "p2", 1),
+        DirectHead("p2", "t", "p", 1),
+        DirectHead("p", "t2", "p", 1),
+    ):
+        core.receive(head)
+    assert core.acked == 0
+    assert core.dropped == {
+        "ACK of what was never sent": 1,
+        "head of another partition": 2,
+        "another partition": 1,
+    }
+
+
 def test_a_producer_keeps_no_more_than_it_may():
     core = producer(1000)
     assert not core.has_room(1)
@@ -411,14 +474,14 @@ def test_a_producer_keeps_no_more_than_it_may():
 
 def test_heads_begin_with_the_first_record_and_repeat_each_second():
     core = producer()
-    assert core.tick(NOW) is None
+    assert core.tick(NOW) == ()
     core.receive(GetHeads("t", "you"))
     assert not core.has_answers
     core.append(b"", NOW)
-    assert core.tick(NOW + 0.5) is None
-    assert core.tick(NOW + 1) == Head("t", "p", 0)
-    assert core.tick(NOW + 1.5) is None
-    assert core.tick(NOW + 2) == Head("t", "p", 0)
+    assert core.tick(NOW + 0.5) == []
+    assert core.tick(NOW + 1) == [Head("t", "p", 0)]
+    assert core.tick(NOW + 1.5) == []
+    assert core.tick(NOW + 2)[:1] == [Head("t", "p", 0)]
     core.receive(GetHeads("t", "you"))
     core.receive(GetHeads("t", "you"))
     core.receive(GetHeads("t2", "you"))

@@ -68,7 +68,7 @@ async def test_a_role_hears_what_it_provokes_with_its_first_command(autojump_clo
     # A C store acknowledges once: the producer has to be subscribed by then.
     network = MemoryNetwork()
     async with run_producer(network.node("p"), producer_core()):
-        assert network.nodes[0].prefixes == {b"Kp", b"Fp", b"Gt"}
+        assert network.nodes[0].prefixes == {b"Kp", b"Fp", b"Gt", b"Ep"}
     async with (
         run_consumer(network.node("c"), ConsumerCore("c", ["t"])),
         run_store(network.node("s"), tmp_path),
@@ -122,6 +122,20 @@ async def test_a_producer_waits_for_room_until_a_store_has_acknowledged(autojump
         async with run_store(network.node("s"), tmp_path):
             assert await producer.send_many([b"x"] * 5) == 8
             await producer.wait_acked()
+
+
+async def test_a_producer_whose_acks_all_get_lost_learns_what_is_saved(autojump_clock, tmp_path):
+    # A C store sends each ACK once, so all of them can get lost.
+    network = MemoryNetwork()
+    network.loses = lambda sender, recipient, command: isinstance(command, Ack)
+    async with (
+        run_producer(network.node("p"), producer_core(limit_records=3)) as producer,
+        run_store(network.node("s"), tmp_path) as store,
+    ):
+        with trio.fail_after(60):
+            assert await producer.send_many([b"x"] * 5) == 5
+            await producer.wait_acked()
+        assert store.partitions() == [SavedPartition("t", "p", 0, 5)]
 
 
 async def test_two_stores_are_two_by_their_connections(autojump_clock, tmp_path):

@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from garlicfarm_plugin_dafka.codec import Ack, Command, DirectHead, DirectRecord, DirectTail, Head, Record
+from garlicfarm_plugin_dafka.codec import (
+    Ack,
+    Command,
+    DirectHead,
+    DirectRecord,
+    DirectTail,
+    GetHeads,
+    Head,
+    Record,
+)
 from garlicfarm_plugin_dafka.consumer_core import ConsumerCore
 from garlicfarm_plugin_dafka.network import TICK_S
 from garlicfarm_plugin_dafka.producer_core import ProducerCore
@@ -69,11 +78,13 @@ def test_producer_answers_as_it_did(path: Path):
         while core.has_answers:
             answers.update(core.answers())
 
-    heads: list[Head | None] = []
-    replay(events, lambda now: heads.append(core.tick(now)), on_event)
+    due: list[Command] = []
+    replay(events, lambda now: due.extend(core.tick(now)), on_event)
     assert answers == answered
-    assert {each for each in heads if each} == {each for each in sent if isinstance(each, Head)}
-    acked = [command.sequence for event in events for command in event.got if isinstance(command, Ack)]
+    assert set(due) == {each for each in sent if isinstance(each, Head | GetHeads)}
+    acked = [
+        command.sequence for event in events for command in event.got if isinstance(command, Ack | DirectHead)
+    ]
     assert core.acked == (max(acked) + 1 if acked else 0)
     assert core.dropped.keys() <= {"FETCH of what is not there"}
 
