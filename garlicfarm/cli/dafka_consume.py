@@ -93,9 +93,11 @@ async def _main(
     import trio
 
     from garlicfarm.cli.remote import deadline
-    from garlicfarm.cli.signals import ended_by_signals
+    from garlicfarm.cli.signals import ended_by_signals, stopped_by_signals
 
-    async with ended_by_signals(), plugin("consumer").open_consumer(config, topics, **wanted) as consumer:
+    # Without a count it reads until it is told to end; with one, that comes too early.
+    ending = stopped_by_signals if count is None else ended_by_signals
+    async with ending(), plugin("consumer").open_consumer(config, topics, **wanted) as consumer:
         with deadline(timeout_s, "the topics were followed"):
             while count is None or count > 0:
                 records = await consumer.receive(count)
@@ -104,7 +106,8 @@ async def _main(
                 # Not here: a reader that is slow would keep us from telling others that we are there.
                 await trio.to_thread.run_sync(_print, records, abandon_on_cancel=True)
                 if wanted["offsets_file"] is not None:
-                    await consumer.save_offsets()
+                    with trio.CancelScope(shield=True):  # it is printed
+                        await consumer.save_offsets()
 
 
 def _print(records: Iterable[Any]) -> None:

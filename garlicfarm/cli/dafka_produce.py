@@ -34,6 +34,7 @@ def produce(options: Options, topic: str, acks: int, mesh: Mapping[str, Any]) ->
     """Produce each line of the standard input as a record of TOPIC, in a partition of its own.
 
     Ends when stores have saved all of them; without a store it waits, and what it has read waits with it.
+    Ended by SIGTERM or Ctrl-C, it exits with 0 if all that it has read is saved, else with 130.
     """
     import trio
 
@@ -48,10 +49,14 @@ async def _main(config: Any, topic: str, acks: int, timeout_s: float | None) -> 
     import trio
 
     from garlicfarm.cli.remote import deadline
-    from garlicfarm.cli.signals import ended_by_signals
+    from garlicfarm.cli.signals import stopped_by_signals
 
-    async with ended_by_signals(), plugin("producer").open_producer(config, topic, acks=acks) as producer:
-        too_long = 0
+    too_long = 0
+    all_saved = True
+    async with (
+        stopped_by_signals() as stopped,
+        plugin("producer").open_producer(config, topic, acks=acks) as producer,
+    ):
         try:
             with deadline(timeout_s, "not all records are saved"):
                 async with _lines(sys.stdin.fileno()) as received:
@@ -62,7 +67,10 @@ async def _main(config: Any, topic: str, acks: int, timeout_s: float | None) -> 
                     await trio.sleep_forever()
                 await producer.wait_acked()
         finally:
+            all_saved = producer.acked == producer.next_sequence
             click.echo(_summary(producer, acks, too_long), err=True)
+    if stopped.cancel_called and not all_saved:
+        raise click.Abort
     return Exit.ERROR if too_long else Exit.OK
 
 

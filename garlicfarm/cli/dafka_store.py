@@ -62,10 +62,10 @@ def store(
 async def _main(config: Any, directory: Path, topics: tuple[str, ...] | None, retention: Any) -> None:
     import trio
 
-    from garlicfarm.cli.signals import ended_by_signals
+    from garlicfarm.cli.signals import stopped_by_signals
 
     async with (
-        ended_by_signals(),
+        stopped_by_signals(),
         plugin("mesh").open_mesh(config) as mesh,
         plugin("store").run_store(mesh, directory, topics=topics, retention=retention),
     ):

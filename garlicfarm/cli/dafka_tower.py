@@ -43,8 +43,8 @@ def tower(options: Options, listen: str, key_file: str, peers_file: str) -> None
 async def _main(config: Any) -> None:
     import trio
 
-    from garlicfarm.cli.signals import ended_by_signals
+    from garlicfarm.cli.signals import stopped_by_signals
 
-    async with ended_by_signals(), plugin("tower").open_tower(config, Path()) as opened:
+    async with stopped_by_signals(), plugin("tower").open_tower(config, Path()) as opened:
         click.echo(str(opened.endpoint))
         await trio.sleep_forever()

@@ -9,13 +9,27 @@ from contextlib import asynccontextmanager
 import click
 import trio
 
-__all__ = ["ended_by_signals"]
+__all__ = ["ended_by_signals", "stopped_by_signals"]
 
 
 @asynccontextmanager
 async def ended_by_signals() -> AsyncIterator[None]:
-    """Cancel the block at the first SIGINT, SIGTERM or SIGHUP, and raise `click.Abort` once it has ended.
-    Later signals change nothing, so the block can remove the files that it made.
+    """Cancel the block as `stopped_by_signals`, and raise `click.Abort` once it has ended: the command was
+    interrupted before it was done."""
+    scope: trio.CancelScope | None = None
+    try:
+        async with stopped_by_signals() as scope:
+            yield
+    finally:
+        if scope is not None and scope.cancel_called:
+            raise click.Abort
+
+
+@asynccontextmanager
+async def stopped_by_signals() -> AsyncIterator[trio.CancelScope]:
+    """Cancel the block at the first SIGINT, SIGTERM or SIGHUP, which is how a command that runs on is told to
+    end. The scope of the block tells whether that came. Later signals change nothing, so the block can remove
+    the files that it made.
 
     A signal that this process ignores already (``nohup``) stays ignored.
     """
@@ -31,13 +45,12 @@ async def ended_by_signals() -> AsyncIterator[None]:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel, scope, signals)
                 with scope:
-                    yield
+                    yield scope
                 nursery.cancel_scope.cancel()
     finally:
         if scope.cancel_called:
             for number in wanted:
                 signal.signal(number, signal.SIG_IGN)  # what ended well is not killed on its way out
-            raise click.Abort
 
 
 async def _cancel(scope: trio.CancelScope, signals: AsyncIterator[int]) -> None:

@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from random import Random
 
@@ -19,10 +19,13 @@ from garlicfarm.cli import run
 from garlicfarm.cli.exits import Exit
 from garlicfarm.cli.log_batch import MAX_ENTRY_BYTES
 from garlicfarm_plugin_dafka.config import MeshConfig
+from garlicfarm_plugin_dafka.consumer import run_consumer
+from garlicfarm_plugin_dafka.consumer_core import ConsumerCore
+from garlicfarm_plugin_dafka.mesh import open_mesh
 from garlicfarm_plugin_dafka.producer import open_producer
 from garlicfarm_plugin_dafka.record_files import RecordFiles, RecordReader
 from garlicfarm_plugin_dafka.store_core import Unsaved
-from tests.dafka.meshes import plain_tower
+from tests.dafka.meshes import plain_tower, until
 
 COMMAND = (sys.executable, "-m", "garlicfarm", "dafka")
 DEADLINE_S = 90.0  # ends what hangs
@@ -84,7 +87,76 @@ async def test_lines_are_produced_stored_and_consumed_once(tmp_path):
             third = await dafka("consume", "hello", *url, "--from", "2", "--count", "2")
             assert [row["sequence"] for row in rows(third)] == [2, 3]
             store.send_signal(signal.SIGTERM)
-            assert await trio.to_thread.run_sync(store.wait) == Exit.INTERRUPTED
+            assert await trio.to_thread.run_sync(store.wait) == Exit.OK
+
+
+@asynccontextmanager
+async def running(*arguments: str) -> AsyncIterator[trio.Process]:
+    """A command that runs, with pipes."""
+    process = await trio.lowlevel.open_process(
+        [*COMMAND, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        with trio.fail_after(DEADLINE_S):
+            yield process
+    finally:
+        with trio.CancelScope(shield=True):
+            process.kill()
+            await process.wait()
+
+
+async def ended(process: trio.Process) -> int:
+    """Its exit code after SIGTERM."""
+    process.send_signal(signal.SIGTERM)
+    return await process.wait()
+
+
+async def lines_of(stream: trio.abc.ReceiveStream | None, count: int) -> list[bytes]:
+    """So many lines of a stream at least."""
+    assert stream is not None
+    data = b""
+    while data.count(b"\n") < count:
+        data += await stream.receive_some()
+    return data.splitlines()
+
+
+async def test_consume_ends_in_order_when_it_is_told_to_and_has_saved_what_it_printed(tmp_path):
+    with closing(RecordFiles(tmp_path / "store")) as files:
+        files.save([Unsaved("t", "p", 0, [b"%d" % number for number in range(3)])], 0)
+    offsets = tmp_path / "offsets.json"
+    async with plain_tower() as tower:
+        url = ("--tower", str(tower.endpoint))
+        with store_process(tmp_path / "store", url[1]):
+            async with running("consume", "t", *url, "--offsets", str(offsets)) as process:
+                assert len(await lines_of(process.stdout, 3)) == 3
+                assert await ended(process) == Exit.OK
+            (saved,) = json.loads(offsets.read_text())["offsets"]
+            assert saved["next"] == 3
+            async with running("consume", "t", *url, "--count", "4") as process:
+                await lines_of(process.stdout, 3)
+                assert await ended(process) == Exit.INTERRUPTED, "it was to print one more"
+
+
+@pytest.mark.parametrize(
+    ("acks", "lines", "code"),
+    [("1", [], Exit.OK), ("1", [b"one", b"two"], Exit.INTERRUPTED), ("0", [b"one", b"two"], Exit.OK)],
+)
+async def test_produce_that_is_told_to_end_says_by_its_code_whether_all_is_saved(acks, lines, code):
+    async with plain_tower() as tower:
+        url = str(tower.endpoint)
+        async with (
+            open_mesh(MeshConfig(towers=(url,))) as mesh,
+            run_consumer(mesh, ConsumerCore(mesh.address, ["t"])) as consumer,
+            running("produce", "t", "--tower", url, "--acks", acks) as process,
+        ):
+            await until(lambda: mesh.peers)
+            assert process.stdin is not None
+            await process.stdin.send_all(b"".join(line + b"\n" for line in lines))
+            assert [(await anext(consumer)).content for _ in lines] == lines
+            assert await ended(process) == code
+            told, *rest = await lines_of(process.stderr, 2 if code else 1)
+    assert told.startswith(b"%d records in partition " % len(lines))
+    assert rest == [b"interrupted"] * (code == Exit.INTERRUPTED)
 
 
 async def test_produce_says_what_no_store_has_saved(tmp_path):
