@@ -211,3 +211,12 @@ def test_ci_script_runs_the_tests() -> None:
     subprocess.run(["bash", "-n", script], check=True)
     assert "set -euo pipefail" in script.read_text()
     assert "make test" in script.read_text()
+
+
+def test_make_test_dafka_without_the_c_programs_says_so_and_skips(project: Path) -> None:
+    install(project / "bin" / "unshare", "exit 1")
+    result = make(project, "--assume-old=.venv/test", "test-dafka")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("skipped: DAFKA_C= must name a directory with dafka_towerd")
+    install(project / "programs" / "dafka_towerd", "")
+    assert make(project, "--assume-old=.venv/test", "test-dafka", "DAFKA_C=programs").returncode != 0
