@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
@@ -40,7 +40,7 @@ class DafkaConsumer:
         self._records: list[ReceivedRecord] = []
         self._taken = 0  # of them
         self._bytes = 0
-        self._lost: Lost | None = None
+        self._lost: deque[Lost] = deque()
         self._has_records = trio.Event()
         self._has_room = trio.Event()
         self._has_room.set()
@@ -72,13 +72,13 @@ class DafkaConsumer:
         """Wait for records; returns all that are there, at least one and at most ``most``. Cancellation loses
         none.
 
-        :raises FellBehind: a partition lacks records that no node has any more. Another call goes on with
-        the other partitions.
+        :raises FellBehind: a partition lacks records that no node has any more; once for each. Another call
+        goes on with the other partitions.
         """
         await trio.lowlevel.checkpoint()
         while self._taken == len(self._records):
-            if self._lost is not None:
-                lost, self._lost = self._lost, None
+            if self._lost:
+                lost = self._lost.popleft()
                 raise FellBehind(
                     f"topic {lost.topic}, partition {lost.partition}: records {lost.first} to {lost.end - 1}"
                     " are deleted; skip them, or restore a store that has them"
@@ -158,7 +158,7 @@ class DafkaConsumer:
                     last=lost.end - 1,
                 )
             else:
-                self._lost = lost
+                self._lost.append(lost)
                 self._has_records.set()
         for command in self._core.take_commands(now):
             self._network.send(command)
@@ -193,9 +193,9 @@ async def open_consumer(
     :param offsets: the next record of partitions that were read before; those of the file, if it has any,
     come first. :param offsets_file: where `DafkaConsumer.save_offsets` saves them. :param skip_lost: go on
     behind records that no node has any more, with a warning in the log. Otherwise `FellBehind` is raised. A
-    partition that was never read begins with what is left in any case. :param base_dir: what file names in
-    ``config`` are relative to. :raises ConfigError: with every problem of the configuration. :raises
-    StorageError: the file cannot be read, is in use, or holds something else.
+    reader without any offset in a topic begins its partitions with what is left in any case. :param base_dir:
+    what file names in ``config`` are relative to. :raises ConfigError: with every problem of the
+    configuration. :raises StorageError: the file cannot be read, is in use, or holds something else.
     """
     from garlicfarm_plugin_dafka.mesh import open_mesh
 

@@ -66,8 +66,9 @@ class ConsumerCore:
     ``address``: what answers are sent to. ``start``: where a partition begins that ``offsets`` does not name;
     ``offsets``: the next record of each partition that was read before.
 
-    A partition whose first records were deleted before it was read at all begins with what is left. Records
-    that are lost further on are waited for, unless ``skip_lost``. Both are reported by `take_lost`.
+    For a reader that is new to a topic, a partition whose first records are deleted begins with what is left.
+    Other records that are lost are waited for, unless ``skip_lost``: those within a partition that was begun,
+    and those of any partition of a topic that ``offsets`` names. Both are reported by `take_lost`.
 
     ``dropped`` counts commands that were not followed, by reason.
     """
@@ -89,6 +90,7 @@ class ConsumerCore:
         self._early = EarlyRecords()
         self._readers: dict[Partition, PartitionReader] = {}
         self._skip_lost = skip_lost
+        self._read_before = {topic for topic, _ in offsets or ()}
         self._behind: dict[Partition, PartitionReader] = {}
         self._changed: dict[Partition, PartitionReader] = {}  # since the last look at what to fetch
         self._waiting: set[Partition] = set()  # for what is lost
@@ -257,7 +259,8 @@ class ConsumerCore:
                 self._waiting.discard(key)
 
     def _on_missing(self, key: Partition, reader: PartitionReader, first: int, end: int, now: float) -> None:
-        is_skipped = self._skip_lost or not reader.has_begun
+        is_begun = reader.has_begun or reader.topic in self._read_before
+        is_skipped = self._skip_lost or not is_begun
         if is_skipped or key not in self._waiting:
             self._lost.append(Lost(*key, first, end, is_skipped))
         if is_skipped:

@@ -31,6 +31,8 @@ __all__ = ["FarmProducerCore", "partition_of"]
 HEAD_INTERVAL_S = 1.0
 _LIVE_EPOCHS = 2
 """Whose heads go out each second: readers may not have finished the one before."""
+_GONE_EPOCHS = 16
+"""How many of those that are deleted here are still told of: a reader that was away has to learn of them."""
 _MAX_WAITING = 4096
 
 
@@ -57,7 +59,7 @@ class FarmProducerCore:
         self._farm_id = farm_id
         self._epoch_length = epoch_length
         self._first = self._count = 0  # numbers of entries: the first that can be served, how many there were
-        self._held = range(0)  # epochs with a record here
+        self._known = range(0)  # epochs with a record here, and some before them
         self._epochs: dict[str, int] = {}  # the same by their partitions
         self._heads: dict[str, None] = {}  # who asked for them, in order
         self._tails: dict[tuple[str, str], int] = {}  # requester and partition: where it begins
@@ -72,13 +74,17 @@ class FarmProducerCore:
         )
 
     def on_log(self, first: int, count: int) -> None:
-        """The log has ``count`` entries by now, of which those from the number ``first`` on can be served."""
+        """The log has ``count`` entries by now, of which those from the number ``first`` on can be served.
+
+        Of epochs that are deleted, the last 16 are still told of: they have a head, and whatever is fetched
+        of them is answered with their end as the tail.
+        """
         self._first, self._count = first, count
         length = self._epoch_length
-        held = range(first // length, (count - 1) // length + 1) if first < count else range(0)
-        if held != self._held:
-            self._held = held
-            self._epochs = {partition_of(self._farm_id, epoch): epoch for epoch in held}
+        known = range(max(0, first // length - _GONE_EPOCHS), (count - 1) // length + 1)
+        if known != self._known:
+            self._known = known
+            self._epochs = {partition_of(self._farm_id, epoch): epoch for epoch in known}
 
     def place(self, number: int) -> tuple[str, int]:
         """Partition and sequence of an entry."""
@@ -86,7 +92,7 @@ class FarmProducerCore:
         return partition_of(self._farm_id, epoch), sequence
 
     def number(self, partition: str, sequence: int) -> int | None:
-        """The number of the entry in a record; None: its epoch is not stored here any more."""
+        """The number of the entry in a record; None: its epoch is not known here any more."""
         epoch = self._epochs.get(partition)
         return None if epoch is None else epoch * self._epoch_length + sequence
 
@@ -147,7 +153,7 @@ class FarmProducerCore:
         return found
 
     def _last(self, partition: str) -> int:
-        """The last sequence of a partition that is stored here."""
+        """The last sequence of a partition."""
         end = self._count - self._epochs[partition] * self._epoch_length
         return min(end, self._epoch_length) - 1
 
@@ -156,7 +162,7 @@ class FarmProducerCore:
         if epoch is None or command.topic != self.topic:
             self.dropped["another partition"] += 1
             return
-        tail = max(0, self._first - epoch * self._epoch_length)
+        tail = min(max(0, self._first - epoch * self._epoch_length), self._last(command.partition) + 1)
         end = min(command.sequence + command.count, self._last(command.partition) + 1)
         if command.sequence < tail:
             key = command.sender, command.partition

@@ -86,7 +86,7 @@ def test_farm_without_entries_has_no_heads() -> None:
     assert farm.tick(1.0) == []
     farm.on_log(0, 1)
     assert farm.tick(1.1) == [Head("farm", P[0], 0)]
-    farm.on_log(0, 0)
+    farm = core()
     assert answers(farm, GetHeads("farm", "c")) == []
     assert farm.subscriptions() == (subscription_prefix(GetHeads, "farm"),)
 
@@ -101,6 +101,7 @@ def test_get_heads_is_answered_with_all_epochs_that_are_here() -> None:
     assert answers(farm, GetHeads("farm", "c"), GetHeads("farm", "c")) == expected
     farm.on_log(12, 30)
     assert answers(farm, GetHeads("farm", "d")) == [
+        DirectHead("d", "farm", P[0], 9),  # gone
         DirectHead("d", "farm", P[1], 9),
         DirectHead("d", "farm", P[2], 9),
     ]
@@ -123,6 +124,32 @@ def test_fetch_of_what_is_deleted_is_told_where_the_partition_begins() -> None:
     fetches = (Fetch(P[0], "farm", "c", 2, 5), Fetch(P[0], "farm", "c", 0, 5), Fetch(P[1], "farm", "c", 0, 1))
     assert answers(farm, *fetches) == [DirectTail("c", "farm", P[0], 3)]
     assert asked(farm) == [("c", P[1], 0, 1)]
+
+
+def test_fetch_of_an_epoch_that_is_gone_is_told_its_end() -> None:
+    farm = core(23, 45)
+    fetches = (Fetch(P[0], "farm", "c", 0, 9), Fetch(P[1], "farm", "c", 9, 1), Fetch(P[2], "farm", "c", 0, 1))
+    assert answers(farm, *fetches) == [
+        DirectTail("c", "farm", P[0], 10),
+        DirectTail("c", "farm", P[1], 10),
+        DirectTail("c", "farm", P[2], 3),
+    ]
+    assert answers(farm, Fetch(P[0], "farm", "c", 10, 1)) == []
+    farm.on_log(45, 45)  # a snapshot, and nothing behind it
+    assert answers(farm, Fetch(P[4], "farm", "c", 2, 1)) == [DirectTail("c", "farm", P[4], 5)]
+    assert asked(farm) == []
+
+
+def test_few_of_the_epochs_that_are_gone_are_spoken_of() -> None:
+    farm = core(10_000, 10_005)
+    found = answers(farm, GetHeads("farm", "c"))
+    partitions = [partition_of(FARM_ID, epoch) for epoch in range(984, 1001)]
+    assert found == [
+        *(DirectHead("c", "farm", each, 9) for each in partitions[:-1]),
+        DirectHead("c", "farm", partitions[-1], 4),
+    ]
+    assert answers(farm, Fetch(partition_of(FARM_ID, 983), "farm", "c", 0, 1)) == []
+    assert farm.dropped == {"another partition": 1}
 
 
 @pytest.mark.parametrize(
@@ -162,8 +189,9 @@ def test_subscriptions_follow_the_log() -> None:
     assert farm.subscriptions() == (heads, subscription_prefix(Fetch, P[0]))
     farm.on_log(0, 11)
     farm.on_log(12, 35)
-    assert farm.subscriptions() == (heads, *(subscription_prefix(Fetch, P[epoch]) for epoch in (1, 2, 3)))
-    farm.on_log(77, 77)  # a snapshot, and nothing behind it
-    assert farm.subscriptions() == (heads,)
-    farm.on_log(77, 79)
-    assert farm.subscriptions() == (heads, subscription_prefix(Fetch, P[7]))
+    fetches = [subscription_prefix(Fetch, partition_of(FARM_ID, epoch)) for epoch in range(30)]
+    assert farm.subscriptions() == (heads, *fetches[:4])
+    farm.on_log(277, 277)  # a snapshot, and nothing behind it
+    assert farm.subscriptions() == (heads, *fetches[11:28])
+    farm.on_log(277, 281)
+    assert farm.subscriptions() == (heads, *fetches[11:29])

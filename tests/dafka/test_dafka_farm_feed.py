@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from garlicfarm.errors import FellBehind
 from garlicfarm.feed.lines import decode_lines
 from garlicfarm.raft import Entry
 from garlicfarm.testing.feed_suite import MemorySource
@@ -250,7 +251,7 @@ async def test_record_whose_configurations_are_deleted_is_not_made_up(autojump_c
         farm.lead(0)
         await trio.sleep(1)
         farm.commit(b"2", b"3")
-        await trio.sleep(1)
+        await trio.sleep(2)
         (record,) = farm.said(0, Record)
         assert (record.sequence, decode_lines(record.content)[-1].value) == (3, b"3")  # type: ignore[union-attr]
         assert farm.said(0, Head)[-1:] == [Head("farm", P[0], 3)]  # others may have it
@@ -290,7 +291,7 @@ async def test_log_that_is_shortened_under_the_leader_costs_no_record(autojump_c
         heads: Any = farm.said(0, Head)
         await trio.sleep(3)
         heads = farm.said(0, Head)[len(heads) :]
-        assert {(head.partition, head.sequence) for head in heads} == {(P[3], 9)}
+        assert {(head.partition, head.sequence) for head in heads} == {(each, 9) for each in P[:4]}
 
 
 async def test_records_that_are_deleted_while_they_are_asked_for_end_nothing(
@@ -302,19 +303,76 @@ async def test_records_that_are_deleted_while_they_are_asked_for_end_nothing(
         asker = network.node("a")
         for prefix in (b"Da", b"Ta"):
             asker.subscribe(prefix)
-        await trio.sleep(1)
+        await trio.sleep(1.1)  # it looks at its log every quarter of a second
         assert len(farm.nodes[0].prefixes) == 1 + 4
         asker.send(Fetch(P[0], "farm", "a", 0, 10))
         farm.sources[0].compact(25)
         await trio.testing.wait_all_tasks_blocked()
         assert not farm.nodes[0].sent
         await trio.sleep(1)
-        assert len(farm.nodes[0].prefixes) == 1 + 2, "FETCHes of what is left, and GET-HEADS"
         asker.send(Fetch(P[2], "farm", "a", 5, 2))
         asker.send(Fetch(P[2], "farm", "a", 6, 2))
         await trio.sleep(1)
         assert farm.said(0, DirectTail) == [DirectTail("a", "farm", P[2], 6)]
         assert [each.sequence for each in farm.said(0, DirectRecord)] == [6, 7]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("offset", [4, 10])  # within an epoch, and at its end
+async def test_reader_that_was_away_for_too_long_is_told_of_each_epoch_that_is_gone(
+    autojump_clock: MockClock, offset: int
+) -> None:
+    network = MemoryNetwork()
+    async with farm_of(3, network) as farm:
+        farm.lead(0)
+        farm.commit(*[b"%d" % number for number in range(45)])
+        for source in farm.sources:
+            source.compact(29)  # of a record, the entry before it has to be there, too
+        await trio.sleep(1)
+        # It asks when it connects to a node, and hears the heads of the leader.
+        core = ConsumerCore("c", ["farm"], offsets={("farm", P[0]): offset})
+        async with run_consumer(network.node("c"), core) as consumer:
+            told = []
+            records: list[ReceivedRecord] = []
+            with trio.move_on_after(60):
+                while True:
+                    try:
+                        records += await consumer.receive()
+                    except FellBehind as error:
+                        told.append(str(error))
+        check_order(records)
+        assert {each.partition: each.sequence for each in records} == {P[3]: 9, P[4]: 4}
+        gone = [(P[0], offset), (P[1], 0), (P[2], 0)][offset == 10 :]
+        texts = [f"partition {partition}: records {first} to 9 are deleted" for partition, first in gone]
+        assert [sum(text in each for each in told) for text in texts] == [1] * len(gone)
+        assert len(told) == len(gone)
+
+
+async def test_reader_that_may_skip_and_a_new_one_go_on_behind_epochs_that_are_gone(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = MemoryNetwork()
+    async with farm_of(1, network) as farm:
+        farm.lead(0)
+        farm.commit(*[b"%d" % number for number in range(45)])
+        farm.sources[0].compact(29)
+        await trio.sleep(1)
+        known = {("farm", P[0]): 4}
+        for core in (ConsumerCore("c", ["farm"], offsets=known, skip_lost=True), ConsumerCore("d", ["farm"])):
+            caplog.clear()
+            async with run_consumer(network.node(core.address), core) as consumer:
+                records = await read(consumer, 15)
+                await trio.sleep(20)
+                assert {
+                    P.index(partition): first for (_, partition), first in consumer.offsets().items()
+                } == {
+                    0: 10,
+                    1: 10,
+                    2: 10,
+                    3: 10,
+                    4: 5,
+                }
+            assert [entry.value for entry in entries_of(sorted_by_epoch(records))] == farm.values[30:]
+            assert "records-lost" in caplog.text
 
 
 async def test_memory_of_a_fetch_of_everything_is_bounded(autojump_clock: MockClock) -> None:
