@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -63,13 +64,18 @@ class Page:
         await self._go(url)
 
     async def _go(self, url: str) -> None:
-        await self.ask("Runtime.evaluate", expression="window.left = true")
-        done: dict[str, Any] = {"errorText": CHANGED}
-        with trio.fail_after(30):
-            while done.get("errorText") == CHANGED:
-                done = await self.ask("Page.navigate", url=url)
-        assert "errorText" not in done, done
-        await self.until("!window.left && document.readyState === 'complete'")
+        """Go there; again if a network changed before the page was there with its script and its style."""
+        for _ in range(20):
+            await self.ask("Runtime.evaluate", expression="window.left = true")
+            interrupted = self._browser.interrupted[self._session]
+            done = await self.ask("Page.navigate", url=url)
+            if done.get("errorText") == CHANGED:
+                continue
+            assert "errorText" not in done, done
+            await self.until("!window.left && document.readyState === 'complete'")
+            if self._browser.interrupted[self._session] == interrupted:
+                return
+        raise AssertionError(f"networks of this machine change faster than {url} loads")
 
     async def value(self, expression: str) -> Any:
         """What JavaScript makes of it (also where the page itself may not run any)."""
@@ -116,6 +122,8 @@ class Chromium:
         self._answers: dict[int, dict[str, Any]] = {}
         self._arrived = trio.Condition()
         self._turn = trio.Lock()
+        self.interrupted = Counter[str]()
+        """Requests that ended because a network changed, by session."""
 
     async def ask(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
         number = next(self._ids)
@@ -139,6 +147,8 @@ class Chromium:
             *whole, pending = (pending + data).split(b"\0")
             for text in whole:
                 message = json.loads(text)
+                if message.get("params", {}).get("errorText") == CHANGED:  # Network.loadingFailed
+                    self.interrupted[message["sessionId"]] += 1
                 if "id" in message:
                     async with self._arrived:
                         self._answers[message["id"]] = message
@@ -151,6 +161,7 @@ class Chromium:
         attached = await self.ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         page = Page(self, attached["sessionId"])
         await page.ask("Page.enable")
+        await page.ask("Network.enable")
         if not scripts:
             await page.ask("Emulation.setScriptExecutionDisabled", value=True)
         return page
