@@ -94,6 +94,7 @@ class ConsumerCore:
         self._behind: dict[Partition, PartitionReader] = {}
         self._changed: dict[Partition, PartitionReader] = {}  # since the last look at what to fetch
         self._waiting: set[Partition] = set()  # for what is lost
+        self._skipped: dict[Partition, int] = {}  # where what was lost and skipped ended
         self._records: list[ReceivedRecord] = []
         self._lost: list[Lost] = []
         self._commands: list[Command] = []
@@ -119,6 +120,10 @@ class ConsumerCore:
     def heads(self) -> dict[Partition, int]:
         """The last record that is known to exist of each partition, -1 if none is."""
         return {key: reader.head for key, reader in self._readers.items()}
+
+    def ends_in_loss(self, key: Partition) -> bool:
+        """Whether the last records of a partition, as far as is known, were lost and are skipped."""
+        return self._skipped.get(key) == (reader := self._readers[key]).next and reader.next > reader.head
 
     def receive(self, command: Command, now: float) -> None:
         """Take a command from a peer."""
@@ -264,6 +269,7 @@ class ConsumerCore:
         if is_skipped or key not in self._waiting:
             self._lost.append(Lost(*key, first, end, is_skipped))
         if is_skipped:
+            self._skipped[key] = end
             self._deliver(key, end, reader.skip(now))
         else:
             self._waiting.add(key)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 from typing import NamedTuple, NoReturn
 
 import trio
@@ -24,7 +25,7 @@ from garlicfarm.errors import (
 )
 from garlicfarm.feed.lines import decode_lines
 from garlicfarm.raft import Entry
-from garlicfarm_plugin_dafka.consumer import run_consumer
+from garlicfarm_plugin_dafka.consumer import DafkaConsumer, run_consumer
 from garlicfarm_plugin_dafka.consumer_core import ConsumerCore, Partition, ReceivedRecord
 from garlicfarm_plugin_dafka.farm_core import partition_of
 from garlicfarm_plugin_dafka.farm_log import FarmLog
@@ -125,10 +126,11 @@ class FarmReader:
         beyond = epoch + _EPOCHS_AT_ONCE
         core = self._core({epoch: sequence} | dict.fromkeys(range(epoch + 1, beyond), 0))
         farm_log, found, size = FarmLog(after), list[Entry](), 0
+        early: tuple[int, int] | None = None  # the first index and the epoch of what waits for other records
         with _deadline(f"the topic {self._topic} has not reached index {upto}") as scope:
             async with run_consumer(self._network, core) as consumer:
                 while farm_log.index < upto and size < PAGE_BYTES and epoch < beyond - 1:
-                    for record in await consumer.receive():
+                    for record in await _receive(consumer, has_early=early is not None):
                         at = self._epoch_of(record.partition)
                         if at is None or not epoch <= at < beyond:
                             continue
@@ -140,20 +142,26 @@ class FarmReader:
                             first, last = _indexes(record.content)
                             if first > farm_log.index + 1:
                                 if at > epoch:
-                                    continue  # it is early
+                                    early = min(early or (first, at), (first, at))
+                                    continue
                                 raise Compacted(first)
                         epoch = at
                         scope.deadline = trio.current_time() + ANSWER_S
                         if last is not None:
                             self._note(_Place(at, record.sequence, last))
+                    if early and early[0] <= farm_log.index + 1:
+                        early = None
+                    if early and all(core.ends_in_loss(self._key(gone)) for gone in range(epoch, early[1])):
+                        raise Compacted(early[0])
         return [entry for entry in found if entry.index <= upto]
 
     def _core(self, offsets: Mapping[int, int]) -> ConsumerCore:
         """Of a consumer of these epochs, from these sequences on; of the others it gets what is new."""
-        known: dict[Partition, int] = {
-            (self._topic, partition_of(self._farm_id, epoch)): first for epoch, first in offsets.items()
-        }
+        known = {self._key(epoch): first for epoch, first in offsets.items()}
         return ConsumerCore(self._network.address, [self._topic], "latest", known, skip_lost=True)
+
+    def _key(self, epoch: int) -> Partition:
+        return self._topic, partition_of(self._farm_id, epoch)
 
     def _place_behind(self, after: int) -> tuple[int, int]:
         """Epoch and sequence of a record at or before that of the entry behind ``after``."""
@@ -192,6 +200,13 @@ class FarmReader:
     def _note(self, place: _Place) -> None:
         self._heads[place.epoch] = max(place.sequence, self._heads.get(place.epoch, 0))
         self._newest = max(place, self._newest)
+
+
+async def _receive(consumer: DafkaConsumer, *, has_early: bool) -> list[ReceivedRecord]:
+    """The next records; after a moment none, if some wait for records that may turn out to be lost."""
+    with trio.move_on_after(TICK_S if has_early else inf):
+        return await consumer.receive()
+    return []
 
 
 def _indexes(content: bytes) -> tuple[int, int]:
