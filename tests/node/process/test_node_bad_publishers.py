@@ -145,13 +145,14 @@ async def until_named(farm: ProcessFarm, member: int) -> dict[int, Any]:
 
 
 async def until_all_post(farm: ProcessFarm) -> dict[str, Any]:
-    """The ranking, once every member has posted a status. A member that cannot confirm that nothing of an
-    earlier process is published posts none for as long as a lease may last."""
+    """The ranking, once every member has posted a status, and the named one that it publishes. A member that
+    cannot confirm that nothing of an earlier process is published posts none for as long as a lease lasts."""
     with trio.fail_after(120):
         while True:
             async with farm.nodes[3].client() as client:
                 ranking = await client.ranking(farm.name, statuses=True)
-            if all(row["status"] for row in ranking["members"]):
+            statuses = {row["id"]: row["status"] for row in ranking["members"]}
+            if all(statuses.values()) and statuses[ranking["publisher"]]["meta"].get("publishing"):
                 return ranking
             await trio.sleep(0.5)
 

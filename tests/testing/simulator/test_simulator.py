@@ -131,12 +131,14 @@ def test_main_violation_prints_its_story_and_the_command_that_repeats_it(
     assert verdict in capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.timeout(1200)  # seconds of work, not of waiting
 @pytest.mark.parametrize("preset", ["clearnet", pytest.param("i2p", marks=pytest.mark.slow)])
 def test_farm_of_a_preset_has_one_publisher_at_a_time_and_another_after_it(preset: str) -> None:
     outcomes = [PublisherSimulation(seed, 3, preset_setting(preset)).run() for seed in range(1, 4)]
     assert sum(outcome.counts["hand_overs"] for outcome in outcomes) > 3
 
 
+@pytest.mark.timeout(1200)  # seconds of work, not of waiting
 @pytest.mark.parametrize("preset", ["clearnet", pytest.param("i2p", marks=pytest.mark.slow)])
 def test_publisher_of_a_preset_goes_on_while_twenty_leaders_die(preset: str) -> None:
     simulation = LeaderKills(3, preset_setting(preset))
