@@ -25,7 +25,8 @@ _TAR = Path(__file__).parents[2] / "data" / "v0.1" / "node-1.tar"
 def unpacked(directory: Path) -> Path:
     """The node's directory in ``directory``, as 0.1 left it."""
     with tarfile.open(_TAR) as tar:
-        tar.extractall(directory, filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2, Debian 12's, has none
+        tar.extractall(directory)
     return directory / "node-1"
 
 
