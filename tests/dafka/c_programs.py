@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import trio
@@ -99,11 +99,22 @@ class CTower:
         self.endpoint = endpoint
 
 
+async def _until_listening(port: int) -> None:
+    """Until then, others may take the port."""
+    while True:
+        with suppress(OSError):
+            await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
+            return
+        await trio.sleep(0.01)
+
+
 @asynccontextmanager
 async def c_tower(directory: Path, in_port: int, out_port: int) -> AsyncIterator[CTower]:
     """The tower of the C implementation. It breaks down on a machine that has loopback addresses only."""
     urls = ("--sub", f"tcp://127.0.0.1:{in_port}", "--pub", f"tcp://127.0.0.1:{out_port}")
     async with c_program("dafka_towerd", *urls, directory=directory):
+        await _until_listening(in_port)
+        await _until_listening(out_port)
         yield CTower(Endpoint("tcp", "127.0.0.1", in_port, {"out": str(out_port)}))
 
 
