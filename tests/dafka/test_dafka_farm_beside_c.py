@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,22 @@ import trio
 
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.transport import Endpoint
+from garlicfarm_plugin_dafka.codec import DirectHead, GetHeads, StoreHello, subscription_prefix
+from garlicfarm_plugin_dafka.config import MeshConfig
 from garlicfarm_plugin_dafka.farm_core import partition_of
+from garlicfarm_plugin_dafka.mesh import Mesh, Peer, open_mesh
+from garlicfarm_plugin_dafka.network import tick
 from tests.dafka.c_programs import CProgram, c_consumer, c_store, c_tower
 from tests.dafka.meshes import plain_tower
 from tests.node.support.cluster import Cluster, cluster
 
 pytestmark = pytest.mark.cdafka
 DEADLINE_S = 120.0  # ends what hangs
+TOPIC = "log"
 LENGTH = 25
-KEEP = {"snapshot_every_entries": 20, "keep_entries": LENGTH, "keep_bytes": 1 << 20}
+KEEP = {"snapshot_every_entries": 20, "keep_entries": 2 * LENGTH, "keep_bytes": 1 << 20}
+"""More than is posted until readers have caught up: a C reader asks once a second for what it lacks, and for
+ever in vain if that is deleted by then."""
 
 
 @pytest.fixture(params=["our tower", "C tower"])
@@ -45,7 +53,7 @@ def read_of(lines: Sequence[str], nodes: Cluster) -> list[str]:
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     partition = ""
     for line in lines:
-        if line.startswith("log "):
+        if line.startswith(f"{TOPIC} "):
             _, partition, line = line.split(" ", 2)
         found[partition].append(json.loads(line))
     epochs = [partition_of(nodes.farm_id, epoch) for epoch in range(len(found))]
@@ -58,21 +66,32 @@ def read_of(lines: Sequence[str], nodes: Cluster) -> list[str]:
 
 async def printed(program: CProgram, count: int) -> None:
     """Wait for so many records."""
-    while sum(line.startswith("log ") for line in program.lines) < count:
+    while sum(line.startswith(f"{TOPIC} ") for line in program.lines) < count:
         await program.printed(len(program.lines) + 1)
 
 
-async def read_late(directory: Path, tower: Endpoint, count: int) -> list[str]:
-    """What a new consumer in C prints, once one has printed so many records.
+async def until_stored(tower: Endpoint, nodes: Cluster, count: int) -> None:
+    """Wait until the store has so many entries: it is asked for its heads until it names these."""
+    whole, rest = divmod(count, LENGTH)
+    counts = [LENGTH] * whole + [rest] * bool(rest)
+    wanted = {partition_of(nodes.farm_id, epoch): count - 1 for epoch, count in enumerate(counts)}
+    async with open_mesh(MeshConfig(towers=(str(tower),))) as mesh, trio.open_nursery() as nursery:
+        for kind in (StoreHello, DirectHead):
+            mesh.subscribe(subscription_prefix(kind, mesh.address))
+        nursery.start_soon(tick, partial(ask_for_heads, mesh))
+        stores = set[Peer]()  # those that say hello: the members tell their heads, too
+        heads = defaultdict[Peer, dict[str, int]](dict)
+        while wanted not in [heads[store] for store in stores]:
+            for command, sender in await mesh.receive():
+                if isinstance(command, StoreHello):
+                    stores.add(sender)
+                elif isinstance(command, DirectHead):
+                    heads[sender][command.partition] = command.sequence
+        nursery.cancel_scope.cancel()
 
-    It fetches the records of a head once. If the answers get lost while it connects, and no producer is there
-    that repeats the head, it waits for ever. Then another one reads; what is stored, it can get.
-    """
-    while True:
-        async with c_consumer(directory, tower, "log") as late:
-            with trio.move_on_after(10):
-                await printed(late, count)
-                return late.lines
+
+async def ask_for_heads(mesh: Mesh) -> None:
+    mesh.send(GetHeads(TOPIC, mesh.address))
 
 
 async def test_c_consumer_and_c_store_get_each_entry_once_when_leaders_die(
@@ -82,10 +101,10 @@ async def test_c_consumer_and_c_store_get_each_entry_once_when_leaders_die(
         for directory in nodes.directories.values():
             with (directory / "garlicfarm.toml").open("a") as file:
                 towers = json.dumps([str(tower)])
-                file.write(f'\n[[farm.feed]]\nplugin = "dafka"\ntopic = "log"\ntowers = {towers}\n')
+                file.write(f'\n[[farm.feed]]\nplugin = "dafka"\ntopic = "{TOPIC}"\ntowers = {towers}\n')
         await nodes.start()
         posted: list[str] = []
-        async with c_store(tmp_path, tower), c_consumer(tmp_path, tower, "log") as live:
+        async with c_store(tmp_path, tower), c_consumer(tmp_path, tower, TOPIC) as live:
             for _ in range(2):
                 leader = await nodes.leader()
                 await post(nodes, leader, posted, 30)
@@ -93,8 +112,10 @@ async def test_c_consumer_and_c_store_get_each_entry_once_when_leaders_die(
                 await nodes.running[leader].ended.wait()
                 await post(nodes, await nodes.leader(), posted, 5)
                 await printed(live, len(posted))
+                await until_stored(tower, nodes, len(posted))
                 await nodes.start(leader)
             assert read_of(live.lines, nodes) == posted
-            await trio.sleep(3)  # the store has what the consumer has: it reads the same heads
             await nodes.stop(*nodes.running)
-            assert read_of(await read_late(tmp_path, tower, len(posted)), nodes) == posted
+            async with c_consumer(tmp_path, tower, TOPIC) as late:
+                await printed(late, len(posted))
+                assert read_of(late.lines, nodes) == posted
