@@ -67,10 +67,11 @@ class FarmProducerCore:
         self._older = 0  # which of the other heads was sent last
 
     def subscriptions(self) -> Sequence[bytes]:
-        """What to subscribe to now; what `on_log` changes."""
+        """What to subscribe to now; what `on_log` changes. The next epoch is subscribed to as well: a FETCH
+        that a peer sends before the subscription gets there is lost, and C consumers do not repeat it."""
         return (
             subscription_prefix(GetHeads, self.topic),
-            *(subscription_prefix(Fetch, partition) for partition in self._epochs),
+            *(subscription_prefix(Fetch, partition) for partition in (*self._epochs, self._coming())),
         )
 
     def on_log(self, first: int, count: int) -> None:
@@ -152,6 +153,10 @@ class FarmProducerCore:
         self._tails.clear()
         return found
 
+    def _coming(self) -> str:
+        """The partition with the next epoch."""
+        return partition_of(self._farm_id, self._known.stop)
+
     def _last(self, partition: str) -> int:
         """The last sequence of a partition."""
         end = self._count - self._epochs[partition] * self._epoch_length
@@ -159,6 +164,9 @@ class FarmProducerCore:
 
     def _on_fetch(self, command: Fetch) -> None:
         epoch = self._epochs.get(command.partition)
+        if command.topic == self.topic and command.partition == self._coming():
+            self.dropped["FETCH of what is not there"] += 1  # another member may have it
+            return
         if epoch is None or command.topic != self.topic:
             self.dropped["another partition"] += 1
             return

@@ -88,7 +88,7 @@ def test_farm_without_entries_has_no_heads() -> None:
     assert farm.tick(1.1) == [Head("farm", P[0], 0)]
     farm = core()
     assert answers(farm, GetHeads("farm", "c")) == []
-    assert farm.subscriptions() == (subscription_prefix(GetHeads, "farm"),)
+    assert farm.subscriptions() == (subscription_prefix(GetHeads, "farm"), subscription_prefix(Fetch, P[0]))
 
 
 def test_get_heads_is_answered_with_all_epochs_that_are_here() -> None:
@@ -155,7 +155,9 @@ def test_few_of_the_epochs_that_are_gone_are_spoken_of() -> None:
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        (Fetch(P[3], "farm", "c", 0, 1), "another partition"),
+        (Fetch(P[4], "farm", "c", 0, 1), "another partition"),
+        (Fetch(P[3], "farm2", "c", 0, 1), "another partition"),
+        (Fetch(P[3], "farm", "c", 0, 1), "FETCH of what is not there"),
         (Fetch("elsewhere", "farm", "c", 0, 1), "another partition"),
         (Fetch(P[1], "farm2", "c", 0, 1), "another partition"),
         (Fetch(P[2], "farm", "c", 5, 1), "FETCH of what is not there"),
@@ -183,15 +185,19 @@ def test_requests_are_bounded() -> None:
     assert farm.dropped["too many requests"] > 10_000
 
 
-def test_subscriptions_follow_the_log() -> None:
+def test_subscriptions_follow_the_log_one_epoch_ahead() -> None:
+    """What is fetched before a subscription gets to its sender is lost."""
     farm = core(0, 5)
     heads = subscription_prefix(GetHeads, "farm")
-    assert farm.subscriptions() == (heads, subscription_prefix(Fetch, P[0]))
-    farm.on_log(0, 11)
-    farm.on_log(12, 35)
     fetches = [subscription_prefix(Fetch, partition_of(FARM_ID, epoch)) for epoch in range(30)]
-    assert farm.subscriptions() == (heads, *fetches[:4])
+    assert farm.subscriptions() == (heads, *fetches[:2])
+    farm.on_log(0, 10)
+    assert farm.subscriptions() == (heads, *fetches[:2])
+    farm.on_log(0, 11)
+    assert farm.subscriptions() == (heads, *fetches[:3])
+    farm.on_log(12, 35)
+    assert farm.subscriptions() == (heads, *fetches[:5])
     farm.on_log(277, 277)  # a snapshot, and nothing behind it
-    assert farm.subscriptions() == (heads, *fetches[11:28])
-    farm.on_log(277, 281)
     assert farm.subscriptions() == (heads, *fetches[11:29])
+    farm.on_log(277, 281)
+    assert farm.subscriptions() == (heads, *fetches[11:30])
