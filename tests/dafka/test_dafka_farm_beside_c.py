@@ -15,6 +15,7 @@ import trio
 
 from garlicfarm.lab.processes import free_ports
 from garlicfarm.transport import Endpoint
+from garlicfarm_plugin_dafka import farm_feed
 from garlicfarm_plugin_dafka.codec import DirectHead, GetHeads, StoreHello, subscription_prefix
 from garlicfarm_plugin_dafka.config import MeshConfig
 from garlicfarm_plugin_dafka.farm_core import partition_of
@@ -22,6 +23,7 @@ from garlicfarm_plugin_dafka.mesh import Mesh, Peer, open_mesh
 from garlicfarm_plugin_dafka.network import tick
 from tests.dafka.c_programs import CProgram, c_consumer, c_store, c_tower
 from tests.dafka.meshes import plain_tower
+from tests.dafka.transcripts import FarmRecorder
 from tests.node.support.cluster import Cluster, cluster
 
 pytestmark = pytest.mark.cdafka
@@ -94,8 +96,17 @@ async def ask_for_heads(mesh: Mesh) -> None:
     mesh.send(GetHeads(TOPIC, mesh.address))
 
 
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> FarmRecorder:
+    """Notes what passes the feeds of all members."""
+    recorder = FarmRecorder()
+    monkeypatch.setattr(farm_feed, "open_mesh", recorder.open_mesh)
+    monkeypatch.setattr(farm_feed, "FarmProducer", recorder.producer)
+    return recorder
+
+
 async def test_c_consumer_and_c_store_get_each_entry_once_when_leaders_die(
-    tower: Endpoint, tmp_path: Path
+    tower: Endpoint, recorder: FarmRecorder, tmp_path: Path
 ) -> None:
     async with cluster(tmp_path, 3, start=False, retention=KEEP, epoch_length=LENGTH) as nodes:
         for directory in nodes.directories.values():
@@ -105,6 +116,10 @@ async def test_c_consumer_and_c_store_get_each_entry_once_when_leaders_die(
         await nodes.start()
         posted: list[str] = []
         async with c_store(tmp_path, tower), c_consumer(tmp_path, tower, TOPIC) as live:
+            while not live.lines:  # what it fetches too early it fetches again when another record comes
+                await post(nodes, await nodes.leader(), posted, 1)
+                with trio.move_on_after(1):
+                    await live.printed(1)
             for _ in range(2):
                 leader = await nodes.leader()
                 await post(nodes, leader, posted, 30)
@@ -119,3 +134,7 @@ async def test_c_consumer_and_c_store_get_each_entry_once_when_leaders_die(
             async with c_consumer(tmp_path, tower, TOPIC) as late:
                 await printed(late, len(posted))
                 assert read_of(late.lines, nodes) == posted
+            for name, each in zip(
+                ("farm-leader-that-dies", "farm-next-leader"), recorder.leaders, strict=False
+            ):
+                each.save(name, "farm", farm=nodes.farm_id.hex(), epoch_length=LENGTH)

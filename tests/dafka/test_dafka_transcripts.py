@@ -22,6 +22,7 @@ from garlicfarm_plugin_dafka.codec import (
     Record,
 )
 from garlicfarm_plugin_dafka.consumer_core import ConsumerCore
+from garlicfarm_plugin_dafka.farm_core import FarmProducerCore
 from garlicfarm_plugin_dafka.network import TICK_S
 from garlicfarm_plugin_dafka.producer_core import ProducerCore
 from garlicfarm_plugin_dafka.store_core import StoreCore
@@ -69,7 +70,12 @@ def sent_in(events: list[Event], *kinds: type[Command]) -> list[Command]:
 
 
 def test_every_role_has_a_transcript():
-    assert {read_transcript(path)[0]["role"] for path in TRANSCRIPTS} == {"producer", "consumer", "store"}
+    assert {read_transcript(path)[0]["role"] for path in TRANSCRIPTS} == {
+        "producer",
+        "consumer",
+        "store",
+        "farm",
+    }
     for path in TRANSCRIPTS:
         head, events = read_transcript(path)
         assert head["conversation"] == path.stem
@@ -186,3 +192,51 @@ def test_store_saves_each_record_and_acknowledges_as_it_did(path: Path):
     replay(events, tick, on_event)
     assert saved == numbered(0, len(saved))
     assert streams(sent) == streams(sent_in(events))
+
+
+@pytest.mark.parametrize("path", transcripts("farm"), ids=lambda path: path.stem)
+def test_member_of_a_farm_answers_as_it_did(path: Path):
+    head, events = read_transcript(path)
+    records = [each for each in sent_in(events, Record) if isinstance(each, Record)]
+    contents = {
+        (each.partition, each.sequence): each.content
+        for each in sent_in(events)
+        if isinstance(each, Record | DirectRecord)
+    }
+    core = FarmProducerCore(records[0].topic, bytes.fromhex(head["farm"]), head["epoch_length"])
+    numbers: list[int] = []
+    answers: list[Command] = []
+    told: list[Command] = []
+    due: list[Command] = []
+
+    def send_page() -> None:
+        turn = core.fetches.turn()
+        assert turn is not None
+        place, first, end = (turn.requester, turn.topic, turn.partition), turn.first, turn.first
+        while end < turn.end and (content := contents.get((turn.partition, end))) is not None:
+            answers.append(DirectRecord(*place, end, content))
+            end += 1
+        core.fetches.advance(turn, first, end)
+
+    for event in events:
+        if event.log is not None:
+            first, count, is_leader = event.log
+            core.lead(is_leader)
+            core.on_log(first, count)
+        for command in event.got:
+            core.receive(command)
+        answers.extend(core.answers())
+        if isinstance(event.sent, Record):
+            number = core.number(event.sent.partition, event.sent.sequence)
+            assert number is not None
+            assert core.record(number, event.sent.content) == event.sent
+            numbers.append(number)
+        if isinstance(event.sent, Head):
+            due.extend(core.tick(event.t + 0.001))  # the times are rounded
+        if isinstance(event.sent, DirectRecord | DirectHead | DirectTail):
+            told.append(event.sent)
+            while len(answers) < len(told) and core.fetches:  # by then there may be more entries
+                send_page()
+    assert numbers == [*range(numbers[0], numbers[0] + len(numbers))]
+    assert streams(answers) == streams(told)
+    assert streams(due) == streams(sent_in(events, Head))

@@ -2,23 +2,29 @@
 
 The first line says what it is. Each other line is an event at ``t`` seconds: ``got`` is a batch of messages
 and ``sent`` one message, each a list of frames in hexadecimal; ``subscribed`` is what a peer subscribed to.
+Of a farm's member, ``log`` says which entries it can serve (`FarmProducerCore.on_log`), and whether it leads.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import trio
 
+from garlicfarm.feed.contract import FeedSource
 from garlicfarm_plugin_dafka.codec import Command, decode, encode, split_prefix, subscription_prefix
-from garlicfarm_plugin_dafka.mesh import Mesh, Received, Subscription
+from garlicfarm_plugin_dafka.config import MeshConfig
+from garlicfarm_plugin_dafka.farm_feed import FarmProducer
+from garlicfarm_plugin_dafka.mesh import Mesh, Received, Subscription, open_mesh
 
-__all__ = ["Event", "Recorder", "read_transcript", "recorded"]
+__all__ = ["Event", "FarmRecorder", "Recorder", "read_transcript", "recorded"]
+
+BESIDE = "C dafka c2dc88d"
 
 
 class Recorder:
@@ -31,11 +37,18 @@ class Recorder:
         self.address = mesh.address
         self.events: list[dict[str, Any]] = []
 
+    @property
+    def has_tower(self) -> bool:
+        return self._mesh.has_tower
+
     def subscribe(self, prefix: bytes) -> None:
         self._mesh.subscribe(prefix)
 
+    def unsubscribe(self, prefix: bytes) -> None:
+        self._mesh.unsubscribe(prefix)
+
     def send(self, command: Command) -> None:
-        self._note("sent", _hex(command))
+        self.note("sent", _hex(command))
         if command not in self._loses:
             self._mesh.send(command)
 
@@ -45,30 +58,67 @@ class Recorder:
 
     async def receive(self) -> list[Received]:
         batch = await self._mesh.receive()
-        self._note("got", [_hex(command) for command, _ in batch])
+        self.note("got", [_hex(command) for command, _ in batch])
         return batch
 
     async def subscriptions(self) -> list[Subscription]:
         batch = await self._mesh.subscriptions()
         for each in batch:
             if each.command is not None and each.is_on:
-                self._note("subscribed", subscription_prefix(each.command, each.routing).hex())
+                self.note("subscribed", subscription_prefix(each.command, each.routing).hex())
         return batch
 
-    def _note(self, kind: str, what: Any) -> None:
+    def note(self, kind: str, what: Any) -> None:
         self.events.append({"t": round(trio.current_time() - self._begun_s, 4), kind: what})
+
+    def save(self, name: str, role: str, **facts: Any) -> None:
+        """Write the transcript to the directory that ``DAFKA_TRANSCRIPTS`` names, if it names one."""
+        if directory := os.environ.get("DAFKA_TRANSCRIPTS"):
+            head = {"conversation": name, "role": role, "address": self.address, **facts, "beside": BESIDE}
+            text = "".join(f"{json.dumps(line)}\n" for line in [head, *self.events])
+            (Path(directory) / f"{name}.jsonl").write_text(text)
 
 
 @contextmanager
 def recorded(name: str, role: str, mesh: Mesh, loses: Sequence[Command] = ()) -> Iterator[Recorder]:
-    """A recorder for the block. Its transcript goes to the directory that ``DAFKA_TRANSCRIPTS`` names, if it
-    names one and ``name`` is not empty."""
+    """A recorder for the block. It saves its transcript, if ``name`` is not empty."""
     recorder = Recorder(mesh, loses)
     yield recorder
-    if name and (directory := os.environ.get("DAFKA_TRANSCRIPTS")):
-        head = {"conversation": name, "role": role, "address": mesh.address, "beside": "C dafka c2dc88d"}
-        text = "".join(f"{json.dumps(line)}\n" for line in [head, *recorder.events])
-        (Path(directory) / f"{name}.jsonl").write_text(text)
+    if name:
+        recorder.save(name, role)
+
+
+class FarmRecorder:
+    """Notes what passes the feeds of a farm's members, in place of what `farm_feed` calls `open_mesh` and
+    `FarmProducer`. ``leaders`` are the recorders of those that have led, in order."""
+
+    def __init__(self) -> None:
+        self.leaders: list[Recorder] = []
+
+    @asynccontextmanager
+    async def open_mesh(self, config: MeshConfig, base_dir: Path) -> AsyncIterator[Recorder]:
+        async with open_mesh(config, base_dir) as mesh:
+            yield Recorder(mesh)
+
+    def producer(self, network: Recorder, topic: str, source: FeedSource) -> FarmProducer:
+        return _NotedProducer(network, topic, source, self.leaders)
+
+
+class _NotedProducer(FarmProducer):
+    def __init__(self, network: Recorder, topic: str, source: FeedSource, leaders: list[Recorder]) -> None:
+        super().__init__(network, topic, source)
+        self._recorder = network
+        self._leaders = leaders
+        self._noted = (0, 0, False)
+
+    def _look(self) -> None:
+        super()._look()
+        core = self._core
+        if (seen := (core._first, core._count, core.is_producer)) != self._noted:
+            self._noted = seen
+            self._recorder.note("log", seen)
+            if core.is_producer and self._recorder not in self._leaders:
+                self._leaders.append(self._recorder)
 
 
 class Event(NamedTuple):
@@ -78,9 +128,10 @@ class Event(NamedTuple):
     got: list[Command]
     sent: Command | None
     subscribed: tuple[type[Command] | None, str]
+    log: tuple[int, int, bool] | None
 
 
-def read_transcript(path: Path) -> tuple[dict[str, str], list[Event]]:
+def read_transcript(path: Path) -> tuple[dict[str, Any], list[Event]]:
     """Its head, and its events."""
     head, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return head, [
@@ -89,6 +140,7 @@ def read_transcript(path: Path) -> tuple[dict[str, str], list[Event]]:
             [_command(frames) for frames in line.get("got", ())],
             _command(line["sent"]) if "sent" in line else None,
             split_prefix(bytes.fromhex(line.get("subscribed", ""))),
+            tuple(line["log"]) if "log" in line else None,
         )
         for line in lines
     ]
