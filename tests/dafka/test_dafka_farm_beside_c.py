@@ -24,7 +24,7 @@ from garlicfarm_plugin_dafka.network import tick
 from tests.dafka.c_programs import CProgram, c_consumer, c_store, c_tower
 from tests.dafka.meshes import plain_tower
 from tests.dafka.transcripts import FarmRecorder
-from tests.node.support.cluster import Cluster, cluster
+from tests.node.support.cluster import STEADY, Cluster, cluster
 
 pytestmark = pytest.mark.cdafka
 DEADLINE_S = 120.0  # ends what hangs
@@ -108,7 +108,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> FarmRecorder:
 async def test_c_consumer_and_c_store_get_each_entry_once_when_leaders_die(
     tower: Endpoint, recorder: FarmRecorder, tmp_path: Path
 ) -> None:
-    async with cluster(tmp_path, 3, start=False, retention=KEEP, epoch_length=LENGTH) as nodes:
+    farm: dict[str, Any] = {"raft": STEADY, "retention": KEEP, "epoch_length": LENGTH}
+    async with cluster(tmp_path, 3, start=False, **farm) as nodes:
         for directory in nodes.directories.values():
             with (directory / "garlicfarm.toml").open("a") as file:
                 towers = json.dumps([str(tower)])
