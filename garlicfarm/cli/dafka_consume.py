@@ -6,7 +6,9 @@ import base64
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from garlicfarm.cli.node_start import level
 from garlicfarm.cli.options import Options, shared_options
 
 __all__ = ["consume"]
+
+LAST_LINES_S = 1.0
+"""How long a command that is told to end waits for the lines that it is printing, to save that they are."""
 
 
 class Start(click.ParamType[str | int]):
@@ -95,6 +100,7 @@ async def _main(
     from garlicfarm.cli.remote import deadline
     from garlicfarm.cli.signals import ended_by_signals, stopped_by_signals
 
+    token = trio.lowlevel.current_trio_token()
     # Without a count it reads until it is told to end; with one, that comes too early.
     ending = stopped_by_signals if count is None else ended_by_signals
     async with ending(), plugin("consumer").open_consumer(config, topics, **wanted) as consumer:
@@ -103,19 +109,32 @@ async def _main(
                 records = await consumer.receive(count)
                 if count is not None:
                     count -= len(records)
-                # Not here: a reader that is slow would keep us from telling others that we are there.
-                await trio.to_thread.run_sync(_print, records, abandon_on_cancel=True)
-                if wanted["offsets_file"] is not None:
-                    with trio.CancelScope(shield=True):  # it is printed
-                        await consumer.save_offsets()
+                printed = trio.Event()
+                on_printed = partial(token.run_sync_soon, printed.set)
+                try:
+                    # Not here: a reader that is slow would keep us from telling others that we are there.
+                    await trio.to_thread.run_sync(_print, records, on_printed, abandon_on_cancel=True)
+                    printed.set()
+                except trio.Cancelled:
+                    with trio.move_on_after(LAST_LINES_S, shield=True):
+                        await printed.wait()
+                    raise
+                finally:
+                    if printed.is_set() and wanted["offsets_file"] is not None:
+                        with trio.CancelScope(shield=True):
+                            await consumer.save_offsets()
 
 
-def _print(records: Iterable[Any]) -> None:
+def _print(records: Iterable[Any], on_printed: Callable[[], None]) -> None:
+    import trio
+
     # By os.write: a thread left behind in a write of sys.stdout ends the interpreter with a fatal error.
     data = memoryview("".join([_line(record) for record in records]).encode())
     descriptor = sys.stdout.fileno()
     while data:
         data = data[os.write(descriptor, data) :]
+    with suppress(trio.RunFinishedError):  # the reader was too slow
+        on_printed()
 
 
 def _line(record: Any) -> str:
