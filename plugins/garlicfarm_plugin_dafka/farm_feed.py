@@ -30,7 +30,7 @@ __all__ = ["ChangingNetwork", "DafkaFeed", "DafkaFeedConfig", "FarmProducer"]
 
 _IDLE_S = 0.001
 """A node that returns from a checkpoint within this time has nothing else to do."""
-_BUSY_SHARE = 0.1
+_BUSY_SHARE = 0.02
 """How much of its time a node that has other work spends on making and sending records. It lags then."""
 
 
