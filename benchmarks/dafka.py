@@ -6,7 +6,7 @@ process.
 * ``dafka_stored_ratio``: records per second until a store has acknowledged all, with its syncs, as a share
   of the same to a consumer. At least 0.25.
 * ``dafka_catch_up_steady``: catching up from a store whose producer is gone, the rate of the last tenth as a
-  share of that of the first. At least 0.8. The memory of the store and of the consumer: 100 MB at most.
+  share of that of the first. At least 0.8. The store and the consumer use at most 100 MB of memory.
 
 All are medians of ``--rounds`` rounds, in each of which the loads follow each other. Exit
 code 1 if a limit is not kept. Run by `make bench-dafka`.

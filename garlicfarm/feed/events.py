@@ -2,8 +2,8 @@
 
 Each event has an ``index``, which is where to resume: a watcher that asks any member for the events after it
 misses no entry. Entries come once each, in order. The other events say how things stand at the node that
-sends them: first when a watcher comes, then at each change. Of several changes at a time a watcher may be
-told the last one only; but it is told of each change of the publisher.
+sends them: first when a watcher comes, then at each change. Of several changes at once a watcher may hear
+of the last one only; but it hears of each change of the publisher.
 
 An event is an object of JSON with its ``kind``; programs get entries as records (`binary_format`) instead, at
 less than half of the CPU time.

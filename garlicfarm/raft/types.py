@@ -69,7 +69,7 @@ class SnapshotMeta(msgspec.Struct, frozen=True):
     application_entries: int | None = None
 
     def after(self, entries: Sequence[Entry]) -> SnapshotMeta:
-        """That of a snapshot which replaces these entries too; they follow in the log."""
+        """The meta of a snapshot that also covers ``entries``, which follow this one in the log."""
         if not entries:
             return self
         configuration, count = self.configuration, self.application_entries
