@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garlicfarm.cli.command_group import CommandGroup
 from garlicfarm.cli.options import Options, shared_options
 from garlicfarm.cli.ranking_table import Trends, ranking_view
 from garlicfarm.cli.remote import deadline, find_node
@@ -49,7 +50,10 @@ class Setting(click.ParamType[tuple[str, str]]):
         return key, text
 
 
-@click.command()
+RANK_COMMANDS: dict[str, str] = {}
+
+
+@click.group(cls=CommandGroup, targets=RANK_COMMANDS, invoke_without_command=True)
 @click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
 @click.option("--once", is_flag=True, help="Rank the entries that are committed now, then end.")
 @click.option(
@@ -77,7 +81,9 @@ class Setting(click.ParamType[tuple[str, str]]):
     "--conf", type=Setting(), multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
 )
 @shared_options("config", "node", "farm", "user", "tls", "timeout", "verbosity")
+@click.pass_context
 def rank(
+    context: click.Context,
     options: Options,
     master: str,
     once: bool,
@@ -91,6 +97,8 @@ def rank(
     On a terminal it shows the ranking and how many entries it lags; elsewhere it prints each ranking as
     a JSON line, equal to the nodes' at the same index. Needs the extra `spark`, and Java 17 or later.
     """
+    if context.invoked_subcommand is not None:
+        return
     import trio
 
     found = find_node(options)

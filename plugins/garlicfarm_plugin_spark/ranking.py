@@ -27,12 +27,14 @@ __all__ = ["COLUMNS", "Fold", "Row", "rankings"]
 STATE = 0  # as in `garlicfarm_plugin_spark.source`, which needs pyspark
 
 COLUMNS = (
-    "farm string, log_index bigint, publisher bigint, `order` array<bigint>, scores map<bigint, bigint>,"
-    " contents binary, skipped map<string, bigint>, ranking string, state_sha256 string"
+    "farm string, farm_id string, log_index bigint, publisher bigint, `order` array<bigint>,"
+    " scores map<bigint, bigint>, contents binary, skipped map<string, bigint>, ranking string,"
+    " state_sha256 string"
 )
-"""The columns of `rankings`. ``order``: member ids, best first; ``scores``: by member id; ``contents``: the
-Meta LeaseSet's; ``skipped``: number of entries, by reason; ``ranking``: the body of ``GET …/ranking`` at
-``log_index``, byte for byte; ``state_sha256``: of the body of ``GET …/state`` there, 64 hex digits."""
+"""The columns of `rankings`. ``farm_id``: 32 hex digits; ``order``: member ids, best first; ``scores``: by
+member id; ``contents``: the Meta LeaseSet's; ``skipped``: number of entries, by reason; ``ranking``: the body
+of ``GET …/ranking`` at ``log_index``, byte for byte; ``state_sha256``: of the body of ``GET …/state`` there,
+64 hex digits."""
 
 Row = tuple[int, int, int, bytes]
 """log_index, term, value_type, value"""
@@ -71,7 +73,7 @@ class Fold:
         return self._farm.snapshot()
 
     def row(self) -> dict[str, Any]:
-        """The row of `COLUMNS` at ``index``."""
+        """The row of `COLUMNS` at ``index``, without ``farm_id``."""
         farm = self._farm
         ranking = farm.ranking()
         members: Any = ranking["members"]
@@ -94,7 +96,7 @@ def rankings(entries: DataFrame) -> DataFrame:
     One row per batch and farm, see `COLUMNS`; the output mode is ``append``. Exactly once by
     index: a batch without new entries gives no row.
     """
-    return entries.groupBy("farm").applyInPandasWithState(
+    return entries.groupBy("farm_id").applyInPandasWithState(
         fold_batch, COLUMNS, "log_index bigint, snapshot binary", "append", "NoTimeout"
     )
 
@@ -105,14 +107,16 @@ def fold_batch(
     """One farm's part of one batch. Spark promises no order, so the rows are sorted first."""
     import pandas
 
-    fold = Fold(key[0], *(state.get if state.exists else ()))
-    before = fold.index
     rows: list[Row] = []
+    farm = ""
     for frame in frames:
+        farm = frame["farm"].iat[0]
         columns = (frame[name].tolist() for name in ("log_index", "term", "value_type", "value"))
         rows.extend(zip(*columns, strict=True))
     rows.sort(key=lambda row: row[:1])
+    fold = Fold(farm, *(state.get if state.exists else ()))
+    before = fold.index
     fold.apply(rows)
     if fold.index > before:
         state.update((fold.index, fold.snapshot()))
-        yield pandas.DataFrame([fold.row()])
+        yield pandas.DataFrame([{**fold.row(), "farm_id": key[0]}])

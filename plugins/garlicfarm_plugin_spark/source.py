@@ -20,8 +20,9 @@ Options:
     ``true`` (the default): a query ends if entries were deleted before it read them. ``false``: it
     continues at the first one left, and logs that.
 
-Columns: ``farm`` string, ``log_index`` long, ``term`` long, ``value_type`` int (1 application,
-2 configuration), ``value`` binary; ``value.cast("string")`` and what follows runs in the JVM.
+Columns: ``farm`` string, ``farm_id`` string (32 hex digits), ``log_index`` long, ``term`` long,
+``value_type`` int (1 application, 2 configuration), ``value`` binary; ``value.cast("string")`` and what
+follows runs in the JVM.
 
 With ``startingIndex=state`` the rows are a complete input for a fold of the log. They begin at index 1
 or, if the log no longer begins there, with the application's state, in a row of ``value_type`` 0 whose
@@ -60,7 +61,7 @@ __all__ = ["MAX_ENTRIES", "STATE", "GarlicFarm", "LogReader"]
 STATE = 0
 """``value_type`` of a row that holds the application's state."""
 MAX_ENTRIES = 20_000
-SCHEMA = "farm string, log_index bigint, term bigint, value_type int, value binary"
+SCHEMA = "farm string, farm_id string, log_index bigint, term bigint, value_type int, value binary"
 
 _log = logging.getLogger("garlicfarm.spark")
 
@@ -231,29 +232,31 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for entries in self._feed.entries(after, partition.upto, partition.farm_id):
                     after = entries[-1].index
                     yield self._batch(
-                        [(each.index, each.term, each.value_type, each.value) for each in entries]
+                        partition.farm_id,
+                        [(each.index, each.term, each.value_type, each.value) for each in entries],
                     )
             except Compacted as gone:
                 if partition.gone == "fail" or gone.first_index <= after + 1:
                     raise self._gone(after, gone.first_index) from gone
                 if partition.gone == "state":
                     after, snapshot = self._feed.state(partition.farm_id)
-                    yield self._batch([(after, 0, STATE, snapshot)])
+                    yield self._batch(partition.farm_id, [(after, 0, STATE, snapshot)])
                 else:
                     _log.warning("%s", self._gone(after, gone.first_index))
                     after = gone.first_index - 1
 
-    def _batch(self, rows: list[tuple[int, int, int, bytes]]) -> pyarrow.RecordBatch:
+    def _batch(self, farm_id: str, rows: list[tuple[int, int, int, bytes]]) -> pyarrow.RecordBatch:
         import pyarrow
 
         indexes, terms, kinds, values = zip(*rows, strict=True)
         return pyarrow.RecordBatch.from_arrays(
             [
                 pyarrow.repeat(self._origin.farm, len(rows)),
+                pyarrow.repeat(farm_id, len(rows)),
                 pyarrow.array(indexes, pyarrow.int64()),
                 pyarrow.array(terms, pyarrow.int64()),
                 pyarrow.array(kinds, pyarrow.int32()),
                 pyarrow.array(values, pyarrow.binary()),
             ],
-            ["farm", "log_index", "term", "value_type", "value"],
+            ["farm", "farm_id", "log_index", "term", "value_type", "value"],
         )

@@ -26,10 +26,10 @@ def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield f"{path} {name}", command
         if isinstance(command, click.Group):
             yield from commands(command, f"{path} {name}")
-        else:
-            yield f"{path} {name}", command
 
 
 def render() -> str:

@@ -15,6 +15,7 @@ from tests.admin.fake_node import FakeFarm, FakeNode
 from tests.spark.script import Node
 
 USER, PASSWORD = "local", "local's word"
+FARM_ID = FakeFarm().farm_id.hex()
 
 
 class FoldedFarm(FakeFarm):

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from garlicfarm.errors import AuthError, ConfigError, FellBehind, UnreachableError
 from garlicfarm_plugin_spark.feed import close_feeds
 from garlicfarm_plugin_spark.source import STATE, LogReader
-from tests.spark.feed_server import FeedServer, feed_server
+from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
 from tests.spark.script import scripted_log
 
 pytestmark = pytest.mark.spark
@@ -52,6 +52,7 @@ def stored(upto: int, after: int = 0) -> list[dict[str, Any]]:
     return [
         {
             "farm": "farm",
+            "farm_id": FARM_ID,
             "log_index": each.index,
             "term": each.term,
             "value_type": int(each.value_type),

@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from garlicfarm_plugin_spark import rankings
 from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
 from garlicfarm_plugin_spark.session import Session
-from tests.spark.feed_server import FeedServer, feed_server
+from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
 from tests.spark.script import Expected, expectations, scripted_log
 from tests.spark.topic_server import TopicServer
 
@@ -66,7 +66,7 @@ class Ranked:
 
 def said(row: dict[str, Any]) -> Expected:
     row = dict(row)
-    assert row.pop("farm") == "farm"
+    assert (row.pop("farm"), row.pop("farm_id")) == ("farm", FARM_ID)
     assert row.pop("log_index") > 0
     row["contents"] = bytes(row["contents"])
     return Expected(**row)
@@ -119,7 +119,7 @@ def test_stream_of_values_is_parsed_by_spark_alone(
     """Where a query needs columns only, no Python sees the entries between the source and the sink."""
     entries = spark.spark.readStream.format("garlicfarm").options(**server.options()).load()
     assert entries.schema.simpleString() == (
-        "struct<farm:string,log_index:bigint,term:bigint,value_type:int,value:binary>"
+        "struct<farm:string,farm_id:string,log_index:bigint,term:bigint,value_type:int,value:binary>"
     )
     query = (
         entries.where("value_type = 1")
