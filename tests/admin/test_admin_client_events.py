@@ -297,8 +297,12 @@ async def test_program_that_takes_no_events_is_no_silent_peer(
         node.farm.commit(b"%d " % number + b"x" * 1000)
     async with node.client(through) as client, client.events("farm", after=0, kinds=["entry"]) as stream:
         assert await entries(stream, 1)
+        with trio.fail_after(60):
+            while not stream._is_held_up:  # noqa: ASYNC110
+                await trio.sleep(0.01)
         made = cable.made
         await trio.sleep(1)
+        monkeypatch.setattr(events, "PONG_S", 60)  # from here on it is the machine that may be slow
         assert len(await entries(stream, 299)) == 299
         assert cable.made == made
     nursery.cancel_scope.cancel()
