@@ -217,6 +217,7 @@ async def test_service_that_does_not_listen_keeps_it_from_standby(make: Make) ->
             await publisher.standby()
 
 
+@pytest.mark.slow
 async def test_streams_leave_most_open_files_to_the_node(make: Make, listening: Listening) -> None:
     """Of 256 that the process may open, 64 are for streams, and 16 for those of one peer."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -105,6 +105,7 @@ def flip(directory: Path, name: str, positions: list[int]) -> tuple[int, int]:
     return damaged, harmless
 
 
+@pytest.mark.slow
 def test_flipped_bit_in_the_file_is_damage_or_harmless(stopped: Path) -> None:
     size = (stopped / "log.db").stat().st_size
     rnd = Random(1)

@@ -439,6 +439,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 async def test_flood_of_hostile_clients_makes_one_log_line_a_second_and_keeps_no_memory(
     tmp_path: Path, log: Log
 ) -> None:

@@ -138,8 +138,9 @@ def test_farm_of_a_preset_has_one_publisher_at_a_time_and_another_after_it(prese
     assert sum(outcome.counts["hand_overs"] for outcome in outcomes) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)  # seconds of work, not of waiting
-@pytest.mark.parametrize("preset", ["clearnet", pytest.param("i2p", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("preset", ["clearnet", "i2p"])
 def test_publisher_of_a_preset_goes_on_while_twenty_leaders_die(preset: str) -> None:
     simulation = LeaderKills(3, preset_setting(preset))
     outcome = simulation.run()
