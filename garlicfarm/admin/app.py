@@ -8,6 +8,7 @@ by the number of watchers, and by what is held for all of them (`garlicfarm.admi
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -42,6 +43,7 @@ from garlicfarm.credentials.roles import Role
 from garlicfarm.errors import (
     Compacted,
     EntryRefused,
+    FellBehind,
     GarlicFarmError,
     NotLeader,
     OutcomeUnknown,
@@ -91,6 +93,7 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
             Route("/v1/farms/{farm}/log", api.guarded("reader", api.log), methods=["GET"]),
             Route("/v1/farms/{farm}/log", api.guarded("writer", api.post), methods=["POST"]),
             Route("/v1/farms/{farm}/log/batch", api.guarded("writer", api.post_batch), methods=["POST"]),
+            Route("/v1/farms/{farm}/log/extent", api.guarded("reader", api.extent)),
             Route("/v1/farms/{farm}/events", api.guarded("reader", watch.server_sent), methods=["GET"]),
             WebSocketRoute("/v1/farms/{farm}/events", api.guarded_websocket("reader", watch.websocket)),
             Route("/v1/farms/{farm}/state", api.guarded("reader", api.state)),
@@ -225,6 +228,23 @@ class _Api:
 
         headers = farm_headers(farm, next_after=upto)
         return Streamed(request, body, headers=headers, media_type=media_type)
+
+    async def extent(self, request: Request, user: str) -> Response:
+        """How far an answer with at most so many bytes of values would reach: for readers that plan batches
+        before they read them."""
+        farm = await self.read(request)
+        after = int(number(request, "after", 0, 2**63 - 1))
+        limit = int(number(request, "limit", DEFAULT_LIMIT, MAX_LIMIT, least=1))
+        most = int(number(request, "max_bytes", MAX_ENTRY_BYTES, 2**63 - 1, least=1))
+        last, size = after, 0
+        upto = max(after, min(after + limit, farm.commit_index))
+        with suppress(FellBehind):  # the next request gets 410
+            async for entries in farm.entries(after, MAX_WRITE_BYTES, upto=upto):
+                for entry in entries:
+                    if last > after and size + len(entry.value) > most:
+                        return json_answer({"upto": last, "bytes": size}, farm)
+                    last, size = entry.index, size + len(entry.value)
+        return json_answer({"upto": last, "bytes": size}, farm)
 
     async def post(self, request: Request, user: str) -> Response:
         entry = await _body(request)

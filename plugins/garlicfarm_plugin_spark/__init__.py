@@ -1,15 +1,14 @@
-"""Spark on a farm's replicated log: a streaming data source, and a ranking equal to the nodes'.
+"""Spark on farms' replicated logs: a data source, and a ranking equal to the nodes'.
 
 ::
 
-    spark.dataSource.register(GarlicFarm)
     entries = spark.readStream.format("garlicfarm").options(
         url="https://127.0.0.1:27151", farm="farm", user="rita", passwordFile="rita.password"
     ).load()
 
-`garlicfarm_plugin_spark.source` is the data source, `garlicfarm_plugin_spark.ranking` the query that
-`garlicfarm rank` runs. Spark kills a worker that takes more than ten seconds to start, so this module
-imports lazily.
+`garlicfarm_plugin_spark.source` is the data source, which `pyspark_garlicfarm` makes known to Spark, and
+`garlicfarm_plugin_spark.ranking` the query that `garlicfarm rank` runs. Spark kills a worker that takes more
+than ten seconds to start, so this module imports lazily.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
 
 from garlicfarm.errors import ConfigError
+from garlicfarm_plugin_spark.offsets import decode_offset
 
 __all__ = ["check_checkpoint", "check_sink", "check_writable"]
 
@@ -28,17 +28,18 @@ def check_checkpoint(directory: Path, farm: str, farm_id: str, settings: dict[st
         # A version, the settings of the batch, and one offset per source.
         _, planned, *found = newest.read_text(encoding="utf-8").splitlines()
         conf: dict[str, str] = json.loads(planned)["conf"]
-        offset: dict[str, Any] = json.loads(found[0])
-        of = offset.get("farm_id")
+        positions = decode_offset(json.loads(found[0]), farm)
     except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigError(
             [f"{newest} is not an offset of this query ({error}): name a new checkpoint"]
         ) from error
-    if of != farm_id:
+    ids = {position.farm_id for position in positions.values()}
+    if ids - {farm_id}:
         raise ConfigError(
             [
-                f"the checkpoint {directory} belongs to another farm (id {of}) than the {farm} that these"
-                f" nodes have (id {farm_id}): name the checkpoint of this farm, or a new one"
+                f"the checkpoint {directory} belongs to another farm (id {', '.join(sorted(ids))}) than the"
+                f" {farm} that these nodes have (id {farm_id}): name the checkpoint of this farm, or a new"
+                " one"
             ]
         )
     if conf.get(_PARTITIONS) != settings[_PARTITIONS]:

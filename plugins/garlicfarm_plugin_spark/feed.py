@@ -7,9 +7,10 @@ call after the other, and each of these processes may end at any time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import quote
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import httpx
 
     from garlicfarm.raft.types import Entry
+    from garlicfarm_plugin_spark.clients import NodeClients
 
 __all__ = ["FarmFeed", "FarmHead", "Feed", "Nodes", "Origin", "close_feeds", "open_feed"]
 
@@ -34,9 +36,6 @@ T = TypeVar("T")
 
 MAX_RANGE = 20_000  # indexes that one request may ask for
 WAIT_S = 2.0  # for a node that lags behind another one
-TIMEOUT_S = 30.0
-CONNECT_TIMEOUT_S = 5.0
-KEEPALIVE_S = 4.0  # shorter than the listener's
 _HINT = "is the node running, and the URL right?"
 TURNS = 3  # how often each node is tried in a row without any progress
 
@@ -56,9 +55,13 @@ class Nodes:
     pin: str | None = None
     ca: Path | None = None
 
-    def open(self) -> FarmFeed:
+    def of(self, farm: str) -> Nodes:
+        """The same nodes, for another of their farms."""
+        return replace(self, farm=farm)
+
+    def open(self, clients: NodeClients | None = None) -> FarmFeed:
         """Raises as `FarmFeed`."""
-        return FarmFeed(self)
+        return FarmFeed(self, clients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,9 @@ class Feed(Protocol):
 
     def close(self) -> None: ...
 
-    def head(self, farm_id: str | None = None) -> FarmHead: ...
+    def heads(self, required: Iterable[str], ids: Mapping[str, str]) -> dict[str, FarmHead]: ...
+
+    def extent(self, after: int, upto: int, max_bytes: int, farm_id: str) -> tuple[int, int]: ...
 
     def state(self, farm_id: str) -> tuple[int, bytes]: ...
 
@@ -90,23 +95,15 @@ class Origin(Hashable, Protocol):
     @property
     def farm(self) -> str: ...
 
-    def open(self) -> Feed: ...
+    def of(self, farm: str) -> Origin: ...
+
+    def open(self, clients: NodeClients | None = None) -> Feed: ...
 
 
+@dataclass(slots=True)
 class _Node:
-    def __init__(self, url: str, nodes: Nodes, password: str) -> None:
-        import httpx
-
-        from garlicfarm.client.trust import client_tls, node_address
-
-        self.url, pin = node_address(url)
-        self.client = httpx.Client(
-            auth=httpx.DigestAuth(nodes.user, password),
-            verify=client_tls(pin=pin or nodes.pin, ca=nodes.ca),
-            timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-            limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
-            trust_env=False,
-        )
+    url: str
+    client: httpx.Client
 
 
 class FarmFeed:
@@ -116,35 +113,80 @@ class FarmFeed:
     the wrong certificate), `ConfigError` (no such farm, or another one with that name).
     """
 
-    def __init__(self, nodes: Nodes) -> None:
-        """Raises `ConfigError`: an unusable URL, pin, authority or password file."""
-        from garlicfarm.credentials.private_files import read_private_file
+    def __init__(self, nodes: Nodes, clients: NodeClients | None = None) -> None:
+        """Raises `ConfigError`: an unusable URL, pin, authority or password file.
 
-        self._farm = nodes.farm
-        password = read_private_file(nodes.password_file).strip()
-        self._nodes = [_Node(url, nodes, password) for url in nodes.urls]
-        if not self._nodes:
+        :param clients: connections to share with other feeds. None: its own ones.
+        """
+        from garlicfarm_plugin_spark.clients import Login, NodeClients
+
+        if not nodes.urls:
             raise ConfigError(["no admin URL given"])
+        self._farm = nodes.farm
+        self._own = NodeClients() if clients is None else None
+        login = Login(nodes.user, nodes.password_file, nodes.pin, nodes.ca)
+        shared = clients or self._own
+        assert shared is not None
+        self._nodes = [_Node(*shared.client(url, login)) for url in nodes.urls]
 
     def close(self) -> None:
-        """Close the connections."""
-        for node in self._nodes:
-            node.client.close()
+        """Close the connections, unless they are shared."""
+        if self._own is not None:
+            self._own.close()
 
     def farms(self) -> list[str]:
         """The names of all farms of the first node that answers."""
-        return list(self._in_turn(self._heads))
+        return list(self.heads())
 
     def head(self, farm_id: str | None = None) -> FarmHead:
         """The farm according to the first node that answers.
 
         :param farm_id: 32 hex digits; `ConfigError` if the farm has another id.
         """
-        return self._in_turn(lambda node: self._head(node, farm_id))
+        return self.heads((self._farm,), {} if farm_id is None else {self._farm: farm_id})[self._farm]
+
+    def heads(self, required: Iterable[str] = (), ids: Mapping[str, str] = {}) -> dict[str, FarmHead]:
+        """All farms of the first node that answers, by name, in one request.
+
+        :param required: names; `ConfigError` if one is not among them.
+        :param ids: by name, 32 hex digits; `ConfigError` if one of these farms has another id.
+        """
+        return self._in_turn(lambda node: self._checked(node, required, ids))
 
     def ranking(self) -> bytes:
         """The body of ``GET …/ranking``."""
         return self._in_turn(lambda node: self._get(node, self._path("ranking")).content)
+
+    def extent(self, after: int, upto: int, max_bytes: int, farm_id: str) -> tuple[int, int]:
+        """How far a batch of at most ``max_bytes`` bytes of values reaches: its last index, from ``after`` +
+        1 (one entry is always in it) to ``upto``, and its bytes.
+
+        :raises Compacted: the entry after ``after`` was deleted.
+        """
+
+        last, size = after, 0
+        while last < upto and size < max_bytes:
+            asked = min(upto, last + MAX_RANGE)
+            found, more = self._in_turn(partial(self._extent, last, asked, max_bytes - size, farm_id))
+            if last > after and size + more > max_bytes:
+                break
+            last, size = found, size + more
+            if last < asked:
+                break
+        return last, size
+
+    def _extent(self, after: int, upto: int, max_bytes: int, farm_id: str, node: _Node) -> tuple[int, int]:
+        query = {"after": after, "limit": upto - after, "max_bytes": max_bytes}
+        response = self._get(node, self._path("log/extent"), query)
+        self._check_farm(node, response, farm_id)
+        try:
+            found = response.json()
+            last, size = int(found["upto"]), int(found["bytes"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise _no_admin_api(node.url) from error
+        if last <= after:
+            raise UnreachableError(f"{node.url} has not reached index {after + 1}")
+        return last, size
 
     def state(self, farm_id: str) -> tuple[int, bytes]:
         """(index, snapshot) of the application."""
@@ -205,14 +247,15 @@ class FarmFeed:
                     yield entries
             decoder.receive_eof()
 
-    def _head(self, node: _Node, farm_id: str | None) -> FarmHead:
+    def _checked(self, node: _Node, required: Iterable[str], ids: Mapping[str, str]) -> dict[str, FarmHead]:
         heads = self._heads(node)
-        if self._farm not in heads:
-            names = ", ".join(heads) or "none"
-            raise ConfigError([f"{node.url} has no farm {self._farm!r}, only: {names}"])
-        head = heads[self._farm]
-        _check_id(node.url, self._farm, head.farm_id, farm_id)
-        return head
+        for farm in required:
+            if farm not in heads:
+                names = ", ".join(heads) or "none"
+                raise ConfigError([f"{node.url} has no farm {farm!r}, only: {names}"])
+        for farm, head in heads.items():
+            _check_id(node.url, farm, head.farm_id, ids.get(farm))
+        return heads
 
     def _heads(self, node: _Node) -> dict[str, FarmHead]:
         response = self._get(node, "/v1/farms")
@@ -238,9 +281,9 @@ class FarmFeed:
     def _path(self, what: str) -> str:
         return f"/v1/farms/{quote(self._farm, safe='')}/{what}"
 
-    def _get(self, node: _Node, path: str) -> httpx.Response:
+    def _get(self, node: _Node, path: str, query: Mapping[str, int] | None = None) -> httpx.Response:
         with _mapped(node.url):
-            response = node.client.get(node.url + path)
+            response = node.client.get(node.url + path, params=query)
         _check(node.url, response)
         return response
 
@@ -260,12 +303,18 @@ class FarmFeed:
 
 
 _feeds: dict[Origin, Feed] = {}
+_clients: list[NodeClients] = []  # those of `_feeds`; none or one
 
 
 def open_feed(origin: Origin) -> Feed:
-    """A feed of ``origin``; one per process, so that batches share connections. Raises as `FarmFeed`."""
+    """A feed of ``origin``; one per process, and one connection to each node for all of them, so that batches
+    and farms share it. Raises as `FarmFeed`."""
     if origin not in _feeds:
-        _feeds[origin] = origin.open()
+        if not _clients:
+            from garlicfarm_plugin_spark.clients import NodeClients
+
+            _clients.append(NodeClients())
+        _feeds[origin] = origin.open(_clients[0])
     return _feeds[origin]
 
 
@@ -273,6 +322,8 @@ def close_feeds() -> None:
     """Close what `open_feed` opened in this process."""
     while _feeds:
         _feeds.popitem()[1].close()
+    while _clients:
+        _clients.pop().close()
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from garlicfarm import errors
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
 from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_sink, check_writable
 from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Nodes
+from garlicfarm_plugin_spark.offsets import decode_offset
 from garlicfarm_plugin_spark.ranking import rankings
 from garlicfarm_plugin_spark.session import DEFAULTS, Session, cause, text_of
 
@@ -217,10 +218,10 @@ class QueryRunner:
         progress = await trio.to_thread.run_sync(lambda: query.lastProgress)
         if not progress or not progress["sources"]:
             return
-        offset = json.loads(progress["sources"][0]["endOffset"] or "{}")
-        index = offset.get("index")
-        if isinstance(index, int) and index != self._index:
-            self._index, self._failures = index, 0
+        offset = json.loads(progress["sources"][0]["endOffset"] or '{"farms": {}}')
+        position = decode_offset(offset, self._job.nodes.farm).get(self._job.nodes.farm)
+        if position is not None and position.index != self._index:
+            self._index, self._failures = position.index, 0
             self._viewer.progress(self._index, self._commit_index)
 
 

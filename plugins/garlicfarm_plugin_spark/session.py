@@ -115,6 +115,8 @@ class Session:
             gateway = launch_gateway(conf, options)
             self._process = gateway.proc
             self.spark = SparkSession(SparkContext(gateway=gateway, conf=conf))
+            # Spark finds the format by itself, in a process that has ten seconds to start; where that fails it
+            # does not look again.
             self.spark.dataSource.register(GarlicFarm)
         except (Py4JError, PySparkException, OSError) as error:
             text = cause(error)  # needs the Java process

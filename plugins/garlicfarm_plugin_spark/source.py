@@ -1,47 +1,35 @@
-"""The streaming data source ``garlicfarm``: a farm's committed entries, by Raft index.
+"""The data source ``garlicfarm``: committed entries of farms, by Raft index, as a stream or as a batch.
 
-Options:
+Options and columns: docs/reference/spark.md; `garlicfarm_plugin_spark.options` checks the options.
 
-``url``
-    Admin URLs, separated by spaces, tried in turn; each may carry the pin of its own certificate,
-    ``?pin=sha256-…``. ``pin`` is for all others; without any, ``ca`` (a file) or the system's authorities.
-``farm``, ``user``, ``passwordFile``
-    The farm's name; a user of these nodes with the role reader; the file (mode 0600) with the password.
-``towers``, ``farmId``, ``topic``, ``listen``, ``keyFile``, ``peersFile``
-    Instead of ``url`` and what belongs to it: the farm's topic in Dafka, read from stores and members that
-    these towers know. ``farmId``: 32 hex digits, as in ``garlicfarm status -o json``; ``topic``: the farm's
-    name by default. The others: as in `garlicfarm_plugin_dafka.MeshConfig`.
-``startingIndex``
-    For a query without a checkpoint: ``earliest`` (the default), ``latest``, the first index to read, or
-    ``state``, see below.
-``maxEntriesPerTrigger``
-    The largest number of indexes in a batch: 1 or more, 20,000 by default.
-``failOnDataLoss``
-    ``true`` (the default): a query ends if entries were deleted before it read them. ``false``: it
-    continues at the first one left, and logs that.
+With ``startingIndex=state`` the rows of a farm are a complete input for a fold of its log. They begin at
+index 1 or, if the log no longer begins there, with the application's state, in a row of ``value_type`` 0
+whose ``log_index`` is the last index in that state.
 
-Columns: ``farm`` string, ``farm_id`` string (32 hex digits), ``log_index`` long, ``term`` long,
-``value_type`` int (1 application, 2 configuration), ``value`` binary; ``value.cast("string")`` and what
-follows runs in the JVM.
-
-With ``startingIndex=state`` the rows are a complete input for a fold of the log. They begin at index 1
-or, if the log no longer begins there, with the application's state, in a row of ``value_type`` 0 whose
-``log_index`` is the last index in that state.
-
-An offset is ``{"index": n, "farm_id": hex}``: entries up to n of that farm are read. A checkpoint of
-another farm is refused. ``from``: the start of a batch that did not begin at the previous offset.
+Spark runs these classes in processes of its own: `LogReader` plans all batches of a query in one process, and
+each `Range` is read in a worker, on any machine.
 """
 
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -49,214 +37,282 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from garlicfarm.errors import Compacted, ConfigError, FellBehind
-from garlicfarm_plugin_spark.feed import Feed, Nodes, Origin, close_feeds, open_feed
-from garlicfarm_plugin_spark.topic import LISTEN, Topic
+from garlicfarm.errors import Compacted, ConfigError, UnreachableError
+from garlicfarm_plugin_spark.batches import Gone, Losses, next_positions, split
+from garlicfarm_plugin_spark.feed import FarmHead, Origin, close_feeds, open_feed
+from garlicfarm_plugin_spark.offsets import Position, decode_offset, encode_offset
+from garlicfarm_plugin_spark.options import SourceOptions, read_options
 
 if TYPE_CHECKING:
     import pyarrow
+    from pyspark.sql.types import StructType
 
-__all__ = ["MAX_ENTRIES", "STATE", "GarlicFarm", "LogReader"]
+__all__ = ["SCHEMA", "STATE", "BatchReader", "GarlicFarm", "LogReader", "PushdownReader", "Range"]
 
 STATE = 0
 """``value_type`` of a row that holds the application's state."""
-MAX_ENTRIES = 20_000
 SCHEMA = "farm string, farm_id string, log_index bigint, term bigint, value_type int, value binary"
+
+MAX_INDEX = 2**63 - 1
 
 _log = logging.getLogger("garlicfarm.spark")
 
 
-class Offset(TypedDict, total=False):
-    """See the module. In a query without a checkpoint, ``index`` is the value of ``startingIndex``."""
-
-    index: Any
-    farm_id: str
-
-
 @dataclass
 class Range(InputPartition):
-    """``after`` < index ≤ ``upto``. ``gone``: what to do if some of these entries were deleted: ``fail``,
-    continue at the first one left (``skip``), or begin with the ``state``."""
+    """``after`` < index ≤ ``upto`` of one farm. ``gone``: what to do if some of these were deleted."""
 
+    origin: Origin
+    farm_id: str
     after: int
     upto: int
-    farm_id: str
-    gone: Literal["fail", "skip", "state"]
+    gone: Gone
 
 
 class GarlicFarm(DataSource):
-    """``spark.dataSource.register(GarlicFarm)`` registers ``format("garlicfarm")``."""
+    """``format("garlicfarm")``. `pyspark_garlicfarm` registers it."""
 
     @classmethod
     def name(cls) -> str:
         return "garlicfarm"
 
     def schema(self) -> str:
+        """Raises `ConfigError` for wrong options: Spark calls this at ``load()``."""
+        read_options(self.options)
         return SCHEMA
 
-    def streamReader(self, schema: object) -> LogReader:
+    def streamReader(self, schema: StructType) -> LogReader:
+        _check_schema(schema)
         return LogReader(self.options)
 
+    def reader(self, schema: StructType) -> BatchReader:
+        _check_schema(schema)
+        options = read_options(self.options)
+        return PushdownReader(options) if options.pushdown else BatchReader(options)
 
-class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches and reads them. Raises `ConfigError` for an option that is missing or wrong."""
+
+def _check_schema(schema: StructType) -> None:
+    """Raises `ConfigError`: the user gave another schema; Spark then asks for none of ours."""
+    ours = [tuple(column.split()) for column in SCHEMA.split(", ")]
+    if [(field.name, field.dataType.simpleString()) for field in schema.fields] != ours:
+        raise ConfigError(
+            ["the columns of format garlicfarm are fixed: leave .schema(…) out, and select from them"]
+        )
+
+
+class _Reader:
+    """What batches and streams have in common."""
+
+    def __init__(self, options: SourceOptions, *, stream: bool) -> None:
+        options.check_use(stream=stream)
+        self._options = options
+        self._losses = Losses(options.start, options.strict, stream=stream, whole=options.end is None)
+        self._missing: set[str] = set()  # farms, as logged
+
+    def _heads(self, known: Mapping[str, Position], *, strict: bool) -> dict[str, tuple[Origin, FarmHead]]:
+        """The farms to read; one request for each group of nodes. What is not there is logged, once.
+
+        :param known: how far farms are read. `ConfigError` if one is another farm now.
+        :param strict: whether all groups have to answer. Otherwise one has to.
+        """
+        ids = {farm: position.farm_id for farm, position in known.items()}
+        found: dict[str, tuple[Origin, FarmHead]] = {}
+        missing: dict[str, str] = {}
+        failed = []
+        for place in self._options.places:
+            try:
+                heads = open_feed(place.origin).heads(place.farms or (), ids)
+            except UnreachableError as error:
+                failed.append(error)
+                if strict or len(failed) == len(self._options.places):
+                    raise
+                missing |= dict.fromkeys(place.farms or (), str(error))
+            else:
+                for farm in heads if place.farms is None else place.farms:
+                    found[farm] = place.origin.of(farm), heads[farm]
+        for farm in known.keys() - found.keys() - missing.keys():
+            missing[farm] = "its nodes have it no longer, or the option farm does not name it"
+        for farm in sorted(missing.keys() - self._missing):
+            _log.warning("the farm %s waits at index %s: %s", farm, _index(known.get(farm)), missing[farm])
+        self._missing = set(missing)
+        return found
+
+    def _split(self, ranges: list[Range]) -> list[Range]:
+        """In as many parts as ``minPartitions`` says. Rows that may begin with a state stay together."""
+        sizes = [0 if each.gone == "state" else each.upto - each.after for each in ranges]
+        found = []
+        for each, parts in zip(ranges, split(sizes, self._options.min_partitions), strict=True):
+            size = each.upto - each.after
+            cuts = [each.after + size * part // parts for part in range(parts + 1)]
+            found += [replace(each, after=after, upto=upto) for after, upto in pairwise(cuts)]
+        return found
+
+    def read(self, partition: Range) -> Iterator[pyarrow.RecordBatch]:
+        """In a worker."""
+        if not isinstance(partition, Range):
+            return  # Spark's own, where a batch query has nothing to read
+        feed = open_feed(partition.origin)
+        farm, after = partition.origin.farm, partition.after
+        while after < partition.upto:
+            try:
+                for entries in feed.entries(after, partition.upto, partition.farm_id):
+                    after = entries[-1].index
+                    rows = [(each.index, each.term, each.value_type, each.value) for each in entries]
+                    yield _batch(partition, rows)
+            except Compacted as gone:
+                if partition.gone == "fail" or gone.first_index <= after + 1:
+                    raise self._losses.error(farm, after, gone.first_index) from gone
+                if partition.gone == "state":
+                    after, snapshot = feed.state(partition.farm_id)
+                    yield _batch(partition, [(after, 0, STATE, snapshot)])
+                else:
+                    _log.warning("%s", self._losses.error(farm, after, gone.first_index))
+                    after = gone.first_index - 1
+
+
+class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream. Raises `ConfigError` for options that are missing or wrong."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        required = (
-            ("towers", "farm", "farmId") if "towers" in options else ("url", "farm", "user", "passwordFile")
-        )
-        problems = [f"the option {name} is missing" for name in required if name not in options]
-        if "towers" in options and "url" in options:
-            problems.append("url and towers are two places to read from: give one of them")
-        farm_id = (options.get("farmId") or "").lower()
-        if "towers" in options and farm_id and re.fullmatch("[0-9a-f]{32}", farm_id) is None:
-            problems.append(f"farmId is {farm_id!r}, not 32 hex digits")
-        if ("keyFile" in options) != ("peersFile" in options):
-            problems.append("keyFile and peersFile belong together: set both or none")
-        start = options.get("startingIndex", "earliest")
-        if start not in ("earliest", "latest", "state") and not (start.isdecimal() and int(start) > 0):
-            problems.append(f"startingIndex is {start!r}, not earliest, latest, state or an index from 1")
-        most = options.get("maxEntriesPerTrigger", str(MAX_ENTRIES))
-        if not (most.isdecimal() and int(most) > 0):
-            problems.append(f"maxEntriesPerTrigger is {most!r}, not a number from 1")
-        strict = options.get("failOnDataLoss", "true").lower()
-        if strict not in ("true", "false"):
-            problems.append(f"failOnDataLoss is {strict!r}, not true or false")
-        if problems:
-            raise ConfigError(problems)
-        self._origin: Origin = (
-            Topic(
-                towers=tuple(options["towers"].split()),
-                topic=options.get("topic") or options["farm"],
-                farm=options["farm"],
-                farm_id=farm_id,
-                listen=options.get("listen") or LISTEN,
-                key_file=Path(options["keyFile"]) if "keyFile" in options else None,
-                peers_file=Path(options["peersFile"]) if "peersFile" in options else None,
-            )
-            if "towers" in options
-            else Nodes(
-                urls=tuple(options["url"].split()),
-                farm=options["farm"],
-                user=options["user"],
-                password_file=Path(options["passwordFile"]),
-                pin=options.get("pin"),
-                ca=Path(options["ca"]) if "ca" in options else None,
-            )
-        )
-        self._start = start
-        self._most = int(most)
-        self._strict = strict == "true"
-        self._last: int | None = None
-
-    @property
-    def _feed(self) -> Feed:
-        return open_feed(self._origin)
-
-    # Planned in one process of the driver
+        super().__init__(read_options(options), stream=True)
+        self._last: dict[str, int] | None = None
+        self._newest: dict[str, Position] = {}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._most)
+        return ReadMaxRows(self._options.max_entries)
 
-    def initialOffset(self) -> Offset:
-        # Spark does not store it: the real start of the first batch is in the offset at its end.
-        return Offset(index=self._start)
+    def initialOffset(self) -> dict[str, Any]:
+        # Spark does not store it: the real start of a farm's first batch is in the offset at its end.
+        return encode_offset({})
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._last = self._feed.head().commit_index
+        heads = self._heads({}, strict=True)
+        self._last = {farm: head.commit_index for farm, (_, head) in heads.items()}
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; ``start`` itself if there is nothing new."""
-        head = self._feed.head(start.get("farm_id"))
-        last = head.commit_index if self._last is None else min(self._last, head.commit_index)
-        begun = "farm_id" in start
-        after = start["index"] if begun else self._first_after(head.first_index, last)
-        most = None if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_rows", self._most)
-        begin = after
-        if after < head.first_index - 1:
-            match self._when_gone(begun=begun):
-                case "fail":
-                    raise self._gone(after, head.first_index, begun=begun)
-                case "state":
-                    most = None  # the state is one row
-                case "skip":
-                    begin = head.first_index - 1
-                    _log.warning("%s", self._gone(after, head.first_index))
-        end = max(begin, last if most is None else min(last, begin + most))
-        if begun and end == after:
-            return dict(start)
-        offset: dict[str, Any] = {"index": end, "farm_id": head.farm_id}
-        return offset if begun and begin == after else {**offset, "from": begin}
+        options = self._options
+        positions = decode_offset(start, options.only_farm)
+        found = self._heads(positions, strict=self._last is not None)
+        heads = {farm: head for farm, (_, head) in found.items()}
+        self._newest = {farm: Position(head.commit_index, head.farm_id) for farm, head in heads.items()}
+        most = (
+            None if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_rows", options.max_entries)
+        )
 
-    def partitions(self, start: Offset, end: dict[str, Any]) -> list[Range]:
-        begun = "farm_id" in start
-        after = end.get("from", start["index"])
-        return [Range(after, end["index"], end["farm_id"], self._when_gone(begun=begun))]
+        def extent(farm: str, after: int, upto: int, max_bytes: int) -> tuple[int, int]:
+            return open_feed(found[farm][0]).extent(after, upto, max_bytes, heads[farm].farm_id)
+
+        end = next_positions(
+            positions,
+            heads,
+            self._losses,
+            last=self._last,
+            max_entries=most,
+            max_bytes=options.max_bytes,
+            extent=extent,
+        )
+        return start if end is positions else encode_offset(end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The newest committed indexes as of the last `latestOffset`: Spark's progress shows them beside the
+        end of the batch."""
+        return encode_offset(self._newest) if self._newest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Range]:
+        only = self._options.only_farm
+        before = decode_offset(start, only)
+        ranges = []
+        for farm, position in decode_offset(end, only).items():
+            begun = farm in before
+            after = before[farm].index if begun else 0
+            if position.begin is not None:
+                after = position.begin
+            if after < position.index:
+                gone = self._losses.when_gone(begun=begun)
+                ranges.append(Range(self._origin(farm), position.farm_id, after, position.index, gone))
+        return self._split(ranges)
 
     def stop(self) -> None:
         close_feeds()
 
-    def _first_after(self, first_index: int, last: int) -> int:
-        match self._start:
-            case "earliest":
-                return first_index - 1
-            case "latest":
-                return last
-            case "state":
-                return 0
-        return int(self._start) - 1
-
-    def _when_gone(self, *, begun: bool) -> Literal["fail", "skip", "state"]:
-        if self._start == "state" and not (begun and self._strict):
-            return "state"
-        return "fail" if self._strict else "skip"
-
-    def _gone(self, after: int, first_index: int, *, begun: bool = True) -> FellBehind:
-        if not begun:  # there is no checkpoint to blame
-            remedy = f"startingIndex is {self._start}, and earliest begins there"
-        elif self._strict:
-            remedy = "begin with a new checkpoint; a query of your own may set failOnDataLoss to false"
-        else:
-            remedy = "this query loses the entries in between"
-        return FellBehind(
-            f"the entries after index {after} are gone, the log of {self._origin.farm} now starts at"
-            f" {first_index}: {remedy}"
+    def _origin(self, farm: str) -> Origin:
+        for place in self._options.places:
+            if place.farms is None or farm in place.farms:
+                return place.origin.of(farm)
+        raise ConfigError(
+            [f"the checkpoint has a batch of the farm {farm!r}, and the option farm no longer names it"]
         )
 
-    # Read in a worker
 
-    def read(self, partition: Range) -> Iterator[pyarrow.RecordBatch]:
-        after = partition.after
-        while after < partition.upto:
-            try:
-                for entries in self._feed.entries(after, partition.upto, partition.farm_id):
-                    after = entries[-1].index
-                    yield self._batch(
-                        partition.farm_id,
-                        [(each.index, each.term, each.value_type, each.value) for each in entries],
-                    )
-            except Compacted as gone:
-                if partition.gone == "fail" or gone.first_index <= after + 1:
-                    raise self._gone(after, gone.first_index) from gone
-                if partition.gone == "state":
-                    after, snapshot = self._feed.state(partition.farm_id)
-                    yield self._batch(partition.farm_id, [(after, 0, STATE, snapshot)])
-                else:
-                    _log.warning("%s", self._gone(after, gone.first_index))
-                    after = gone.first_index - 1
+class BatchReader(_Reader, DataSourceReader):
+    """A batch query: the entries that are committed when it is planned. Raises as `LogReader`."""
 
-    def _batch(self, farm_id: str, rows: list[tuple[int, int, int, bytes]]) -> pyarrow.RecordBatch:
-        import pyarrow
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options, stream=False)
+        self._least, self._most = 1, MAX_INDEX  # what filters leave
 
-        indexes, terms, kinds, values = zip(*rows, strict=True)
-        return pyarrow.RecordBatch.from_arrays(
-            [
-                pyarrow.repeat(self._origin.farm, len(rows)),
-                pyarrow.repeat(farm_id, len(rows)),
-                pyarrow.array(indexes, pyarrow.int64()),
-                pyarrow.array(terms, pyarrow.int64()),
-                pyarrow.array(kinds, pyarrow.int32()),
-                pyarrow.array(values, pyarrow.binary()),
-            ],
-            ["farm", "farm_id", "log_index", "term", "value_type", "value"],
-        )
+    def partitions(self) -> list[Range]:
+        options, losses = self._options, self._losses
+        ranges = []
+        for farm, (origin, head) in self._heads({}, strict=True).items():
+            last = head.commit_index if options.end is None else options.end
+            if last > head.commit_index:
+                raise ConfigError(
+                    [f"endingIndex is {last}, and the log of {farm} ends at {head.commit_index}: name that"]
+                )
+            after = losses.first_after(farm, head, head.commit_index)
+            after = losses.begin(farm, head, after, begun=False)
+            after, last = max(after, self._least - 1), min(last, self._most)
+            if after < last:
+                ranges.append(Range(origin, head.farm_id, after, last, losses.when_gone(begun=False)))
+        close_feeds()
+        return self._split(ranges)
+
+
+class PushdownReader(BatchReader):
+    """Reads no more than conditions on ``log_index`` ask for. A class of its own: Spark refuses to read with
+    one that has `pushFilters`, unless ``spark.sql.python.filterPushdown.enabled`` is set."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Keep those on ``log_index``; return the others, which Spark applies itself."""
+        return [each for each in filters if not self._push(each)]
+
+    def _push(self, condition: Filter) -> bool:
+        least, most = 1, MAX_INDEX
+        match condition:
+            case EqualTo(("log_index",), int(value)):
+                least = most = value
+            case GreaterThan(("log_index",), int(value)):
+                least = value + 1
+            case GreaterThanOrEqual(("log_index",), int(value)):
+                least = value
+            case LessThan(("log_index",), int(value)):
+                most = value - 1
+            case LessThanOrEqual(("log_index",), int(value)):
+                most = value
+            case _:
+                return False
+        self._least, self._most = max(self._least, least), min(self._most, most)
+        return True
+
+
+def _index(position: Position | None) -> str:
+    return "none" if position is None else str(position.index)
+
+
+def _batch(partition: Range, rows: Sequence[tuple[int, int, int, bytes]]) -> pyarrow.RecordBatch:
+    import pyarrow
+
+    indexes, terms, kinds, values = zip(*rows, strict=True)
+    return pyarrow.RecordBatch.from_arrays(
+        [
+            pyarrow.repeat(partition.origin.farm, len(rows)),
+            pyarrow.repeat(partition.farm_id, len(rows)),
+            pyarrow.array(indexes, pyarrow.int64()),
+            pyarrow.array(terms, pyarrow.int64()),
+            pyarrow.array(kinds, pyarrow.int32()),
+            pyarrow.array(values, pyarrow.binary()),
+        ],
+        [column.partition(" ")[0] for column in SCHEMA.split(", ")],
+    )

@@ -7,10 +7,11 @@ each node runs in a thread of its own, from the first call until its owner close
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -19,6 +20,7 @@ from garlicfarm_plugin_spark.feed import FarmHead
 
 if TYPE_CHECKING:
     from garlicfarm.raft.types import Entry
+    from garlicfarm_plugin_spark.clients import NodeClients
 
 __all__ = ["LISTEN", "Topic", "TopicFeed"]
 
@@ -44,8 +46,12 @@ class Topic:
     key_file: Path | None = None
     peers_file: Path | None = None
 
-    def open(self) -> TopicFeed:
-        """Raises nothing: nodes are started when they are needed."""
+    def of(self, farm: str) -> Topic:
+        """This: a topic is read for one farm."""
+        return self
+
+    def open(self, clients: NodeClients | None = None) -> TopicFeed:
+        """Raises nothing: nodes are started when they are needed. Uses no ``clients``."""
         return TopicFeed(self)
 
 
@@ -67,6 +73,19 @@ class TopicFeed:
             if node is not None:
                 node.close()
         self._followed = self._read = None
+
+    def heads(self, required: Iterable[str], ids: Mapping[str, str]) -> dict[str, FarmHead]:
+        """The one farm, as `head`."""
+        return {self._topic.farm: self.head(ids.get(self._topic.farm))}
+
+    def extent(self, after: int, upto: int, max_bytes: int, farm_id: str) -> tuple[int, int]:
+        """As `FarmFeed.extent`, found by reading these entries: a topic tells no sizes."""
+        last, size = after, 0
+        for entry in chain.from_iterable(self.entries(after, upto, farm_id)):
+            if last > after and size + len(entry.value) > max_bytes:
+                break
+            last, size = entry.index, size + len(entry.value)
+        return last, size
 
     def head(self, farm_id: str | None = None) -> FarmHead:
         """The farm as far as the topic has it: up to the last Application entry. Where the topic begins shows

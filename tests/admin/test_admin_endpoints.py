@@ -140,6 +140,36 @@ async def test_log_limit_bounds_how_far_a_read_goes(node: FakeNode, http: httpx.
         assert (response.content, response.headers["garlic-farm-next-after"]) == (b"", str(after))
 
 
+@pytest.mark.parametrize(
+    ("query", "answer"),
+    [
+        ("after=0&max_bytes=30", {"upto": 2, "bytes": 30}),
+        ("after=0&max_bytes=29", {"upto": 1, "bytes": 10}),
+        ("after=1&max_bytes=1", {"upto": 2, "bytes": 20}),  # one is always in it
+        ("after=0&limit=2", {"upto": 2, "bytes": 30}),
+        ("after=0", {"upto": 4, "bytes": 100}),
+        ("after=4", {"upto": 4, "bytes": 0}),
+        ("after=9", {"upto": 9, "bytes": 0}),
+    ],
+)
+async def test_log_extent_counts_bytes_of_all_types(
+    node: FakeNode, http: httpx.AsyncClient, query: str, answer: dict[str, int]
+) -> None:
+    for size in (10, 20, 30, 40):
+        node.farm.commit(b"x" * size, ValueType.CONFIGURATION if size == 20 else ValueType.APPLICATION)
+    response = await http.get(f"/v1/farms/farm/log/extent?{query}")
+    assert response.json() == answer
+    assert response.headers["garlic-farm-id"] == node.farm.farm_id.hex()
+
+
+async def test_log_extent_below_the_first_entry_is_gone(node: FakeNode, http: httpx.AsyncClient) -> None:
+    for _ in range(5):
+        node.farm.commit(b"x")
+    node.farm.compact(3)
+    body = problem(await http.get("/v1/farms/farm/log/extent?after=1"), 410, "compacted")
+    assert body["first_index"] == 3
+
+
 @pytest.mark.parametrize("accept", ["application/jsonl", MEDIA_TYPE])
 async def test_log_read_of_large_entries_streams_them_in_bounded_pieces(
     node: FakeNode, http: httpx.AsyncClient, accept: str

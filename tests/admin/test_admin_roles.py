@@ -20,6 +20,7 @@ LEAST = {
     "GET /v1/farms/{farm}/log": "reader",
     "POST /v1/farms/{farm}/log": "writer",
     "POST /v1/farms/{farm}/log/batch": "writer",
+    "GET /v1/farms/{farm}/log/extent": "reader",
     "GET /v1/farms/{farm}/events": "reader",
     "GET /v1/farms/{farm}/state": "reader",
     "GET /v1/farms/{farm}/ranking": "reader",

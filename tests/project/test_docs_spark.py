@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from garlicfarm_plugin_spark.java import LEAST
+from garlicfarm_plugin_spark.options import DEFAULTS as DEFAULT_OPTIONS
+from garlicfarm_plugin_spark.options import OPTIONS
 from garlicfarm_plugin_spark.ranking import COLUMNS
 from garlicfarm_plugin_spark.session import DEFAULTS, LOOPBACK
 
@@ -34,18 +36,10 @@ def tables(title: str) -> list[dict[str, str]]:
 
 
 def test_source_page_has_every_option_with_its_default() -> None:
-    constants = {
-        name: number.replace("_", "") for name, number in re.findall(r"^(MAX_\w+) = ([\d_]+)$", SOURCE, re.M)
-    }
-    required = re.search(r'else \(("url".*?)\)', SOURCE)
-    assert required is not None
-    expected = dict.fromkeys(re.findall(r'options\["(\w+)"\]|"(\w+)" in options', SOURCE), "none")
-    found = {name or other: default for (name, other), default in expected.items()}
-    for name, text, constant in re.findall(r'options\.get\("(\w+)"(?:, (?:"(\w+)"|str\((\w+)\)))?\)', SOURCE):
-        found[name] = text or constants.get(constant, "none")
-    found |= dict.fromkeys(re.findall(r'"(\w+)"', required[1]), "required")
-    assert {row[0]: row[1] for row in rows("option")} == found
-    assert len(found) == 15
+    required = dict.fromkeys(("url", "farm", "user", "passwordFile"), "required")
+    found = {row[0]: row[1] for row in rows("option")}
+    assert found.pop("url.NAME") == "none"
+    assert found == {**dict.fromkeys(OPTIONS, "none"), **DEFAULT_OPTIONS, **required}
 
 
 def test_source_page_has_the_columns_of_source_and_rankings() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,14 @@ class FeedServer:
     def append(self, entries: Sequence[Entry]) -> None:
         """Commit entries; their indexes must be the next ones."""
         trio.from_thread.run_sync(self.farm.append, entries, trio_token=self._token)
+
+    def add_farm(self, name: str, log: Sequence[Entry]) -> FoldedFarm:
+        """Another farm of this node, with ``log`` committed."""
+        farm = FoldedFarm(name)
+        farm.farm_id = sha256(name.encode()).digest()[:16]
+        farm.log.extend(log)
+        self.node.farms[name] = farm
+        return farm
 
     def compact(self, first_index: int) -> None:
         """Drop the entries before ``first_index``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 
 from garlicfarm_plugin_spark import rankings
 from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
@@ -136,6 +137,78 @@ def test_stream_of_values_is_parsed_by_spark_alone(
         row["log_index"] for row in spark.spark.sql("select * from statuses order by log_index").collect()
     ]
     assert found == [each.index for each in LOG if b'"id":4' in each.value]
+
+
+def test_format_is_known_without_registering_it_and_refuses_options_at_load(
+    spark: Session, server: FeedServer
+) -> None:
+    fresh = spark.spark.newSession()  # the fixture registers it in another one
+    rows = fresh.read.format("garlicfarm").options(**server.options(startingIndex="-7")).load()
+    assert [row["log_index"] for row in rows.orderBy("log_index").collect()] == [*range(END - 6, END + 1)]
+    wrong = server.options(startingindx="1", maxEntriesPerTrigger="none")
+    with pytest.raises(PySparkException) as refused:
+        fresh.readStream.format("garlicfarm").options(**wrong).load()
+    assert "the option startingindx is unknown; did you mean 'startingIndex'?" in str(refused.value)
+    assert "maxEntriesPerTrigger is 'none', not a number" in str(refused.value)
+
+
+def test_batch_query_reads_what_its_conditions_leave(spark: Session, server: FeedServer) -> None:
+    given = server.options(endingIndex="90", minPartitions="3")
+    rows = spark.spark.read.format("garlicfarm").options(**given).load()
+    assert rows.rdd.getNumPartitions() == 3
+    assert rows.where("value_type = 1").count() == sum(each.value_type == 1 for each in LOG[:90])
+
+    def pushed(condition: str) -> list[int]:
+        rows = spark.spark.read.format("garlicfarm").options(**given, pushdown="true").load()
+        return sorted(row["log_index"] for row in rows.where(condition).collect())
+
+    with pytest.raises(PySparkException, match=r"filterPushdown\.enabled"):
+        pushed("log_index > 1")
+    spark.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        found = pushed("log_index between 20 and 30 and log_index <> 25")
+        assert found == [*range(20, 25), *range(26, 31)]
+        assert pushed("log_index > 90") == []  # there is no range to read
+    finally:
+        spark.spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    with pytest.raises(PySparkException, match=r"the columns of format garlicfarm are fixed"):
+        spark.spark.read.format("garlicfarm").schema("value string").options(**given).load().collect()
+
+
+def test_stream_of_several_farms_goes_on_from_its_checkpoint_and_shows_its_lag(
+    spark: Session, server: FeedServer, tmp_path: Path
+) -> None:
+    barn = server.add_farm("barn", LOG[:50])
+
+    def run(name: str) -> Any:
+        given = server.options(farm="*", maxEntriesPerTrigger="60")
+        query = (
+            spark.spark.readStream.format("garlicfarm")
+            .options(**given)
+            .load()
+            .writeStream.format("memory")
+            .queryName(name)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        found = spark.spark.sql(f"select farm, farm_id, log_index from {name} order by farm, log_index")
+        return [tuple(row) for row in found.collect()], query.recentProgress
+
+    def indexes(farm: str, first: int, last: int) -> list[tuple[str, str, int]]:
+        farm_id = server.node.farms[farm].farm_id.hex()
+        return [(farm, farm_id, index) for index in range(first, last + 1)]
+
+    rows, progress = run("first")
+    assert rows == indexes("barn", 1, 50) + indexes("farm", 1, END)
+    (source,) = progress[0]["sources"]
+    assert json.loads(source["endOffset"])["farms"]["farm"]["index"] == 30
+    assert json.loads(source["latestOffset"])["farms"]["farm"]["index"] == END
+    barn.log.extend(LOG[50:55])
+    server.add_farm("late", LOG[:3])
+    rows, _ = run("second")
+    assert rows == indexes("barn", 51, 55) + indexes("late", 1, 3)
 
 
 def test_stream_from_the_checkpoint_of_another_farm_says_so(

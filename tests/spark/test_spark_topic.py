@@ -53,7 +53,7 @@ def test_topic_batches_hold_every_entry_once(topic: TopicServer) -> None:
     while (end := found.latestOffset(offset, found.getDefaultReadLimit())) != offset:
         read += rows(found, offset, end)
         offset = end
-    assert offset == {"index": END, "farm_id": topic.farm_id}
+    assert offset == {"farms": {"farm": {"index": END, "farm_id": topic.farm_id}}}
     assert read == stored(END)
 
 
@@ -61,7 +61,7 @@ def test_topic_starting_at_an_index_begins_with_it(topic: TopicServer) -> None:
     found: Any = LogReader(topic.options(startingIndex="100", maxEntriesPerTrigger="2"))
     start = dict(found.initialOffset())
     end = found.latestOffset(start, found.getDefaultReadLimit())
-    assert end == {"index": 101, "farm_id": topic.farm_id, "from": 99}
+    assert end == {"farms": {"farm": {"index": 101, "farm_id": topic.farm_id, "from": 99}}}
     assert rows(found, start, end) == stored(101, 99)
 
 

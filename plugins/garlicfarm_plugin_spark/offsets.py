@@ -1,0 +1,66 @@
+"""Offsets of the source, as Spark keeps them in checkpoints.
+
+::
+
+    {"farms": {"barn": {"index": 1200, "farm_id": "0001…", "from": 800}, …}}
+
+Everything up to ``index`` of that farm is read; ``farm_id`` is 32 hex digits. ``from``: where the batch that
+ends here began, if not at the previous offset: in a farm's first batch, and after lost entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from garlicfarm.errors import ConfigError
+
+__all__ = ["Position", "decode_offset", "encode_offset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far one farm is read: up to ``index``. ``begin``: what is ``from`` in the offset, or None."""
+
+    index: int
+    farm_id: str
+    begin: int | None = None
+
+
+def decode_offset(offset: Mapping[str, Any], farm: str | None) -> dict[str, Position]:
+    """The positions in an offset, by farm.
+
+    :param farm: the name of the only farm of the query, None for a query of several. Version 0.1 wrote the
+        position of that one farm, without its name.
+    :raises ConfigError: it is no offset of this source, or one of version 0.1 in a query of several farms.
+    """
+    try:
+        if "index" not in offset:
+            return {name: _position(one) for name, one in offset["farms"].items()}
+        if farm is not None:
+            return {farm: _position(offset)}
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            [f"{offset} is not an offset of this query ({error!r}): name a new checkpoint"]
+        ) from None
+    raise ConfigError(
+        ["the checkpoint is of version 0.1, and of one farm: name that farm, or a new checkpoint for several"]
+    )
+
+
+def encode_offset(positions: Mapping[str, Position]) -> dict[str, Any]:
+    """The offset with these positions; the same positions give the same JSON."""
+    farms = {}
+    for name in sorted(positions):
+        one = positions[name]
+        begin = {} if one.begin is None else {"from": one.begin}
+        farms[name] = {"index": one.index, "farm_id": one.farm_id, **begin}
+    return {"farms": farms}
+
+
+def _position(found: Mapping[str, Any]) -> Position:
+    index, farm_id, begin = found["index"], found["farm_id"], found.get("from")
+    if type(index) is not int or type(farm_id) is not str or type(begin) not in (int, type(None)):
+        raise TypeError("wrong types")
+    return Position(index, farm_id, begin)

@@ -1,0 +1,260 @@
+"""The options of the source: their names, defaults and values, checked all at once.
+
+Spark passes names in lower case, and values as text. The meaning of each: docs/reference/spark.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from garlicfarm.errors import ConfigError
+from garlicfarm.names import FARM_NAME_RULE, did_you_mean, is_farm_name
+from garlicfarm_plugin_spark.feed import Nodes, Origin
+from garlicfarm_plugin_spark.topic import LISTEN, Topic
+
+__all__ = ["ALL_FARMS", "DEFAULTS", "OPTIONS", "Place", "SourceOptions", "Start", "read_options"]
+
+ALL_FARMS = "*"
+MAX_ENTRIES = 20_000
+
+_OF_NODES = ("url", "user", "passwordFile", "pin", "ca")
+_OF_TOPIC = ("towers", "farmId", "topic", "listen", "keyFile", "peersFile")
+_OF_BOTH = ("farm", "startingIndex", "failOnDataLoss", "minPartitions")
+_OF_STREAMS = ("maxEntriesPerTrigger", "maxBytesPerTrigger")
+_OF_BATCHES = ("endingIndex", "pushdown")
+OPTIONS = (*_OF_NODES, *_OF_TOPIC, *_OF_BOTH, *_OF_STREAMS, *_OF_BATCHES)
+"""All names; and ``url.NAME``, where NAME is a farm."""
+DEFAULTS: Mapping[str, str] = {
+    "startingIndex": "earliest",
+    "endingIndex": "latest",
+    "maxEntriesPerTrigger": str(MAX_ENTRIES),
+    "maxBytesPerTrigger": "64m",
+    "minPartitions": "1",
+    "failOnDataLoss": "true",
+    "pushdown": "false",
+}
+
+Start = Literal["earliest", "latest", "state"] | int
+"""The first index to read; −n: the newest n."""
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_LONG = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """``farms`` of ``origin``, None: all it has."""
+
+    origin: Origin
+    farms: tuple[str, ...] | None
+
+    @property
+    def only_farm(self) -> str | None:
+        return self.farms[0] if self.farms is not None and len(self.farms) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Checked options. ``end``: the last index of a batch query, None: the newest. ``strict``: whether
+    entries that were deleted before they were read end the query. ``given``: the names in use."""
+
+    places: tuple[Place, ...]
+    start: Start
+    end: int | None
+    max_entries: int
+    max_bytes: int
+    min_partitions: int
+    strict: bool
+    pushdown: bool
+    given: frozenset[str]
+
+    @property
+    def only_farm(self) -> str | None:
+        """The one farm of the query; None if it may have several."""
+        return self.places[0].only_farm if len(self.places) == 1 else None
+
+    def check_use(self, *, stream: bool) -> None:
+        """Raises `ConfigError`: an option is for the other kind of query. Spark does not tell at ``load()``
+        which one it will be."""
+        wrong = [name for name in (_OF_BATCHES if stream else _OF_STREAMS) if name in self.given]
+        kind, other = ("readStream", "read") if stream else ("read", "readStream")
+        problems = [f"{name} is for spark.{other}, not spark.{kind}: leave it out" for name in wrong]
+        if not stream:
+            if self.start == "latest":
+                problems.append("startingIndex is latest, and spark.read would read nothing: name an index")
+            if self.pushdown and self.start == "state":
+                problems.append(
+                    "pushdown filters indexes, and a state stands for many: startingIndex is state"
+                )
+            if isinstance(self.start, int) and self.end is not None and self.end < self.start:
+                problems.append(f"endingIndex {self.end} is before startingIndex {self.start}")
+        if problems:
+            raise ConfigError(problems)
+
+
+def read_options(options: Mapping[str, str]) -> SourceOptions:
+    """The options of one query, by name in any case.
+
+    Raises `ConfigError` (the user's fault) with everything that is missing, unknown or wrong.
+    """
+    return _Reader(options).read()
+
+
+class _Reader:
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.problems: list[str] = []
+        self._values: dict[str, str] = {}
+        self._urls: dict[str, tuple[str, ...]] = {}  # by farm, in lower case as Spark passes it
+        known = {name.lower(): name for name in OPTIONS}
+        for key, value in options.items():
+            name = known.get(key.lower())
+            if name is not None:
+                self._values[name] = value.replace(",", " ").strip() if name == "farm" else value.strip()
+            elif key.lower().startswith("url."):
+                self._urls[key[len("url.") :].lower()] = tuple(value.split())
+            else:
+                self.problems.append(f"the option {key} is unknown{did_you_mean(key, OPTIONS)}")
+
+    def read(self) -> SourceOptions:
+        places = self._topic() if "towers" in self._values else self._nodes()
+        found = SourceOptions(
+            places=places,
+            start=self._start(),
+            end=self._end(),
+            max_entries=self._number("maxEntriesPerTrigger"),
+            max_bytes=self._bytes("maxBytesPerTrigger"),
+            min_partitions=self._number("minPartitions"),
+            strict=self._flag("failOnDataLoss"),
+            pushdown=self._flag("pushdown"),
+            given=frozenset(self._values),
+        )
+        self._one_farm_for_an_index(found)
+        if self.problems:
+            raise ConfigError(self.problems)
+        return found
+
+    def _one_farm_for_an_index(self, found: SourceOptions) -> None:
+        indexes = {"startingIndex": found.start, "endingIndex": found.end}
+        for name, value in indexes.items():
+            if isinstance(value, int) and value > 0 and found.places and found.only_farm is None:
+                self.problems.append(f"{name} is an index of one farm, and the option farm names several")
+
+    def _nodes(self) -> tuple[Place, ...]:
+        from garlicfarm.client.trust import node_address, pin_digest
+
+        self._unused(_OF_TOPIC, "towers")
+        names = tuple(dict.fromkeys(self._text("farm").split()))
+        every = names == (ALL_FARMS,)
+        if not every:
+            self.problems += [
+                f"farm names {name!r}, and a farm's name has {FARM_NAME_RULE}"
+                for name in names
+                if not is_farm_name(name)
+            ]
+        own = {name: self._urls[name.lower()] for name in names if name.lower() in self._urls}
+        for name in sorted(self._urls.keys() - {name.lower() for name in own}):
+            self.problems.append(f"url.{name} is for a farm that the option farm does not name")
+        common = tuple(name for name in names if name not in own)
+        groups: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+        if common or not own:
+            groups.append((tuple(self._text("url").split()), common))
+        groups += [(urls, (name,)) for name, urls in own.items()]
+        for url in [url for urls, _ in groups for url in urls]:
+            self._check(node_address, url)
+        if "pin" in self._values:
+            self._check(pin_digest, self._values["pin"])
+        user, file = self._text("user"), self._text("passwordFile")
+        if self.problems:
+            return ()
+        pin, ca = self._values.get("pin"), self._path("ca")
+        return tuple(
+            Place(Nodes(urls, farms[0], user, Path(file), pin, ca), None if every else farms)
+            for urls, farms in groups
+        )
+
+    def _topic(self) -> tuple[Place, ...]:
+        if "url" in self._values or self._urls:
+            self.problems.append("url and towers are two places to read from: give one of them")
+        else:
+            self._unused(_OF_NODES, "url")
+        farm, farm_id = self._text("farm"), self._text("farmId").lower()
+        if farm and not is_farm_name(farm):
+            self.problems.append(f"farm is {farm!r}, and towers take the name of one farm")
+        if farm_id and re.fullmatch("[0-9a-f]{32}", farm_id) is None:
+            self.problems.append(f"farmId is {farm_id!r}, not 32 hex digits")
+        if ("keyFile" in self._values) != ("peersFile" in self._values):
+            self.problems.append("keyFile and peersFile belong together: set both or none")
+        topic = Topic(
+            towers=tuple(self._values["towers"].split()),
+            topic=self._values.get("topic") or farm,
+            farm=farm,
+            farm_id=farm_id,
+            listen=self._values.get("listen") or LISTEN,
+            key_file=self._path("keyFile"),
+            peers_file=self._path("peersFile"),
+        )
+        return (Place(topic, (farm,)),)
+
+    def _unused(self, names: tuple[str, ...], needs: str) -> None:
+        self.problems += [f"{name} is of no use without {needs}" for name in names if name in self._values]
+
+    def _check(self, rule: Callable[[str], object], text: str) -> None:
+        try:
+            rule(text)
+        except ConfigError as error:
+            self.problems += error.problems
+
+    def _text(self, name: str) -> str:
+        value = self._values.get(name, "")
+        if not value:
+            self.problems.append(f"the option {name} is missing")
+        return value
+
+    def _path(self, name: str) -> Path | None:
+        return Path(self._values[name]) if name in self._values else None
+
+    def _start(self) -> Start:
+        text = self._values.get("startingIndex", DEFAULTS["startingIndex"])
+        match text:
+            case "earliest" | "latest" | "state":
+                return text
+        if re.fullmatch("-?[0-9]{1,19}", text) and 0 < abs(int(text)) < _LONG:
+            return int(text)
+        self.problems.append(
+            f"startingIndex is {text!r}, not earliest, latest, state, an index from 1, or -N for the newest N"
+        )
+        return "earliest"
+
+    def _end(self) -> int | None:
+        text = self._values.get("endingIndex", DEFAULTS["endingIndex"])
+        if text == "latest":
+            return None
+        if re.fullmatch("[0-9]{1,19}", text) and 0 < int(text) < _LONG:
+            return int(text)
+        self.problems.append(f"endingIndex is {text!r}, not latest or an index from 1")
+        return None
+
+    def _number(self, name: str) -> int:
+        text = self._values.get(name, DEFAULTS[name])
+        if re.fullmatch("[0-9]{1,9}", text) and int(text):
+            return int(text)
+        self.problems.append(f"{name} is {text!r}, not a number from 1 to 999999999")
+        return 1
+
+    def _bytes(self, name: str) -> int:
+        text = self._values.get(name, DEFAULTS[name])
+        match = re.fullmatch("([0-9]{1,12})([kmg]?)b?", text.lower())
+        if match and int(match[1]):
+            return int(match[1]) * _UNITS[match[2]]
+        self.problems.append(f"{name} is {text!r}, not a number of bytes from 1, as 67108864, 65536k or 64m")
+        return 1
+
+    def _flag(self, name: str) -> bool:
+        text = self._values.get(name, DEFAULTS[name]).lower()
+        if text not in ("true", "false"):
+            self.problems.append(f"{name} is {text!r}, not true or false")
+        return text == "true"
