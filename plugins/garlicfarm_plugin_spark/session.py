@@ -115,7 +115,7 @@ class Session:
             gateway = launch_gateway(conf, options)
             self._process = gateway.proc
             self.spark = SparkSession(SparkContext(gateway=gateway, conf=conf))
-            # Spark finds the format by itself, in a process that has ten seconds to start; where that fails it
+            # Spark finds the format by itself, in a process with ten seconds to start; where that fails it
             # does not look again.
             self.spark.dataSource.register(GarlicFarm)
         except (Py4JError, PySparkException, OSError) as error:
