@@ -115,11 +115,11 @@ class _Reader:
         :param known: how far farms are read. `ConfigError` if one is another farm now.
         :param strict: whether all groups have to answer. Otherwise one has to.
         """
-        ids = {farm: position.farm_id for farm, position in known.items()}
         found: dict[str, tuple[Origin, FarmHead]] = {}
         missing: dict[str, str] = {}
         failed = []
         for place in self._options.places:
+            ids = {farm: known[farm].farm_id for farm in place.farms or known if farm in known}
             try:
                 heads = open_feed(place.origin).heads(place.farms or (), ids)
             except UnreachableError as error:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from garlicfarm.errors import AuthError, Compacted, ConfigError, UnreachableError
-from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
+from garlicfarm_plugin_spark.feed import FarmFeed, Nodes, close_feeds, open_feed
 from tests.spark.feed_server import FeedServer, feed_server
 from tests.spark.script import scripted_log
 
@@ -85,6 +85,53 @@ def test_feed_refused_says_it_in_sentences(server: FeedServer) -> None:
     server.password_file.write_text("wrong")
     with closing(feed(server)) as opened, pytest.raises(AuthError, match=r"is wrong\. Log in with"):
         opened.head()
+
+
+def test_feed_refused_reads_the_password_again_and_repeats_the_request(server: FeedServer) -> None:
+    right = server.password_file.read_text()
+    server.password_file.write_text("old")
+    with closing(feed(server)) as opened:
+        server.password_file.write_text(right)
+        entries = [each for page in opened.entries(0, len(LOG), server.farm_id) for each in page]
+        assert entries == LOG
+        server.password_file.write_text("gone again")
+        assert opened.head().commit_index == len(LOG)  # it is read only where a node refuses
+
+
+def test_feed_refused_with_the_same_password_does_not_repeat_the_request(server: FeedServer) -> None:
+    server.password_file.write_text("wrong")
+    with closing(feed(server)) as opened:
+        before = server.node.requests
+        with pytest.raises(AuthError):
+            opened.head()
+        assert server.node.requests == before + 2  # the question for a challenge, and the answer to it
+
+
+def test_feeds_of_one_process_share_a_connection_and_close_none_of_others(server: FeedServer) -> None:
+    server.add_farm("barn", LOG[:20])
+    nodes = Nodes((server.url,), "farm", "local", server.password_file)
+    farm, barn = open_feed(nodes), open_feed(nodes.of("barn"))
+    assert isinstance(farm, FarmFeed)
+    assert isinstance(barn, FarmFeed)
+    assert open_feed(nodes) is farm
+    assert farm._nodes[0].client is barn._nodes[0].client
+    farm.close()
+    assert barn.head().commit_index == 20
+    close_feeds()
+    with pytest.raises(RuntimeError, match="closed"):
+        barn.head()
+
+
+def test_feed_extent_is_where_so_many_bytes_end(server: FeedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [len(each.value) for each in LOG]
+    monkeypatch.setattr("garlicfarm_plugin_spark.feed.MAX_RANGE", 7)  # so that it takes several requests
+    with closing(feed(server)) as opened:
+        for last in (1, 7, 8, 50, len(LOG)):
+            assert opened.extent(0, len(LOG), sum(sizes[:last]), server.farm_id) == (last, sum(sizes[:last]))
+        assert opened.extent(0, 20, 1 << 30, server.farm_id) == (20, sum(sizes[:20]))
+        assert opened.extent(30, 40, 1, server.farm_id) == (31, sizes[30])
+        with pytest.raises(ConfigError, match="the checkpoint belongs to another farm"):
+            opened.extent(0, 20, 1, "00" * 16)
 
 
 def test_feed_of_entries_that_do_not_come_gives_up(

@@ -12,11 +12,21 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
+from pyspark.sql.datasource import (
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from garlicfarm.errors import AuthError, ConfigError, FellBehind, UnreachableError
 from garlicfarm_plugin_spark.feed import close_feeds
-from garlicfarm_plugin_spark.source import STATE, LogReader
+from garlicfarm_plugin_spark.options import read_options
+from garlicfarm_plugin_spark.source import STATE, BatchReader, LogReader, PushdownReader
 from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
 from tests.spark.script import scripted_log
 
@@ -197,6 +207,209 @@ def test_reader_of_another_farms_checkpoint_refuses(server: FeedServer) -> None:
         found.latestOffset(offset, found.getDefaultReadLimit())
     with pytest.raises(ConfigError, match="the checkpoint belongs to another farm 'farm'"):
         rows(found, offset, end)
+
+
+def test_reader_goes_on_from_an_offset_of_version_0_1(server: FeedServer) -> None:
+    found = reader(server)
+    old = {"index": 100, "farm_id": server.farm_id, "from": 7}
+    end = found.latestOffset(old, ReadAllAvailable())
+    assert end == at(server, END)
+    assert rows(found, old, end) == stored(END, 100)
+    assert rows(found, {"index": 50, "farm_id": server.farm_id}, old) == stored(100, 7)  # planned by it
+    done = {"index": END, "farm_id": server.farm_id}
+    assert found.latestOffset(done, ReadAllAvailable()) == done
+
+
+def test_reader_that_fell_behind_by_bytes_ends_its_batches_early(server: FeedServer) -> None:
+    size = sum(len(each.value) for each in LOG[:30])
+    found = reader(server, maxBytesPerTrigger=str(size))
+    end = found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())
+    assert end == at(server, 30, 0)
+
+
+def test_reader_splits_a_range_in_as_many_parts_as_asked(server: FeedServer) -> None:
+    found = reader(server, minPartitions="4")
+    start, end = dict(found.initialOffset()), at(server, END, 0)
+    assert len(found.partitions(start, end)) == 4
+    assert rows(found, start, end) == stored(END)
+    assert len(reader(server, minPartitions="4", startingIndex="state").partitions(start, end)) == 1
+
+
+# Several farms
+
+
+def named(read: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    return [(row["farm"], row["log_index"]) for row in read]
+
+
+def upto(farm: str, last: int, first: int = 1) -> list[tuple[str, int]]:
+    return [(farm, index) for index in range(first, last + 1)]
+
+
+def test_reader_of_all_farms_reads_those_that_come_later_and_waits_for_those_that_go(
+    server: FeedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.add_farm("barn", LOG[:20])
+    found = reader(server, farm="*")
+    first = found.latestOffset(found.initialOffset(), ReadAllAvailable())
+    assert named(rows(found, found.initialOffset(), first)) == upto("barn", 20) + upto("farm", END)
+    server.add_farm("late", LOG[:5])
+    barn = server.node.farms.pop("barn")
+    second = found.latestOffset(first, ReadAllAvailable())
+    assert named(rows(found, first, second)) == upto("late", 5)
+    assert second["farms"]["barn"] == {"index": 20, "farm_id": barn.farm_id.hex()}
+    assert found.latestOffset(second, ReadAllAvailable()) == second
+    (warning,) = caplog.messages
+    assert warning.startswith("the farm barn waits at index 20: its nodes have it no longer")
+    server.node.farms["barn"] = barn
+    barn.log.append(LOG[20])
+    third = found.latestOffset(second, ReadAllAvailable())
+    assert named(rows(found, second, third)) == [("barn", 21)]
+
+
+def test_reader_of_many_farms_asks_once_for_all_of_them(server: FeedServer) -> None:
+    for number in range(16):
+        server.add_farm(f"f{number}", LOG[:10])
+    found = reader(server, farm="*")
+    end = found.latestOffset(found.initialOffset(), ReadAllAvailable())  # and logs in
+    before = server.node.requests
+    assert found.latestOffset(end, ReadAllAvailable()) == end
+    assert server.node.requests == before + 1
+    assert len(found.partitions(found.initialOffset(), end)) == 17
+    assert found.reportLatestOffset() == {
+        "farms": {
+            name: {"index": farm.commit_index, "farm_id": farm.farm_id.hex()}
+            for name, farm in sorted(server.node.farms.items())
+        }
+    }
+
+
+def test_reader_of_a_farm_that_is_named_and_gone_says_so(server: FeedServer) -> None:
+    server.add_farm("barn", LOG[:20])
+    found = reader(server, farm="barn farm")
+    end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
+    del server.node.farms["barn"]
+    with pytest.raises(ConfigError, match="has no farm 'barn', only: farm"):
+        found.latestOffset(end, ReadAllAvailable())
+
+
+def test_reader_of_a_farm_founded_anew_under_its_name_refuses(server: FeedServer) -> None:
+    server.add_farm("barn", LOG[:20])
+    found = reader(server, farm="*")
+    end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
+    server.node.farms["barn"].farm_id = bytes(16)
+    with pytest.raises(ConfigError, match="the checkpoint belongs to another farm 'barn'"):
+        found.latestOffset(end, ReadAllAvailable())
+
+
+def test_reader_of_farms_on_several_nodes_goes_on_without_one_but_not_for_what_is_available_now(
+    server: FeedServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with feed_server(tmp_path / "other") as other:
+        other.add_farm("barn", LOG[:20])
+        both = {"farm": "farm barn", "url.barn": other.url}
+        found = reader(server, **both)
+        end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
+        assert named(rows(found, found.initialOffset(), end)) == upto("barn", 20) + upto("farm", END)
+    server.append([type(LOG[0])(END + 1, 4, LOG[5].value_type, b"news")])
+    after = found.latestOffset(end, ReadAllAvailable())
+    assert named(rows(found, end, after)) == [("farm", END + 1)]
+    assert found.latestOffset(after, ReadAllAvailable()) == after
+    (warning,) = caplog.messages
+    assert warning.startswith("the farm barn waits at index 20: https://")
+    now = reader(server, **both)
+    with pytest.raises(UnreachableError):
+        now.prepareForTriggerAvailableNow()
+    none = reader(server, **both, url="https://127.0.0.1:1")
+    with pytest.raises(UnreachableError):
+        none.latestOffset(after, ReadAllAvailable())
+
+
+def test_reader_of_a_farm_on_other_nodes_ignores_one_of_its_name(server: FeedServer, tmp_path: Path) -> None:
+    server.add_farm("barn", LOG[:9]).farm_id = bytes(16)
+    with feed_server(tmp_path / "other") as other:
+        other.add_farm("barn", LOG[:20])
+        found = reader(server, **{"farm": "farm barn", "url.barn": other.url})
+        end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
+        assert end["farms"]["barn"]["index"] == 20
+        assert found.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_reader_of_a_farm_that_lost_entries_reads_the_other_from_its_state(server: FeedServer) -> None:
+    server.add_farm("barn", LOG[:20])
+    server.compact(END - 2)
+    found = reader(server, farm="*", startingIndex="state")
+    end = found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())
+    read = rows(found, found.initialOffset(), end)
+    assert named(read) == [*upto("barn", 20), ("farm", END)]
+    assert [row["value_type"] for row in read if row["farm"] == "farm"] == [STATE]
+    server.compact(END)
+    with pytest.raises(FellBehind, match="the log of farm now starts at"):
+        found.latestOffset(at(server, 20), found.getDefaultReadLimit())
+
+
+# Batches
+
+
+def batch(server: FeedServer, **options: str) -> BatchReader:
+    return BatchReader(read_options(server.options(**options)))
+
+
+def read_batch(found: Any) -> list[dict[str, Any]]:
+    partitions = pickle.loads(pickle.dumps(found.partitions()))
+    return [row for each in partitions for part in found.read(each) for row in part.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "last"),
+    [
+        ({}, 1, END),
+        ({"startingIndex": "50", "endingIndex": "60"}, 50, 60),
+        ({"startingIndex": "-5"}, END - 4, END),
+        ({"startingIndex": "-5000", "minPartitions": "7"}, 1, END),
+        ({"startingIndex": str(END + 1)}, END + 1, END),
+        ({"startingIndex": "state", "endingIndex": "60"}, 1, 60),
+    ],
+)
+def test_batch_query_reads_its_range(
+    server: FeedServer, options: dict[str, str], first: int, last: int
+) -> None:
+    assert read_batch(batch(server, **options)) == stored(last, first - 1)
+
+
+def test_batch_query_of_a_compacted_log_begins_where_that_is_allowed(server: FeedServer) -> None:
+    server.compact(50)
+    assert read_batch(batch(server)) == stored(END, 49)
+    assert read_batch(batch(server, startingIndex="20", failOnDataLoss="false")) == stored(END, 49)
+    (state,) = read_batch(batch(server, startingIndex="state"))
+    assert (state["value_type"], state["log_index"]) == (STATE, END)
+    with pytest.raises(FellBehind, match="startingIndex is 20, and earliest begins there"):
+        batch(server, startingIndex="20").partitions()
+    with pytest.raises(FellBehind, match="so leave endingIndex out"):
+        batch(server, startingIndex="state", endingIndex="60").partitions()
+
+
+def test_batch_query_beyond_the_log_is_refused(server: FeedServer) -> None:
+    with pytest.raises(ConfigError, match=f"endingIndex is {END + 1}, and the log of farm ends at {END}"):
+        batch(server, endingIndex=str(END + 1)).partitions()
+    with pytest.raises(ConfigError, match=f"startingIndex is {END + 2}, and the log of farm ends at {END}"):
+        batch(server, startingIndex=str(END + 2)).partitions()
+
+
+def test_batch_query_keeps_conditions_on_the_index_and_returns_the_others(server: FeedServer) -> None:
+    index = ("log_index",)
+    found = PushdownReader(read_options(server.options(pushdown="true", startingIndex="10")))
+    others = [EqualTo(("term",), 1), In(index, (1, 2)), Not(EqualTo(index, 30)), EqualTo(index, None)]
+    kept = [
+        GreaterThan(index, 20),
+        GreaterThanOrEqual(index, 21),
+        LessThan(index, 40),
+        LessThanOrEqual(index, 50),
+    ]
+    assert found.pushFilters([*others, *kept]) == others
+    assert read_batch(found) == stored(39, 20)
+    assert found.pushFilters([EqualTo(index, 5)]) == []
+    assert read_batch(found) == []
 
 
 def test_reader_fails_over_to_a_node_that_answers(server: FeedServer, tmp_path: Path) -> None:
