@@ -241,6 +241,18 @@ class PublisherApplication:
         """Point 3: ids of the members that may be named, ascending."""
         return self._candidates.eligible()
 
+    def recent(self) -> list[int]:
+        """Point 1: ids of the current members that are recent, ascending."""
+        return self._candidates.recent
+
+    def order(self) -> list[int]:
+        """Ids of all current members: the eligible ones, best first, then the others, ascending."""
+        best_first = self._candidates.best_first()
+        if len(best_first) == len(self._state.members):
+            return best_first
+        eligible = {*best_first}
+        return [*best_first, *(member for member in self._state.members if member not in eligible)]
+
     def scores(self) -> dict[int, int]:
         """Point 4: the score of each current member that has a status, 0 … 1,000,000."""
         return {id_: self._statuses[id_].score for id_ in self.members if id_ in self._statuses}

@@ -89,6 +89,14 @@ class Candidates:
         """The eligible members, ascending."""
         return [member for member in self.recent if self.is_eligible(member)]
 
+    def best_first(self) -> list[int]:
+        """The eligible members: by group, score (highest first) and id."""
+        foremost = self._foremost
+        if foremost is None:
+            return []
+        first = foremost - foremost % _GROUPS
+        return [member for front in self._fronts[first : first + _GROUPS] for _, member in front]
+
     @property
     def _foremost(self) -> int | None:
         if not self._with_leaves:

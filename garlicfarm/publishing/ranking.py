@@ -55,14 +55,13 @@ class Fold(publication.Fold, Protocol):
 
     def mode(self, member: int) -> PublishConfig: ...
     def eligible(self) -> list[int]: ...
+    def order(self) -> list[int]: ...
     def group(self, member: int) -> tuple[bool, bool]: ...
 
 
 def ranking(fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus]) -> dict[str, object]:
     """The object shown above, of integers, strings, booleans and null."""
-    eligible = fold.eligible()
-    best_first = sorted(eligible, key=lambda member: (fold.group(member), -statuses[member].score, member))
-    others = [member for member in fold.members if member not in eligible]
+    eligible = {*fold.eligible()}
     policy = state.policy
     return {
         "schema": "garlicfarm.ranking/1",
@@ -83,7 +82,7 @@ def ranking(fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus]) 
         "publication": publication.publication(fold, state, statuses),
         "members": [
             _member(fold, state, statuses, member, eligible=member in eligible)
-            for member in (*best_first, *others)
+            for member in fold.order()
         ],
     }
 

@@ -1,4 +1,4 @@
-"""The nodes' fold as a Structured Streaming query: for each batch and farm, the ranking at its last index.
+"""The nodes' fold as a Structured Streaming query: rankings at the indexes where something changed.
 
 The fold is `garlicfarm.publishing.application.PublisherApplication` itself. Its snapshot is Spark's state for
 the farm, so it is in the checkpoint. Its index shows which entries a batch repeats after a crash.
@@ -7,37 +7,48 @@ the farm, so it is in the checkpoint. Its index shows which entries a batch repe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
-from garlicfarm.errors import RemoteProtocolError
+from garlicfarm.errors import ConfigError, RemoteProtocolError
 from garlicfarm.publishing.application import PublisherApplication
 from garlicfarm.wire import decode_configuration
 from garlicfarm.wire.messages import ValueType
+from garlicfarm_plugin_spark.changes import changed, is_later_hour, key
 
 if TYPE_CHECKING:
     import pandas
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.state import GroupState
 
-__all__ = ["COLUMNS", "Fold", "Row", "rankings"]
+__all__ = ["COLUMNS", "STATE", "Fold", "Row", "Rows", "rankings"]
 
 STATE = 0  # as in `garlicfarm_plugin_spark.source`, which needs pyspark
 
 COLUMNS = (
-    "farm string, farm_id string, log_index bigint, publisher bigint, `order` array<bigint>,"
+    "farm string, farm_id string, log_index bigint, farm_time_ms bigint, changed array<string>,"
+    " publisher bigint, holders array<bigint>, recent array<bigint>, `order` array<bigint>,"
     " scores map<bigint, bigint>, contents binary, skipped map<string, bigint>, ranking string,"
     " state_sha256 string"
 )
-"""The columns of `rankings`. ``farm_id``: 32 hex digits; ``order``: member ids, best first; ``scores``: by
-member id; ``contents``: the Meta LeaseSet's; ``skipped``: number of entries, by reason; ``ranking``: the body
-of ``GET …/ranking`` at ``log_index``, byte for byte; ``state_sha256``: of the body of ``GET …/state`` there,
-64 hex digits."""
+"""The columns of `rankings`. ``farm_id``: 32 hex digits; ``changed``: which of publisher, holders, recency,
+order and policy differ from the state before; ``holders``: members named and not yet released; ``recent``:
+ids; ``order``: member ids, best first; ``scores``: by member id; ``contents``: the Meta LeaseSet's;
+``skipped``: number of entries, by reason; ``ranking``: the body of ``GET …/ranking`` at ``log_index``, byte
+for byte; ``state_sha256``: of the body of ``GET …/state`` there, 64 hex digits."""
 
 Row = tuple[int, int, int, bytes]
 """log_index, term, value_type, value"""
+
+Rows = Literal["changes", "batches", "entries"]
+"""Which indexes have a row: see `rankings`."""
+
+_FRAME_ROWS = 256
+"""A row takes some kB, more in large farms: a frame of them must not fill the memory."""
 
 
 class Fold:
@@ -55,33 +66,45 @@ class Fold:
 
         Raises `RemoteProtocolError` if an index is missing: the feed has no gaps.
         """
-        for index, term, kind, value in rows:
-            if index <= self.index:
+        for row in rows:
+            self._apply(*row)
+
+    def rankings(self, rows: Iterable[Row], kind: Rows) -> Iterator[dict[str, Any]]:
+        """Apply rows as `apply` does, and return the rows of `COLUMNS`, without ``farm_id``, that ``kind``
+        asks for (see `rankings`), each as soon as its entry is applied."""
+        first, before = self.index, key(self._farm)
+        if kind == "batches":
+            self.apply(rows)
+            if self.index > first:
+                yield self.row(changed(before, key(self._farm)))
+            return
+        for row in rows:
+            is_state, is_first = row[2] == STATE, not self.index
+            if not self._apply(*row):
                 continue
-            if kind == STATE:
-                self._farm.restore(value)
-            elif index != self.index + 1:
-                raise RemoteProtocolError(f"index {index} follows {self.index}", "rows of a batch")
-            elif kind == ValueType.CONFIGURATION:
-                self._farm.configure(index, decode_configuration(value))
-            else:
-                self._farm.apply(index, term, value)
-            self.index = index
+            after = key(self._farm, before)
+            differs = changed(before, after)
+            if kind == "entries" or differs or is_first or is_state or is_later_hour(before, after):
+                yield self.row(differs)
+            before = after
 
     def snapshot(self) -> bytes:
         """The bytes of the node's ``GET …/state`` at ``index``."""
         return self._farm.snapshot()
 
-    def row(self) -> dict[str, Any]:
-        """The row of `COLUMNS` at ``index``, without ``farm_id``."""
+    def row(self, differs: list[str]) -> dict[str, Any]:
+        """The row of `COLUMNS` at ``index``, without ``farm_id``. ``differs``: its ``changed``."""
         farm = self._farm
         ranking = farm.ranking()
-        members: Any = ranking["members"]
         return {
             "farm": farm.farm,
             "log_index": self.index,
+            "farm_time_ms": farm.farm_time_ms,
+            "changed": differs,
             "publisher": farm.publisher,
-            "order": [member["id"] for member in members],
+            "holders": [*farm.holders],
+            "recent": farm.recent(),
+            "order": farm.order(),
             "scores": farm.scores(),
             "contents": farm.contents(),
             "skipped": dict(farm.skipped),
@@ -89,20 +112,45 @@ class Fold:
             "state_sha256": sha256(farm.snapshot()).hexdigest(),
         }
 
+    def _apply(self, index: int, term: int, kind: int, value: bytes) -> bool:
+        """Whether it was not applied before."""
+        if index <= self.index:
+            return False
+        if kind == STATE:
+            self._farm.restore(value)
+        elif index != self.index + 1:
+            raise RemoteProtocolError(f"index {index} follows {self.index}", "rows of a batch")
+        elif kind == ValueType.CONFIGURATION:
+            self._farm.configure(index, decode_configuration(value))
+        else:
+            self._farm.apply(index, term, value)
+        self.index = index
+        return True
 
-def rankings(entries: DataFrame) -> DataFrame:
+
+def rankings(entries: DataFrame, rows: Rows = "changes") -> DataFrame:
     """The rankings of all farms in a stream of ``format("garlicfarm")`` with ``startingIndex=state``.
 
-    One row per batch and farm, see `COLUMNS`; the output mode is ``append``. Exactly once by
-    index: a batch without new entries gives no row.
+    :param rows: which indexes have a row, see `COLUMNS`:
+
+        * ``changes``: each entry that changes publisher, holders, recency, order or policy; the first of each
+          hour of farm time; the first of the fold, and each state that stands for deleted entries. These rows
+          depend on the log alone.
+        * ``batches``: the last one of each batch. ``changed`` says what differs from the batch before.
+        * ``entries``: each.
+    :raises ConfigError: ``rows`` is another word.
+
+    The output mode is ``append``. Exactly once by index: a batch without new entries gives no row.
     """
+    if rows not in get_args(Rows):
+        raise ConfigError([f"rows is {rows!r}, not {', '.join(get_args(Rows))}"])
     return entries.groupBy("farm_id").applyInPandasWithState(
-        fold_batch, COLUMNS, "log_index bigint, snapshot binary", "append", "NoTimeout"
+        partial(fold_batch, kind=rows), COLUMNS, "log_index bigint, snapshot binary", "append", "NoTimeout"
     )
 
 
 def fold_batch(
-    key: tuple[str], frames: Iterator[pandas.DataFrame], state: GroupState
+    group: tuple[str], frames: Iterator[pandas.DataFrame], state: GroupState, *, kind: Rows
 ) -> Iterator[pandas.DataFrame]:
     """One farm's part of one batch. Spark promises no order, so the rows are sorted first."""
     import pandas
@@ -116,7 +164,8 @@ def fold_batch(
     rows.sort(key=lambda row: row[:1])
     fold = Fold(farm, *(state.get if state.exists else ()))
     before = fold.index
-    fold.apply(rows)
+    found = fold.rankings(rows, kind)
+    while some := [{**row, "farm_id": group[0]} for row in islice(found, _FRAME_ROWS)]:
+        yield pandas.DataFrame(some, dtype=object)  # else null makes a column of floats
     if fold.index > before:
         state.update((fold.index, fold.snapshot()))
-        yield pandas.DataFrame([{**fold.row(), "farm_id": key[0]}])

@@ -26,7 +26,10 @@ class Expected:
     """The node's answers at one index."""
 
     publisher: int | None
+    holders: list[int]
+    recent: list[int]
     order: list[int]
+    farm_time_ms: int
     scores: dict[int, int]
     contents: bytes
     skipped: dict[str, int]
@@ -54,7 +57,10 @@ class Node:
         ranking: Any = self.farm.ranking()
         return Expected(
             self.farm.publisher,
+            ranking["holders"],
+            sorted(member["id"] for member in ranking["members"] if member["recent"]),
             [member["id"] for member in ranking["members"]],
+            ranking["farm_time_ms"],
             self.farm.scores(),
             self.farm.contents(),
             dict(self.farm.skipped),
