@@ -168,7 +168,9 @@ def latency(session: Session, scratch: Path, rounds: int) -> bool:
 
 
 def empty_batch_s(session: Session, options: dict[str, str], checkpoint: Path) -> float:
-    writer = rankings(stream(session, "garlicfarm-empty", options)).writeStream.outputMode("append")
+    writer = rankings(stream(session, "garlicfarm-empty", options), "batches").writeStream.outputMode(
+        "append"
+    )
     query = writer.option("checkpointLocation", str(checkpoint)).foreachBatch(
         lambda batch, _: batch.collect()
     )
@@ -191,7 +193,9 @@ def live_latency_s(session: Session, source: Feed, checkpoint: Path) -> float:
             emitted.append((row["log_index"], time.monotonic()))
         first.set()
 
-    writer = rankings(stream(session, "garlicfarm", source.options)).writeStream.outputMode("append")
+    writer = rankings(stream(session, "garlicfarm", source.options), "batches").writeStream.outputMode(
+        "append"
+    )
     running = writer.option("checkpointLocation", str(checkpoint)).foreachBatch(emit).start()
     try:
         source.go()
@@ -216,7 +220,7 @@ def backlog(session: Session, scratch: Path, rounds: int, entries: int) -> bool:
         for number in range(-1, rounds):  # the first warms up
             figures = (
                 timed(lambda: Fold("farm").apply(log)),
-                drained(rankings(stream(session, "garlicfarm", served.options)), scratch / "fold"),
+                drained(rankings(stream(session, "garlicfarm", served.options), "batches"), scratch / "fold"),
                 drained(stream(session, "garlicfarm", served.options), scratch / "source"),
             )
             if number >= 0:
@@ -262,7 +266,9 @@ def memory(session: Session, scratch: Path, entries: int) -> bool:
     with feed(scratch / "memory", entries) as served:
         watcher = threading.Thread(target=watch)
         watcher.start()
-        seconds = drained(rankings(stream(session, "garlicfarm", served.options)), scratch / "million")
+        seconds = drained(
+            rankings(stream(session, "garlicfarm", served.options), "batches"), scratch / "million"
+        )
         over.set()
         watcher.join()
     return report(

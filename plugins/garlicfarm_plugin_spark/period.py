@@ -7,6 +7,7 @@ history's time stays where it was until farm time has caught up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -92,9 +93,12 @@ def percentiles(weights: Mapping[int, int], shares: Sequence[float]) -> list[flo
     found = []
     for share in shares:
         position = last * share
-        below = int(position)
-        lower, upper = _at(values, weights, below), _at(values, weights, min(below + 1, last))
-        found.append(lower + (upper - lower) * (position - below))
+        floor, ceiling = math.floor(position), math.ceil(position)
+        lower, upper = _at(values, weights, floor), _at(values, weights, ceiling)
+        is_between = lower != upper
+        found.append(
+            (ceiling - position) * lower + (position - floor) * upper if is_between else float(lower)
+        )
     return found
 
 

@@ -30,16 +30,16 @@ __all__ = ["COLUMNS", "STATE", "Fold", "Row", "Rows", "rankings"]
 STATE = 0  # as in `garlicfarm_plugin_spark.source`, which needs pyspark
 
 COLUMNS = (
-    "farm string, farm_id string, log_index bigint, farm_time_ms bigint, changed array<string>,"
-    " publisher bigint, holders array<bigint>, recent array<bigint>, `order` array<bigint>,"
-    " scores map<bigint, bigint>, contents binary, skipped map<string, bigint>, ranking string,"
-    " state_sha256 string"
+    "farm string, farm_id string, log_index bigint, farm_time_ms bigint, interval_ms bigint,"
+    " changed array<string>, publisher bigint, holders array<bigint>, recent array<bigint>,"
+    " `order` array<bigint>, scores map<bigint, bigint>, contents binary, skipped map<string, bigint>,"
+    " ranking string, state_sha256 string"
 )
-"""The columns of `rankings`. ``farm_id``: 32 hex digits; ``changed``: which of publisher, holders, recency,
-order and policy differ from the state before; ``holders``: members named and not yet released; ``recent``:
-ids; ``order``: member ids, best first; ``scores``: by member id; ``contents``: the Meta LeaseSet's;
-``skipped``: number of entries, by reason; ``ranking``: the body of ``GET …/ranking`` at ``log_index``, byte
-for byte; ``state_sha256``: of the body of ``GET …/state`` there, 64 hex digits."""
+"""The columns of `rankings`. ``farm_id``: 32 hex digits; ``interval_ms``: the farm's; ``changed``: which of
+publisher, holders, recency, order and policy differ from the state before; ``holders``: members named and not
+yet released; ``recent``: ids; ``order``: member ids, best first; ``scores``: by member id; ``contents``: the
+Meta LeaseSet's; ``skipped``: number of entries, by reason; ``ranking``: the body of ``GET …/ranking`` at
+``log_index``, byte for byte; ``state_sha256``: of the body of ``GET …/state`` there, 64 hex digits."""
 
 Row = tuple[int, int, int, bytes]
 """log_index, term, value_type, value"""
@@ -100,6 +100,7 @@ class Fold:
             "farm": farm.farm,
             "log_index": self.index,
             "farm_time_ms": farm.farm_time_ms,
+            "interval_ms": farm.interval_ms,
             "changed": differs,
             "publisher": farm.publisher,
             "holders": [*farm.holders],

@@ -198,7 +198,7 @@ class QueryRunner:
     def _start(self, emit: Callable[[Any, int], None]) -> Any:
         job = self._job
         entries = self._session.spark.readStream.format("garlicfarm").options(**_options(job)).load()
-        writer = rankings(entries).writeStream.outputMode("append")
+        writer = rankings(entries, "batches").writeStream.outputMode("append")
         writer = writer.option("checkpointLocation", str(job.checkpoint))
         if job.once:
             writer = writer.trigger(availableNow=True)

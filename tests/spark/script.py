@@ -30,6 +30,7 @@ class Expected:
     recent: list[int]
     order: list[int]
     farm_time_ms: int
+    interval_ms: int
     scores: dict[int, int]
     contents: bytes
     skipped: dict[str, int]
@@ -61,6 +62,7 @@ class Node:
             sorted(member["id"] for member in ranking["members"] if member["recent"]),
             [member["id"] for member in ranking["members"]],
             ranking["farm_time_ms"],
+            ranking["interval_ms"],
             self.farm.scores(),
             self.farm.contents(),
             dict(self.farm.skipped),

@@ -14,8 +14,10 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 from pyspark.errors import PySparkException, StreamingQueryException
 
+from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark import rankings
 from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
+from garlicfarm_plugin_spark.ranking import Fold, Rows
 from garlicfarm_plugin_spark.session import Session
 from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
 from tests.spark.script import Expected, expectations, scripted_log
@@ -37,8 +39,15 @@ def server(tmp_path: Path) -> Iterator[FeedServer]:
 class Ranked:
     """Runs the ranking query until it has read all, and keeps its rows: (batch, row)."""
 
-    def __init__(self, spark: Session, server: FeedServer | TopicServer, checkpoint: Path) -> None:
+    def __init__(
+        self,
+        spark: Session,
+        server: FeedServer | TopicServer,
+        checkpoint: Path,
+        kind: Rows = "batches",
+    ) -> None:
         self.spark = spark.spark
+        self.kind = kind
         self.server: FeedServer | TopicServer = server
         self.checkpoint = checkpoint
         self.rows: list[tuple[int, dict[str, Any]]] = []
@@ -51,7 +60,7 @@ class Ranked:
             self.rows += [(number, row.asDict()) for row in batch.collect()]
 
         query = (
-            rankings(entries)
+            rankings(entries, self.kind)
             .writeStream.outputMode("append")
             .option("checkpointLocation", str(self.checkpoint))
             .trigger(availableNow=True)
@@ -69,6 +78,7 @@ def said(row: dict[str, Any]) -> Expected:
     row = dict(row)
     assert (row.pop("farm"), row.pop("farm_id")) == ("farm", FARM_ID)
     assert row.pop("log_index") > 0
+    assert {*row.pop("changed")} <= {"publisher", "holders", "recency", "order", "policy"}
     row["contents"] = bytes(row["contents"])
     return Expected(**row)
 
@@ -102,6 +112,36 @@ def test_rankings_in_random_batches_go_on_from_the_checkpoint(spark: Session, tm
     assert ranked.indexes == ends
     for _, row in ranked.rows:
         assert said(row) == EXPECTED[row["log_index"]]
+
+
+def test_rankings_of_changes_are_the_same_rows_in_batches_of_any_size(
+    spark: Session, server: FeedServer, tmp_path: Path
+) -> None:
+    """A batch without a change gives no row, and keeps the state."""
+    fold = Fold("farm")
+    entries = [(each.index, each.term, int(each.value_type), each.value) for each in LOG]
+    expected = [{**row, "farm_id": FARM_ID} for row in fold.rankings(entries, "changes")]
+    assert END // 2 > len(expected) > END // 8
+    for size in ("11", "1000"):
+        ranked = Ranked(spark, server, tmp_path / size, "changes")
+        ranked.run(maxEntriesPerTrigger=size)
+        for _, row in ranked.rows:
+            row["contents"] = bytes(row["contents"])
+        assert [row for _, row in ranked.rows] == expected
+
+
+def test_rankings_of_entries_are_one_row_each(spark: Session, server: FeedServer, tmp_path: Path) -> None:
+    ranked = Ranked(spark, server, tmp_path / "checkpoint", "entries")
+    ranked.run()
+    assert ranked.indexes == [*range(1, END + 1)]
+    for _, row in ranked.rows:
+        assert said(row) == EXPECTED[row["log_index"]]
+
+
+def test_rankings_of_other_rows_are_refused(spark: Session, server: FeedServer) -> None:
+    entries = spark.spark.readStream.format("garlicfarm").options(**server.options()).load()
+    with pytest.raises(ConfigError, match="rows is 'all', not changes, batches, entries"):
+        rankings(entries, "all")
 
 
 def test_rankings_of_a_compacted_log_begin_with_the_nodes_state(
