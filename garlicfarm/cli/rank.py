@@ -21,7 +21,7 @@ from garlicfarm.cli.remote import deadline, find_node
 if TYPE_CHECKING:
     from rich.live import Live
 
-__all__ = ["rank"]
+__all__ = ["plugin", "rank"]
 
 
 class Sink(click.ParamType[str]):
@@ -50,7 +50,10 @@ class Setting(click.ParamType[tuple[str, str]]):
         return key, text
 
 
-RANK_COMMANDS: dict[str, str] = {}
+RANK_COMMANDS = {
+    "compact": "garlicfarm.cli.rank_compact:compact",
+    "history": "garlicfarm.cli.rank_history:history",
+}
 
 
 @click.group(cls=CommandGroup, targets=RANK_COMMANDS, invoke_without_command=True)
@@ -132,7 +135,7 @@ async def _main(nodes: dict[str, Any], job: dict[str, Any], options: Options) ->
 
     from garlicfarm.cli.signals import ended_by_signals
 
-    runner, feed = _plugin("runner"), _plugin("feed")
+    runner, feed = plugin("runner"), plugin("feed")
     async with ended_by_signals():
         with deadline(options.timeout_s, "the ranking was ended"):
             farm = options.farm
@@ -167,7 +170,8 @@ def _farms(feed: Any, nodes: dict[str, Any]) -> list[str]:
     return names
 
 
-def _plugin(module: str) -> Any:
+def plugin(module: str) -> Any:
+    """A module of the plugin. Raises `ConfigError`: what it needs is not installed."""
     from garlicfarm.errors import ConfigError
 
     try:

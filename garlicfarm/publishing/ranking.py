@@ -81,8 +81,7 @@ def ranking(fold: Fold, state: FarmState, statuses: Mapping[int, ScoredStatus]) 
         "orders": {what: msgspec.to_builtins(order) for what, order in sorted(policy.orders.items())},
         "publication": publication.publication(fold, state, statuses),
         "members": [
-            _member(fold, state, statuses, member, eligible=member in eligible)
-            for member in fold.order()
+            _member(fold, state, statuses, member, eligible=member in eligible) for member in fold.order()
         ],
     }
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryFile
 from garlicfarm.errors import ConfigError
 from garlicfarm_plugin_spark.offsets import decode_offset
 
-__all__ = ["check_checkpoint", "check_sink", "check_writable"]
+__all__ = ["check_checkpoint", "check_writable"]
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
@@ -47,22 +47,6 @@ def check_checkpoint(directory: Path, farm: str, farm_id: str, settings: dict[st
             [
                 f"the checkpoint {directory} has {conf.get(_PARTITIONS)} shuffle partitions, not"
                 f" {settings[_PARTITIONS]}: set {_PARTITIONS} to that again, or name a new checkpoint"
-            ]
-        )
-
-
-def check_sink(directory: Path, checkpoint: Path) -> None:
-    """Check that Spark will add the rankings of a query with ``checkpoint`` to ``directory``.
-
-    Raises `ConfigError`: another query wrote there. Spark would silently drop each batch whose number is
-    already there.
-    """
-    written, planned = _newest(directory / "_spark_metadata"), _newest(checkpoint / "offsets")
-    if written is not None and (planned is None or planned < written):
-        raise ConfigError(
-            [
-                f"{directory} was written from another checkpoint, and Spark would drop rankings of this one:"
-                " name that --checkpoint, or another directory"
             ]
         )
 

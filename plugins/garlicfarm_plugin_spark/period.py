@@ -68,12 +68,11 @@ class Roles(msgspec.Struct):
 
 
 def pieces(begin_ms: int, end_ms: int, period_ms: int) -> Iterator[tuple[int, int]]:
-    """The time from ``begin_ms`` to ``end_ms`` cut at the bounds of periods: (start of the period, ms in it),
-    none of 0 ms."""
+    """The time from ``begin_ms`` to ``end_ms`` cut where periods begin: (begin of the piece, ms in it), none
+    of 0 ms."""
     while begin_ms < end_ms:
-        start = begin_ms - begin_ms % period_ms
-        cut = min(end_ms, start + period_ms)
-        yield start, cut - begin_ms
+        cut = min(end_ms, begin_ms - begin_ms % period_ms + period_ms)
+        yield begin_ms, cut - begin_ms
         begin_ms = cut
 
 

@@ -6,7 +6,7 @@ the farm, so it is in the checkpoint. Its index shows which entries a batch repe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from itertools import islice
@@ -92,7 +92,7 @@ class Fold:
         """The bytes of the node's ``GET …/state`` at ``index``."""
         return self._farm.snapshot()
 
-    def row(self, differs: list[str]) -> dict[str, Any]:
+    def row(self, differs: Sequence[str] = ()) -> dict[str, Any]:
         """The row of `COLUMNS` at ``index``, without ``farm_id``. ``differs``: its ``changed``."""
         farm = self._farm
         ranking = farm.ranking()
@@ -101,7 +101,7 @@ class Fold:
             "log_index": self.index,
             "farm_time_ms": farm.farm_time_ms,
             "interval_ms": farm.interval_ms,
-            "changed": differs,
+            "changed": [*differs],
             "publisher": farm.publisher,
             "holders": [*farm.holders],
             "recent": farm.recent(),

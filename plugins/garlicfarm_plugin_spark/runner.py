@@ -20,10 +20,11 @@ import trio
 
 from garlicfarm import errors
 from garlicfarm.errors import ConfigError, GarlicFarmError, UnreachableError
-from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_sink, check_writable
+from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_writable
 from garlicfarm_plugin_spark.feed import FarmFeed, FarmHead, Nodes
+from garlicfarm_plugin_spark.files import LocalFiles, check_directory, is_uri
 from garlicfarm_plugin_spark.offsets import decode_offset
-from garlicfarm_plugin_spark.ranking import rankings
+from garlicfarm_plugin_spark.ranking import Rows, rankings
 from garlicfarm_plugin_spark.session import DEFAULTS, Session, cause, text_of
 
 __all__ = ["Job", "Viewer", "run"]
@@ -93,9 +94,9 @@ async def run(job: Job, viewer: Viewer) -> None:
         check_checkpoint(job.checkpoint, job.nodes.farm, head.farm_id, settings)
         check_writable(job.checkpoint, "--checkpoint")
         kind, _, where = job.sink.partition(":")
-        if kind == "parquet" and job.master.startswith("local") and ":" not in where:  # else it is remote
+        if kind == "parquet" and not is_uri(where):
             check_writable(Path(where), "--sink")
-            check_sink(Path(where), job.checkpoint)
+            check_directory(LocalFiles(Path(where)), where)
         viewer.progress(None, head.commit_index)
         viewer.note("starting Spark; this takes half a minute")
         session = await trio.to_thread.run_sync(
@@ -198,16 +199,19 @@ class QueryRunner:
     def _start(self, emit: Callable[[Any, int], None]) -> Any:
         job = self._job
         entries = self._session.spark.readStream.format("garlicfarm").options(**_options(job)).load()
-        writer = rankings(entries, "batches").writeStream.outputMode("append")
+        kind, _, where = job.sink.partition(":")
+        rows: Rows = "changes" if kind == "parquet" else "batches"
+        writer = rankings(entries, rows).writeStream.outputMode("append")
         writer = writer.option("checkpointLocation", str(job.checkpoint))
         if job.once:
             writer = writer.trigger(availableNow=True)
-        kind, _, where = job.sink.partition(":")
         if kind == "console":
             return writer.foreachBatch(emit).start()
         if kind == "memory":
             return writer.format("memory").queryName("rankings").start()
-        return writer.format(kind).start(where)
+        from garlicfarm_plugin_spark.parquet import ParquetSink
+
+        return writer.foreachBatch(ParquetSink(self._session.spark, where)).start()
 
     async def _view(self, receive: trio.MemoryReceiveChannel[_Ranking]) -> None:
         with suppress(trio.ClosedResourceError):

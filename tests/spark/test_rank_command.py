@@ -23,8 +23,10 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
 from garlicfarm.errors import AuthError, ConfigError, GarlicFarmError
-from garlicfarm_plugin_spark.checkpoint import check_checkpoint, check_sink
+from garlicfarm_plugin_spark.checkpoint import check_checkpoint
 from garlicfarm_plugin_spark.java import find_java_home
+from garlicfarm_plugin_spark.parquet import read_rankings
+from garlicfarm_plugin_spark.ranking import Fold
 from garlicfarm_plugin_spark.runner import query_error
 from garlicfarm_plugin_spark.session import Session
 from tests.spark.feed_server import FeedServer, feed_server
@@ -238,30 +240,38 @@ def test_rank_whose_python_processes_die_starts_the_query_again(server: FeedServ
         assert "the query failed and starts again in 1 s: " in rank.errors()
 
 
-def test_rank_to_parquet_writes_each_ranking_once(server: FeedServer, tmp_path: Path) -> None:
-    import pyarrow.parquet
-
-    sink = (
-        "--once",
-        "--sink",
-        f"parquet:{tmp_path / 'ranked'}",
-        "--checkpoint",
-        str(tmp_path / "checkpoint"),
-    )
-    with running(server, *sink, "--max-entries", "4") as rank:
-        assert rank.wait() == 0, rank.errors()
-        assert rank.lines == []
-    table = pyarrow.parquet.read_table(tmp_path / "ranked").to_pydict()
-    assert sorted(table["log_index"]) == [4, 8, 10]
-    found = dict(zip(table["log_index"], table["ranking"], strict=True))
-    assert found == {index: EXPECTED[index].ranking for index in (4, 8, 10)}
-    # Spark drops a batch whose number it finds there, and a new checkpoint counts from 0.
-    with running(server, "--once", "--sink", f"parquet:{tmp_path / 'ranked'}") as rank:
+def test_rank_to_parquet_writes_each_change_once_whatever_the_batches(
+    server: FeedServer, tmp_path: Path
+) -> None:
+    """A second checkpoint reads the same log again: it adds no row."""
+    fold = Fold("farm")
+    entries = [(each.index, each.term, int(each.value_type), each.value) for each in LOG[:10]]
+    changes = {row["log_index"]: row["changed"] for row in fold.rankings(entries, "changes")}
+    sink = ("--once", "--sink", f"parquet:{tmp_path / 'ranked'}", "--checkpoint")
+    for size, checkpoint in (("4", "first"), ("3", "second")):
+        with running(server, *sink, str(tmp_path / checkpoint), "--max-entries", size) as rank:
+            assert rank.wait() == 0, rank.errors()
+            assert rank.lines == []
+        table = read_rankings(tmp_path / "ranked", ["changed", "ranking", "date"]).to_pydict()
+        assert dict(zip(table["log_index"], table["changed"], strict=True)) == changes
+        assert table["ranking"] == [EXPECTED[index].ranking for index in table["log_index"]]
+        assert {*table["date"]} == {"1970-01-01", "2027-01-15"}  # before the first status, and from there on
+    (tmp_path / "ranked" / "_spark_metadata").mkdir()
+    with running(server, *sink, str(tmp_path / "first")) as rank:
         assert rank.wait(30) == 2
         assert rank.errors() == (
-            f"error: {tmp_path / 'ranked'} was written from another checkpoint, and Spark would drop rankings"
-            " of this one: name that --checkpoint, or another directory\n"
+            f"error: {tmp_path / 'ranked'} was written by an earlier version of garlicfarm (_spark_metadata):"
+            " name another directory\n"
         )
+
+
+def test_rank_to_parquet_at_a_uri_writes_the_same_files(server: FeedServer, tmp_path: Path) -> None:
+    for where in (f"file:{tmp_path / 'uri'}", str(tmp_path / "path")):
+        with running(server, "--once", "--sink", f"parquet:{where}") as rank:
+            assert rank.wait() == 0, rank.errors()
+    files = {path.name: path.read_bytes() for path in (tmp_path / "path").glob("*/*/[!.]*")}
+    assert files
+    assert {path.name: path.read_bytes() for path in (tmp_path / "uri").glob("*/*/[!.]*")} == files
 
 
 @pytest.mark.parametrize(
@@ -411,19 +421,6 @@ def test_checkpoint_of_another_farm_or_layout_is_refused(tmp_path: Path) -> None
     (made / "offsets" / "11").write_text("rubbish")
     with pytest.raises(ConfigError, match="is not an offset of this query"):
         check_checkpoint(made, "farm", "ab", settings)
-
-
-def test_directory_of_rankings_from_another_checkpoint_is_refused(tmp_path: Path) -> None:
-    checkpoint, log = write_checkpoint(tmp_path / "made", "ab", "1"), tmp_path / "ranked" / "_spark_metadata"
-    check_sink(log.parent, tmp_path / "new")
-    log.mkdir(parents=True)
-    for name in ("8", "9.compact", "10", ".11.crc"):
-        (log / name).touch()
-    check_sink(log.parent, checkpoint)  # batch 10 is planned in it
-    for other in (write_checkpoint(tmp_path / "shorter", "ab", "1"), tmp_path / "new"):
-        (other / "offsets" / "10").unlink(missing_ok=True)
-        with pytest.raises(ConfigError, match="was written from another checkpoint"):
-            check_sink(log.parent, other)
 
 
 def test_rank_refuses_a_checkpoint_of_another_farm(server: FeedServer, tmp_path: Path) -> None:

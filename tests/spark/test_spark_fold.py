@@ -174,9 +174,9 @@ def test_fold_of_a_state_goes_on_from_there() -> None:
         node.apply(entry)
     fold = Fold("farm")
     fold.apply([(60, 0, STATE, node.farm.snapshot()), *rows(60, 90)])
-    assert said(fold.row([])) == EXPECTED[90]
+    assert said(fold.row()) == EXPECTED[90]
     fold.apply([(60, 0, STATE, node.farm.snapshot())])  # older than what is folded
-    assert said(fold.row([])) == EXPECTED[90]
+    assert said(fold.row()) == EXPECTED[90]
 
 
 def test_fold_over_a_gap_is_refused() -> None:

@@ -47,8 +47,8 @@ def test_roles_stay_in_time_where_farm_time_goes_back() -> None:
 
 def test_pieces_are_cut_at_the_bounds_of_periods() -> None:
     assert list(pieces(5, 5, 10)) == []
-    assert list(pieces(5, 9, 10)) == [(0, 4)]
-    assert list(pieces(5, 30, 10)) == [(0, 5), (10, 10), (20, 10)]
+    assert list(pieces(5, 9, 10)) == [(5, 4)]
+    assert list(pieces(5, 30, 10)) == [(5, 5), (10, 10), (20, 10)]
     assert list(pieces(10, 31, 10)) == [(10, 10), (20, 10), (30, 1)]
 
 

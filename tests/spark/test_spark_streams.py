@@ -140,8 +140,9 @@ def test_rankings_of_entries_are_one_row_each(spark: Session, server: FeedServer
 
 def test_rankings_of_other_rows_are_refused(spark: Session, server: FeedServer) -> None:
     entries = spark.spark.readStream.format("garlicfarm").options(**server.options()).load()
+    kind: Any = "all"
     with pytest.raises(ConfigError, match="rows is 'all', not changes, batches, entries"):
-        rankings(entries, "all")
+        rankings(entries, kind)
 
 
 def test_rankings_of_a_compacted_log_begin_with_the_nodes_state(

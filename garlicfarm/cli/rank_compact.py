@@ -1,0 +1,26 @@
+"""``rank compact``: merges the small files that ``rank --sink parquet:DIRECTORY`` wrote."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from garlicfarm.cli.options import Options, print_rows, shared_options
+from garlicfarm.cli.rank import plugin
+
+__all__ = ["compact"]
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@shared_options("output")
+def compact(options: Options, directory: Path) -> None:
+    """Merge the files of stored rankings, each farm's and date's into few.
+
+    DIRECTORY is that of `rank --sink parquet:DIRECTORY`, which may go on writing there. Interrupted, it loses
+    nothing. Shown are the dates whose files were merged.
+    """
+    merged = plugin("compact").compact(directory)
+    print_rows(options.output, "garlicfarm.rank-compact/1", map(asdict, merged))

@@ -1,0 +1,113 @@
+"""Merges the small files of stored rankings, each farm's and date's into few.
+
+It works beside a running writer, and a kill loses nothing: a merged file gets its name once it is durable,
+and only then are the files removed that were read for it. Files that came in between are left alone. In the
+meantime, and after a kill, a row can be in two files; `read_rankings` returns it once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow
+import pyarrow.compute
+import pyarrow.parquet
+
+from garlicfarm.durable_files import fsync_path
+from garlicfarm.errors import ConfigError, GarlicFarmError
+from garlicfarm_plugin_spark.files import LocalFiles, check_directory
+from garlicfarm_plugin_spark.parquet import encoded, file_name, unrepeated
+
+__all__ = ["MOST_BYTES", "Merged", "compact"]
+
+MOST_BYTES = 16 * 1024 * 1024
+"""Files are merged up to this size together. In memory they take some ten times as much."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """``files`` of a farm and date have become ``left``; in these there are ``rows``."""
+
+    farm: str
+    date: str
+    files: int
+    left: int
+    rows: int
+
+
+def compact(directory: Path, most_bytes: int = MOST_BYTES) -> Iterator[Merged]:
+    """Merge the files in ``directory``, one date of a farm after the other; what is done, as it is done.
+
+    Raises `ConfigError` if it has no rankings, or another process merges them, and `GarlicFarmError` if a
+    file cannot be read or written; nothing is lost then.
+    """
+    with _alone(directory):
+        check_directory(LocalFiles(directory), str(directory))
+        folders = sorted(directory.glob("farm=*/date=*"))
+        if not folders:
+            raise ConfigError([f"{directory} has no rankings"])
+        for folder in folders:
+            files = sorted(folder.glob("[!.]*.parquet"))
+            groups = [group for group in _groups(files, most_bytes) if len(group) > 1]
+            if groups:
+                rows, left = zip(*(_merge(directory, folder, group) for group in groups), strict=True)
+                merged = sum(map(len, groups))
+                farm, date = (part.name.partition("=")[2] for part in (folder.parent, folder))
+                yield Merged(farm, date, len(files), len(files) - merged + sum(left), sum(rows))
+
+
+def _groups(files: list[Path], most_bytes: int) -> Iterator[list[Path]]:
+    """Neighbours that have no more than ``most_bytes`` together, or one of any size."""
+    group: list[Path] = []
+    total = 0
+    for path in files:
+        size = path.stat().st_size
+        if group and total + size > most_bytes:
+            yield group
+            group, total = [], 0
+        group.append(path)
+        total += size
+    if group:
+        yield group
+
+
+def _merge(directory: Path, folder: Path, files: list[Path]) -> tuple[int, int]:
+    """The number of rows and of files that they are in now."""
+    try:
+        tables = [pyarrow.parquet.ParquetFile(path).read() for path in files]
+        table = unrepeated(pyarrow.concat_tables(tables, promote_options="default"))
+        kept = set()
+        # A farm that was made anew under its old name has another id.
+        for farm_id in sorted(set(table["farm_id"].to_pylist())):
+            part = table.filter(pyarrow.compute.equal(table["farm_id"], farm_id))
+            path = folder / file_name(part)
+            LocalFiles(directory).add(str(path.relative_to(directory)), encoded(part))
+            kept.add(path)
+        for path in files:
+            if path not in kept:
+                path.unlink()
+        fsync_path(folder)
+    except (OSError, pyarrow.ArrowInvalid) as error:
+        raise GarlicFarmError(f"{folder} cannot be compacted: {error}") from error
+    return table.num_rows, len(kept)
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """While no other process merges there. The lock ends with the process."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ConfigError([f"{directory} is no directory of rankings ({error.strerror})"]) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise ConfigError([f"another `rank compact` works in {directory}: wait for it"]) from error
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,248 @@
+"""Availability, tenure, flaps, hand-over times and scores of each member, by hour or day of farm time.
+
+A row of `rankings` says what holds from its farm time to that of the next row. `Course` follows a farm's rows
+by index and returns what each adds to the figures of a period and member, as `Share`. The batch in this
+process (`figures`) and the query (`history`) do the same with them: add up, and take percentiles.
+
+A state counts for two hours at most. `rankings` has a row at least every hour in which entries are committed;
+where there is none for longer, nothing is known of the members, and the time is in no figure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+
+from garlicfarm_plugin_spark.period import PERIODS_MS, Roles, percentiles, pieces
+
+if TYPE_CHECKING:
+    import pandas
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.state import GroupState
+
+__all__ = ["INPUT", "LONGEST_MS", "OUTPUT", "By", "Course", "Share", "figures", "history", "stored"]
+
+By = Literal["hour", "day"]
+
+LONGEST_MS = 2 * PERIODS_MS["hour"]
+
+INPUT = (
+    *("farm", "farm_id", "log_index", "farm_time_ms", "interval_ms", "publisher"),
+    *("holders", "recent", "order", "scores"),
+)
+"""The columns of `rankings` that a history needs."""
+
+OUTPUT = (
+    "farm string, farm_id string, period timestamp, member bigint, known_ms bigint, availability double,"
+    " tenure double, flaps bigint, handovers bigint, handover_p50_ms double, handover_most_ms bigint,"
+    " score_p05 double, score_p50 double, score_p95 double"
+)
+"""The columns of a history. ``period``: when it begins; ``known_ms``: for how much of it the state of this
+member is known, the whole of which ``availability`` (recent) and ``tenure`` (publisher) are shares;
+``flaps``: how often it took the role back within `FLAP_INTERVALS`; ``handovers``: how often it became the
+only holder, with the median and the longest time from its naming; the score's percentiles count each by the
+time that it lasted. Null: there is no such value."""
+
+SCORE_SHARES = (0.05, 0.5, 0.95)
+_SHARES = (
+    "farm string, farm_id string, time_ms bigint, member bigint, known_ms bigint, recent_ms bigint,"
+    " publisher_ms bigint, score bigint, flaps bigint, handover_ms bigint"
+)
+
+
+class Share(NamedTuple):
+    """What a row adds to the figures of one period and member."""
+
+    time_ms: int
+    """a farm time in the period"""
+    member: int
+    known_ms: int = 0
+    recent_ms: int = 0
+    publisher_ms: int = 0
+    score: int | None = None
+    """held for ``known_ms``"""
+    flaps: int = 0
+    handover_ms: int | None = None
+
+
+class Course(msgspec.Struct):
+    """What has to be known of the rows of one farm so far, to go on with the next one."""
+
+    index: int = 0
+    roles: Roles = msgspec.field(default_factory=Roles)
+    members: tuple[int, ...] = ()
+    recent: tuple[int, ...] = ()
+    scores: dict[int, int] = {}
+
+    def follow(self, row: Mapping[str, Any], period_ms: int) -> Iterator[Share]:
+        """Go on to ``row``, which has the columns `INPUT`. One at or before the newest index adds nothing."""
+        if row["log_index"] <= self.index:
+            return
+        roles, publisher = self.roles, self.roles.publisher
+        begin_ms = roles.time_ms
+        is_flap, handover_ms = False, None
+        if row["farm_time_ms"] > 0:  # there was a status
+            found = roles.follow(row["farm_time_ms"], row["publisher"], row["holders"], row["interval_ms"])
+            is_flap, handover_ms = found
+        if begin_ms >= 0:
+            for time_ms, ms in pieces(begin_ms, min(roles.time_ms, begin_ms + LONGEST_MS), period_ms):
+                for member in self.members:
+                    recent_ms = ms if member in self.recent else 0
+                    publisher_ms = ms if member == publisher else 0
+                    yield Share(time_ms, member, ms, recent_ms, publisher_ms, self.scores.get(member))
+        if is_flap or handover_ms is not None:
+            yield Share(roles.time_ms, row["publisher"], flaps=int(is_flap), handover_ms=handover_ms)
+        self.index = row["log_index"]
+        self.members, self.recent = tuple(row["order"]), tuple(row["recent"])
+        self.scores = dict(row["scores"])
+
+
+class _Sums:
+    """The figures of one period and member."""
+
+    def __init__(self) -> None:
+        self.known_ms = self.recent_ms = self.publisher_ms = self.flaps = 0
+        self.scores: defaultdict[int, int] = defaultdict(int)
+        self.handovers: defaultdict[int, int] = defaultdict(int)
+
+    def add(self, share: Share) -> None:
+        self.known_ms += share.known_ms
+        self.recent_ms += share.recent_ms
+        self.publisher_ms += share.publisher_ms
+        self.flaps += share.flaps
+        if share.score is not None:
+            self.scores[share.score] += share.known_ms
+        if share.handover_ms is not None:
+            self.handovers[share.handover_ms] += 1
+
+    def figures(self) -> dict[str, Any]:
+        scores = percentiles(self.scores, SCORE_SHARES) if self.scores else [None] * len(SCORE_SHARES)
+        return {
+            "known_ms": self.known_ms,
+            "availability": self.recent_ms / self.known_ms if self.known_ms else None,
+            "tenure": self.publisher_ms / self.known_ms if self.known_ms else None,
+            "flaps": self.flaps,
+            "handovers": sum(self.handovers.values()),
+            "handover_p50_ms": percentiles(self.handovers, (0.5,))[0] if self.handovers else None,
+            "handover_most_ms": max(self.handovers, default=None),
+            **{f"score_p{share * 100:02.0f}": at for share, at in zip(SCORE_SHARES, scores, strict=True)},
+        }
+
+
+def figures(rows: Iterable[Mapping[str, Any]], by: By) -> list[dict[str, Any]]:
+    """The history of rows with the columns `INPUT`, each farm's in the order of their indexes.
+
+    :returns: the columns `OUTPUT`, but ``period_ms`` (since 1970) for ``period``; by farm, period and member.
+    """
+    period_ms = PERIODS_MS[by]
+    courses: defaultdict[str, Course] = defaultdict(Course)
+    sums: defaultdict[tuple[str, str, int, int], _Sums] = defaultdict(_Sums)
+    for row in rows:
+        for share in courses[row["farm_id"]].follow(row, period_ms):
+            start_ms = share.time_ms - share.time_ms % period_ms
+            sums[row["farm"], row["farm_id"], start_ms, share.member].add(share)
+    names = ("farm", "farm_id", "period_ms", "member")
+    return [{**dict(zip(names, of, strict=True)), **each.figures()} for of, each in sorted(sums.items())]
+
+
+def stored(directory: Path, by: By, farm: str | None = None) -> list[dict[str, Any]]:
+    """The history of the rankings that ``directory`` holds, of the farm of this name or all; as `figures`.
+
+    Raises `ConfigError`: there are none.
+    """
+    from garlicfarm_plugin_spark.parquet import read_rankings
+
+    table = read_rankings(directory, list(INPUT[3:]), farm=farm)
+    return figures((row for batch in table.to_batches(10_000) for row in batch.to_pylist()), by)
+
+
+def history(rankings: DataFrame, by: By = "hour", delay: str = "1 hour") -> DataFrame:
+    """The history of rankings, stored ones or a stream of them, in Spark; the columns `OUTPUT`.
+
+    :param rankings: rows ``changes`` or ``entries`` of `rankings`, with the columns `INPUT` at least.
+    :param delay: of a stream, for how long a period stays open after the newest farm time of any farm, as
+        "10 minutes". It must cover by how much the farm times of the farms in the stream differ: rows of a
+        farm that is further behind are lost. Output mode: ``append``; a period comes once it is closed.
+    """
+    from pyspark.sql import functions as f
+
+    of = rankings.select(*INPUT).groupBy("farm_id")
+    period_ms = PERIODS_MS[by]
+    if rankings.isStreaming:
+        shares = of.applyInPandasWithState(
+            _SharesOf(period_ms).stream, _SHARES, "course binary", "append", "NoTimeout"
+        )
+    else:
+        shares = of.applyInPandas(_SharesOf(period_ms).batch, _SHARES)
+    timed = shares.withColumn("time", f.timestamp_millis("time_ms"))
+    if rankings.isStreaming:
+        timed = timed.withWatermark("time", delay)
+    known = f.sum("known_ms")
+    shared = {name: f.sum(f"{name}_ms") / f.nullif(known, f.lit(0)) for name in ("recent", "publisher")}
+    score = f.percentile("score", f.array(*map(f.lit, SCORE_SHARES)), f.col("known_ms"))
+    return (
+        timed.groupBy("farm", "farm_id", f.window("time", f"1 {by}").alias("window"), "member")
+        .agg(
+            known.alias("known_ms"),
+            shared["recent"].alias("availability"),
+            shared["publisher"].alias("tenure"),
+            f.sum("flaps").alias("flaps"),
+            f.count("handover_ms").alias("handovers"),
+            f.percentile("handover_ms", f.lit(0.5)).alias("handover_p50_ms"),
+            f.max("handover_ms").alias("handover_most_ms"),
+            score.alias("score"),
+        )
+        .select(
+            *("farm", "farm_id", f.col("window.start").alias("period"), "member", "known_ms", "availability"),
+            *("tenure", "flaps", "handovers", "handover_p50_ms", "handover_most_ms"),
+            *(
+                f.col("score")[at].alias(f"score_p{share * 100:02.0f}")
+                for at, share in enumerate(SCORE_SHARES)
+            ),
+        )
+    )
+
+
+class _SharesOf:
+    """What Spark calls for each farm."""
+
+    def __init__(self, period_ms: int) -> None:
+        self._period_ms = period_ms
+
+    def batch(self, rows: pandas.DataFrame) -> pandas.DataFrame:
+        return self._frame(Course(), rows)
+
+    def stream(
+        self, group: tuple[str], frames: Iterator[pandas.DataFrame], state: GroupState
+    ) -> Iterator[pandas.DataFrame]:
+        import pandas
+
+        course = msgspec.json.decode(state.get[0], type=Course) if state.exists else Course()
+        yield self._frame(course, pandas.concat([*frames]))
+        state.update((msgspec.json.encode(course),))
+
+    def _frame(self, course: Course, rows: pandas.DataFrame) -> pandas.DataFrame:
+        import pandas
+
+        found = [
+            (row["farm"], row["farm_id"], *share)
+            for row in _plain(rows.sort_values("log_index"))
+            for share in course.follow(row, self._period_ms)
+        ]
+        return pandas.DataFrame(found, columns=["farm", "farm_id", *Share._fields], dtype=object)
+
+
+def _plain(rows: pandas.DataFrame) -> Iterator[dict[str, Any]]:
+    """Of Python's own types. Pandas makes null and integers to floats, and arrays to those of numpy."""
+    for row in rows.to_dict("records"):
+        publisher = row["publisher"]
+        yield {
+            **row,
+            "publisher": None if publisher is None or publisher != publisher else int(publisher),
+            **{name: [int(each) for each in row[name]] for name in ("holders", "recent", "order")},
+            "scores": {int(member): int(score) for member, score in dict(row["scores"]).items()},
+        }

@@ -1,0 +1,130 @@
+"""Rankings as Parquet files: ``DIRECTORY/farm=NAME/date=YYYY-MM-DD/FIRST-LAST-DIGEST.parquet``.
+
+The date is that of the farm time, in UTC. A file's name follows from the rows in it: the indexes of the first
+and the last one, and a digest of what they say. A batch that Spark repeats after a crash gets the names that
+it had, so it adds no row, and no list of written batches is needed, which would grow for ever. A file
+appears under its name only when it is complete; what is being written has a name with a leading dot, which
+readers of Parquet directories pass over.
+
+The columns are those of `rankings`, but ``farm`` and ``date`` are in the path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow
+import pyarrow.compute
+import pyarrow.dataset
+import pyarrow.parquet
+
+from garlicfarm.errors import ConfigError
+from garlicfarm_plugin_spark.files import Files, HadoopFiles, LocalFiles, check_directory, is_uri
+from garlicfarm_plugin_spark.period import date_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["ParquetSink", "encoded", "file_name", "parts", "read_rankings", "unrepeated"]
+
+_PARTITIONS = pyarrow.dataset.partitioning(
+    pyarrow.schema([("farm", pyarrow.string()), ("date", pyarrow.string())]), flavor="hive"
+)
+_ATTEMPTS = 5
+
+
+class ParquetSink:
+    """For ``foreachBatch`` of a query on `rankings`: adds the rows of each batch, on the driver."""
+
+    def __init__(self, spark: SparkSession, where: str) -> None:
+        """``where``: a path, or a URI of a Hadoop file system. Raises what `check_directory` does."""
+        self._files: Files = HadoopFiles(spark, where) if is_uri(where) else LocalFiles(Path(where))
+        check_directory(self._files, where)
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        """Raises `GarlicFarmError` if a file cannot be written; the batch can be repeated."""
+        for name, part in parts(batch.toArrow()):
+            self._files.add(name, encoded(part))
+
+
+def parts(table: pyarrow.Table) -> Iterator[tuple[str, pyarrow.Table]]:
+    """Cut the columns of `rankings` into files: (path below the directory, rows by index)."""
+    table = table.sort_by("log_index")
+    dates = [date_of(time_ms) for time_ms in table["farm_time_ms"].to_pylist()]
+    farms, ids = table["farm"].to_pylist(), table["farm_id"].to_pylist()
+    places: dict[tuple[str, str, str], list[int]] = {}
+    for number, place in enumerate(zip(farms, dates, ids, strict=True)):
+        places.setdefault(place, []).append(number)
+    for (farm, date, _), numbers in sorted(places.items()):
+        part = table.take(numbers).drop_columns(["farm"])
+        yield f"farm={farm}/date={date}/{file_name(part)}", part
+
+
+def file_name(part: pyarrow.Table) -> str:
+    """Of rows of one farm and date, by index. Same rows, same name."""
+    names = ("farm_id", "log_index", "changed", "state_sha256")
+    said = list(zip(*(part[name].to_pylist() for name in names), strict=True))
+    digest = sha256(repr(said).encode()).hexdigest()[:12]
+    return f"{said[0][1]:020d}-{said[-1][1]:020d}-{digest}.parquet"
+
+
+def encoded(part: pyarrow.Table) -> bytes:
+    """The bytes of a Parquet file."""
+    out = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(part, out, compression="zstd")
+    return bytes(out.getvalue().to_pybytes())
+
+
+def read_rankings(
+    directory: Path, columns: list[str], *, farm: str | None = None, below: str = ""
+) -> pyarrow.Table:
+    """The rows in ``directory``, each index of a farm once, by farm, its id and index.
+
+    Beside a writer, and beside `rank compact`, which leaves a row in two files if it is killed.
+
+    :param columns: of `rankings`, without ``farm``, ``farm_id`` and ``log_index``, which come first.
+    :param farm: the name of the farm; None: all.
+    :param below: only rows in this part of the directory, as ``farm=NAME/date=DATE``.
+    :raises ConfigError: there are no such rankings.
+    """
+    check_directory(LocalFiles(directory), str(directory))
+    names = ["farm", "farm_id", "log_index", *columns]
+    where = None if farm is None else pyarrow.compute.field("farm") == farm
+    for attempt in range(_ATTEMPTS):
+        try:
+            found = pyarrow.dataset.dataset(
+                directory / below,
+                format="parquet",
+                partitioning=_PARTITIONS,
+                partition_base_dir=str(directory),
+            )
+            table = found.to_table(columns=names, filter=where) if found.files else pyarrow.table({})
+            break
+        except FileNotFoundError as error:  # no directory, or compacted since it was listed
+            if attempt + 1 == _ATTEMPTS or not directory.exists():
+                raise ConfigError([f"{directory} cannot be read: {error}"]) from error
+        except (pyarrow.ArrowInvalid, NotADirectoryError) as error:
+            raise ConfigError([f"{directory} has files that are no rankings: {error}"]) from error
+    if not table.num_rows:
+        of = "" if farm is None else f" of the farm {farm}"
+        raise ConfigError(
+            [f"{directory} has no rankings{of}: `garlicfarm rank --sink parquet:{directory}` adds them"]
+        )
+    return unrepeated(table)
+
+
+def unrepeated(table: pyarrow.Table) -> pyarrow.Table:
+    """The rows by farm, its id and index, each index once."""
+    order = [name for name in ("farm", "farm_id", "log_index") if name in table.column_names]
+    table = table.sort_by([(name, "ascending") for name in order]).combine_chunks()
+    if table.num_rows < 2:
+        return table
+    differs = [
+        pyarrow.compute.not_equal(table[name].slice(1), table[name].slice(0, table.num_rows - 1))
+        for name in ("farm_id", "log_index")
+    ]
+    mask = pyarrow.compute.or_(*differs).combine_chunks()
+    return table.filter(pyarrow.concat_arrays([pyarrow.array([True]), mask]))

@@ -1,0 +1,225 @@
+"""Rankings in Parquet files: written, read and compacted, without a Java process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
+
+import pandas
+import pyarrow.dataset
+
+from garlicfarm.durable_files import move_into_place
+from garlicfarm.errors import ConfigError, GarlicFarmError
+from garlicfarm_plugin_spark import files
+from garlicfarm_plugin_spark.compact import Merged, compact
+from garlicfarm_plugin_spark.parquet import read_rankings
+from tests.spark.script import many_entries
+from tests.spark.stored import ranked, write, write_in_batches
+
+pytestmark = pytest.mark.spark
+
+LOG = many_entries(400)
+ROWS = ranked(LOG)
+INDEXES = [row["log_index"] for row in ROWS]
+
+
+def names(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*.p*")}
+
+
+def indexes(directory: Path, **options: Any) -> list[int]:
+    found: list[int] = read_rankings(directory, [], **options)["log_index"].to_pylist()
+    return found
+
+
+def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
+    write_in_batches(tmp_path, ROWS, seed=1)
+    columns = ["publisher", "holders", "changed", "scores", "ranking"]
+    found = read_rankings(tmp_path, columns).to_pylist()
+    for row in found:
+        row["scores"] = dict(row["scores"])
+    assert found == [{name: row[name] for name in ("farm", "farm_id", "log_index", *columns)} for row in ROWS]
+
+
+def test_files_of_a_repeated_batch_are_those_that_are_there(tmp_path: Path) -> None:
+    first = write(tmp_path, ROWS[:30])
+    before = {name: (tmp_path / name).stat().st_mtime_ns for name in first}
+    assert write(tmp_path, ROWS[:30][::-1]) == first
+    assert {name: (tmp_path / name).stat().st_mtime_ns for name in first} == before
+    assert names(tmp_path) == {*first}
+    assert all(name.startswith("farm=farm/date=") for name in first)
+
+
+def test_rows_of_another_cut_are_read_once(tmp_path: Path) -> None:
+    """As where a second query with a new checkpoint reads the same log."""
+    for seed in (1, 2):
+        write_in_batches(tmp_path, ROWS, seed)
+    assert indexes(tmp_path) == INDEXES
+    pandas_rows = pandas.read_parquet(tmp_path)
+    assert len(pandas_rows) > len(ROWS)
+    assert len(pandas_rows.drop_duplicates(["farm_id", "log_index"])) == len(ROWS)
+
+
+def test_file_that_was_being_written_at_a_kill_is_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, ROWS[:10])
+
+    def die(part: Path, path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "move_into_place", die)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path, ROWS[10:20])
+    assert indexes(tmp_path) == INDEXES[:10]
+    assert len(pandas.read_parquet(tmp_path)) == 10
+    monkeypatch.undo()
+    write(tmp_path, ROWS[10:20])
+    assert indexes(tmp_path) == INDEXES[:20]
+    assert not [name for name in names(tmp_path) if "/." in name]
+
+
+def test_rows_of_a_farm_made_anew_under_its_name_are_its_own(tmp_path: Path) -> None:
+    write(tmp_path, ROWS[:5])
+    write(tmp_path, [{**row, "farm_id": "08" * 16} for row in ROWS[:5]])
+    assert indexes(tmp_path) == INDEXES[:5] * 2
+    assert list(compact(tmp_path))[-1].left == 2
+    assert indexes(tmp_path) == INDEXES[:5] * 2
+
+
+def test_rows_of_one_farm_are_read_without_the_others(tmp_path: Path) -> None:
+    write(tmp_path, ROWS[:5])
+    write(tmp_path, [{**row, "farm": "7", "farm_id": "08" * 16} for row in ROWS[5:8]])
+    assert indexes(tmp_path, farm="7") == INDEXES[5:8]
+    assert read_rankings(tmp_path, [])["farm"].to_pylist() == ["7"] * 3 + ["farm"] * 5
+    with pytest.raises(ConfigError, match="has no rankings of the farm barn"):
+        read_rankings(tmp_path, [], farm="barn")
+
+
+def test_directory_without_rankings_says_what_adds_them(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no rankings: `garlicfarm rank --sink parquet:"):
+        read_rankings(tmp_path, [])
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_rankings(tmp_path / "none", [])
+    (tmp_path / "letter.txt").write_text("dear farm")
+    with pytest.raises(ConfigError, match="has files that are no rankings"):
+        read_rankings(tmp_path, [])
+    (tmp_path / "_spark_metadata").mkdir()
+    with pytest.raises(ConfigError, match="was written by an earlier version"):
+        read_rankings(tmp_path, [])
+
+
+def test_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "farm=farm").write_text("in the way")
+    with pytest.raises(GarlicFarmError, match=r"farm=farm/date=.* cannot be written \(File exists\)"):
+        write(tmp_path, ROWS[:1])
+
+
+def test_compact_leaves_one_file_a_date_and_every_row(tmp_path: Path) -> None:
+    write_in_batches(tmp_path, ROWS, seed=3)
+    before = read_rankings(tmp_path, ["ranking"])
+    count = len(names(tmp_path))
+    done = list(compact(tmp_path))
+    assert sum(each.files for each in done) >= count - 1  # the first date may have one file only
+    assert {each.left for each in done} == {1}
+    assert len(names(tmp_path)) == len(list(tmp_path.glob("farm=*/date=*")))
+    assert read_rankings(tmp_path, ["ranking"]).equals(before)
+    assert len(pandas.read_parquet(tmp_path)) == len(ROWS)
+    assert list(compact(tmp_path)) == []
+
+
+def test_compact_keeps_to_the_largest_size(tmp_path: Path) -> None:
+    write_in_batches(tmp_path, ROWS, seed=4, most=5)
+    sizes = sorted(path.stat().st_size for path in tmp_path.rglob("*.parquet"))
+    most = 3 * sizes[-1]
+    done = list(compact(tmp_path, most))[-1]
+    assert 1 < done.left < done.files
+    assert indexes(tmp_path) == INDEXES
+    assert all(path.stat().st_size <= most for path in tmp_path.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("step", range(3))
+def test_compact_killed_at_any_step_loses_and_repeats_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    write_in_batches(tmp_path, ROWS[:120], seed=5)
+
+    def die(*given: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    def unlink_one(path: Path) -> None:
+        os.unlink(path)
+        die()
+
+    where = ((files, "move_into_place", die), (Path, "unlink", die), (Path, "unlink", unlink_one))[step]
+    monkeypatch.setattr(*where)
+    with pytest.raises(KeyboardInterrupt):
+        list(compact(tmp_path))
+    monkeypatch.undo()
+    assert indexes(tmp_path) == INDEXES[:120]
+    list(compact(tmp_path))
+    assert indexes(tmp_path) == INDEXES[:120]
+    assert len(pandas.read_parquet(tmp_path)) == 120
+
+
+def test_compact_beside_a_writer_leaves_its_new_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_in_batches(tmp_path, ROWS[:100], seed=6)
+
+    def move(part: Path, path: Path) -> None:
+        monkeypatch.undo()
+        move_into_place(part, path)
+        write(tmp_path, ROWS[100:130])
+
+    monkeypatch.setattr(files, "move_into_place", move)
+    list(compact(tmp_path))
+    assert indexes(tmp_path) == INDEXES[:130]
+
+
+def test_compact_beside_another_is_refused(tmp_path: Path) -> None:
+    write_in_batches(tmp_path, ROWS[:100], seed=7)
+    first = compact(tmp_path)
+    assert isinstance(next(first), Merged)
+    with pytest.raises(ConfigError, match="another `rank compact` works in"):
+        list(compact(tmp_path))
+    list(first)
+    assert list(compact(tmp_path)) == []
+
+
+def test_compact_of_what_is_no_directory_of_rankings_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no rankings"):
+        list(compact(tmp_path))
+    with pytest.raises(ConfigError, match=r"is no directory of rankings \(No such file"):
+        list(compact(tmp_path / "none"))
+    write(tmp_path, ROWS[:1])
+    folder = next(tmp_path.glob("farm=*/date=*"))
+    (folder / "1.parquet").write_text("rubbish")
+    with pytest.raises(GarlicFarmError, match="cannot be compacted"):
+        list(compact(tmp_path))
+    assert (folder / "1.parquet").exists()
+
+
+def test_reader_that_meets_a_compaction_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was listed is gone when it is opened."""
+    write_in_batches(tmp_path, ROWS[:100], seed=8)
+    other = tmp_path.with_name("other")
+    shutil.copytree(tmp_path, other)
+    list(compact(other))
+    made = pyarrow.dataset.dataset
+
+    def meet(*given: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        found = made(*given, **options)
+        list(compact(tmp_path))
+        return found
+
+    monkeypatch.setattr("pyarrow.dataset.dataset", meet)
+    assert indexes(tmp_path) == INDEXES[:100]
+    assert names(tmp_path) == names(other)
