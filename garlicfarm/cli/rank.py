@@ -53,6 +53,7 @@ class Setting(click.ParamType[tuple[str, str]]):
 RANK_COMMANDS = {
     "compact": "garlicfarm.cli.rank_compact:compact",
     "history": "garlicfarm.cli.rank_history:history",
+    "report": "garlicfarm.cli.rank_report:report",
 }
 
 

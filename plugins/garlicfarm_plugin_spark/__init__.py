@@ -17,12 +17,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from garlicfarm_plugin_spark.history import history
     from garlicfarm_plugin_spark.ranking import rankings
     from garlicfarm_plugin_spark.source import GarlicFarm
 
-__all__ = ["GarlicFarm", "rankings"]
+__all__ = ["GarlicFarm", "history", "rankings"]
 
-_MODULES = {"GarlicFarm": "garlicfarm_plugin_spark.source", "rankings": "garlicfarm_plugin_spark.ranking"}
+_MODULES = {
+    "GarlicFarm": "garlicfarm_plugin_spark.source",
+    "history": "garlicfarm_plugin_spark.history",
+    "rankings": "garlicfarm_plugin_spark.ranking",
+}
 
 
 def __getattr__(name: str) -> object:

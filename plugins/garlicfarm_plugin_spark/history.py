@@ -24,11 +24,25 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.state import GroupState
 
-__all__ = ["INPUT", "LONGEST_MS", "OUTPUT", "By", "Course", "Share", "figures", "history", "stored"]
+__all__ = [
+    "INPUT",
+    "LONGEST_MS",
+    "OUTPUT",
+    "WHOLE_MS",
+    "By",
+    "Course",
+    "Share",
+    "figures",
+    "history",
+    "stored",
+]
 
 By = Literal["hour", "day"]
 
 LONGEST_MS = 2 * PERIODS_MS["hour"]
+
+WHOLE_MS = 2**62
+"""A period that is longer than any history."""
 
 INPUT = (
     *("farm", "farm_id", "log_index", "farm_time_ms", "interval_ms", "publisher"),
@@ -133,12 +147,12 @@ class _Sums:
         }
 
 
-def figures(rows: Iterable[Mapping[str, Any]], by: By) -> list[dict[str, Any]]:
+def figures(rows: Iterable[Mapping[str, Any]], period_ms: int) -> list[dict[str, Any]]:
     """The history of rows with the columns `INPUT`, each farm's in the order of their indexes.
 
+    :param period_ms: one of `PERIODS_MS`, or `WHOLE_MS`.
     :returns: the columns `OUTPUT`, but ``period_ms`` (since 1970) for ``period``; by farm, period and member.
     """
-    period_ms = PERIODS_MS[by]
     courses: defaultdict[str, Course] = defaultdict(Course)
     sums: defaultdict[tuple[str, str, int, int], _Sums] = defaultdict(_Sums)
     for row in rows:
@@ -157,7 +171,7 @@ def stored(directory: Path, by: By, farm: str | None = None) -> list[dict[str, A
     from garlicfarm_plugin_spark.parquet import read_rankings
 
     table = read_rankings(directory, list(INPUT[3:]), farm=farm)
-    return figures((row for batch in table.to_batches(10_000) for row in batch.to_pylist()), by)
+    return figures((row for batch in table.to_batches(10_000) for row in batch.to_pylist()), PERIODS_MS[by])
 
 
 def history(rankings: DataFrame, by: By = "hour", delay: str = "1 hour") -> DataFrame:

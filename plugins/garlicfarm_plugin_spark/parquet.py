@@ -79,7 +79,7 @@ def encoded(part: pyarrow.Table) -> bytes:
 
 
 def read_rankings(
-    directory: Path, columns: list[str], *, farm: str | None = None, below: str = ""
+    directory: Path, columns: list[str], *, farm: str | None = None, indexes: list[int] | None = None
 ) -> pyarrow.Table:
     """The rows in ``directory``, each index of a farm once, by farm, its id and index.
 
@@ -87,20 +87,19 @@ def read_rankings(
 
     :param columns: of `rankings`, without ``farm``, ``farm_id`` and ``log_index``, which come first.
     :param farm: the name of the farm; None: all.
-    :param below: only rows in this part of the directory, as ``farm=NAME/date=DATE``.
+    :param indexes: only rows at these; None: all.
     :raises ConfigError: there are no such rankings.
     """
     check_directory(LocalFiles(directory), str(directory))
     names = ["farm", "farm_id", "log_index", *columns]
-    where = None if farm is None else pyarrow.compute.field("farm") == farm
+    where = pyarrow.compute.scalar(True)
+    if farm is not None:
+        where &= pyarrow.compute.field("farm") == farm
+    if indexes is not None:
+        where &= pyarrow.compute.field("log_index").isin(indexes)
     for attempt in range(_ATTEMPTS):
         try:
-            found = pyarrow.dataset.dataset(
-                directory / below,
-                format="parquet",
-                partitioning=_PARTITIONS,
-                partition_base_dir=str(directory),
-            )
+            found = pyarrow.dataset.dataset(directory, format="parquet", partitioning=_PARTITIONS)
             table = found.to_table(columns=names, filter=where) if found.files else pyarrow.table({})
             break
         except FileNotFoundError as error:  # no directory, or compacted since it was listed

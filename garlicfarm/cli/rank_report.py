@@ -1,0 +1,47 @@
+"""``rank report``: a page about the history of a farm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from garlicfarm.cli.rank import plugin
+from garlicfarm.errors import ConfigError
+
+__all__ = ["report"]
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    metavar="FILE",
+    help="Where to write the page; an older one is replaced.",
+)
+@click.option("--farm", metavar="NAME", help="The farm, if there are several.")
+@click.option(
+    "--by", type=click.Choice(["hour", "day"]), default="hour", show_default=True, help="What a bar is of."
+)
+@click.option(
+    "--days",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="Only the newest N days of farm time.  [default: all]",
+)
+def report(directory: Path, html: Path, farm: str | None, by: str, days: float | None) -> None:
+    """Write a page with charts of who published, who was recent, and the scores.
+
+    DIRECTORY is that of `rank --sink parquet:DIRECTORY`. The page is one file, without scripts and without
+    anything from elsewhere. Needs the extra `spark`, but starts no Spark.
+    """
+    from garlicfarm.durable_files import replace_file
+
+    page = plugin("report").report(directory, farm, by, days)
+    try:
+        replace_file(html, [page.encode()], 0o644)
+    except OSError as error:
+        raise ConfigError([f"--html: {html} cannot be written ({error.strerror})"]) from error
+    click.echo(f"wrote {html}", err=True)

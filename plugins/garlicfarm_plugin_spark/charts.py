@@ -1,0 +1,149 @@
+"""The geometry of a report's charts: farm time to the right, one lane or one line for each member.
+
+A chart is as many columns wide as it has units, however long the history is, so the page stays small. In a
+column, a lane shows what held for the longest part of it, and a line the mean over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from garlicfarm_plugin_spark.history import LONGEST_MS
+
+__all__ = ["WIDTH", "Axis", "Bar", "State", "bars", "lanes", "lines", "states"]
+
+WIDTH = 900
+_MINUTE_MS = 60_000
+_STEPS_MIN = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10_080, 43_200, 129_600, 525_600)
+_MOST_TICKS = 8
+
+
+class State(NamedTuple):
+    """What holds from ``begin_ms`` to ``end_ms``, farm time: a row of rankings."""
+
+    begin_ms: int
+    end_ms: int
+    row: Mapping[str, Any]
+
+
+def states(rows: Iterable[Mapping[str, Any]]) -> Iterator[State]:
+    """What held when, of one farm's rows by index, as `history` counts it."""
+    before, begin_ms = None, 0
+    for row in rows:
+        time_ms = max(begin_ms, row["farm_time_ms"])
+        if before is not None and begin_ms:
+            end_ms = min(time_ms, begin_ms + LONGEST_MS)
+            if end_ms > begin_ms:
+                yield State(begin_ms, end_ms, before)
+        before, begin_ms = row, time_ms
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Farm time from ``begin_ms`` to ``end_ms``, at least a minute, over `WIDTH`."""
+
+    begin_ms: int
+    end_ms: int
+
+    def x(self, time_ms: float) -> float:
+        """The place of ``time_ms``."""
+        return (time_ms - self.begin_ms) / (self.end_ms - self.begin_ms) * WIDTH
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Places of round dates, UTC, and what to write there."""
+        span_ms = self.end_ms - self.begin_ms
+        fitting = (step * _MINUTE_MS for step in _STEPS_MIN if span_ms <= step * _MINUTE_MS * _MOST_TICKS)
+        step_ms = next(fitting, _STEPS_MIN[-1] * _MINUTE_MS)
+        form = "%Y-%m-%d" if step_ms >= 1440 * _MINUTE_MS else "%H:%M"
+        first_ms = -(-self.begin_ms // step_ms) * step_ms
+        return [
+            (round(self.x(time_ms), 1), f"{datetime.fromtimestamp(time_ms / 1000, UTC):{form}}")
+            for time_ms in range(first_ms, self.end_ms + 1, step_ms)
+        ]
+
+    def columns(self, begin_ms: int, end_ms: int) -> Iterator[tuple[int, float]]:
+        """The columns that a time falls in: (number, ms of it)."""
+        column_ms = (self.end_ms - self.begin_ms) / WIDTH
+        column = int((begin_ms - self.begin_ms) / column_ms)
+        time_ms = float(begin_ms)
+        while time_ms < end_ms and column < WIDTH:
+            bound_ms = min(float(end_ms), self.begin_ms + (column + 1) * column_ms)
+            if bound_ms > time_ms:
+                yield column, bound_ms - time_ms
+            time_ms = max(time_ms, bound_ms)
+            column += 1
+
+
+def lanes(
+    axis: Axis, spans: Sequence[State], says: Callable[[Mapping[str, Any]], str]
+) -> list[tuple[int, int, str]]:
+    """Where one member's lane shows what, as (first column, number of columns, word). ``says``: the word for
+    a row, empty where there is nothing to show."""
+    shares: list[dict[str, float]] = [{} for _ in range(WIDTH)]
+    for begin_ms, end_ms, row in spans:
+        word = says(row)
+        for column, ms in axis.columns(begin_ms, end_ms):
+            shares[column][word] = shares[column].get(word, 0.0) + ms
+    words = [max(share, key=share.__getitem__, default="") for share in shares]
+    found = []
+    for word, columns in groupby(range(WIDTH), key=words.__getitem__):
+        if word:
+            numbers = list(columns)
+            found.append((numbers[0], len(numbers), word))
+    return found
+
+
+def lines(axis: Axis, spans: Sequence[State], member: int, height: int, most: int) -> list[str]:
+    """The points of one member's score, a list for each stretch in which it has one."""
+    sums = [[0.0, 0.0] for _ in range(WIDTH)]
+    for begin_ms, end_ms, row in spans:
+        score = row["scores"].get(member)
+        if score is not None:
+            for column, ms in axis.columns(begin_ms, end_ms):
+                sums[column][0] += score * ms
+                sums[column][1] += ms
+    found = []
+    for is_known, columns in groupby(range(WIDTH), key=lambda column: sums[column][1] > 0):
+        if is_known:
+            means = [(column, sums[column][0] / sums[column][1]) for column in columns]
+            points = [f"{column},{height - mean / most * height:.1f}" for column, mean in means]
+            last, mean = means[-1]
+            found.append(" ".join([*points, f"{last + 1},{height - mean / most * height:.1f}"]))
+    return found
+
+
+class Bar(NamedTuple):
+    """Of one period: place, width, heights out of ``height``, and the words for it."""
+
+    x: float
+    width: float
+    available: float
+    named: float
+    title: str
+
+
+def bars(axis: Axis, figures: Iterable[Mapping[str, Any]], period_ms: int, height: int) -> list[Bar]:
+    """Availability and tenure of one member, a bar for each period of `history.figures`."""
+    found = []
+    for each in figures:
+        if each["availability"] is None:
+            continue
+        begin = max(axis.x(each["period_ms"]), 0.0)
+        end = min(axis.x(each["period_ms"] + period_ms), float(WIDTH))
+        when = f"{datetime.fromtimestamp(each['period_ms'] / 1000, UTC):%Y-%m-%d %H:%M}"
+        title = f"{when}: available {each['availability']:.1%}, publisher {each['tenure']:.1%}"
+        width = max(end - begin - 1, 0.5)
+        found.append(
+            Bar(
+                round(begin, 1),
+                round(width, 1),
+                round(each["availability"] * height, 1),
+                round(each["tenure"] * height, 1),
+                title,
+            )
+        )
+    return found

@@ -1,0 +1,106 @@
+"""A history made by Spark, as a batch and as a stream, is that of the command, which needs no Spark."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
+
+from garlicfarm.publishing.entries import encode_status
+from garlicfarm.raft.types import Entry
+from garlicfarm.wire import encode_configuration
+from garlicfarm.wire.messages import ValueType
+from garlicfarm_plugin_spark import history, rankings
+from garlicfarm_plugin_spark.history import stored
+from garlicfarm_plugin_spark.session import Session
+from tests.publishing.scripted_log import T0, configuration, status
+from tests.spark.feed_server import feed_server
+from tests.spark.stored import ranked, write
+
+pytestmark = pytest.mark.spark
+
+HOUR_MS = 3_600_000
+HOURS = 5
+
+
+def hours_log() -> list[Entry]:
+    """Three members for some hours, a status each in 20 s; 3 is silent for one, and who is best changes."""
+    log = [Entry(1, 1, ValueType.CONFIGURATION, encode_configuration(configuration(1, 2, 3, index=1)))]
+    for date in range(T0, T0 + HOURS * HOUR_MS + 60_000, 20_000):
+        for member in (1, 2, 3):
+            if member == 3 and 1.2 < (date - T0) / HOUR_MS < 2.2:
+                continue
+            free = 50 + 40 * ((date - T0) // (600_000 * member) % 2)
+            post = {"applied": len(log), "sequence": date, "interval_ms": 20_000, "publishing": member == 2}
+            made = status(member, date + member, headroom=free, **post)
+            log.append(Entry(len(log) + 1, 1, ValueType.APPLICATION, encode_status(made)))
+    return log
+
+
+LOG = hours_log()
+
+
+def plain(frame: Any) -> list[dict[str, Any]]:
+    rows = [row.asDict() for row in frame.collect()]
+    for row in rows:
+        row["period_ms"] = round(row.pop("period").replace(tzinfo=UTC).timestamp() * 1000)
+    return sorted(rows, key=lambda row: (row["period_ms"], row["member"]))
+
+
+@pytest.fixture
+def utc(spark: Session) -> Any:
+    """Python's own time zone is that of `collect`."""
+    before = spark.spark.conf.get("spark.sql.session.timeZone")
+    spark.spark.conf.set("spark.sql.session.timeZone", "UTC")
+    yield spark.spark
+    spark.spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def drained(frame: Any, checkpoint: Path, name: str) -> None:
+    query = (
+        frame.writeStream.format("memory")
+        .queryName(name)
+        .outputMode("append")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+@pytest.mark.parametrize("by", ["hour", "day"])
+def test_history_in_spark_is_that_of_the_command(utc: Any, tmp_path: Path, by: Any) -> None:
+    write(tmp_path / "stored", ranked(LOG))
+    expected = stored(tmp_path / "stored", by)
+    assert any(line["handovers"] for line in expected)
+    assert any(0 < line["availability"] < 1 for line in expected)
+    assert plain(history(utc.read.parquet(str(tmp_path / "stored")), by)) == expected
+
+
+def test_history_of_a_stream_is_that_of_the_command_once_a_period_is_closed(utc: Any, tmp_path: Path) -> None:
+    """Straight from the log, in batches that end anywhere, and from the stored files as they come."""
+    rows = ranked(LOG)
+    write(tmp_path / "stored", rows)
+    expected = [
+        line for line in stored(tmp_path / "stored", "hour") if line["period_ms"] < T0 + (HOURS - 1) * HOUR_MS
+    ]
+    assert {line["period_ms"] for line in expected} == {T0 + hour * HOUR_MS for hour in range(HOURS - 1)}
+    with feed_server(tmp_path / "node", LOG) as server:
+        options = server.options(startingIndex="state", maxEntriesPerTrigger="700")
+        entries = utc.readStream.format("garlicfarm").options(**options).load()
+        drained(history(rankings(entries)), tmp_path / "one", "from_log")
+    assert plain(utc.table("from_log")) == [{**line, "farm_id": server.farm_id} for line in expected]
+
+    for number in range(0, len(rows), 60):
+        for name in write(tmp_path / "files", rows[number : number + 60]):
+            os.utime(tmp_path / "files" / name, (number, number))
+    files = str(tmp_path / "files")
+    schema = utc.read.parquet(files).schema
+    stream = utc.readStream.schema(schema).option("maxFilesPerTrigger", 3).parquet(files)
+    drained(history(stream), tmp_path / "two", "from_files")
+    assert plain(utc.table("from_files")) == expected
