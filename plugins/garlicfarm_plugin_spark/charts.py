@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 from garlicfarm_plugin_spark.history import LONGEST_MS
 
-__all__ = ["WIDTH", "Axis", "Bar", "State", "bars", "lanes", "lines", "states"]
+__all__ = ["WIDTH", "Axis", "Bar", "State", "bars", "lanes", "lines", "score_range", "score_ticks", "states"]
 
 WIDTH = 900
 _MINUTE_MS = 60_000
 _STEPS_MIN = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10_080, 43_200, 129_600, 525_600)
 _MOST_TICKS = 8
+_SCORE_STEP = 100_000
 
 
 class State(NamedTuple):
@@ -97,8 +98,28 @@ def lanes(
     return found
 
 
-def lines(axis: Axis, spans: Sequence[State], member: int, height: int, most: int) -> list[str]:
-    """The points of one member's score, a list for each stretch in which it has one."""
+def score_range(spans: Iterable[State]) -> tuple[int, int]:
+    """From where to where an axis of all scores goes: multiples of 100,000."""
+    scores = [score for span in spans for score in span.row["scores"].values()] or [0]
+    low = min(scores) // _SCORE_STEP * _SCORE_STEP
+    return low, max(-(-max(scores) // _SCORE_STEP) * _SCORE_STEP, low + _SCORE_STEP)
+
+
+def score_ticks(low: int, high: int, height: int) -> list[tuple[float, str]]:
+    """Places from the top, and what to write there; at most six."""
+    step = _SCORE_STEP * (1 + (high - low) // (5 * _SCORE_STEP + 1))
+    return [
+        (round((high - score) / (high - low) * height, 1), f"{score:,}")
+        for score in range(low, high + 1, step)
+    ]
+
+
+def lines(axis: Axis, spans: Sequence[State], member: int, scale: tuple[int, int], height: int) -> list[str]:
+    """The points of one member's score, a list for each stretch in which it has one.
+
+    :param scale: scores at the bottom and at the top.
+    """
+    low, high = scale
     sums = [[0.0, 0.0] for _ in range(WIDTH)]
     for begin_ms, end_ms, row in spans:
         score = row["scores"].get(member)
@@ -109,10 +130,12 @@ def lines(axis: Axis, spans: Sequence[State], member: int, height: int, most: in
     found = []
     for is_known, columns in groupby(range(WIDTH), key=lambda column: sums[column][1] > 0):
         if is_known:
-            means = [(column, sums[column][0] / sums[column][1]) for column in columns]
-            points = [f"{column},{height - mean / most * height:.1f}" for column, mean in means]
-            last, mean = means[-1]
-            found.append(" ".join([*points, f"{last + 1},{height - mean / most * height:.1f}"]))
+            places = [
+                (column, f"{(high - sums[column][0] / sums[column][1]) / (high - low) * height:.1f}")
+                for column in columns
+            ]
+            last, place = places[-1]
+            found.append(" ".join(f"{x},{y}" for x, y in [*places, (last + 1, place)]))
     return found
 
 
