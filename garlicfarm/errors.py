@@ -30,6 +30,8 @@ __all__ = [
     "PluginError",
     "ProposalDropped",
     "PublisherError",
+    "RankingConflict",
+    "RankingNotStored",
     "RemoteProtocolError",
     "Removed",
     "RouterError",
@@ -206,6 +208,14 @@ class Compacted(GarlicFarmError):
 
 class FellBehind(GarlicFarmError):
     """A reader was slower than the retention of the log: entries were deleted before it read them."""
+
+
+class RankingConflict(GarlicFarmError):
+    """A ranking contradicts one that the node keeps, or would be one of too many. Nothing was stored."""
+
+
+class RankingNotStored(GarlicFarmError):
+    """The node's disk did not take, or does not give, a ranking of a query. It may be sent again."""
 
 
 class PluginError(GarlicFarmError):

@@ -79,6 +79,11 @@ class NodeMetrics:
             "farm_entries_skipped_total", "Committed entries that the application skipped.", "farm", "reason"
         )
         self.farm_score = self._gauge("farm_score", "Score of a member, 0 to 1,000,000.", "farm", "member")
+        self.farm_ranking_equal = self._gauge(
+            "farm_ranking_equal",
+            "1 while the newest compared ranking of a query equals this node's, 0 while it differs.",
+            *("farm", "query"),
+        )
 
         # One value per farm; FarmMetrics holds the children.
         self.raft_term = self._gauge("raft_term", "Current term.", "farm")
@@ -124,8 +129,8 @@ class NodeMetrics:
         self.feed_failures = self._counter("feed_failures_total", "Ends of a feed.", "farm", "reader")
 
     def forget_members(self) -> None:
-        """Drop all values of single members, before the current ones are set: values of a removed member, or
-        those that only a leader knows, would never change."""
+        """Drop all values of single members and queries, before the current ones are set: values of a removed
+        one, or those that only a leader knows, would never change."""
         for gauge in (
             self.peer_match_index,
             self.peer_state,
@@ -133,6 +138,7 @@ class NodeMetrics:
             self.peer_last_contact_seconds,
             self.farm_score,
             self.farm_key_expiry,
+            self.farm_ranking_equal,
         ):
             gauge.clear()
 
@@ -247,6 +253,10 @@ class FarmMetrics:
     def set_publishing(self, plugin: str, is_publishing: bool) -> None:
         """Whether this node publishes with that plugin."""
         self._node.farm_publishing.labels(self._farm, plugin).set(is_publishing)
+
+    def set_ranking_equal(self, query: str, is_equal: bool) -> None:
+        """Whether the newest compared ranking of a query equals this node's own."""
+        self._node.farm_ranking_equal.labels(self._farm, query).set(is_equal)
 
     def set_feed_lag(self, reader: str, entries: int) -> None:
         """How many committed entries a feed has yet to pass on."""

@@ -27,6 +27,8 @@ from garlicfarm.admin.contract import FarmView, NodeView
 from garlicfarm.admin.dashboard import Dashboard
 from garlicfarm.admin.problems import Problem, problem_of
 from garlicfarm.admin.query import flag, number
+from garlicfarm.admin.rankings import Rankings
+from garlicfarm.admin.readers import Readers
 from garlicfarm.admin.responses import (
     MAX_WRITE_BYTES,
     Pieces,
@@ -80,7 +82,8 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
     :param metrics_token: required by ``/metrics`` and the health endpoints except over loopback.
     """
     api = _Api(node, Authenticator(node, metrics_token), shutdown)
-    dashboard = Dashboard(node, _body)
+    rankings, readers = Rankings(api.farm, _body), Readers(api.farm)
+    dashboard = Dashboard(node, _body, readers)
     watch = Watch(node, api.read, shutdown)
     return Starlette(
         routes=[
@@ -98,6 +101,25 @@ def create_app(node: NodeView, *, shutdown: trio.Event, metrics_token: str = "")
             WebSocketRoute("/v1/farms/{farm}/events", api.guarded_websocket("reader", watch.websocket)),
             Route("/v1/farms/{farm}/state", api.guarded("reader", api.state)),
             Route("/v1/farms/{farm}/ranking", api.guarded("reader", api.ranking)),
+            Route("/v1/farms/{farm}/rankings", api.guarded("reader", rankings.queries), methods=["GET"]),
+            Route(
+                "/v1/farms/{farm}/rankings/{query}", api.guarded("reader", rankings.batches), methods=["GET"]
+            ),
+            Route(
+                "/v1/farms/{farm}/rankings/{query}", api.guarded("admin", rankings.delete), methods=["DELETE"]
+            ),
+            Route(
+                "/v1/farms/{farm}/rankings/{query}/{batch}",
+                api.guarded("reader", rankings.body),
+                methods=["GET"],
+            ),
+            Route(
+                "/v1/farms/{farm}/rankings/{query}/{batch}",
+                api.guarded("writer", rankings.put),
+                methods=["PUT"],
+            ),
+            Route("/v1/farms/{farm}/readers", api.guarded("reader", readers.get), methods=["GET"]),
+            Route("/v1/farms/{farm}/readers/{query}", api.guarded("reader", readers.put), methods=["PUT"]),
             Route("/v1/farms/{farm}/policy", api.guarded("admin", api.policy), methods=["GET"]),
             Route("/v1/farms/{farm}/policy", api.guarded("admin", api.administer), methods=["POST"]),
             Route("/v1/farms/{farm}/members", api.guarded("admin", api.members), methods=["GET"]),
@@ -248,12 +270,12 @@ class _Api:
 
     async def post(self, request: Request, user: str) -> Response:
         entry = await _body(request)
-        farm = self._farm(request)
+        farm = self.farm(request)
         return await _committed(farm, farm.post(entry, user))
 
     async def post_batch(self, request: Request, user: str) -> Response:
         entries = _entries(await _body(request))
-        farm = self._farm(request)
+        farm = self.farm(request)
         with trio.move_on_after(COMMIT_DEADLINE_S):
             outcomes = [_outcome(outcome) for outcome in await farm.post_batch(entries, user)]
             return json_answer({"outcomes": outcomes}, farm)
@@ -261,7 +283,7 @@ class _Api:
 
     async def administer(self, request: Request, user: str) -> Response:
         wanted = await _decoded(request, _Policy, '{"action": …, "args": {…}}')
-        farm = self._farm(request)
+        farm = self.farm(request)
         if wanted.action == "remove":  # its entry alone removes no member
             raise Problem(
                 400, "bad-body", "this is not a policy", f"DELETE /v1/farms/{farm.farm}/members/ID."
@@ -299,7 +321,7 @@ class _Api:
         force: bool = False,
         status: int = 201,
     ) -> Response:
-        farm = self._farm(request)
+        farm = self.farm(request)
         if not 1 <= member <= MAX_MEMBER_ID or not (change == "remove" or is_dial_url(endpoint)):
             wanted = f"an id from 1 to {MAX_MEMBER_ID}, and an endpoint as ssl://a.example:27150?pin=sha256-…"
             raise Problem(400, "bad-body", f"this takes {wanted}", "Correct it.")
@@ -308,7 +330,7 @@ class _Api:
 
     async def step_down(self, request: Request, user: str) -> Response:
         wanted = await _decoded(request, _StepDown, '{"to": …}')
-        farm = self._farm(request)
+        farm = self.farm(request)
         with trio.move_on_after(COMMIT_DEADLINE_S):
             return json_answer({"leader": await farm.step_down(wanted.to, user)}, farm)
         raise OutcomeUnknown(f"no member is known to have taken over after {COMMIT_DEADLINE_S:.0f} s")
@@ -347,7 +369,8 @@ class _Api:
         detail = "a farm knows no leader, or its disk does not answer"
         raise Problem(503, "not-ready", detail, "See `garlicfarm status`.")
 
-    def _farm(self, request: HTTPConnection) -> FarmView:
+    def farm(self, request: HTTPConnection) -> FarmView:
+        """The farm that a request names."""
         name = request.path_params["farm"]
         farm = self._node.farms.get(name)
         if farm is None:
@@ -360,7 +383,7 @@ class _Api:
 
     async def read(self, request: HTTPConnection) -> FarmView:
         """The farm to read from; for a linearizable read, once a majority has confirmed it."""
-        farm = self._farm(request)
+        farm = self.farm(request)
         if flag(request, "linearizable"):
             await farm.read_index()
         return farm
@@ -458,7 +481,7 @@ async def _body(request: Request) -> bytes:
             body += message.get("body", b"")
             if len(body) > MAX_ENTRY_BYTES:
                 await _drain(request)
-                raise Problem(413, "too-large", f"an entry has at most {MAX_ENTRY_BYTES} bytes", "Split it.")
+                raise Problem(413, "too-large", f"a body has at most {MAX_ENTRY_BYTES} bytes", "Split it.")
             if not message.get("more_body", False):
                 return bytes(body)
     raise Problem(408, "too-slow", f"no complete body within {BODY_DEADLINE_S:.0f} s", "Send it again.")

@@ -27,8 +27,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from garlicfarm.admin.contract import FarmView, NodeView
 from garlicfarm.admin.dashboard_history import HEIGHT, WIDTH, History, plot
-from garlicfarm.admin.health import feed_problems, feed_word
+from garlicfarm.admin.health import feed_problems, feed_word, ranking_word
 from garlicfarm.admin.problems import Problem, problem_of
+from garlicfarm.admin.readers import Readers
 from garlicfarm.errors import GarlicFarmError, NotLeader, OutcomeUnknown
 from garlicfarm.publishing.publication import expiry_problem, sight
 from garlicfarm.publishing.ranking import reason
@@ -88,6 +89,7 @@ _PAGES.tests["expiring"] = _is_expiring
 _FILTERS: dict[str, Callable[..., str]] = {
     "days_left": _days_left,
     "feed_word": feed_word,
+    "ranking_word": ranking_word,
     "figure": lambda value: "–" if value is None else f"{value:,}",
     "seconds": duration_text,
     "part": lambda name: name.replace("_", " "),
@@ -103,9 +105,12 @@ class Dashboard:
     :param read_body: a request's body, bounded in size and time.
     """
 
-    def __init__(self, node: NodeView, read_body: Callable[[Request], Awaitable[bytes]]) -> None:
+    def __init__(
+        self, node: NodeView, read_body: Callable[[Request], Awaitable[bytes]], readers: Readers
+    ) -> None:
         self._node = node
         self._read_body = read_body
+        self._readers = readers
         self._key = os.urandom(32)
         self._histories: dict[str, History] = {}
 
@@ -142,6 +147,8 @@ class Dashboard:
             },
             lost=[row["id"] for row in status["members"] if row["role"] == "unreachable"],
             feed_problems=feed_problems(status),
+            queries=farm.rankings.queries(),
+            readers=self._readers.rows(farm),
             policy=farm.policy(),
             lines=others[: -SHOWN - 1 : -1],
             plot=plot(lines, status["members"]),

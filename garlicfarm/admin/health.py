@@ -1,12 +1,12 @@
-"""The health of a farm as one word, and what is wrong with the feeds of a node, from the body of
-``GET …/status``."""
+"""The health of a farm as one word, what is wrong with the feeds of a node, and how the rankings of queries
+compare with its own; from the bodies of ``GET …/status`` and ``GET …/rankings``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
-__all__ = ["Health", "feed_problems", "feed_word", "judge"]
+__all__ = ["Health", "feed_problems", "feed_word", "judge", "ranking_word"]
 
 Health = Literal["healthy", "degraded", "no-quorum"]
 
@@ -37,3 +37,13 @@ def feed_problems(status: Mapping[str, Any]) -> dict[str, str]:
         for feed in status.get("feeds") or ()  # a node of 0.1 has none
         if (word := feed_word(feed)) in remedies
     }
+
+
+def ranking_word(row: Mapping[str, Any]) -> str:
+    """How the newest compared ranking of a query relates to the node's own, from the query's row."""
+    compared = row["comparison"]
+    if compared is None:
+        return "not compared yet"
+    if compared["equal"]:
+        return f"equal at index {compared['asof']}"
+    return f"different at index {compared['asof']}: {compared['difference']}"

@@ -22,6 +22,8 @@ from garlicfarm.errors import (
     NotLeader,
     OutcomeUnknown,
     ProposalDropped,
+    RankingConflict,
+    RankingNotStored,
 )
 
 __all__ = ["Problem", "problem_of"]
@@ -126,6 +128,21 @@ def problem_of(error: GarlicFarmError) -> Problem | None:
                 "outcome-unknown",
                 text,
                 "Read the log to see whether the entry is there before sending it again.",
+            )
+        case RankingConflict():
+            return Problem(
+                409,
+                "ranking-conflict",
+                text,
+                "Nothing was stored. A query that begins anew takes another `run`; an admin deletes the"
+                " rankings of a query with `DELETE …/rankings/QUERY`.",
+            )
+        case RankingNotStored():
+            return Problem(
+                507,
+                "ranking-not-stored",
+                text,
+                "Make room on this node's disk, or mend it; then send it again.",
             )
         case Compacted():
             return Problem(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,10 +27,17 @@ SHOWN_CHARS = 60
 def show(options: Options) -> None:
     """Every statistic of every member, with its age; scores and their parts; which members are recent,
     eligible and publisher, and why; and the administrators' orders: by whom, when, and by which entry.
+    Also the rankings that queries store at this node, whether they equal its own, and which queries read
+    the farm.
     """
+    from garlicfarm.errors import LocalProtocolError
 
     async def question(client: AdminClient, farm: str) -> dict[str, Any]:
-        return await client.ranking(farm, statuses=True)
+        body = await client.ranking(farm, statuses=True)
+        with suppress(LocalProtocolError):  # a node of 0.1 has neither
+            body["queries"] = await client.rankings(farm)
+            body["readers"] = await client.readers(farm)
+        return body
 
     body = ask(options, question)
     if options.output == "table":
@@ -45,6 +53,7 @@ def show(options: Options) -> None:
 def _lines(body: dict[str, Any]) -> Iterator[str]:
     if "farm" not in body:
         yield f"index {body['index']}: a farm of the application log has no statistics"
+        yield from _queries(body)
         return
     yield f"farm {body['farm']} at index {body['index']}: {_publisher(body)}"
     in_force = {"interval": f"{body['interval_ms'] / 1000:g} s", "staleness": f"R {body['R']}"}
@@ -52,8 +61,20 @@ def _lines(body: dict[str, Any]) -> Iterator[str]:
     orders = body["orders"]
     for what in (*in_force, *(what for what in orders if what not in in_force)):
         yield f"  {what:12} {in_force.get(what, '')}".rstrip() + _order(orders.get(what))
+    yield from _queries(body)
     for row in body["members"]:
         yield from ("", *_member(row))
+
+
+def _queries(body: dict[str, Any]) -> Iterator[str]:
+    from garlicfarm.admin.health import ranking_word
+
+    for row in body.get("queries", ()):
+        stored = f"batch {row['batch']} as of index {row['asof']}, {date_text(row['stored_ms'])}"
+        yield f"  query {row['query']} of {row['user']}: {stored}; {ranking_word(row)}"
+    for row in body.get("readers", ()):
+        read = f"has read up to index {row['index']}, {row['lag']} behind, {row['age_s']:g} s ago"
+        yield f"  reader {row['query']} of {row['user']}: {read}; since {date_text(row['since_ms'])}"
 
 
 def _publisher(body: dict[str, Any]) -> str:

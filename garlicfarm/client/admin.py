@@ -30,6 +30,7 @@ from garlicfarm.errors import (
     NoQuorum,
     NotLeader,
     OutcomeUnknown,
+    RankingNotStored,
     RemoteProtocolError,
     UnreachableError,
 )
@@ -112,10 +113,7 @@ class AdminClient:
 
     async def farms(self) -> list[dict[str, Any]]:
         """One row per farm: name, application, farm_id, first_index, commit_index, leader."""
-        rows = _object(await self._ask("GET", "/v1/farms")).get("farms")
-        if not isinstance(rows, list):
-            raise RemoteProtocolError("no list of farms", "GET /v1/farms")
-        return rows
+        return _rows(await self._ask("GET", "/v1/farms"), "farms")
 
     async def status(self, farm: str) -> dict[str, Any]:
         """Leader, publisher and all members of a farm, as the node that answers sees them."""
@@ -125,6 +123,50 @@ class AdminClient:
         """The members with their scores, and the publisher; ``statuses``: with their newest statuses."""
         params = {"statuses": "true"} if statuses else None
         return _object(await self._ask("GET", _path(farm, "ranking"), params=params))
+
+    async def put_ranking(
+        self, farm: str, query: str, batch: int, ranking: bytes, *, asof: int, run: str
+    ) -> bool:
+        """Store the ranking that a query of the user's own has computed, at the node that answers; whether
+        it is new there. It may be repeated. Needs the role writer.
+
+        :param query: its name, as that of a farm.
+        :param run: likewise; another one where batches count from 0 again.
+        :param batch: its number in the run, 0 or more.
+        :param ranking: the body of ``GET …/ranking`` at the index ``asof``, at most 1 MiB.
+        :raises RankingConflict: it contradicts what this run has stored, or there are too many queries.
+        :raises RankingNotStored: the node's disk refuses.
+        """
+        params = {"asof": str(asof), "run": run}
+        path = _path(farm, f"rankings/{quote(query, safe='')}/{batch}")
+        return (await self._ask("PUT", path, params=params, content=ranking)).status == 201
+
+    async def rankings(self, farm: str) -> list[dict[str, Any]]:
+        """A row for each query that stores rankings at the node that answers: its newest ranking, and how the
+        newest compared one relates to the node's own."""
+        return _rows(await self._ask("GET", _path(farm, "rankings")), "queries")
+
+    async def stored_rankings(self, farm: str, query: str) -> list[dict[str, Any]]:
+        """A row for each ranking of a query that the node keeps, the newest first."""
+        return _rows(await self._ask("GET", _path(farm, f"rankings/{quote(query, safe='')}")), "batches")
+
+    async def stored_ranking(self, farm: str, query: str, batch: int) -> bytes:
+        """A ranking of a query, as it was stored."""
+        return (await self._ask("GET", _path(farm, f"rankings/{quote(query, safe='')}/{batch}"))).content
+
+    async def delete_rankings(self, farm: str, query: str) -> None:
+        """Delete the rankings of a query from the node that answers; needs the role admin."""
+        await self._ask("DELETE", _path(farm, f"rankings/{quote(query, safe='')}"))
+
+    async def put_reader(self, farm: str, query: str, index: int) -> None:
+        """Report that a query has read the log up to ``index``: `readers` shows it for ten minutes."""
+        path = _path(farm, f"readers/{quote(query, safe='')}")
+        await self._ask("PUT", path, params={"index": str(index)})
+
+    async def readers(self, farm: str) -> list[dict[str, Any]]:
+        """A row for each query that has reported lately what it has read: query, user, index, lag, since_ms,
+        age_s."""
+        return _rows(await self._ask("GET", _path(farm, "readers")), "readers")
 
     async def state(self, farm: str, *, linearizable: bool = False) -> tuple[int, bytes]:
         """(index, snapshot) of the application: where to start after `Compacted`.
@@ -366,7 +408,7 @@ class AdminClient:
                     raise untrusted from error
                 unreachable.append(f"{url}: {error or 'no connection in time'}")
             except TRANSPORT_ERRORS as error:
-                if method != "GET":
+                if method not in ("GET", "PUT"):  # those may be repeated
                     raise OutcomeUnknown(
                         f"{url} took the request and did not answer; read the log before you send it again"
                     ) from error
@@ -382,7 +424,7 @@ class AdminClient:
                     self._followed.add(leader[0])
                     self._nodes[leader[0]] = self._client(*leader)
                     todo.insert(0, (leader[0], self._nodes[leader[0]]))
-                if isinstance(failed, NotLeader | NoQuorum | DiskHangs):
+                if isinstance(failed, NotLeader | NoQuorum | DiskHangs | RankingNotStored):
                     declined = failed
                 elif not (isinstance(failed, AuthError) and url in self._followed):
                     raise failed  # the user may not exist on the node that we were redirected to
@@ -403,6 +445,13 @@ def _object(answer: Answer) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise RemoteProtocolError("not a JSON object", f"answer of {answer.source}")
     return body
+
+
+def _rows(answer: Answer, name: str) -> list[dict[str, Any]]:
+    rows = _object(answer).get(name)
+    if not isinstance(rows, list):
+        raise RemoteProtocolError(f"no list of {name}", f"answer of {answer.source}")
+    return rows
 
 
 # Under unknown keys a status may hold numbers too large for any type: these stay text.

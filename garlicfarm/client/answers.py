@@ -22,6 +22,8 @@ from garlicfarm.errors import (
     NotLeader,
     OutcomeUnknown,
     ProposalDropped,
+    RankingConflict,
+    RankingNotStored,
     RemoteProtocolError,
 )
 from garlicfarm.refusals import Refusal
@@ -106,6 +108,10 @@ def failure(answer: Answer, url: str) -> GarlicFarmError | None:
             dropped = _dropped(problem)
             dropped.args = (text,)  # the next step depends on the reason, and is in the node's text
             return dropped
+        case 409, "garlicfarm:ranking-conflict":
+            return RankingConflict(text)
+        case 507, "garlicfarm:ranking-not-stored":
+            return RankingNotStored(text)
         case 422, "garlicfarm:entry-refused":
             return refusal(problem)
         case 413, _:

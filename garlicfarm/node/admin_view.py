@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -15,7 +16,9 @@ from garlicfarm.node.hosted_feed import HostedFeed
 from garlicfarm.node.leadership import step_down
 from garlicfarm.node.proposals import origin_now
 from garlicfarm.node.replica import Replica
+from garlicfarm.node.stored_rankings import StoredRankings
 from garlicfarm.raft import Change, ConfChange, Role
+from garlicfarm.storage import RankingStore
 from garlicfarm.transport import Endpoint
 from garlicfarm.wire.messages import ClusterServer
 
@@ -23,9 +26,12 @@ __all__ = ["FarmAdminView"]
 
 
 class FarmAdminView(CommittedEntries):
-    """Implements `garlicfarm.admin.contract.FarmView`."""
+    """Implements `garlicfarm.admin.contract.FarmView`. ``directory``: where it keeps the rankings of
+    queries."""
 
-    def __init__(self, replica: Replica, pages: PageReader, feeds: Sequence[HostedFeed] = ()) -> None:
+    def __init__(
+        self, replica: Replica, pages: PageReader, directory: Path, feeds: Sequence[HostedFeed] = ()
+    ) -> None:
         super().__init__(replica.core, replica.store, pages)
         self._replica = replica
         self._application = replica.application
@@ -34,6 +40,8 @@ class FarmAdminView(CommittedEntries):
         self.farm_id = replica.store.genesis.farm_id
         self.node_id = replica.node_id
         self.endpoints: Sequence[AdminEndpoint] = self._application.endpoints(replica.context)
+        store = RankingStore(directory)
+        self.rankings = StoredRankings(store, self.ranking, replica.core, replica.log)
 
     @property
     def disk_hangs_s(self) -> float | None:
@@ -262,6 +270,8 @@ class FarmAdminView(CommittedEntries):
                 rtt_s=replica.peers.rtt_s(server.id),
                 last_contact_s=replica.peers.contact_age_s(server.id),
             )
+        for query, equal in self.rankings.equality().items():
+            metrics.set_ranking_equal(query, equal)
         for feed in self._feeds:
             feed.collect()
         self._application.collect(metrics)

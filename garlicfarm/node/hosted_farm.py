@@ -81,6 +81,7 @@ class HostedFarm:
         async with self._router or nullcontext(), trio.open_nursery() as nursery:
             await nursery.start(self.replica.run)
             nursery.start_soon(self._retention.run)
+            await nursery.start(self.view.rankings.run)
             for feed in self._feeds:
                 nursery.start_soon(feed.run)
             task_status.started()
@@ -155,7 +156,7 @@ def open_farm(
         )
         for feed, table in zip(made_feeds, section.feed, strict=True)
     ]
-    view = FarmAdminView(replica, pages, feeds)
+    view = FarmAdminView(replica, pages, path / "rankings", feeds)
     lookup = member_lookup(farm_secrets, genesis.farm_id, parts.users.lookup)
     verifier = DigestVerifier(REALM, section.algorithms, secrets.token_bytes(32), lookup)
     credentials = FarmCredentials(section.name, genesis.farm_id, verifier, EXTENSIONS, view.leader)

@@ -9,11 +9,13 @@
   needs them is sent the snapshot (`LogStore.snapshot_chunk`), receives it (`Writer.submit_chunk`) and lets
   it replace its log (`garlicfarm.raft.types.Persist`).
 * `LogReader`: reads the log for feeds in worker threads.
+* `RankingStore`: rankings that queries outside of the farm have computed; no part of the log.
 """
 
 from garlicfarm.storage.directory import DataDirectory
 from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.log_store import SNAPSHOTS, LogStore, create_store, read_genesis
+from garlicfarm.storage.ranking_store import RankingStore
 from garlicfarm.storage.reader import LogReader
 from garlicfarm.storage.snapshots import Snapshot, remove_snapshots, write_snapshot
 from garlicfarm.storage.writer import Writer
@@ -24,6 +26,7 @@ __all__ = [
     "Genesis",
     "LogReader",
     "LogStore",
+    "RankingStore",
     "Snapshot",
     "Writer",
     "create_store",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import trio
 
@@ -19,8 +20,12 @@ from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import Compacted, EntryRefused
 from garlicfarm.feed.binary_format import HEAD_BYTES
 from garlicfarm.feed.source import EntryStream
+from garlicfarm.logs import EventLogger
 from garlicfarm.metrics import NodeMetrics
+from garlicfarm.node.core import Core
+from garlicfarm.node.stored_rankings import StoredRankings
 from garlicfarm.raft.types import Entry
+from garlicfarm.storage import RankingStore
 from garlicfarm.wire.messages import ValueType
 
 PASSWORDS = {
@@ -67,6 +72,7 @@ class FakeFarm:
         self.waiting = 0
         self.batches: list[int] = []
         self._commit_event = trio.Event()
+        self.store_rankings(Path("/dev/null"))
 
     @property
     def commit_index(self) -> int:
@@ -84,6 +90,22 @@ class FakeFarm:
 
     async def wait_change(self) -> None:
         await self._commit_event.wait()
+
+    @property
+    def applied_index(self) -> int:
+        return self.commit_index
+
+    async def wait_applied(self, beyond: int) -> None:
+        await self.wait_commit(beyond)
+
+    def store_rankings(self, directory: Path) -> None:
+        """Keep the rankings of queries in ``directory``, as a node does."""
+
+        def own() -> dict[str, Any]:
+            return {"index": self.commit_index, **self.ranking()}
+
+        log = EventLogger(logging.getLogger("garlicfarm.raft"), farm=self.farm)
+        self.rankings = StoredRankings(RankingStore(directory), own, cast(Core, self), log)
 
     def compact(self, first_index: int) -> None:
         del self.log[: first_index - self.first_index]
@@ -250,6 +272,8 @@ class FakeNode:
         self.started_monotonic = 0.0
         self.transports = ["ssl"]
         self.farms = {name: FakeFarm(name) for name in farms}
+        for name, farm in self.farms.items():
+            farm.store_rankings(data_dir / "farms" / name / "rankings")
         self.metrics = NodeMetrics()
         self.leader_known = True
         self.requests = 0

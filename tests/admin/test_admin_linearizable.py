@@ -18,13 +18,15 @@ from tests.admin.fake_node import PASSWORDS, FakeNode
 
 FARM = "/v1/farms/{farm}/"
 READS = ["status", "log", "state", "ranking", "policy", "members"]
+OF_THE_NODE = ["readers", "rankings", "rankings/{query}", "rankings/{query}/{batch}"]
+"""These answer what this node keeps, which no other member confirms."""
 
 
 def test_every_question_about_a_farm_is_tried_here(node: FakeNode) -> None:
     app = create_app(node, shutdown=trio.Event())  # type: ignore[arg-type]
     routes = [route for route in app.routes if isinstance(route, Route) and "GET" in (route.methods or ())]
     found = {route.path for route in routes if route.path.startswith(FARM)}
-    assert found == {FARM + what for what in (*READS, "events")}
+    assert found == {FARM + what for what in (*READS, *OF_THE_NODE, "events")}
 
 
 @pytest.mark.parametrize("what", READS)

@@ -24,6 +24,13 @@ LEAST = {
     "GET /v1/farms/{farm}/events": "reader",
     "GET /v1/farms/{farm}/state": "reader",
     "GET /v1/farms/{farm}/ranking": "reader",
+    "GET /v1/farms/{farm}/rankings": "reader",
+    "GET /v1/farms/{farm}/rankings/{query}": "reader",
+    "DELETE /v1/farms/{farm}/rankings/{query}": "admin",
+    "GET /v1/farms/{farm}/rankings/{query}/{batch}": "reader",
+    "PUT /v1/farms/{farm}/rankings/{query}/{batch}": "writer",
+    "GET /v1/farms/{farm}/readers": "reader",
+    "PUT /v1/farms/{farm}/readers/{query}": "reader",
     "GET /v1/farms/{farm}/policy": "admin",
     "POST /v1/farms/{farm}/policy": "admin",
     "GET /v1/farms/{farm}/members": "admin",
@@ -61,7 +68,7 @@ async def test_endpoint_serves_its_role_and_those_above_and_nobody_else(
     ) as client:
         for method, path in sorted(endpoints):
             least = LEAST[f"{'GET' if method == 'HEAD' else method} {path}"]
-            place = path.format(farm="farm", id=3, name="dashboard.css")
+            place = path.format(farm="farm", id=3, name="dashboard.css", query="q", batch=3)
             before = node.farm.commit_index
             response = await client.request(method, place, content=None if method == "GET" else b"x")
             refused = response.status_code in (401, 403)

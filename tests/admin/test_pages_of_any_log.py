@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -156,7 +157,7 @@ class Users:
 
 class FarmView(FarmAdminView):
     def __init__(self, farm: Replica) -> None:
-        super().__init__(farm, Pages(farm))
+        super().__init__(farm, Pages(farm), Path("/dev/null"))
         self.application = "publisher"
 
 

@@ -46,6 +46,7 @@ class FeedServer:
     def __init__(self, directory: Path) -> None:
         self.node = FakeNode(directory)
         self.farm = FoldedFarm()
+        self.farm.store_rankings(directory / "farms" / "farm" / "rankings")
         self.node.farms["farm"] = self.farm
         self.directory = directory
         self.url = ""

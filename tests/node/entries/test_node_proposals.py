@@ -71,7 +71,7 @@ async def test_batch_through_any_member_is_one_piece_of_the_log_without_what_is_
     async with cluster(tmp_path, 3, raft=STEADY) as nodes:
         leader = await nodes.leader()
         for node_id in sorted(nodes.running, key=lambda node_id: node_id != leader):
-            view = FarmAdminView(nodes.replica(node_id), cast(PageReader, None))
+            view = FarmAdminView(nodes.replica(node_id), cast(PageReader, None), Path("/dev/null"))
             entries = [b"%d of %d" % (number, node_id) for number in range(50)]
             entries[3] = bytes((1 << 20) + 1)
             outcomes = await view.post_batch(entries, "anna")

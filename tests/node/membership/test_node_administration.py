@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -12,9 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from prometheus_client import generate_latest
 
 from garlicfarm.application import Origin
 from garlicfarm.cli import run
+from garlicfarm.client import from_config
 from garlicfarm.credentials.users import UserStore
 from garlicfarm.errors import ProposalDropped, Removed, first_error
 from garlicfarm.i2p.encoding import encode
@@ -181,6 +184,51 @@ async def test_show_prints_every_statistic_of_every_member(
             assert " s old, entry " in block
         assert await command(nodes, 2, "farm", "show", "-o", "jsonl") == 0
         assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+async def test_show_prints_whether_stored_rankings_are_the_nodes_own_and_who_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with farm_of_three(tmp_path) as nodes:
+        with trio.fail_after(HANG_GUARD_S):
+            for batch in range(100):
+                await same_bytes(nodes)
+                ranking = nodes.node(1).farms["farm"].ranking()
+                for query, publisher in (("alike", ranking["publisher"]), ("other", 9)):
+                    body = msgspec.json.encode(ranking | {"publisher": publisher})
+                    rankings = nodes.node(2).farms["farm"].rankings
+                    index = ranking["index"]
+                    await rankings.put(query, batch, body, asof=index, run="r", user="alice")
+                rows = rankings.queries()
+                if all(row["comparison"] for row in rows):
+                    break
+                await trio.sleep(0.05)  # statuses come as they come: node 2 was ahead
+        assert [row["comparison"]["equal"] for row in rows] == [True, False]
+        node = nodes.node(2)
+        async with from_config(nodes.directories[2] / "garlicfarm.toml") as client:
+            await client.put_reader("farm", "alike", 1)
+        assert await command(nodes, 2, "farm", "show") == 0
+        text = capsys.readouterr().out
+        assert re.search(
+            r"\n  query alike of alice: batch \d+ as of index \d+, .*Z; equal at index \d+\n", text
+        )
+        assert re.search(r"\n  query other of alice: .*; different at index \d+: publisher 9, here ", text)
+        assert re.search(
+            r"\n  reader alike of local: has read up to index 1, \d+ behind, .* s ago; since ", text
+        )
+        node.collect()
+        shown = generate_latest(node.metrics.registry).decode()
+        assert 'garlicfarm_farm_ranking_equal{farm="farm",query="alike"} 1.0' in shown
+        assert 'garlicfarm_farm_ranking_equal{farm="farm",query="other"} 0.0' in shown
+
+        await nodes.stop(2)
+        await nodes.start(2)
+        again = nodes.node(2).farms["farm"].rankings
+        assert [(row["query"], row["comparison"]) for row in again.queries()] == [
+            ("alike", None),
+            ("other", None),
+        ]
+        assert await again.body("other", again.queries()[1]["batch"]) == body
 
 
 def paths(path: str, value: Any) -> Iterator[str]:

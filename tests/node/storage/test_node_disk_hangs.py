@@ -24,7 +24,7 @@ from tests.node.support.cluster import cluster as cluster_of_nodes
 
 
 def view(farm: Replica) -> FarmAdminView:
-    return FarmAdminView(farm, cast(PageReader, None))  # nobody reads the log here
+    return FarmAdminView(farm, cast(PageReader, None), Path("/dev/null"))  # nobody reads the log here
 
 
 def words(caplog: pytest.LogCaptureFixture, node: int) -> list[str]:

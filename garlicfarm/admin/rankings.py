@@ -1,0 +1,118 @@
+"""``/v1/farms/{farm}/rankings``: rankings that queries store at this node, beside its own.
+
+A ranking is kept as it was sent, at this node only, and decides nothing: no entry of the log depends on it.
+`PUT` is idempotent, so a query that was killed between it and its own commit repeats it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+
+from garlicfarm.admin.contract import FarmView
+from garlicfarm.admin.problems import Problem
+from garlicfarm.admin.query import number, parse_number
+from garlicfarm.admin.responses import Pieces, farm_headers, json_answer
+from garlicfarm.errors import LocalProtocolError
+from garlicfarm.names import FARM_NAME_RULE, is_farm_name
+
+__all__ = ["MAX_NUMBER", "Rankings", "checked_name"]
+
+STORE_DEADLINE_S = 30.0
+MAX_NUMBER = 2**63 - 1
+
+
+class Rankings:
+    """The endpoints.
+
+    :param find_farm: the farm that a request names.
+    :param read_body: a request's body, bounded in size and time.
+    """
+
+    def __init__(
+        self,
+        find_farm: Callable[[HTTPConnection], FarmView],
+        read_body: Callable[[Request], Awaitable[bytes]],
+    ) -> None:
+        self._find_farm = find_farm
+        self._read_body = read_body
+
+    async def put(self, request: Request, user: str) -> Response:
+        """Store a ranking: 201, or 200 where its bytes are stored for that batch already."""
+        body = await self._read_body(request)
+        farm, query, batch = self._find_farm(request), _query(request), _batch(request)
+        asof = int(number(request, "asof", 0, MAX_NUMBER, least=1))
+        if not asof:
+            raise Problem(400, "bad-query", "asof is missing", "Name the index that the ranking is of.")
+        run = checked_name("run", request.query_params.get("run", ""))
+        with trio.move_on_after(STORE_DEADLINE_S):
+            try:
+                is_new = await farm.rankings.put(query, batch, body, asof=asof, run=run, user=user)
+            except LocalProtocolError as error:
+                raise Problem(
+                    400, "bad-body", str(error), "Send the body of `GET …/ranking` at that index."
+                ) from error
+            answer = {"query": query, "batch": batch, "asof": asof, "run": run}
+            return json_answer(answer, farm, status=201 if is_new else 200)
+        raise Problem(
+            504,
+            "outcome-unknown",
+            f"this node's disk has not confirmed the ranking within {STORE_DEADLINE_S:.0f} s",
+            "Send it again: the same bytes are stored once.",
+        )
+
+    async def queries(self, request: Request, user: str) -> Response:
+        """Which queries store rankings here, and how their newest ones compare with the node's own."""
+        farm = self._find_farm(request)
+        head = {"schema": "garlicfarm.rankings/1", "farm": farm.farm, "index": farm.commit_index}
+        return json_answer({**head, "queries": farm.rankings.queries()}, farm)
+
+    async def batches(self, request: Request, user: str) -> Response:
+        """The stored rankings of a query, without their bodies."""
+        farm, query = self._find_farm(request), _query(request)
+        rows = farm.rankings.batches(query)
+        if not rows:
+            raise _missing(f"no query {query} has stored a ranking")
+        return json_answer({"query": query, "batches": rows}, farm)
+
+    async def body(self, request: Request, user: str) -> Response:
+        """A stored ranking, byte for byte."""
+        farm, query, batch = self._find_farm(request), _query(request), _batch(request)
+        body = await farm.rankings.body(query, batch)
+        if body is None:
+            raise _missing(f"no ranking of batch {batch} of a query {query} is stored")
+        return Pieces(body, headers=farm_headers(farm), media_type="application/json")
+
+    async def delete(self, request: Request, user: str) -> Response:
+        """Delete a query's rankings."""
+        farm, query = self._find_farm(request), _query(request)
+        if not await farm.rankings.delete(query):
+            raise _missing(f"no query {query} has stored a ranking")
+        return json_answer({"query": query}, farm)
+
+
+def checked_name(what: str, text: str) -> str:
+    """A name of a query or of a run. Raises `Problem` 400."""
+    if not is_farm_name(text):
+        raise Problem(400, "bad-query", f"{what} is {text[:64]!r}, not {FARM_NAME_RULE}", "Correct it.")
+    return text
+
+
+def _query(request: Request) -> str:
+    return checked_name("the query's name", request.path_params["query"])
+
+
+def _batch(request: Request) -> int:
+    return int(parse_number("batch", request.path_params["batch"], MAX_NUMBER))
+
+
+def _missing(detail: str) -> Problem:
+    return Problem(
+        404,
+        "no-such-ranking",
+        f"{detail} at this node",
+        "`GET …/rankings` lists those that it has; other nodes have theirs.",
+    )

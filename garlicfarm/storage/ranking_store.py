@@ -1,0 +1,174 @@
+"""Rankings that queries outside of the farm have computed of it, kept at this node and never in its log.
+
+::
+
+    data/farms/FARM/rankings/QUERY/BATCH.ranking
+        a line of JSON (`StoredRanking`), then the body as it was received
+
+One file per ranking, written beside its place and renamed, so that after a crash it is there whole or not at
+all. A query has batches, numbered by Spark from 0. A *run* is one count of them: a query that begins anew
+counts from 0 again, under another run. So batch and index ascend within a run, and a batch that is repeated
+after a crash has the same bytes. What contradicts that is refused.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from garlicfarm.durable_files import fsync_path, make_private_directory, replace_file
+from garlicfarm.errors import RankingConflict, RankingNotStored
+
+__all__ = ["MAX_QUERIES", "MAX_RANKINGS", "RankingStore", "StoredRanking"]
+
+MAX_QUERIES = 16
+"""of a farm"""
+MAX_RANKINGS = 100
+"""of a query; the oldest one makes room"""
+_SUFFIX = ".ranking"
+_MAX_HEAD_BYTES = 4096
+
+
+class StoredRanking(msgspec.Struct, frozen=True):
+    """A stored ranking, without its body.
+
+    ``batch``: 0 or more. ``asof``: the index of the log that it ranks the members at. ``user``: of this node,
+    who sent it. ``stored_ms``: this node's wall clock, ms since 1970. ``number`` ascends in the order in
+    which a query's rankings came.
+    """
+
+    batch: int
+    asof: int
+    run: str
+    user: str
+    stored_ms: int
+    size_bytes: int
+    sha256: str
+    number: int
+
+
+class RankingStore:
+    """The stored rankings of one farm. Blocking, for a thread; one call at a time. ``queries`` can be read
+    meanwhile: it is replaced, and never changed.
+
+    ``problems``: a sentence about each file that `load` left out because it is damaged.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.queries: Mapping[str, Sequence[StoredRanking]] = {}
+        """Name of a query → its rankings, in the order in which they came; never empty."""
+        self.problems: list[str] = []
+
+    def load(self) -> None:
+        """Read what is stored. Raises `RankingNotStored`: the directory cannot be read."""
+        queries: dict[str, list[StoredRanking]] = {}
+        try:
+            for path in sorted(self._directory.glob(f"*/*{_SUFFIX}*")):
+                if path.suffix != _SUFFIX:
+                    path.unlink()  # half a file, left by a crash
+                elif (head := self._head(path)) is not None:
+                    queries.setdefault(path.parent.name, []).append(head)
+        except OSError as error:
+            raise self._failure("cannot read", error) from error
+        self.queries = {
+            query: tuple(sorted(heads, key=lambda each: each.number)) for query, heads in queries.items()
+        }
+
+    def put(
+        self, query: str, batch: int, body: bytes, *, asof: int, run: str, user: str, now_ms: int
+    ) -> bool:
+        """Store the ranking ``body`` of a batch, durably; whether it is new: False if these very bytes are
+        stored for that batch already, by whichever run.
+
+        :param query: named as a farm is; so is ``run``.
+        :raises RankingConflict: the run has stored other bytes for this batch, or a later batch, or one of a
+            higher ``asof``; or there are `MAX_QUERIES` others. Nothing was changed.
+        :raises RankingNotStored: the operating system refuses, as on a full disk.
+        """
+        rankings = self.queries.get(query, ())
+        if not rankings and len(self.queries) >= MAX_QUERIES:
+            raise RankingConflict(
+                f"this node keeps rankings of {MAX_QUERIES} queries of the farm already: delete those of one"
+            )
+        digest = sha256(body).hexdigest()
+        old = next((each for each in rankings if each.batch == batch), None)
+        if old is not None and old.sha256 == digest:
+            return False
+        _check_order(query, [each for each in rankings if each.run == run], batch, asof)
+        number = rankings[-1].number + 1 if rankings else 0
+        new = StoredRanking(batch, asof, run, user, now_ms, len(body), digest, number)
+        kept = [*(each for each in rankings if each is not old), new]
+        path = self._path(query, batch)
+        try:
+            make_private_directory(path.parent)
+            replace_file(path, [msgspec.json.encode(new), b"\n", body], 0o600)
+            self.queries = {**self.queries, query: tuple(kept[-MAX_RANKINGS:])}
+            for dropped in kept[:-MAX_RANKINGS]:
+                self._path(query, dropped.batch).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._failure("cannot write", error) from error
+        return True
+
+    def body(self, query: str, batch: int) -> bytes | None:
+        """The stored ranking of a batch; None: there is none. Raises `RankingNotStored`: the file cannot be
+        read, or is damaged."""
+        known = next((each for each in self.queries.get(query, ()) if each.batch == batch), None)
+        if known is None:
+            return None
+        path = self._path(query, batch)
+        try:
+            body = path.read_bytes().partition(b"\n")[2]
+        except OSError as error:
+            raise self._failure("cannot read", error) from error
+        if sha256(body).hexdigest() != known.sha256:
+            raise RankingNotStored(f"{path} is damaged: delete the rankings of {query}")
+        return body
+
+    def delete(self, query: str) -> bool:
+        """Forget all rankings of a query, durably; whether there were any. Raises `RankingNotStored`."""
+        if query not in self.queries:
+            return False
+        try:
+            shutil.rmtree(self._directory / query)
+            fsync_path(self._directory)
+        except OSError as error:
+            raise self._failure("cannot delete", error) from error
+        self.queries = {name: rankings for name, rankings in self.queries.items() if name != query}
+        return True
+
+    def _head(self, path: Path) -> StoredRanking | None:
+        with path.open("rb") as file:
+            line = file.readline(_MAX_HEAD_BYTES)
+        try:
+            found = msgspec.json.decode(line, type=StoredRanking)
+            if (len(line) + found.size_bytes, f"{found.batch}") == (path.stat().st_size, path.stem):
+                return found
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass
+        self.problems.append(f"{path} is no stored ranking: it is not shown, and the batch can be sent again")
+        return None
+
+    def _path(self, query: str, batch: int) -> Path:
+        return self._directory / query / f"{batch}{_SUFFIX}"
+
+    def _failure(self, what: str, error: OSError) -> RankingNotStored:
+        return RankingNotStored(f"this node {what} {error.filename or self._directory}: {error.strerror}")
+
+
+def _check_order(query: str, of_run: Sequence[StoredRanking], batch: int, asof: int) -> None:
+    """Raises `RankingConflict`: a new ranking of this batch does not follow those of its run."""
+    if not of_run:
+        return
+    newest = max(of_run, key=lambda each: each.batch)
+    said = f"query {query}, run {newest.run}: batch {batch}"
+    if any(each.batch == batch for each in of_run):
+        raise RankingConflict(f"{said} is stored with other contents")
+    if batch < newest.batch:
+        raise RankingConflict(f"{said} comes after batch {newest.batch}")
+    if asof < newest.asof:
+        raise RankingConflict(f"{said} is as of index {asof}, and batch {newest.batch} as of {newest.asof}")

@@ -1,0 +1,228 @@
+"""Rankings that queries store, and what readers report: the endpoints, the client, and the page."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+import trio
+from trio.testing import MockClock
+
+from garlicfarm import durable_files
+from garlicfarm.admin import app
+from garlicfarm.admin.rankings import STORE_DEADLINE_S
+from garlicfarm.admin.readers import EXPIRY_S, MAX_READERS
+from garlicfarm.client import AdminClient
+from garlicfarm.errors import AuthError, LocalProtocolError, NoQuorum, RankingConflict, RankingNotStored
+from garlicfarm.storage import ranking_store
+from tests.admin.fake_node import PASSWORDS, FakeNode
+
+RANKINGS = "/v1/farms/farm/rankings"
+
+
+def ranking(index: int, publisher: int = 1) -> bytes:
+    return msgspec.json.encode({"index": index, "publisher": publisher, "members": []})
+
+
+@pytest.fixture
+async def client(node: FakeNode, url: str) -> AsyncIterator[AdminClient]:
+    for _ in range(5):
+        node.farm.commit(b"entry")
+    async with node.client(url) as made:
+        yield made
+
+
+async def test_ranking_is_created_repeated_and_read_back(http: httpx.AsyncClient, node: FakeNode) -> None:
+    node.farm.commit(b"entry")
+    for expected in (201, 200):
+        answer = await http.put(f"{RANKINGS}/spark/7?asof=1&run=r", content=ranking(1))
+        assert (answer.status_code, answer.json()) == (
+            expected,
+            {"query": "spark", "batch": 7, "asof": 1, "run": "r"},
+        )
+        assert answer.headers["Garlic-Farm-Id"] == node.farm.farm_id.hex()
+    answer = await http.get(f"{RANKINGS}/spark/7")
+    assert (answer.content, answer.headers["Content-Type"]) == (ranking(1), "application/json")
+    listed = (await http.get(RANKINGS)).json()
+    assert (listed["schema"], listed["farm"], listed["index"]) == ("garlicfarm.rankings/1", "farm", 1)
+    (row,) = listed["queries"]
+    assert (row["query"], row["batch"], row["asof"], row["run"], row["user"]) == ("spark", 7, 1, "r", "anna")
+    (batch,) = (await http.get(f"{RANKINGS}/spark")).json()["batches"]
+    assert batch.items() <= row.items()
+    assert batch["size_bytes"] == len(ranking(1))
+
+
+@pytest.mark.parametrize(
+    ("place", "content", "status", "kind", "told"),
+    [
+        ("spark/7?run=r", ranking(1), 400, "bad-query", "asof is missing"),
+        ("spark/7?asof=0&run=r", ranking(1), 400, "bad-query", "asof is not a number from 1"),
+        ("spark/7?asof=1", ranking(1), 400, "bad-query", "run is '', not 1 to 64 of"),
+        ("spark/7?asof=1&run=a/b", ranking(1), 400, "bad-query", "run is 'a/b', not 1 to 64 of"),
+        ("%2e%2e/7?asof=1&run=r", ranking(1), 400, "bad-query", "the query's name is '..', not"),
+        ("spark/-1?asof=1&run=r", ranking(1), 400, "bad-query", "batch is not a number from 0"),
+        ("spark/x?asof=1&run=r", ranking(1), 400, "bad-query", "batch is not a number from 0"),
+        ("spark/7?asof=2&run=r", ranking(1), 400, "bad-body", "the ranking is of index 1, not 2"),
+        ("spark/7?asof=1&run=r", b"{", 400, "bad-body", "the body is no ranking: "),
+        ("spark/7?asof=1&run=r", bytes((1 << 20) + 1), 413, "too-large", "a body has at most 1048576 bytes"),
+    ],
+)
+async def test_ranking_that_cannot_be_used_is_refused_and_nothing_stored(
+    http: httpx.AsyncClient, place: str, content: bytes, status: int, kind: str, told: str
+) -> None:
+    answer = await http.put(f"{RANKINGS}/{place}", content=content)
+    problem = answer.json()
+    assert (answer.status_code, problem["type"]) == (status, f"garlicfarm:{kind}")
+    assert told in problem["detail"]
+    assert (await http.get(RANKINGS)).json()["queries"] == []
+
+
+async def test_what_is_not_stored_is_not_found(http: httpx.AsyncClient) -> None:
+    for method, path in (("GET", "q"), ("DELETE", "q"), ("GET", "q/1")):
+        answer = await http.request(method, f"{RANKINGS}/{path}")
+        assert (answer.status_code, answer.json()["type"]) == (404, "garlicfarm:no-such-ranking")
+
+
+async def test_client_stores_lists_reads_and_deletes(client: AdminClient) -> None:
+    assert await client.put_ranking("farm", "spark", 0, ranking(4), asof=4, run="r")
+    assert not await client.put_ranking("farm", "spark", 0, ranking(4), asof=4, run="another")
+    assert await client.put_ranking("farm", "spark", 1, ranking(5), asof=5, run="r")
+    (row,) = await client.rankings("farm")
+    assert (row["batch"], row["stored"]) == (1, 2)
+    assert [each["batch"] for each in await client.stored_rankings("farm", "spark")] == [1, 0]
+    assert await client.stored_ranking("farm", "spark", 0) == ranking(4)
+    await client.delete_rankings("farm", "spark")
+    assert await client.rankings("farm") == []
+    with pytest.raises(LocalProtocolError, match="no query spark has stored a ranking at this node"):
+        await client.stored_rankings("farm", "spark")
+
+
+async def test_client_raises_what_the_node_refuses(
+    client: AdminClient, node: FakeNode, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.put_ranking("farm", "spark", 1, ranking(4), asof=4, run="r")
+    with pytest.raises(RankingConflict, match="batch 1 is stored with other contents"):
+        await client.put_ranking("farm", "spark", 1, ranking(5), asof=5, run="r")
+
+    def full(path: Path, parts: Iterable[bytes], mode: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(ranking_store, "replace_file", full)
+    with pytest.raises(RankingNotStored, match="No space left on device"):
+        await client.put_ranking("farm", "spark", 2, ranking(5), asof=5, run="r")
+    async with node.client(url, "rita") as reader:
+        with pytest.raises(AuthError, match="this needs the role writer"):
+            await reader.put_ranking("farm", "spark", 2, ranking(5), asof=5, run="r")
+
+
+async def test_client_stores_at_the_next_node_where_one_is_gone_or_full(
+    client: AdminClient, node: FakeNode, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = FakeNode(tmp_path / "other")
+    store, replace_file = tmp_path / "data", durable_files.replace_file
+
+    def full_here(path: Path, parts: Iterable[bytes], mode: int) -> None:
+        if path.is_relative_to(store):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        replace_file(path, parts, mode)
+
+    monkeypatch.setattr(ranking_store, "replace_file", full_here)
+    async with other.running() as second:
+        urls = ["https://127.0.0.1:1", f"{url}?pin={node.pin}", f"{second}?pin={other.pin}"]
+        async with AdminClient(urls, user="anna", password=PASSWORDS["anna"][1], pin=node.pin) as both:
+            assert await both.put_ranking("farm", "spark", 1, ranking(4), asof=4, run="r")
+    assert node.farm.rankings.queries() == []
+    assert len(other.farm.rankings.queries()) == 1
+
+
+async def test_disk_that_hangs_ends_the_request_in_time_and_not_the_page(
+    node: FakeNode, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, begun = threading.Event(), threading.Event()
+    replace_file = durable_files.replace_file
+
+    def hanging(path: Path, parts: Iterable[bytes], mode: int) -> None:
+        begun.set()
+        release.wait(60)
+        replace_file(path, parts, mode)
+
+    monkeypatch.setattr(ranking_store, "replace_file", hanging)
+    auth = httpx.DigestAuth("anna", PASSWORDS["anna"][1])
+    transport = httpx.ASGITransport(app.create_app(node, shutdown=trio.Event()))  # type: ignore[arg-type]
+    async with httpx.AsyncClient(transport=transport, base_url="https://127.0.0.1", auth=auth) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_jump_once, begun, mock_clock)
+            answer = await client.put(f"{RANKINGS}/spark/7?asof=1&run=r", content=ranking(1))
+        assert (answer.status_code, answer.json()["type"]) == (504, "garlicfarm:outcome-unknown")
+        assert (await client.get("/")).status_code == 200
+        assert (await client.get(RANKINGS)).json()["queries"] == []
+        release.set()
+        answer = await client.put(f"{RANKINGS}/spark/7?asof=1&run=r", content=ranking(1))
+        assert answer.status_code == 200  # the first request has stored it after all
+
+
+async def _jump_once(begun: threading.Event, clock: MockClock) -> None:
+    assert await trio.to_thread.run_sync(begun.wait, 60)
+    clock.jump(STORE_DEADLINE_S + 1)
+
+
+async def test_page_and_gauge_show_equality_and_difference(
+    client: AdminClient, http: httpx.AsyncClient, node: FakeNode
+) -> None:
+    assert 'id="queries" data-live hidden' in (await http.get("/")).text
+    own = msgspec.json.encode({"index": 5, **node.farm.ranking()})
+    await client.put_ranking("farm", "alike", 0, own, asof=5, run="r")
+    await client.put_ranking("farm", "other", 0, ranking(5, 9), asof=5, run="r")
+    await client.put_ranking("farm", "early", 0, ranking(2), asof=2, run="r")
+    page = (await http.get("/")).text
+    assert 'id="queries" data-live>' in page
+    assert '<td class="whole">equal at index 5</td>' in page
+    assert '<span class="bad">different at index 5: publisher 9, here 1</span>' in page
+    assert '<td class="whole">not compared yet</td>' in page
+    assert node.farm.rankings.equality() == {"alike": True, "other": False}
+
+
+async def test_readers_are_listed_with_their_lag_until_they_expire(
+    node: FakeNode, autojump_clock: MockClock
+) -> None:
+    for _ in range(5):
+        node.farm.commit(b"entry")
+    transport = httpx.ASGITransport(app.create_app(node, shutdown=trio.Event()))  # type: ignore[arg-type]
+
+    async def ask(method: str, path: str, user: str = "rita") -> httpx.Response:
+        auth = httpx.DigestAuth(user, PASSWORDS[user][1])
+        async with httpx.AsyncClient(transport=transport, base_url="https://127.0.0.1", auth=auth) as client:
+            return await client.request(method, path)
+
+    readers = "/v1/farms/farm/readers"
+    answer = await ask("PUT", f"{readers}/spark?index=2")
+    assert answer.json() == {"query": "spark", "index": 2, "lag": 3}
+    await trio.sleep(10)
+    await ask("PUT", f"{readers}/spark?index=9")  # another node is ahead
+    await ask("PUT", f"{readers}/spark?index=4", "paul")
+    await trio.sleep(1)
+    rows = (await ask("GET", readers)).json()["readers"]
+    assert [(row["user"], row["index"], row["lag"], row["age_s"]) for row in rows] == [
+        ("paul", 4, 1, 1.0),
+        ("rita", 9, 0, 1.0),
+    ]
+    assert "Queries that read this farm" in (await ask("GET", "/")).text
+    await trio.sleep(EXPIRY_S)
+    assert (await ask("GET", readers)).json()["readers"] == []
+    for path, status in (("spark", 400), ("spark?index=-1", 400), ("%2e%2e?index=1", 400)):
+        assert (await ask("PUT", f"{readers}/{path}")).status_code == status
+
+
+async def test_readers_are_bounded_and_one_that_is_known_goes_on(client: AdminClient) -> None:
+    for number in range(MAX_READERS):
+        await client.put_reader("farm", f"q{number}", 1)
+    with pytest.raises(NoQuorum, match=f"{MAX_READERS} queries report already"):
+        await client.put_reader("farm", "late", 1)
+    await client.put_reader("farm", "q0", 3)
+    rows = await client.readers("farm")
+    assert (len(rows), rows[0]["index"], rows[0]["lag"]) == (MAX_READERS, 3, 2)
