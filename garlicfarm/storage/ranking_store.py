@@ -74,7 +74,7 @@ class RankingStore:
                 elif (head := self._head(path)) is not None:
                     queries.setdefault(path.parent.name, []).append(head)
         except OSError as error:
-            raise self._failure("cannot read", error) from error
+            raise self._failure("this node cannot read", error) from error
         self.queries = {
             query: tuple(sorted(heads, key=lambda each: each.number)) for query, heads in queries.items()
         }
@@ -111,7 +111,7 @@ class RankingStore:
             for dropped in kept[:-MAX_RANKINGS]:
                 self._path(query, dropped.batch).unlink(missing_ok=True)
         except OSError as error:
-            raise self._failure("cannot write", error) from error
+            raise self._failure("this node cannot write", error) from error
         return True
 
     def body(self, query: str, batch: int) -> bytes | None:
@@ -124,7 +124,7 @@ class RankingStore:
         try:
             body = path.read_bytes().partition(b"\n")[2]
         except OSError as error:
-            raise self._failure("cannot read", error) from error
+            raise self._failure("this node cannot read", error) from error
         if sha256(body).hexdigest() != known.sha256:
             raise RankingNotStored(f"{path} is damaged: delete the rankings of {query}")
         return body
@@ -137,7 +137,7 @@ class RankingStore:
             shutil.rmtree(self._directory / query)
             fsync_path(self._directory)
         except OSError as error:
-            raise self._failure("cannot delete", error) from error
+            raise self._failure("this node cannot delete", error) from error
         self.queries = {name: rankings for name, rankings in self.queries.items() if name != query}
         return True
 
@@ -157,7 +157,7 @@ class RankingStore:
         return self._directory / query / f"{batch}{_SUFFIX}"
 
     def _failure(self, what: str, error: OSError) -> RankingNotStored:
-        return RankingNotStored(f"this node {what} {error.filename or self._directory}: {error.strerror}")
+        return RankingNotStored(f"{what} {error.filename or self._directory}: {error.strerror}")
 
 
 def _check_order(query: str, of_run: Sequence[StoredRanking], batch: int, asof: int) -> None:

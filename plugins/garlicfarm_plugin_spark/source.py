@@ -13,6 +13,7 @@ each `Range` is read in a worker, on any machine.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
 
+    from garlicfarm_plugin_spark.sink import RankingWriter
+
 __all__ = ["SCHEMA", "STATE", "BatchReader", "GarlicFarm", "LogReader", "PushdownReader", "Range"]
 
 STATE = 0
@@ -70,7 +73,13 @@ class Range(InputPartition):
 
 
 class GarlicFarm(DataSource):
-    """``format("garlicfarm")``. `pyspark_garlicfarm` registers it."""
+    """``format("garlicfarm")``, which `pyspark_garlicfarm` registers: the source, and the sink of
+    `garlicfarm_plugin_spark.sink`."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        # Spark makes one object for all commits of a query that it has started, and pickles it.
+        self._fresh_run = secrets.token_hex(16)
 
     @classmethod
     def name(cls) -> str:
@@ -89,6 +98,11 @@ class GarlicFarm(DataSource):
         _check_schema(schema)
         options = read_options(self.options)
         return PushdownReader(options) if options.pushdown else BatchReader(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> RankingWriter:
+        from garlicfarm_plugin_spark.sink import RankingWriter
+
+        return RankingWriter(self.options, schema, self._fresh_run)
 
 
 def _check_schema(schema: StructType) -> None:

@@ -42,6 +42,15 @@ def test_source_page_has_every_option_with_its_default() -> None:
     assert found == {**dict.fromkeys(OPTIONS, "none"), **DEFAULT_OPTIONS, **required}
 
 
+def test_sink_page_has_every_option() -> None:
+    sink = (PLUGIN / "sink.py").read_text(encoding="utf-8")
+    lines = re.findall(r"^(?:REQUIRED|OPTIONAL) = (.*)$", sink, re.MULTILINE)
+    required, optional = (set(re.findall(r'"(\w+)"', line)) for line in lines)
+    shown = {name: default for name, default, *_ in rows("option of the sink")}
+    assert {name for name, default in shown.items() if default == "required"} == required
+    assert shown.keys() == required | optional
+
+
 def test_source_page_has_the_columns_of_source_and_rankings() -> None:
     schema = re.search(r'^SCHEMA = "(.*)"$', SOURCE, re.MULTILINE)
     assert schema is not None
@@ -57,7 +66,8 @@ def test_settings_are_those_of_the_session() -> None:
 @pytest.mark.parametrize("message", [row[0] for row in rows("message")])
 def test_message_on_the_page_is_one_of_the_code(message: str) -> None:
     dafka = PLUGIN.with_name("garlicfarm_plugin_dafka")
-    folders = (PLUGIN, dafka, ROOT / "garlicfarm" / "client", ROOT / "garlicfarm" / "admin")
+    rooms = (ROOT / "garlicfarm" / room for room in ("admin", "client", "storage"))
+    folders = (PLUGIN, dafka, *rooms)
     said = "\n".join(path.read_text(encoding="utf-8") for each in folders for path in each.glob("*.py"))
     said = re.sub(r'"\s*\n\s*f?"', "", said).replace("{LEAST}", str(LEAST))
     assert message.strip(" …") in re.sub(r"\{[^{}\n]*\}", "…", said)
