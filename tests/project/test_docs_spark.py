@@ -12,6 +12,7 @@ from garlicfarm_plugin_spark.options import DEFAULTS as DEFAULT_OPTIONS
 from garlicfarm_plugin_spark.options import OPTIONS
 from garlicfarm_plugin_spark.ranking import COLUMNS
 from garlicfarm_plugin_spark.session import DEFAULTS, LOOPBACK
+from garlicfarm_plugin_spark.status_columns import COLUMNS as COLUMNS_OF_STATUSES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "spark.md").read_text(encoding="utf-8")
@@ -56,6 +57,10 @@ def test_source_page_has_the_columns_of_source_and_rankings() -> None:
     assert schema is not None
     expected = [dict(re.findall(r"`?(\w+)`? (\w+(?:<.*?>)?)(?:, |$)", text)) for text in (schema[1], COLUMNS)]
     assert tables("column") == expected
+
+
+def test_statuses_page_has_every_column() -> None:
+    assert [row[0] for row in rows("status column")] == list(COLUMNS_OF_STATUSES)
 
 
 def test_settings_are_those_of_the_session() -> None:
