@@ -80,8 +80,8 @@ def statuses(entries: DataFrame) -> DataFrame:
     Left out: Configurations, states, notes, administrative entries, and entries that are larger than 65,536
     bytes, are no JSON object, are of another cluster, lack ``id`` or ``date``, or have another value where a
     number, a truth value, a list or an object belongs. What else makes an entry invalid for the nodes
-    (`garlicfarm.publishing.entries`) is not checked: numbers out of range, keys that appear twice, text that is
-    not I2P base64, authors that are no members.
+    (`garlicfarm.publishing.entries`) is not checked: numbers out of range, keys that appear twice, text that
+    is not I2P base64, authors that are no members.
     """
     from pyspark.sql import functions
 
