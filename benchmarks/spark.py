@@ -30,6 +30,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from garlicfarm_plugin_spark.offsets import Position, encode_offset
 from garlicfarm_plugin_spark.ranking import Fold, rankings
 from garlicfarm_plugin_spark.session import Session
 from garlicfarm_plugin_spark.source import GarlicFarm, LogReader
@@ -53,7 +54,7 @@ class EmptyReader(LogReader):
         self._numbers = count(1)
 
     def latestOffset(self, start: Any, limit: Any) -> dict[str, Any]:
-        return {"index": next(self._numbers), "farm_id": ""}
+        return encode_offset({"farm": Position(next(self._numbers), "")})
 
     def read(self, partition: Any) -> Iterator[Any]:
         return iter(())

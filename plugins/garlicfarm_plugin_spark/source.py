@@ -147,7 +147,8 @@ class _Reader:
         for farm in known.keys() - found.keys() - missing.keys():
             missing[farm] = "its nodes have it no longer, or the option farm does not name it"
         for farm in sorted(missing.keys() - self._missing):
-            _log.warning("the farm %s waits at index %s: %s", farm, _index(known.get(farm)), missing[farm])
+            index = known[farm].index if farm in known else "none"
+            _log.warning("%s", f"the farm {farm} waits at index {index}: {missing[farm]}")
         self._missing = set(missing)
         return found
 
@@ -309,10 +310,6 @@ class PushdownReader(BatchReader):
                 return False
         self._least, self._most = max(self._least, least), min(self._most, most)
         return True
-
-
-def _index(position: Position | None) -> str:
-    return "none" if position is None else str(position.index)
 
 
 def _batch(partition: Range, rows: Sequence[tuple[int, int, int, bytes]]) -> pyarrow.RecordBatch:

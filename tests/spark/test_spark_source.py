@@ -446,14 +446,14 @@ def test_reader_of_a_node_with_another_certificate_refuses(server: FeedServer) -
         found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())
 
 
-def test_module_of_the_source_imports_nothing_heavy() -> None:
+def test_module_that_spark_looks_for_imports_nothing_heavy() -> None:
     """Spark gives a worker ten seconds to start."""
     import subprocess
     import sys
 
     code = (
         "import pyspark.sql.datasource, sys; before = set(sys.modules)\n"
-        "import garlicfarm_plugin_spark.source\n"
+        "import pyspark_garlicfarm\n"
         "heavy = {'httpx', 'pyarrow', 'pandas', 'trio', 'msgspec', 'cryptography', 'numpy', 'ssl'}\n"
         "print(sorted(heavy & (set(sys.modules) - before)))"
     )
