@@ -72,7 +72,9 @@ class Losses:
             remedy = "this query loses the entries in between"
         elif self.start == "state" and not self.whole:
             remedy = "the state of a node is of its newest index, so leave endingIndex out"
-        elif not self.stream or not begun:  # there is no checkpoint to blame
+        elif not self.stream and (self.start == "earliest" or begun):
+            remedy = "they were deleted while this query read, so start it again"
+        elif not begun:  # there is no checkpoint to blame
             remedy = f"startingIndex is {self.start}, and earliest begins there"
         else:
             remedy = "begin with a new checkpoint; a query of your own may set failOnDataLoss to false"

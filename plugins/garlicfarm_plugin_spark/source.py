@@ -39,7 +39,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from garlicfarm.errors import Compacted, ConfigError, UnreachableError
-from garlicfarm_plugin_spark.batches import Gone, Losses, next_positions, split
+from garlicfarm_plugin_spark.batches import MAX_VALUE_BYTES, Gone, Losses, next_positions, split
 from garlicfarm_plugin_spark.feed import FarmHead, Origin, close_feeds, open_feed
 from garlicfarm_plugin_spark.offsets import Position, decode_offset, encode_offset
 from garlicfarm_plugin_spark.options import SourceOptions, read_options
@@ -216,7 +216,11 @@ class LogReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
         def extent(farm: str, after: int, upto: int, max_bytes: int) -> tuple[int, int]:
-            return open_feed(found[farm][0]).extent(after, upto, max_bytes, heads[farm].farm_id)
+            try:
+                return open_feed(found[farm][0]).extent(after, upto, max_bytes, heads[farm].farm_id)
+            except Compacted:  # just now; what is left shows when it is read
+                count = min(upto - after, max(1, max_bytes // MAX_VALUE_BYTES))
+                return after + count, count * MAX_VALUE_BYTES
 
         end = next_positions(
             positions,

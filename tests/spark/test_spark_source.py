@@ -23,8 +23,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from garlicfarm.errors import AuthError, ConfigError, FellBehind, UnreachableError
-from garlicfarm_plugin_spark.feed import close_feeds
+from garlicfarm.errors import AuthError, Compacted, ConfigError, FellBehind, UnreachableError
+from garlicfarm_plugin_spark.feed import FarmFeed, close_feeds
 from garlicfarm_plugin_spark.options import read_options
 from garlicfarm_plugin_spark.source import STATE, BatchReader, LogReader, PushdownReader
 from tests.spark.feed_server import FARM_ID, FeedServer, feed_server
@@ -227,6 +227,18 @@ def test_reader_that_fell_behind_by_bytes_ends_its_batches_early(server: FeedSer
     assert end == at(server, 30, 0)
 
 
+def test_reader_overtaken_by_compaction_while_it_plans_stays_within_the_bytes(
+    server: FeedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise Compacted(50)
+
+    monkeypatch.setattr(FarmFeed, "extent", gone)
+    found = reader(server, maxBytesPerTrigger="3m")
+    end = found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())
+    assert end == at(server, 3, 0)
+
+
 def test_reader_splits_a_range_in_as_many_parts_as_asked(server: FeedServer) -> None:
     found = reader(server, minPartitions="4")
     start, end = dict(found.initialOffset()), at(server, END, 0)
@@ -387,6 +399,14 @@ def test_batch_query_of_a_compacted_log_begins_where_that_is_allowed(server: Fee
         batch(server, startingIndex="20").partitions()
     with pytest.raises(FellBehind, match="so leave endingIndex out"):
         batch(server, startingIndex="state", endingIndex="60").partitions()
+
+
+def test_batch_query_overtaken_by_compaction_asks_to_start_it_again(server: FeedServer) -> None:
+    found = batch(server, startingIndex="20")
+    (partition,) = found.partitions()
+    server.compact(50)
+    with pytest.raises(FellBehind, match="they were deleted while this query read, so start it again"):
+        next(found.read(partition))
 
 
 def test_batch_query_beyond_the_log_is_refused(server: FeedServer) -> None:
