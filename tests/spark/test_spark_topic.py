@@ -65,6 +65,13 @@ def test_topic_starting_at_an_index_begins_with_it(topic: TopicServer) -> None:
     assert rows(found, start, end) == stored(101, 99)
 
 
+def test_topic_batch_ends_where_its_bytes_do(topic: TopicServer) -> None:
+    size = sum(len(each.value) for each in LOG[:30])
+    found: Any = LogReader(topic.options(maxBytesPerTrigger=str(size)))
+    end = found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())
+    assert end["farms"]["farm"]["index"] == 30
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
