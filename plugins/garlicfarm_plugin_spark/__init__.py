@@ -17,18 +17,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from garlicfarm_plugin_spark.history import history
     from garlicfarm_plugin_spark.java import find_java_home
     from garlicfarm_plugin_spark.ranking import rankings
     from garlicfarm_plugin_spark.source import GarlicFarm
     from garlicfarm_plugin_spark.status_columns import statuses
 
-__all__ = ["GarlicFarm", "find_java_home", "history", "rankings", "statuses"]
+__all__ = ["GarlicFarm", "find_java_home", "rankings", "statuses"]
 
 _MODULES = {
     "GarlicFarm": "garlicfarm_plugin_spark.source",
     "find_java_home": "garlicfarm_plugin_spark.java",
-    "history": "garlicfarm_plugin_spark.history",
     "rankings": "garlicfarm_plugin_spark.ranking",
     "statuses": "garlicfarm_plugin_spark.status_columns",
 }

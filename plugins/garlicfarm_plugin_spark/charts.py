@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from garlicfarm_plugin_spark.history import LONGEST_MS
 
-__all__ = ["WIDTH", "Axis", "Bar", "State", "bars", "lanes", "lines", "score_range", "score_ticks", "states"]
+__all__ = ["WIDTH", "Axis", "Bar", "State", "bars", "lanes", "lines", "score_ticks", "states"]
 
 WIDTH = 900
 _MINUTE_MS = 60_000
 _STEPS_MIN = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10_080, 43_200, 129_600, 525_600)
 _MOST_TICKS = 8
-_SCORE_STEP = 100_000
+_SCORE_STEPS = (10_000, 20_000, 50_000, 100_000, 200_000, 500_000)
 
 
 class State(NamedTuple):
@@ -98,20 +98,13 @@ def lanes(
     return found
 
 
-def score_range(spans: Iterable[State]) -> tuple[int, int]:
-    """From where to where an axis of all scores goes: multiples of 100,000."""
+def score_ticks(spans: Iterable[State]) -> list[int]:
+    """Round scores, three to six of them at equal distances, around all of ``spans``."""
     scores = [score for span in spans for score in span.row["scores"].values()] or [0]
-    low = min(scores) // _SCORE_STEP * _SCORE_STEP
-    return low, max(-(-max(scores) // _SCORE_STEP) * _SCORE_STEP, low + _SCORE_STEP)
-
-
-def score_ticks(low: int, high: int, height: int) -> list[tuple[float, str]]:
-    """Places from the top, and what to write there; at most six."""
-    step = _SCORE_STEP * (1 + (high - low) // (5 * _SCORE_STEP + 1))
-    return [
-        (round((high - score) / (high - low) * height, 1), f"{score:,}")
-        for score in range(low, high + 1, step)
-    ]
+    step = next(step for step in _SCORE_STEPS if max(scores) - min(scores) <= 4 * step)
+    low = min(scores) // step * step
+    high = max(-(-max(scores) // step) * step, low + 2 * step)
+    return [*range(low, high + 1, step)]
 
 
 def lines(axis: Axis, spans: Sequence[State], member: int, scale: tuple[int, int], height: int) -> list[str]:

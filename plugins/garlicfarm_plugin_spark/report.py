@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from garlicfarm.errors import ConfigError
 from garlicfarm.publishing.ranking import BECAUSE
-from garlicfarm_plugin_spark.charts import WIDTH, Axis, bars, lanes, lines, score_range, score_ticks, states
+from garlicfarm_plugin_spark.charts import WIDTH, Axis, bars, lanes, lines, score_ticks, states
 from garlicfarm_plugin_spark.history import INPUT, WHOLE_MS, By, figures
 from garlicfarm_plugin_spark.parquet import read_rankings
 from garlicfarm_plugin_spark.period import PERIODS_MS
@@ -64,7 +64,8 @@ def report(directory: Path, farm: str | None = None, by: By = "hour", days: floa
     if not spans:
         raise ConfigError([f"{directory} has no two rankings of the farm {farm} at different times yet"])
     axis = Axis(spans[0].begin_ms, max(spans[-1].end_ms, spans[0].begin_ms + 60_000))
-    scale = score_range(spans)
+    scores = score_ticks(spans)
+    scale = scores[0], scores[-1]
     whole = figures(rows, WHOLE_MS)
     periods = figures(rows, PERIODS_MS[by])
     told = [number for number, row in enumerate(rows) if {*row["changed"]} - {"order"}][-MOST_CHANGES:]
@@ -75,7 +76,7 @@ def report(directory: Path, farm: str | None = None, by: By = "hour", days: floa
         by=by,
         width=WIDTH,
         axis=axis,
-        score_ticks=score_ticks(*scale, SCORES_HEIGHT),
+        scores=[((scale[1] - each) / (scale[1] - scale[0]) * SCORES_HEIGHT, each) for each in scores],
         first=rows[0]["log_index"],
         last=rows[-1]["log_index"],
         changes_of_publisher=sum("publisher" in row["changed"] for row in rows[1:]),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from garlicfarm_plugin_spark.history import OUTPUT
 from garlicfarm_plugin_spark.java import LEAST
 from garlicfarm_plugin_spark.options import DEFAULTS as DEFAULT_OPTIONS
 from garlicfarm_plugin_spark.options import OPTIONS
@@ -52,10 +53,11 @@ def test_sink_page_has_every_option() -> None:
     assert shown.keys() == required | optional
 
 
-def test_source_page_has_the_columns_of_source_and_rankings() -> None:
+def test_source_page_has_the_columns_of_source_rankings_and_history() -> None:
     schema = re.search(r'^SCHEMA = "(.*)"$', SOURCE, re.MULTILINE)
     assert schema is not None
-    expected = [dict(re.findall(r"`?(\w+)`? (\w+(?:<.*?>)?)(?:, |$)", text)) for text in (schema[1], COLUMNS)]
+    schemas = (schema[1], COLUMNS, OUTPUT)
+    expected = [dict(re.findall(r"`?(\w+)`? (\w+(?:<.*?>)?)(?:, |$)", text)) for text in schemas]
     assert tables("column") == expected
 
 

@@ -15,8 +15,8 @@ from garlicfarm.publishing.entries import encode_status
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ValueType
-from garlicfarm_plugin_spark import history, rankings
-from garlicfarm_plugin_spark.history import stored
+from garlicfarm_plugin_spark import rankings
+from garlicfarm_plugin_spark.history import history, stored
 from garlicfarm_plugin_spark.session import Session
 from tests.publishing.scripted_log import T0, configuration, status
 from tests.spark.feed_server import feed_server

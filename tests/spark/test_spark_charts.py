@@ -11,7 +11,6 @@ from garlicfarm_plugin_spark.charts import (
     bars,
     lanes,
     lines,
-    score_range,
     score_ticks,
     states,
 )
@@ -74,13 +73,18 @@ def test_line_has_a_gap_where_there_is_no_score() -> None:
     assert lines(axis, spans, 2, (500_000, 700_000), 100) == []
 
 
-def test_score_axis_has_round_numbers_around_all_scores() -> None:
-    spans = list(states([row(T0, m1=650_001, m2=849_000), row(T0 + 1)]))
-    assert score_range(spans) == (600_000, 900_000)
-    assert score_ticks(600_000, 800_000, 100) == [(100.0, "600,000"), (50.0, "700,000"), (0.0, "800,000")]
-    for low in range(0, 1_000_000, 100_000):
-        assert 2 <= len(score_ticks(low, 1_000_000, 100)) <= 6
-    assert score_range(list(states([row(T0), row(T0 + 1)]))) == (0, 100_000)
+def test_score_axis_has_a_few_round_numbers_around_all_scores() -> None:
+    def ticks(*scores: int) -> list[int]:
+        return score_ticks(states([row(T0 + at, m1=score) for at, score in enumerate([*scores, 0])]))
+
+    assert ticks(650_001, 849_000) == [650_000, 700_000, 750_000, 800_000, 850_000]
+    assert ticks(512_345) == [510_000, 520_000, 530_000]
+    assert ticks(0, 1_000_000) == [0, 500_000, 1_000_000]
+    for low in range(0, 1_000_000, 7_000):
+        found = ticks(low, 1_000_000)
+        assert 3 <= len(found) <= 6
+        assert found[0] <= low < 1_000_000 <= found[-1]
+    assert score_ticks([]) == [0, 10_000, 20_000]
 
 
 def test_time_axis_has_round_dates() -> None:
