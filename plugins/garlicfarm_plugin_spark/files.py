@@ -60,11 +60,19 @@ class HadoopFiles:
     """A directory of any file system that Spark knows, by its URI."""
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
+        """Raises `ConfigError`: Spark knows no such file system."""
+        from py4j.protocol import Py4JJavaError
+
+        from garlicfarm_plugin_spark.session import cause
+
         jvm: Any = spark._jvm
         context: Any = spark._jsc
         self._path = jvm.org.apache.hadoop.fs.Path
-        self._root = self._path(uri)
-        self._files = self._root.getFileSystem(context.hadoopConfiguration())
+        try:
+            self._root = self._path(uri)
+            self._files = self._root.getFileSystem(context.hadoopConfiguration())
+        except Py4JJavaError as error:
+            raise ConfigError([f"{uri} is in no file system that Spark knows: {cause(error)}"]) from error
 
     def has(self, name: str) -> bool:
         return bool(self._files.exists(self._path(self._root, name)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
+from garlicfarm.errors import ConfigError, GarlicFarmError
 from garlicfarm.publishing.entries import encode_status
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ValueType
 from garlicfarm_plugin_spark import rankings
 from garlicfarm_plugin_spark.history import history, stored
+from garlicfarm_plugin_spark.parquet import ParquetSink, read_rankings
 from garlicfarm_plugin_spark.session import Session
 from tests.publishing.scripted_log import T0, configuration, status
 from tests.spark.feed_server import feed_server
@@ -104,3 +107,28 @@ def test_history_of_a_stream_is_that_of_the_command_once_a_period_is_closed(utc:
     stream = utc.readStream.schema(schema).option("maxFilesPerTrigger", 3).parquet(files)
     drained(history(stream), tmp_path / "two", "from_files")
     assert plain(utc.table("from_files")) == expected
+
+
+def test_sink_at_a_uri_adds_the_files_that_a_path_has_once(utc: Any, tmp_path: Path) -> None:
+    """As many as there are farms and dates in the batch, whoever repeats it."""
+    rows = ranked(LOG)
+    write(tmp_path / "from", rows)
+    batch = utc.read.parquet(str(tmp_path / "from")).drop("date")
+    uri, path = tmp_path / "uri", tmp_path / "path"
+    for where in (f"file:{uri}", str(path)):
+        ParquetSink(utc, where)(batch, 0)
+        ParquetSink(utc, where)(batch.repartition(3), 1)
+    files = {str(each.relative_to(path)): each.read_bytes() for each in path.glob("*/*/[!.]*")}
+    assert sorted(files) == sorted(str(each.relative_to(uri)) for each in uri.glob("*/*/[!.]*"))
+    assert files == {name: (uri / name).read_bytes() for name in files}
+    assert [read_rankings(each, ["ranking"]).num_rows for each in (uri, path)] == [len(rows)] * 2
+    (uri / "_spark_metadata").mkdir()
+    with pytest.raises(ConfigError, match="was written by an earlier version"):
+        ParquetSink(utc, f"file:{uri}")
+    with pytest.raises(ConfigError, match="nothing://x/y is in no file system that Spark knows: .*nothing"):
+        ParquetSink(utc, "nothing://x/y")
+    (uri / "_spark_metadata").rmdir()
+    shutil.rmtree(uri)
+    uri.write_text("in the way")
+    with pytest.raises(GarlicFarmError, match=r"farm=farm/date=.* cannot be written: "):
+        ParquetSink(utc, f"file:{uri}")(batch, 0)

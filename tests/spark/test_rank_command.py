@@ -265,15 +265,6 @@ def test_rank_to_parquet_writes_each_change_once_whatever_the_batches(
         )
 
 
-def test_rank_to_parquet_at_a_uri_writes_the_same_files(server: FeedServer, tmp_path: Path) -> None:
-    for where in (f"file:{tmp_path / 'uri'}", str(tmp_path / "path")):
-        with running(server, "--once", "--sink", f"parquet:{where}") as rank:
-            assert rank.wait() == 0, rank.errors()
-    files = {path.name: path.read_bytes() for path in (tmp_path / "path").glob("*/*/[!.]*")}
-    assert files
-    assert {path.name: path.read_bytes() for path in (tmp_path / "uri").glob("*/*/[!.]*")} == files
-
-
 @pytest.mark.parametrize(
     ("options", "code", "sentence"),
     [
