@@ -184,7 +184,9 @@ def history(rankings: DataFrame, by: By = "hour", delay: str = "1 hour") -> Data
     """
     from pyspark.sql import functions as f
 
-    of = rankings.select(*INPUT).groupBy("farm_id")
+    # Of a directory whose farm is named 7, Spark makes a number.
+    named = rankings.select(f.col("farm").cast("string").alias("farm"), *INPUT[1:])
+    of = named.groupBy("farm_id")
     period_ms = PERIODS_MS[by]
     if rankings.isStreaming:
         shares = of.applyInPandasWithState(

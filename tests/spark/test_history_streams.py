@@ -125,7 +125,7 @@ def test_sink_at_a_uri_adds_the_files_that_a_path_has_once(utc: Any, tmp_path: P
     (uri / "_spark_metadata").mkdir()
     with pytest.raises(ConfigError, match="was written by an earlier version"):
         ParquetSink(utc, f"file:{uri}")
-    with pytest.raises(ConfigError, match="nothing://x/y is in no file system that Spark knows: .*nothing"):
+    with pytest.raises(ConfigError, match=r"nothing://x/y is in no file system that Spark knows: .*nothing"):
         ParquetSink(utc, "nothing://x/y")
     (uri / "_spark_metadata").rmdir()
     shutil.rmtree(uri)
