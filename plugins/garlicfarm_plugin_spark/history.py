@@ -1,8 +1,8 @@
 """Availability, tenure, flaps, hand-over times and scores of each member, by hour or day of farm time.
 
 A row of `rankings` says what holds from its farm time to that of the next row. `Course` follows a farm's rows
-by index and returns what each adds to the figures of a period and member, as `Share`. The batch in this
-process (`figures`) and the query (`history`) do the same with them: add up, and take percentiles.
+by index and returns what each adds to the figures of a period and member, as `Share`. `figures` in this
+process and `garlicfarm_plugin_spark.history_query` in Spark do the same with them: add up, take percentiles.
 
 A state counts for two hours at most. `rankings` has a row at least every hour in which entries are committed;
 where there is none for longer, nothing is known of the members, and the time is in no figure.
@@ -13,27 +13,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from garlicfarm_plugin_spark.period import PERIODS_MS, Roles, percentiles, pieces
 
-if TYPE_CHECKING:
-    import pandas
-    from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.state import GroupState
-
 __all__ = [
     "INPUT",
     "LONGEST_MS",
     "OUTPUT",
+    "SCORE_SHARES",
     "WHOLE_MS",
     "By",
     "Course",
     "Share",
     "figures",
-    "history",
     "stored",
 ]
 
@@ -62,10 +57,6 @@ only holder, with the median and the longest time from its naming; the score's p
 time that it lasted. Null: there is no such value."""
 
 SCORE_SHARES = (0.05, 0.5, 0.95)
-_SHARES = (
-    "farm string, farm_id string, time_ms bigint, member bigint, known_ms bigint, recent_ms bigint,"
-    " publisher_ms bigint, score bigint, flaps bigint, handover_ms bigint"
-)
 
 
 class Share(NamedTuple):
@@ -172,93 +163,3 @@ def stored(directory: Path, by: By, farm: str | None = None) -> list[dict[str, A
 
     table = read_rankings(directory, list(INPUT[3:]), farm=farm)
     return figures((row for batch in table.to_batches(10_000) for row in batch.to_pylist()), PERIODS_MS[by])
-
-
-def history(rankings: DataFrame, by: By = "hour", delay: str = "1 hour") -> DataFrame:
-    """The history of rankings, stored ones or a stream of them, in Spark; the columns `OUTPUT`.
-
-    :param rankings: rows ``changes`` or ``entries`` of `rankings`, with the columns `INPUT` at least.
-    :param delay: of a stream, for how long a period stays open after the newest farm time of any farm, as
-        "10 minutes". It must cover by how much the farm times of the farms in the stream differ: rows of a
-        farm that is further behind are lost. Output mode: ``append``; a period comes once it is closed.
-    """
-    from pyspark.sql import functions as f
-
-    # Of a directory whose farm is named 7, Spark makes a number.
-    named = rankings.select(f.col("farm").cast("string").alias("farm"), *INPUT[1:])
-    of = named.groupBy("farm_id")
-    period_ms = PERIODS_MS[by]
-    if rankings.isStreaming:
-        shares = of.applyInPandasWithState(
-            _SharesOf(period_ms).stream, _SHARES, "course binary", "append", "NoTimeout"
-        )
-    else:
-        shares = of.applyInPandas(_SharesOf(period_ms).batch, _SHARES)
-    timed = shares.withColumn("time", f.timestamp_millis("time_ms"))
-    if rankings.isStreaming:
-        timed = timed.withWatermark("time", delay)
-    known = f.sum("known_ms")
-    shared = {name: f.sum(f"{name}_ms") / f.nullif(known, f.lit(0)) for name in ("recent", "publisher")}
-    score = f.percentile("score", f.array(*map(f.lit, SCORE_SHARES)), f.col("known_ms"))
-    return (
-        timed.groupBy("farm", "farm_id", f.window("time", f"1 {by}").alias("window"), "member")
-        .agg(
-            known.alias("known_ms"),
-            shared["recent"].alias("availability"),
-            shared["publisher"].alias("tenure"),
-            f.sum("flaps").alias("flaps"),
-            f.count("handover_ms").alias("handovers"),
-            f.percentile("handover_ms", f.lit(0.5)).alias("handover_p50_ms"),
-            f.max("handover_ms").alias("handover_most_ms"),
-            score.alias("score"),
-        )
-        .select(
-            *("farm", "farm_id", f.col("window.start").alias("period"), "member", "known_ms", "availability"),
-            *("tenure", "flaps", "handovers", "handover_p50_ms", "handover_most_ms"),
-            *(
-                f.col("score")[at].alias(f"score_p{share * 100:02.0f}")
-                for at, share in enumerate(SCORE_SHARES)
-            ),
-        )
-    )
-
-
-class _SharesOf:
-    """What Spark calls for each farm."""
-
-    def __init__(self, period_ms: int) -> None:
-        self._period_ms = period_ms
-
-    def batch(self, rows: pandas.DataFrame) -> pandas.DataFrame:
-        return self._frame(Course(), rows)
-
-    def stream(
-        self, group: tuple[str], frames: Iterator[pandas.DataFrame], state: GroupState
-    ) -> Iterator[pandas.DataFrame]:
-        import pandas
-
-        course = msgspec.json.decode(state.get[0], type=Course) if state.exists else Course()
-        yield self._frame(course, pandas.concat([*frames]))
-        state.update((msgspec.json.encode(course),))
-
-    def _frame(self, course: Course, rows: pandas.DataFrame) -> pandas.DataFrame:
-        import pandas
-
-        found = [
-            (row["farm"], row["farm_id"], *share)
-            for row in _plain(rows.sort_values("log_index"))
-            for share in course.follow(row, self._period_ms)
-        ]
-        return pandas.DataFrame(found, columns=["farm", "farm_id", *Share._fields], dtype=object)
-
-
-def _plain(rows: pandas.DataFrame) -> Iterator[dict[str, Any]]:
-    """Of Python's own types. Pandas makes null and integers to floats, and arrays to those of numpy."""
-    for row in rows.to_dict("records"):
-        publisher = row["publisher"]
-        yield {
-            **row,
-            "publisher": None if publisher is None or publisher != publisher else int(publisher),
-            **{name: [int(each) for each in row[name]] for name in ("holders", "recent", "order")},
-            "scores": {int(member): int(score) for member, score in dict(row["scores"]).items()},
-        }

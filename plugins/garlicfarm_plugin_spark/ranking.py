@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.state import GroupState
 
-__all__ = ["COLUMNS", "STATE", "Fold", "Row", "Rows", "rankings"]
+__all__ = ["COLUMNS", "STATE", "Fold", "Row", "Rows", "rankings", "sorted_rows"]
 
 STATE = 0  # as in `garlicfarm_plugin_spark.source`, which needs pyspark
 
@@ -153,16 +153,10 @@ def rankings(entries: DataFrame, rows: Rows = "changes") -> DataFrame:
 def fold_batch(
     group: tuple[str], frames: Iterator[pandas.DataFrame], state: GroupState, *, kind: Rows
 ) -> Iterator[pandas.DataFrame]:
-    """One farm's part of one batch. Spark promises no order, so the rows are sorted first."""
+    """One farm's part of one batch."""
     import pandas
 
-    rows: list[Row] = []
-    farm = ""
-    for frame in frames:
-        farm = frame["farm"].iat[0]
-        columns = (frame[name].tolist() for name in ("log_index", "term", "value_type", "value"))
-        rows.extend(zip(*columns, strict=True))
-    rows.sort(key=lambda row: row[:1])
+    farm, rows = sorted_rows(frames)
     fold = Fold(farm, *(state.get if state.exists else ()))
     before = fold.index
     found = fold.rankings(rows, kind)
@@ -170,3 +164,15 @@ def fold_batch(
         yield pandas.DataFrame(some, dtype=object)  # else null makes a column of floats
     if fold.index > before:
         state.update((fold.index, fold.snapshot()))
+
+
+def sorted_rows(frames: Iterable[pandas.DataFrame]) -> tuple[str, list[Row]]:
+    """The farm's name and its entries of one batch, by index: Spark promises no order."""
+    rows: list[Row] = []
+    farm = ""
+    for frame in frames:
+        farm = frame["farm"].iat[0]
+        columns = (frame[name].tolist() for name in ("log_index", "term", "value_type", "value"))
+        rows.extend(zip(*columns, strict=True))
+    rows.sort(key=lambda row: row[:1])
+    return farm, rows

@@ -17,8 +17,8 @@ from garlicfarm.publishing.entries import encode_status
 from garlicfarm.raft.types import Entry
 from garlicfarm.wire import encode_configuration
 from garlicfarm.wire.messages import ValueType
-from garlicfarm_plugin_spark import rankings
-from garlicfarm_plugin_spark.history import history, stored
+from garlicfarm_plugin_spark.history import stored
+from garlicfarm_plugin_spark.history_query import history
 from garlicfarm_plugin_spark.parquet import ParquetSink, read_rankings
 from garlicfarm_plugin_spark.session import Session
 from tests.publishing.scripted_log import T0, configuration, status
@@ -96,7 +96,7 @@ def test_history_of_a_stream_is_that_of_the_command_once_a_period_is_closed(utc:
     with feed_server(tmp_path / "node", LOG) as server:
         options = server.options(startingIndex="state", maxEntriesPerTrigger="700")
         entries = utc.readStream.format("garlicfarm").options(**options).load()
-        drained(history(rankings(entries)), tmp_path / "one", "from_log")
+        drained(history(entries), tmp_path / "one", "from_log")
     assert plain(utc.table("from_log")) == [{**line, "farm_id": server.farm_id} for line in expected]
 
     for number in range(0, len(rows), 60):
