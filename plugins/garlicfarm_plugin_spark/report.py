@@ -165,7 +165,7 @@ def _told(name: str, before: Mapping[str, Any] | None, row: Mapping[str, Any], t
         case "recency":
             was = set() if before is None else {*before["recent"]}
             now = {*row["recent"]}
-            told = [f"recent again: {_ids(now - was)}"] if now - was else []
+            told = [f"recent now: {_ids(now - was)}"] if now - was else []
             return "; ".join([*told, *([f"no longer recent: {_ids(was - now)}"] if was - now else [])])
         case _:
             orders = [
