@@ -48,7 +48,7 @@ when it no longer holds (point 6). From then on its statuses count against no me
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -59,7 +59,17 @@ from garlicfarm.publishing import meta_leaseset, publication, ranking, scoring
 from garlicfarm.publishing.administration import check_arguments
 from garlicfarm.publishing.candidates import Candidate, Candidates
 from garlicfarm.publishing.documents import NodeReport, PublishConfig, StatusDocument
-from garlicfarm.publishing.entries import Administrative, Entry, Note, Status, check_author, parse_entry
+from garlicfarm.publishing.entries import (
+    Administrative,
+    Entry,
+    Note,
+    Observation,
+    Refused,
+    Status,
+    check_author,
+    observe,
+    parse_entry,
+)
 from garlicfarm.publishing.events import EventLog
 from garlicfarm.publishing.fold_state import (
     SCHEMA,
@@ -71,7 +81,7 @@ from garlicfarm.publishing.fold_state import (
     encode_state,
     is_consistent,
 )
-from garlicfarm.publishing.policy import CONSECUTIVE_LEADS, Policy
+from garlicfarm.publishing.policy import CONSECUTIVE_LEADS, Pinned, Policy
 from garlicfarm.publishing.silences import Silences
 from garlicfarm.publishing.strict_json import NO_OBJECT, check_values
 from garlicfarm.renamed import ALGORITHM_VERSIONS
@@ -87,17 +97,19 @@ _TEN_YEARS_MS = 315_576_000_000
 _DOCUMENTS_ONLY = "this farm takes status documents; a farm of the application log takes any bytes"
 
 
-def _score_status(status: Status, policy: Policy) -> ScoredStatus:
-    parts = scoring.parts(status.document, status.node)
-    meta = status.document.meta
+def _as_recorded(index: int, status: Status) -> bool | None:
+    return status.publishing
+
+
+def _score_status(status: Status, policy: Policy, publishing: bool | None) -> ScoredStatus:
     return ScoredStatus(
         document=status.document,
         node=status.node,
         reported=status.leaves,
         leaves=policy.without_excluded(status.leaves),
-        parts=parts,
-        score=scoring.score(parts, policy.weights),
-        publishing=None if meta is None else meta.publishing,
+        parts=status.parts,
+        score=scoring.score(status.parts, policy.weights),
+        publishing=publishing,
     )
 
 
@@ -105,15 +117,27 @@ def _restored_status(entry: bytes, farm: str, policy: Policy, member: int) -> Sc
     status = parse_entry(entry, farm)
     if not isinstance(status, Status) or status.document.id != member:
         raise EntryRefused("", f"not a status of member {member}")
-    return _score_status(status, policy)
+    return _score_status(status, policy, status.publishing)
 
 
 class PublisherApplication:
     """The fold of one farm, a `garlicfarm.application.StateMachine`."""
 
-    def __init__(self, farm: str) -> None:
-        """``farm``: its name, the ``cluster`` of its entries."""
+    def __init__(
+        self,
+        farm: str,
+        pinned: Pinned | None = None,
+        publishing: Callable[[int, Status], bool | None] = _as_recorded,
+    ) -> None:
+        """``farm``: its name, the ``cluster`` of its entries.
+
+        A node gives no others, a `replay` does. ``pinned``: parameters that hold whatever the log says.
+        ``publishing``: what counts as ``meta.publishing`` of the status at an index.
+        """
+        self._pinned = pinned or Pinned()
+        self._publishing = publishing
         self._state = FarmState(farm=farm)
+        self._state.policy.pin(self._pinned)
         self._statuses: dict[int, ScoredStatus] = {}
         self._silences = Silences()
         self._candidates = Candidates()
@@ -319,7 +343,8 @@ class PublisherApplication:
 
     def _check(self, entry: bytes, author: int) -> Entry:
         check_values(entry)
-        parsed = self._parse(entry)
+        parsed = parse_entry(entry, self.farm)
+        self._check_state(parsed)
         check_author(parsed, author)
         if isinstance(parsed, Administrative):
             check_arguments(parsed.admin)
@@ -327,10 +352,17 @@ class PublisherApplication:
 
     def apply(self, index: int, term: int, entry: bytes) -> None:
         """Fold in the committed entry at ``index``; never raises on content."""
+        self.fold(index, observe(entry, self.farm))
+
+    def fold(self, index: int, observation: Observation) -> None:
+        """Fold in what the committed entry at ``index`` says (`entries.observe`, of this farm)."""
+        if isinstance(observation, Refused):
+            self._skip(observation.reason)
+            return
         try:
-            self._fold(index, entry)
+            self._fold(index, observation)
         except EntryRefused as error:
-            self._state.skipped[error.reason] = self._state.skipped.get(error.reason, 0) + 1
+            self._skip(error.reason)
 
     def configure(self, index: int, members: Configuration) -> None:
         """The servers of ``members`` are the current members from ``index`` on."""
@@ -365,6 +397,7 @@ class PublisherApplication:
                 raise StorageVersion(f"this is a snapshot of {header.schema}, algorithm {header.algorithm}")
             state = msgspec.json.decode(data, type=FarmState)
             state.algorithm = algorithm
+            state.policy.pin(self._pinned)
             if state.farm != self.farm:
                 raise StorageDamaged(f"this is a snapshot of the farm {state.farm}, not of {self.farm}")
             silences = Silences()
@@ -383,8 +416,11 @@ class PublisherApplication:
 
     # The fold
 
-    def _parse(self, entry: bytes) -> Entry:
-        parsed = parse_entry(entry, self.farm)
+    def _skip(self, reason: str) -> None:
+        self._state.skipped[reason] = self._state.skipped.get(reason, 0) + 1
+
+    def _check_state(self, parsed: Entry) -> None:
+        """Raises `EntryRefused`: this state does not allow a valid entry."""
         if isinstance(parsed, Administrative):
             self._state.policy.check(parsed, self.members)
         elif _YEAR_2020_MS < self.farm_time_ms < parsed.date - _TEN_YEARS_MS and (
@@ -392,10 +428,9 @@ class PublisherApplication:
             isinstance(parsed, Note) or sum(map(self.is_recent, self.members)) >= 3
         ):
             raise EntryRefused("date", "years ahead")
-        return parsed
 
-    def _fold(self, index: int, entry: bytes) -> None:
-        parsed = self._parse(entry)
+    def _fold(self, index: int, parsed: Entry) -> None:
+        self._check_state(parsed)
         if isinstance(parsed, Status):
             record = self._accept(parsed.document.id, parsed.document.sequence)
             self._fold_status(index, record, parsed)
@@ -428,6 +463,7 @@ class PublisherApplication:
         if self._state.members:
             self._accept(entry.id, entry.sequence)
         policy.apply(index, entry)
+        policy.pin(self._pinned)
         for member, scored in self._statuses.items():
             score = scoring.score(scored.parts, policy.weights)
             self._statuses[member] = msgspec.structs.replace(
@@ -441,10 +477,11 @@ class PublisherApplication:
     def _fold_status(self, index: int, record: MemberRecord, status: Status) -> None:
         state, node, author = self._state, status.node, status.document.id
         record.index, record.status = index, msgspec.Raw(status.entry)
-        record.interval_ms, record.R = node.interval_ms or self.interval_ms, node.R or self.R
+        record.interval_ms = node.interval_ms or self.interval_ms
+        record.R = self._pinned.R or node.R or self.R
         record.against = 0
         self._silences.on_newest(author, record)
-        scored = self._statuses[author] = _score_status(status, state.policy)
+        scored = self._statuses[author] = _score_status(status, state.policy, self._publishing(index, status))
         record.cost = meta_leaseset.cost(scored.score, record.cost)
 
         intervals = self._count(record, status.document.date)

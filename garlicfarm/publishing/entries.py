@@ -33,6 +33,7 @@ import msgspec
 from garlicfarm.errors import EntryRefused
 from garlicfarm.i2p.destination import destination_hash
 from garlicfarm.i2p.encoding import decode, decode_hash
+from garlicfarm.publishing import scoring
 from garlicfarm.publishing.administration import Admin, check_by, parse_admin
 from garlicfarm.publishing.documents import (
     MAX_LEASE_SET_BYTES,
@@ -50,10 +51,13 @@ __all__ = [
     "Entry",
     "Leaf",
     "Note",
+    "Observation",
+    "Refused",
     "Status",
     "check_author",
     "encode_admin",
     "encode_status",
+    "observe",
     "parse_entry",
 ]
 
@@ -70,16 +74,23 @@ class Leaf(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """A valid status: the document, what its ``config.node`` says, its usable leaves."""
+    """A valid status: the document, its ``config.node``, its usable leaves, the parts of its score."""
 
     entry: bytes
     document: StatusDocument
     node: NodeReport
     leaves: tuple[Leaf, ...]
+    parts: dict[str, int | None]
 
     @property
     def date(self) -> int:
         return self.document.date
+
+    @property
+    def publishing(self) -> bool | None:
+        """``meta.publishing``; None: not reported."""
+        meta = self.document.meta
+        return None if meta is None else meta.publishing
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -100,6 +111,16 @@ class Administrative(msgspec.Struct, frozen=True):
 
 
 Entry = Status | Administrative | Note
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """An entry that is not valid, for a ``reason`` out of the fixed set."""
+
+    reason: str
+
+
+Observation = Entry | Refused
+"""What a committed entry says, by the validity rule alone: the same in every state of a farm."""
 
 
 class _By(msgspec.Struct):
@@ -152,7 +173,16 @@ def parse_entry(entry: bytes, farm: str) -> Entry:
     if document.id == 0:
         at("config", _check_config_by, config)
         return Note(str(config["by"]), document.date, document.sequence)
-    return Status(entry=entry.strip(), document=document, node=node, leaves=leaves)
+    parts = scoring.parts(document, node)
+    return Status(entry=entry.strip(), document=document, node=node, leaves=leaves, parts=parts)
+
+
+def observe(entry: bytes, farm: str) -> Observation:
+    """What a committed entry of a farm says. The costly half of a fold: many folds may share its result."""
+    try:
+        return parse_entry(entry, farm)
+    except EntryRefused as refused:
+        return Refused(refused.reason)
 
 
 def _destination(path: str, text: str) -> bytes:

@@ -25,6 +25,7 @@ __all__ = [
     "MARGIN",
     "MAX_EXCLUDED",
     "Order",
+    "Pinned",
     "Policy",
 ]
 
@@ -43,6 +44,15 @@ class Order(msgspec.Struct, frozen=True):
     by: str
     date: U63
     index: U63
+
+
+class Pinned(msgspec.Struct, frozen=True, kw_only=True):
+    """Values that hold whatever the log sets, for a `replay`; None: as the log says."""
+
+    margin: Margin | None = None
+    R: Staleness | None = None
+    weights: dict[str, Percent] | None = None
+    """of all parts; they add up to 100"""
 
 
 class Policy(msgspec.Struct, kw_only=True):
@@ -101,6 +111,15 @@ class Policy(msgspec.Struct, kw_only=True):
         self.orders.pop(key, None)
         if in_force:
             self.orders[key] = Order(admin.by, entry.date, index)
+
+    def pin(self, pinned: Pinned) -> None:
+        """Set what is pinned. ``orders`` stay those of the log."""
+        if pinned.margin is not None:
+            self.margin = pinned.margin
+        if pinned.R is not None:
+            self.R = pinned.R
+        if pinned.weights is not None:
+            self.weights = pinned.weights.copy()
 
     def retain(self, members: Collection[object]) -> None:
         """Keep the overrides of ``members`` and drop all others."""
