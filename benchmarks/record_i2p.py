@@ -1,9 +1,10 @@
-"""Records the log of a farm on real i2pd routers whose nodes and routers die at random: what
-`garlicfarm rank whatif` is fed with (docs/howto/choose-parameters.md).
+"""Records the log of a farm on real i2pd routers whose nodes and routers die at random, for
+`garlicfarm rank whatif` (docs/howto/choose-parameters.md).
 
 Five nodes with a router each publish a site through I2CP, as in ``garlicfarm lab --site``, and a client
-fetches it each second. One to three minutes after the last fault a node or a router is killed, and started
-again up to a minute later. ``DIRECTORY/farm/N/data`` keeps each node's log. No packet leaves the machine. ::
+fetches it each second. One to two minutes after the last fault a node or a router is killed, every other
+time the publisher's, and started again up to a minute later. ``DIRECTORY/farm/node-N/data`` keeps each
+node's log. No packet leaves the machine. ::
 
     python -m benchmarks.record_i2p --minutes 40 DIRECTORY
 """
@@ -28,7 +29,7 @@ from garlicfarm.lab.site import Client
 
 NODES = 5
 INTERVAL_MS = 3_000
-LIVES_S, DOWN_S = (60.0, 180.0), (5.0, 60.0)
+LIVES_S, DOWN_S = (60.0, 120.0), (5.0, 60.0)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -63,6 +64,9 @@ async def _die(service: Service, farm: ProcessFarm, choice: random.Random) -> No
     while True:
         await trio.sleep(choice.uniform(*LIVES_S))
         victim, is_node = choice.randint(1, NODES), choice.random() < 0.5
+        if choice.random() < 0.5:
+            async with farm.nodes[victim].client() as node:
+                victim = (await node.status(farm.name))["publisher"] or victim
         down_s = choice.uniform(*DOWN_S)
         _tell(f"{'node' if is_node else 'router'} {victim} is killed for {down_s:.0f} s")
         if is_node:

@@ -10,11 +10,13 @@
   it replace its log (`garlicfarm.raft.types.Persist`).
 * `LogReader`: reads the log for feeds in worker threads.
 * `RankingStore`: rankings that queries outside of the farm have computed; no part of the log.
+* `read_committed`: all of a log that no node runs on, and the state that it continues.
 """
 
 from garlicfarm.storage.directory import DataDirectory
 from garlicfarm.storage.genesis import Genesis
 from garlicfarm.storage.log_store import SNAPSHOTS, LogStore, create_store, read_genesis
+from garlicfarm.storage.offline import CommittedLog, read_committed
 from garlicfarm.storage.ranking_store import RankingStore
 from garlicfarm.storage.reader import LogReader
 from garlicfarm.storage.snapshots import Snapshot, remove_snapshots, write_snapshot
@@ -22,6 +24,7 @@ from garlicfarm.storage.writer import Writer
 
 __all__ = [
     "SNAPSHOTS",
+    "CommittedLog",
     "DataDirectory",
     "Genesis",
     "LogReader",
@@ -30,6 +33,7 @@ __all__ = [
     "Snapshot",
     "Writer",
     "create_store",
+    "read_committed",
     "read_genesis",
     "remove_snapshots",
     "write_snapshot",

@@ -38,7 +38,7 @@ from garlicfarm.storage.snapshot_sender import SnapshotSender
 from garlicfarm.storage.snapshots import Snapshot, list_snapshots, read_snapshot, snapshot_name
 from garlicfarm.wire.messages import Configuration, ValueType
 
-__all__ = ["SNAPSHOTS", "LogStore", "create_store", "read_genesis"]
+__all__ = ["SNAPSHOTS", "LogStore", "create_store", "read_genesis", "snapshots_of_log"]
 
 SNAPSHOTS = "snapshots"
 SQLITE_FILES = ("log.db", "log.db-wal", "log.db-shm")
@@ -380,29 +380,39 @@ def _restorable(directory: Path, log_directory: Path, log: Log) -> _Snapshots:
 
     Raises `Corrupt`: there is none, and the log does not reach back to its beginning.
     """
-    genesis, boundary, last = log.genesis, log.boundary, log.index.last
     problems: list[str] = []
+    for found in snapshots_of_log(directory, log_directory, log):
+        if isinstance(found, str):
+            problems.append(found)
+            continue
+        snapshot = found
+        if snapshot.application_entries is None and not log.boundary.index:  # version 0.1 did not count them
+            count = log.index.application_entries(0, snapshot.index)
+            snapshot = msgspec.structs.replace(snapshot, application_entries=count)
+        return _Snapshots(snapshot, problems)
+    if log.boundary.index:
+        told = "; ".join(problems) or f"{directory} holds none"
+        raise Corrupt(f"the log begins after {log.boundary.index}, without a snapshot of that. {told}")
+    return _Snapshots(None, problems)
+
+
+def snapshots_of_log(directory: Path, log_directory: Path, log: Log) -> Iterator[Snapshot | str]:
+    """From the newest to the oldest: each sound snapshot that the log continues, or what is wrong with it."""
+    genesis, boundary, last = log.genesis, log.boundary, log.index.last
     for path in list_snapshots(directory):
         try:
             snapshot = read_snapshot(path)
         except StorageDamaged as damage:
-            problems.append(str(damage))
+            yield str(damage)
             continue
         if (snapshot.farm_id, snapshot.application) != (genesis.farm_id, genesis.application):
-            problems.append(f"{path} is of another farm or application")
+            yield f"{path} is of another farm or application"
         elif not boundary.index <= snapshot.index <= last:
-            problems.append(f"{path} does not meet the log, which has {boundary.index + 1} to {last}")
+            yield f"{path} does not meet the log, which has {boundary.index + 1} to {last}"
         elif snapshot.term != _term(log_directory, snapshot.index, log):
-            problems.append(f"{path} is of another log: its term is not that of the entry")
+            yield f"{path} is of another log: its term is not that of the entry"
         else:
-            if snapshot.application_entries is None and not boundary.index:  # version 0.1 did not count them
-                count = log.index.application_entries(0, snapshot.index)
-                snapshot = msgspec.structs.replace(snapshot, application_entries=count)
-            return _Snapshots(snapshot, problems)
-    if boundary.index:
-        told = "; ".join(problems) or f"{directory} holds none"
-        raise Corrupt(f"the log begins after {boundary.index}, without a snapshot of that. {told}")
-    return _Snapshots(None, problems)
+            yield snapshot
 
 
 def _term(directory: Path, index: int, log: Log) -> int:

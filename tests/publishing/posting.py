@@ -97,6 +97,11 @@ class Posting:
             self.step()
         self.now_ms = end
 
+    def revive(self, member: int) -> None:
+        """A member that was taken out of ``alive`` posts again, from now on."""
+        self.alive.add(member)
+        self._at(self.now_ms, member, None)
+
     def _status(self, member: int) -> bytes:
         publishes = self._publishes(member)
         due = self.farm.publisher == member and self.farm.due_since is not None

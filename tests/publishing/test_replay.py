@@ -132,8 +132,7 @@ def lived(margin: int, R: int, seed: int, weights: dict[str, int] | None = None)
         dead = chance.randrange(1, 5)
         posting.alive.discard(dead)
         posting.run(chance.randrange(1, 30) * INTERVAL_MS)
-        posting.alive.add(dead)
-        posting._at(posting.now_ms, dead, None)
+        posting.revive(dead)
         posting.run(chance.randrange(10, 60) * INTERVAL_MS)
     return made
 

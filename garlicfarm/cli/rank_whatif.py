@@ -1,0 +1,234 @@
+"""``rank whatif``: what a farm would have done with other parameters."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
+
+__all__ = ["whatif"]
+
+LIVE = "live"
+SCRATCH = "garlicfarm-whatif-"
+
+
+@click.command()
+@click.option(
+    "--log",
+    "source",
+    metavar="DIRECTORY|live",
+    default=LIVE,
+    show_default=True,
+    help="Whose log to replay: the data directory of a stopped node, or a copy of it; or running nodes.",
+)
+@click.option(
+    "--grid",
+    "grids",
+    multiple=True,
+    required=True,
+    metavar="NAME=VALUES",
+    help="Values of margin, R or weight.PART: 3,6,10 or FIRST:LAST:STEP. Repeatable; all combinations are"
+    " compared.",
+)
+@click.option(
+    "--parquet",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the outcomes to this file, too.",
+)
+@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable.")
+@shared_options("config", "node", "farm", "user", "tls", "output", "timeout", "verbosity")
+def whatif(
+    options: Options,
+    source: str,
+    grids: tuple[str, ...],
+    parquet: Path | None,
+    master: str,
+    conf: tuple[str, ...],
+) -> int:
+    """Replay a farm's log under other parameters, and compare what each would have led to.
+
+    The least score lost comes first; * marks the farm as it was. Ctrl-C ends it with what is known by then.
+    Needs the extra `spark`, and Java 17 or later.
+    """
+    import trio
+
+    grid, job = _plugin("grid"), _plugin("whatif_job")
+    settings = grid.settings_of([grid.parse_grid(text) for text in grids])
+    if parquet is not None and not parquet.absolute().parent.is_dir():
+        raise click.UsageError(f"--parquet {parquet}: its directory does not exist")
+    read = _reader(options, source)
+    answers: list[Any] = []
+    log: Any = None
+
+    async def main() -> bool:
+        from garlicfarm.cli.remote import deadline
+        from garlicfarm.cli.signals import stopped_by_signals
+
+        nonlocal log
+        async with stopped_by_signals() as scope:
+            with deadline(options.timeout_s, "the settings below are all that were compared"):
+                log = await trio.to_thread.run_sync(read, abandon_on_cancel=True)
+                with (
+                    tempfile.TemporaryDirectory(prefix=SCRATCH, ignore_cleanup_errors=True) as scratch,
+                    _progress(len(settings) + 1, log.entries, quiet=options.verbosity < 0) as advance,
+                ):
+                    question = job.Question(
+                        log=log,
+                        settings=settings,
+                        scratch=Path(scratch),
+                        master=master,
+                        conf=_conf(conf),
+                        verbosity=options.verbosity,
+                    )
+
+                    def tell(answer: Any) -> None:
+                        answers.append(answer)
+                        advance()
+
+                    await job.compare(question, tell)
+        return scope.cancel_called
+
+    try:
+        is_interrupted = trio.run(main)
+    finally:
+        if answers:
+            ranked = job.ranked(answers)
+            _show(options.output, log, ranked)
+            if parquet is not None:
+                job.write_parquet(log, ranked, parquet)
+    if is_interrupted:
+        click.echo(f"interrupted after {len(answers)} of {len(settings) + 1} settings", err=True)
+        return 130
+    return 0
+
+
+def _reader(options: Options, source: str) -> Callable[[], Any]:
+    """Reads the log when called, in a thread."""
+    recorded = _plugin("recorded_log")
+    if source != LIVE:
+        return lambda: recorded.read_directory(Path(source), options.farm)
+    from garlicfarm.cli.remote import find_node
+
+    feed, found = _plugin("feed"), find_node(options)
+    nodes = {
+        "urls": found.urls,
+        "user": found.user,
+        "password_file": found.password_file,
+        "pin": found.pin,
+        "ca": found.ca,
+    }
+
+    def read() -> Any:
+        farm = options.farm
+        if farm is None:
+            asked = feed.FarmFeed(feed.Nodes(farm="", **nodes))
+            try:
+                names = asked.farms()
+            finally:
+                asked.close()
+            if len(names) != 1:
+                raise click.UsageError(f"--farm is needed: this node has {', '.join(names) or 'no farm'}")
+            (farm,) = names
+        return recorded.read_nodes(feed.Nodes(farm=farm, **nodes))
+
+    return read
+
+
+def _plugin(module: str) -> Any:
+    from garlicfarm.errors import ConfigError
+
+    try:
+        return import_module(f"garlicfarm_plugin_spark.{module}")
+    except ImportError as error:
+        raise ConfigError([f"{error}: pip install 'garlicfarm[spark]'"]) from error
+
+
+def _conf(given: Sequence[str]) -> dict[str, str]:
+    settings = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not key.startswith("spark.") or not equals:
+            raise click.UsageError(f"--conf {text}: it must be a setting of Spark, as spark.driver.memory=2g")
+        settings[key] = value
+    return settings
+
+
+@contextmanager
+def _progress(settings: int, entries: int, *, quiet: bool) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal; the block calls what it gets for each setting that is done."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True, highlight=False), transient=True) as bar:
+        task = bar.add_task(f"{entries} entries, settings", total=settings)
+        yield lambda: bar.advance(task)
+
+
+def _show(output: str, log: Any, answers: Sequence[Any]) -> None:
+    if output == "table":
+        outcome = answers[0].outcome
+        click.echo(
+            f"farm {log.farm}: entries {log.first_index} to {log.last_index},"
+            f" {_seconds(outcome.span_ms)} of farm time"
+        )
+        varied = _varied(answers)
+        print_rows("table", "", [_row(answer, varied) for answer in answers])
+        return
+    rows = [{"current": answer.is_current, **_figures(answer.outcome)} for answer in answers]
+    if output == "jsonl":
+        print_rows("jsonl", "", rows)
+        return
+    head = {"farm": log.farm, "farm_id": log.farm_id}
+    print_json(
+        "garlicfarm.whatif/1",
+        {**head, "first_index": log.first_index, "last_index": log.last_index, "settings": rows},
+    )
+
+
+def _figures(outcome: Any) -> Mapping[str, Any]:
+    import msgspec
+
+    figures: Mapping[str, Any] = msgspec.structs.asdict(outcome)
+    return figures
+
+
+def _varied(answers: Sequence[Any]) -> list[str]:
+    """The parts whose weights are not the same in all settings."""
+    weights = [answer.outcome.weights for answer in answers]
+    return [part for part in weights[0] if len({each[part] for each in weights}) > 1]
+
+
+def _row(answer: Any, varied: Sequence[str]) -> dict[str, Any]:
+    outcome = answer.outcome
+    return {
+        " ": "*" if answer.is_current else " ",
+        "margin": outcome.margin,
+        "R": outcome.R,
+        **{part: outcome.weights[part] for part in varied},
+        "changes": outcome.changes,
+        "flaps": outcome.flaps,
+        "hand-over": _seconds(outcome.handover_mean_ms),
+        "longest": _seconds(outcome.handover_max_ms),
+        "unserved": f"{100 * outcome.unserved_ms / max(outcome.span_ms, 1):.2f} %",
+        "score_lost": outcome.score_lost,
+    }
+
+
+def _seconds(ms: int | None) -> str | None:
+    if ms is None:
+        return None
+    return f"{ms / 1000:.1f} s" if ms < 600_000 else f"{ms / 3_600_000:.1f} h"

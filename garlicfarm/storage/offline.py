@@ -1,0 +1,71 @@
+"""All of a log at once, for programs that look back at a farm while no node uses the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from garlicfarm.errors import StorageMissing, StorageVersion
+from garlicfarm.raft.types import Entry
+from garlicfarm.renamed import unknown_algorithm
+from garlicfarm.storage.appender import LOG
+from garlicfarm.storage.damage import Corrupt, storage_error
+from garlicfarm.storage.genesis import Genesis
+from garlicfarm.storage.log_store import SNAPSHOTS, snapshots_of_log
+from garlicfarm.storage.segments import Log, read_entries, read_log
+from garlicfarm.storage.snapshots import Snapshot
+
+__all__ = ["CommittedLog", "read_committed"]
+
+_PAGE_BYTES = 1 << 24
+
+
+class CommittedLog(msgspec.Struct, frozen=True):
+    """The entries of a log that are known to be committed, without gaps; before the first one the application
+    had the state ``begins``, None: none."""
+
+    genesis: Genesis
+    begins: Snapshot | None
+    entries: list[Entry]
+
+
+def read_committed(directory: Path) -> CommittedLog:
+    """Read the store in ``directory`` (``data/farms/<farm>``, its data directory held), as far back as it
+    goes: from index 1, else from the oldest state that it has. Nothing is changed.
+
+    The log knows of some of its last entries only later that they are committed: these are left out.
+
+    Raises `StorageMissing`, `StorageVersion`, `StorageDamaged`, `StorageError`.
+    """
+    path = directory / LOG
+    if not path.exists():
+        raise StorageMissing(f"there is no log in {directory}; start the node once on a store of version 0.1")
+    try:
+        log = read_log(path)
+        if unknown := unknown_algorithm(log.genesis.algorithm):
+            raise StorageVersion(f"{path} is of {unknown}: use the program that wrote it")
+        begins, told = None, []
+        if log.boundary.index:
+            for found in snapshots_of_log(directory / SNAPSHOTS, path, log):
+                if isinstance(found, str):
+                    told.append(found)
+                else:
+                    begins = found
+            if begins is None:
+                problems = "; ".join(told) or f"{directory / SNAPSHOTS} holds none"
+                raise Corrupt(
+                    f"the log begins after {log.boundary.index}, without a snapshot of that. {problems}"
+                )
+        after = 0 if begins is None else begins.index
+        return CommittedLog(log.genesis, begins, list(_entries(path, log, after)))
+    except (OSError, Corrupt) as error:
+        raise storage_error(error, path) from error
+
+
+def _entries(path: Path, log: Log, after: int) -> Iterator[Entry]:
+    while after < log.hard_state.commit:
+        places = log.index.find(after + 1, log.hard_state.commit + 1, _PAGE_BYTES)
+        yield from read_entries(path, after + 1, places)
+        after += len(places)

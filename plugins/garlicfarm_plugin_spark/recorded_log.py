@@ -1,0 +1,116 @@
+"""A farm's log in one piece, from a node's data directory or from running nodes, for `rank whatif`."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+
+import msgspec
+
+from garlicfarm.errors import Compacted, ConfigError
+from garlicfarm.raft.types import Entry
+from garlicfarm.storage import DataDirectory, read_committed, read_genesis
+from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
+from garlicfarm_plugin_spark.ranking import STATE, Row
+
+__all__ = ["RecordedLog", "read_directory", "read_nodes"]
+
+
+_PAGE_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class RecordedLog:
+    """``pages``: the rows, compressed to a tenth. ``first_index`` and ``last_index``: of their entries."""
+
+    farm: str
+    farm_id: str
+    first_index: int
+    last_index: int
+    pages: list[bytes]
+
+    @property
+    def entries(self) -> int:
+        """How many entries it has."""
+        return self.last_index - self.first_index + 1
+
+    def rows(self) -> Iterator[Row]:
+        """In order of their index, without gaps; the first one may be a state (`STATE`)."""
+        for page in self.pages:
+            yield from msgspec.msgpack.decode(zlib.decompress(page), type=list[Row])
+
+
+def read_directory(path: Path, farm: str | None) -> RecordedLog:
+    """Read the log from a node's data directory, or a copy of one; nothing in it is changed.
+
+    :param farm: the farm's name; None: the only one of the node.
+    :raises StorageInUse: the node runs.
+    :raises StorageError: the directory cannot be read, is none of a node, or is damaged.
+    :raises ConfigError: the node has no such farm, or ``farm`` is needed; or the farm names no publisher.
+    """
+    with DataDirectory.open(path) as data:
+        names = sorted(each.name for each in (path / "farms").iterdir() if each.is_dir())
+        if farm is None and len(names) != 1:
+            raise ConfigError([f"--farm is needed: {path} has {', '.join(names) or 'no farm'}"])
+        farm = farm or names[0]
+        if farm not in names:
+            raise ConfigError([f"{path} has no farm {farm!r}, only: {', '.join(names) or 'none'}"])
+        directory = data.farm_directory(farm)
+        _check_application(farm, read_genesis(directory).application)
+        log = read_committed(directory)
+    state = [] if log.begins is None else [(log.begins.index, 0, STATE, log.begins.state)]
+    return _recorded(farm, log.genesis.farm_id.hex(), chain(state, _rows(log.entries)))
+
+
+def read_nodes(nodes: Nodes) -> RecordedLog:
+    """Read the log from the first of ``nodes`` that answers.
+
+    :raises UnreachableError: none does. :raises AuthError: the user or the certificate is wrong.
+    :raises ConfigError: they have no such farm, or it names no publisher; or they have deleted its first
+        entries, so that no state is left for the rest to continue.
+    """
+    feed = FarmFeed(nodes)
+    try:
+        head = feed.head()
+        _check_application(nodes.farm, head.application)
+        if head.first_index > 1:
+            raise _no_beginning(nodes.farm, head.first_index)
+        pieces = feed.entries(0, head.commit_index, head.farm_id)
+        return _recorded(nodes.farm, head.farm_id, chain.from_iterable(map(_rows, pieces)))
+    except Compacted as gone:
+        raise _no_beginning(nodes.farm, gone.first_index) from gone
+    finally:
+        feed.close()
+
+
+def _no_beginning(farm: str, first_index: int) -> ConfigError:
+    return ConfigError(
+        [
+            f"the log of {farm} at the nodes begins at index {first_index}, and they do not give the state"
+            " before it: stop a node, and name its data directory with --log, which has older states"
+        ]
+    )
+
+
+def _check_application(farm: str, application: str | None) -> None:
+    if application not in (None, "publisher"):
+        raise ConfigError([f"{farm} runs the application {application}, not publisher: nothing to replay"])
+
+
+def _recorded(farm: str, farm_id: str, rows: Iterable[Row]) -> RecordedLog:
+    first, last, pages = 0, 0, []
+    rows = iter(rows)
+    while page := list(islice(rows, _PAGE_ROWS)):
+        first = first or next((index for index, _, kind, _ in page if kind != STATE), 0)
+        last = page[-1][0]
+        pages.append(zlib.compress(msgspec.msgpack.encode(page), level=1))
+    if not first:
+        raise ConfigError([f"the log of {farm} has no committed entries yet: wait for some"])
+    return RecordedLog(farm, farm_id, first, last, pages)
+
+
+def _rows(entries: Iterable[Entry]) -> Iterator[Row]:
+    return ((each.index, each.term, int(each.value_type), each.value) for each in entries)
