@@ -54,6 +54,7 @@ RANK_COMMANDS = {
     "compact": "garlicfarm.cli.rank_compact:compact",
     "history": "garlicfarm.cli.rank_history:history",
     "report": "garlicfarm.cli.rank_report:report",
+    "whatif": "garlicfarm.cli.rank_whatif:whatif",
 }
 
 

@@ -13,6 +13,9 @@ from typing import Any
 import click
 
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
+from garlicfarm.cli.rank import Setting
+from garlicfarm.cli.remote import deadline, find_node
+from garlicfarm.errors import ConfigError
 
 __all__ = ["whatif"]
 
@@ -45,7 +48,9 @@ SCRATCH = "garlicfarm-whatif-"
     help="Write the outcomes to this file, too.",
 )
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
-@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable.")
+@click.option(
+    "--conf", type=Setting(), multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
+)
 @shared_options("config", "node", "farm", "user", "tls", "output", "timeout", "verbosity")
 def whatif(
     options: Options,
@@ -53,7 +58,7 @@ def whatif(
     grids: tuple[str, ...],
     parquet: Path | None,
     master: str,
-    conf: tuple[str, ...],
+    conf: tuple[tuple[str, str], ...],
 ) -> int:
     """Replay a farm's log under other parameters, and compare what each would have led to.
 
@@ -71,7 +76,6 @@ def whatif(
     log: Any = None
 
     async def main() -> bool:
-        from garlicfarm.cli.remote import deadline
         from garlicfarm.cli.signals import stopped_by_signals
 
         nonlocal log
@@ -87,7 +91,7 @@ def whatif(
                         settings=settings,
                         scratch=Path(scratch),
                         master=master,
-                        conf=_conf(conf),
+                        conf=dict(conf),
                         verbosity=options.verbosity,
                     )
 
@@ -117,8 +121,6 @@ def _reader(options: Options, source: str) -> Callable[[], Any]:
     recorded = _plugin("recorded_log")
     if source != LIVE:
         return lambda: recorded.read_directory(Path(source), options.farm)
-    from garlicfarm.cli.remote import find_node
-
     feed, found = _plugin("feed"), find_node(options)
     nodes = {
         "urls": found.urls,
@@ -137,7 +139,7 @@ def _reader(options: Options, source: str) -> Callable[[], Any]:
             finally:
                 asked.close()
             if len(names) != 1:
-                raise click.UsageError(f"--farm is needed: this node has {', '.join(names) or 'no farm'}")
+                raise ConfigError([f"--farm is needed: this node has {', '.join(names) or 'no farm'}"])
             (farm,) = names
         return recorded.read_nodes(feed.Nodes(farm=farm, **nodes))
 
@@ -145,22 +147,10 @@ def _reader(options: Options, source: str) -> Callable[[], Any]:
 
 
 def _plugin(module: str) -> Any:
-    from garlicfarm.errors import ConfigError
-
     try:
         return import_module(f"garlicfarm_plugin_spark.{module}")
     except ImportError as error:
         raise ConfigError([f"{error}: pip install 'garlicfarm[spark]'"]) from error
-
-
-def _conf(given: Sequence[str]) -> dict[str, str]:
-    settings = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not key.startswith("spark.") or not equals:
-            raise click.UsageError(f"--conf {text}: it must be a setting of Spark, as spark.driver.memory=2g")
-        settings[key] = value
-    return settings
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from garlicfarm.errors import Compacted, ConfigError
+from garlicfarm.names import is_farm_name
 from garlicfarm.raft.types import Entry
 from garlicfarm.storage import DataDirectory, read_committed, read_genesis
 from garlicfarm_plugin_spark.feed import FarmFeed, Nodes
@@ -52,7 +53,7 @@ def read_directory(path: Path, farm: str | None) -> RecordedLog:
     :raises ConfigError: the node has no such farm, or ``farm`` is needed; or the farm names no publisher.
     """
     with DataDirectory.open(path) as data:
-        names = sorted(each.name for each in (path / "farms").iterdir() if each.is_dir())
+        names = sorted(each.name for each in (path / "farms").iterdir() if is_farm_name(each.name))
         if farm is None and len(names) != 1:
             raise ConfigError([f"--farm is needed: {path} has {', '.join(names) or 'no farm'}"])
         farm = farm or names[0]

@@ -1,0 +1,187 @@
+"""`garlicfarm rank whatif`, as its users run it. Spark's part is done in this process, but for one test."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from garlicfarm.cli import run
+from garlicfarm.errors import GarlicFarmError
+from garlicfarm_plugin_spark import whatif_job
+from garlicfarm_plugin_spark.grid import Setting
+from garlicfarm_plugin_spark.session import Session
+from garlicfarm_plugin_spark.whatif import Recording
+from garlicfarm_plugin_spark.whatif_job import Answer, Question
+from tests.spark.feed_server import FeedServer, feed_server
+from tests.spark.test_recorded_log import GENESIS, ROWS, entries, store
+
+GRID = ("--grid", "margin=0,100000", "--grid", "R=3,8")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    store(tmp_path / "data", GENESIS, ROWS)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
+    """The questions that were asked."""
+    asked: list[Question] = []
+
+    async def compare(question: Question, tell: Callable[[Answer], None]) -> None:
+        asked.append(question)
+        recording = Recording(question.log.farm, question.log.rows())
+        for setting in (Setting(), *question.settings):
+            await trio.lowlevel.checkpoint()
+            tell(Answer(setting, recording.outcome(setting)))
+
+    monkeypatch.setattr(whatif_job, "compare", compare)
+    return asked
+
+
+def test_whatif_prints_a_row_for_each_setting_with_the_least_lost_first(
+    data: Path, in_process: list[Question], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["rank", "whatif", "--log", str(data), *GRID, "--grid", "weight.job_lag=15,40"]) == 0
+    title, header, *rows = capsys.readouterr().out.splitlines()
+    assert title.startswith(f"farm farm: entries 1 to {len(ROWS)}, ")
+    assert header.split("  ")[0] == ""
+    assert [column for column in header.split("  ") if column][:3] == [" MARGIN", "R", "ROUTER UPTIME"]
+    assert len(rows) == 9
+    lost = [int(row.split()[-1]) for row in rows]
+    assert lost == sorted(lost)
+    assert [row.split()[1:3] for row in rows if row.startswith("*")] == [["20000", "3"]]
+
+
+def test_whatif_as_json_has_all_figures(
+    data: Path, in_process: list[Question], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["rank", "whatif", "--log", str(data), *GRID, "-o", "json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert (body["schema"], body["farm"], body["farm_id"]) == (
+        "garlicfarm.whatif/1",
+        "farm",
+        GENESIS.farm_id.hex(),
+    )
+    assert (body["first_index"], body["last_index"]) == (1, len(ROWS))
+    assert sorted((row["margin"], row["R"], row["current"]) for row in body["settings"]) == [
+        (0, 3, False),
+        (0, 8, False),
+        (20_000, 3, True),
+        (100_000, 3, False),
+        (100_000, 8, False),
+    ]
+    assert all(row["span_ms"] > 0 and sum(row["weights"].values()) == 100 for row in body["settings"])
+    assert run(["rank", "whatif", "--log", str(data), *GRID, "-o", "jsonl"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for line in [*lines, *body["settings"]]:
+        del line["cpu_us"]
+    assert lines == body["settings"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--grid", "margin=x"], "values are numbers as 3,6,10"),
+        (["--grid", "R=3", "--grid", "R=4"], "--grid R=… is given twice"),
+        (["--grid", "R=3", "--log", "/nowhere"], "is not the data directory of a node"),
+        (["--grid", "R=3", "--parquet", "/nowhere/x"], "its directory does not exist"),
+        (["--grid", "R=3", "--conf", "x=y"], "must be a setting of Spark"),
+        (["--grid", "R=3", "--node", "https://127.0.0.1:1"], "--node needs --user and --password-file"),
+        ([], "Missing option '--grid'"),
+    ],
+)
+def test_whatif_used_wrongly_says_so_in_a_sentence(
+    options: list[str], told: str, in_process: list[Question], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["rank", "whatif", *options]) in (2, 7)
+    shown = capsys.readouterr()
+    assert told in shown.err
+    assert shown.out == ""
+    assert in_process == []
+
+
+def test_whatif_interrupted_shows_what_is_known(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def compare(question: Question, tell: Callable[[Answer], None]) -> None:
+        recording = Recording(question.log.farm, question.log.rows())
+        for setting in (Setting(), question.settings[0]):
+            tell(Answer(setting, recording.outcome(setting)))
+        os.kill(os.getpid(), signal.SIGINT)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(whatif_job, "compare", compare)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        assert run(["rank", "whatif", "--log", str(data), *GRID]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 4
+    assert shown.err == "interrupted after 2 of 5 settings\n"
+
+
+def test_whatif_that_fails_shows_what_is_known_and_why(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def compare(question: Question, tell: Callable[[Answer], None]) -> None:
+        tell(Answer(Setting(), Recording(question.log.farm, question.log.rows()).outcome(Setting())))
+        raise GarlicFarmError("Spark's Java process ended")
+
+    monkeypatch.setattr(whatif_job, "compare", compare)
+    assert run(["rank", "whatif", "--log", str(data), *GRID]) == 1
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 3
+    assert shown.err == "error: Spark's Java process ended\n"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FeedServer]:
+    with feed_server(tmp_path / "node", entries(ROWS)) as running:
+        yield running
+
+
+def test_whatif_of_running_nodes_is_that_of_their_log(
+    server: FeedServer, data: Path, in_process: list[Question], capsys: pytest.CaptureFixture[str]
+) -> None:
+    login = ["--node", server.url, "--user", "local", "--password-file", str(server.password_file)]
+    for source in (login, ["--log", str(data)]):
+        assert run(["rank", "whatif", *source, *GRID]) == 0
+    live, stored = in_process
+    assert list(live.log.rows()) == list(stored.log.rows())
+    assert run(["rank", "whatif", *login, "--farm", "other", *GRID]) == 2
+    assert "has no farm 'other'" in capsys.readouterr().err
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_spark_says_of_all_settings_what_this_process_says(
+    spark: Session, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow.parquet
+
+    monkeypatch.setattr(whatif_job, "Session", lambda *_, **__: spark)
+    monkeypatch.setattr(spark, "close", lambda: None)  # other tests need it
+    file = tmp_path / "whatif.parquet"
+    assert run(["rank", "whatif", "--log", str(data), *GRID, "--parquet", str(file)]) == 0
+    rows = pyarrow.parquet.read_table(file).to_pylist(maps_as_pydicts="strict")
+    recording = Recording("farm", ROWS)
+    assert len(rows) == 5
+    for row in rows:
+        setting = Setting() if row["current"] else Setting(margin=row["margin"], R=row["R"])
+        expected = recording.outcome(setting)
+        assert {name: row[name] for name in expected.__struct_fields__ if name != "cpu_us"} == {
+            name: getattr(expected, name) for name in expected.__struct_fields__ if name != "cpu_us"
+        }
+        assert (row["farm"], row["farm_id"]) == ("farm", GENESIS.farm_id.hex())
+        assert (row["first_index"], row["last_index"]) == (1, len(ROWS))
+    assert [row["score_lost"] for row in rows] == sorted(row["score_lost"] for row in rows)
+    assert [path.name for path in tmp_path.iterdir()].count(".whatif.parquet.part") == 0

@@ -1,0 +1,154 @@
+"""Whose log `rank whatif` replays: a stopped node's, or that of running ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import trio
+
+from garlicfarm.errors import ConfigError, StorageInUse, StorageMissing
+from garlicfarm.publishing.application import PublisherApplication
+from garlicfarm.raft.types import Entry, HardState, Persist
+from garlicfarm.storage import (
+    SNAPSHOTS,
+    DataDirectory,
+    Genesis,
+    LogStore,
+    Snapshot,
+    Writer,
+    create_store,
+    write_snapshot,
+)
+from garlicfarm.wire import decode_configuration
+from garlicfarm.wire.messages import Configuration, ValueType
+from garlicfarm_plugin_spark import recorded_log
+from garlicfarm_plugin_spark.feed import Nodes
+from garlicfarm_plugin_spark.ranking import STATE, Row
+from garlicfarm_plugin_spark.recorded_log import read_directory, read_nodes
+from tests.publishing.scripted_log import configuration
+from tests.spark.feed_server import PASSWORD, USER, FeedServer, feed_server
+from tests.spark.whatif_log import recorded
+
+ROWS = recorded(1)
+GENESIS = Genesis("farm", bytes(range(16)), "publisher", 2, configuration(1, 2, 3, 4))
+
+
+def entries(rows: list[Row]) -> list[Entry]:
+    return [Entry(index, term, ValueType(kind), value) for index, term, kind, value in rows]
+
+
+def state(upto: int) -> bytes:
+    farm = PublisherApplication("farm")
+    for index, term, kind, value in ROWS[:upto]:
+        if kind == ValueType.CONFIGURATION:
+            farm.configure(index, decode_configuration(value))
+        else:
+            farm.apply(index, term, value)
+    return farm.snapshot()
+
+
+def store(data: Path, genesis: Genesis, rows: list[Row]) -> None:
+    """A stopped node's store of a farm."""
+    if not data.exists():
+        DataDirectory.create(data, 1)
+    directory = data / "farms" / genesis.farm
+    create_store(directory, genesis)
+
+    async def write() -> None:
+        with closing(LogStore.open(directory, farm=genesis.farm)) as opened:
+            writer = Writer(opened, lambda token: None)
+            if rows:
+                writer.submit(Persist(0, HardState(1, 1, len(rows)), None, tuple(entries(rows))))
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await writer.run()
+
+    trio.run(write)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    store(tmp_path / "data", GENESIS, ROWS)
+    return tmp_path / "data"
+
+
+def test_log_of_a_directory_is_that_of_its_node(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded_log, "_PAGE_ROWS", 7)
+    log = read_directory(data, None)
+    assert (log.farm, log.farm_id) == ("farm", GENESIS.farm_id.hex())
+    assert (log.first_index, log.last_index, log.entries) == (1, len(ROWS), len(ROWS))
+    assert list(log.rows()) == ROWS
+    assert len(log.pages) == -(-len(ROWS) // 7)
+
+
+def test_compacted_log_of_a_directory_begins_with_a_state(data: Path) -> None:
+    directory, cut = data / "farms" / "farm", 50
+    members = Configuration(1, 0, configuration(1, 2, 3, 4).servers)
+    made = Snapshot(GENESIS.farm_id, "publisher", 2, cut, 1, members, (), None, state(cut))
+    write_snapshot(directory / SNAPSHOTS, made)
+
+    async def compact() -> None:
+        with closing(LogStore.open(directory, farm="farm")) as opened:
+            writer = Writer(opened, lambda token: None)
+            writer.compact(cut - 5)
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await writer.run()
+
+    trio.run(compact)
+    log = read_directory(data, "farm")
+    assert (log.first_index, log.last_index) == (cut + 1, len(ROWS))
+    assert list(log.rows()) == [(cut, 0, STATE, state(cut)), *ROWS[cut:]]
+
+
+def test_directory_of_a_node_that_runs_is_refused(data: Path) -> None:
+    with DataDirectory.open(data), pytest.raises(StorageInUse, match="another process uses"):
+        read_directory(data, None)
+
+
+def test_directory_of_no_node_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StorageMissing, match="is not the data directory of a node"):
+        read_directory(tmp_path, None)
+
+
+def test_directory_of_several_farms_needs_a_name_of_one(data: Path) -> None:
+    store(data, Genesis("other", bytes(16), "log", 2, configuration(1)), [])
+    with pytest.raises(ConfigError, match=r"--farm is needed: .* has farm, other"):
+        read_directory(data, None)
+    with pytest.raises(ConfigError, match="has no farm 'third', only: farm, other"):
+        read_directory(data, "third")
+    with pytest.raises(ConfigError, match="other runs the application log, not publisher"):
+        read_directory(data, "other")
+    assert read_directory(data, "farm").entries == len(ROWS)
+
+
+def test_log_without_entries_is_refused(tmp_path: Path) -> None:
+    store(tmp_path / "data", GENESIS, [])
+    with pytest.raises(ConfigError, match="the log of farm has no committed entries yet"):
+        read_directory(tmp_path / "data", None)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FeedServer]:
+    with feed_server(tmp_path / "node", entries(ROWS[:40])) as running:
+        yield running
+
+
+def nodes(server: FeedServer) -> Nodes:
+    return Nodes(urls=(server.url,), farm="farm", user=USER, password_file=server.password_file)
+
+
+def test_log_of_running_nodes_is_all_that_is_committed(server: FeedServer) -> None:
+    log = read_nodes(nodes(server))
+    assert (log.farm, log.farm_id, log.last_index) == ("farm", server.farm_id, 40)
+    assert list(log.rows()) == ROWS[:40]
+
+
+def test_compacted_log_of_running_nodes_is_refused_with_what_to_do(server: FeedServer) -> None:
+    server.compact(10)
+    with pytest.raises(ConfigError, match=r"begins at index 10, .*data directory with --log") as refused:
+        read_nodes(nodes(server))
+    assert PASSWORD not in str(refused.value)

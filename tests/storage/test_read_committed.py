@@ -1,0 +1,108 @@
+"""A log that is read whole, by a program that is no node."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import trio
+
+from garlicfarm.errors import StorageDamaged, StorageMissing
+from garlicfarm.raft.types import Entry, HardState, Persist
+from garlicfarm.storage import (
+    SNAPSHOTS,
+    Genesis,
+    LogStore,
+    Snapshot,
+    Writer,
+    offline,
+    read_committed,
+    write_snapshot,
+)
+
+Write = Callable[[LogStore, list[Persist]], Awaitable[list[int]]]
+
+
+@pytest.fixture
+def log(entry: Callable[..., Entry]) -> list[Entry]:
+    return [entry(index) for index in range(1, 10)]
+
+
+@pytest.fixture
+async def stored(directory: Path, log: list[Entry], write: Write) -> Path:
+    """Nine entries, of which seven are known to be committed."""
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        await write(store, [Persist(0, HardState(1, 1, 7), None, tuple(log))])
+    return directory
+
+
+def snapshot(genesis: Genesis, index: int) -> Snapshot:
+    assert genesis.configuration is not None
+    born = genesis.farm_id, genesis.application, genesis.algorithm
+    return Snapshot(*born, index, 1, genesis.configuration, (), None, b"state %d" % index)
+
+
+def files(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+async def compact(directory: Path, upto: int) -> None:
+    with closing(LogStore.open(directory, farm="farm")) as store:
+        writer = Writer(store, lambda token: None)
+        writer.compact(upto)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await writer.run()
+
+
+async def test_entries_read_are_those_known_to_be_committed(
+    stored: Path, log: list[Entry], genesis: Genesis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offline, "_PAGE_BYTES", 20)  # two entries each
+    found = read_committed(stored)
+    assert (found.genesis, found.begins, found.entries) == (genesis, None, log[:7])
+
+
+async def test_read_changes_nothing_even_where_a_crash_tore_the_log(stored: Path, log: list[Entry]) -> None:
+    (segment,) = (stored / "log").glob("*.seg")
+    with segment.open("ab") as file:
+        file.write(b"torn")
+    before = files(stored)
+    assert read_committed(stored).entries == log[:7]
+    assert files(stored) == before
+
+
+async def test_log_that_reaches_back_to_its_beginning_is_read_from_there(
+    stored: Path, log: list[Entry], genesis: Genesis
+) -> None:
+    write_snapshot(stored / SNAPSHOTS, snapshot(genesis, 5))
+    found = read_committed(stored)
+    assert (found.begins, found.entries) == (None, log[:7])
+
+
+async def test_compacted_log_is_read_from_the_oldest_state_that_it_continues(
+    stored: Path, log: list[Entry], genesis: Genesis
+) -> None:
+    for index in (2, 4, 6):
+        write_snapshot(stored / SNAPSHOTS, snapshot(genesis, index))
+    await compact(stored, 3)  # no entry 3 any more, to continue the state of 2
+    found = read_committed(stored)
+    assert found.begins is not None
+    assert (found.begins.index, found.begins.state) == (4, b"state 4")
+    assert found.entries == log[4:7]
+
+
+async def test_compacted_log_without_a_sound_state_is_damaged(stored: Path, genesis: Genesis) -> None:
+    write_snapshot(stored / SNAPSHOTS, snapshot(genesis, 4))
+    await compact(stored, 3)
+    (file,) = (stored / SNAPSHOTS).glob("*.snap")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(StorageDamaged, match="the log begins after 3, without a snapshot of that"):
+        read_committed(stored)
+
+
+def test_directory_without_a_log_is_missing_one(tmp_path: Path) -> None:
+    with pytest.raises(StorageMissing, match="there is no log in"):
+        read_committed(tmp_path)
