@@ -6,14 +6,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
 from garlicfarm.cli.options import Options, print_json, print_rows, shared_options
-from garlicfarm.cli.rank import Setting
+from garlicfarm.cli.rank import Setting, plugin
 from garlicfarm.cli.remote import deadline, find_node
 from garlicfarm.errors import ConfigError
 
@@ -67,7 +66,7 @@ def whatif(
     """
     import trio
 
-    grid, job = _plugin("grid"), _plugin("whatif_job")
+    grid, job = plugin("grid"), plugin("whatif_job")
     settings = grid.settings_of([grid.parse_grid(text) for text in grids])
     if parquet is not None and not parquet.absolute().parent.is_dir():
         raise click.UsageError(f"--parquet {parquet}: its directory does not exist")
@@ -118,10 +117,10 @@ def whatif(
 
 def _reader(options: Options, source: str) -> Callable[[], Any]:
     """Reads the log when called, in a thread."""
-    recorded = _plugin("recorded_log")
+    recorded = plugin("recorded_log")
     if source != LIVE:
         return lambda: recorded.read_directory(Path(source), options.farm)
-    feed, found = _plugin("feed"), find_node(options)
+    feed, found = plugin("feed"), find_node(options)
     nodes = {
         "urls": found.urls,
         "user": found.user,
@@ -144,13 +143,6 @@ def _reader(options: Options, source: str) -> Callable[[], Any]:
         return recorded.read_nodes(feed.Nodes(farm=farm, **nodes))
 
     return read
-
-
-def _plugin(module: str) -> Any:
-    try:
-        return import_module(f"garlicfarm_plugin_spark.{module}")
-    except ImportError as error:
-        raise ConfigError([f"{error}: pip install 'garlicfarm[spark]'"]) from error
 
 
 @contextmanager
